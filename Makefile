@@ -1,0 +1,43 @@
+# Two commands for a fresh clone: `make demo` and `make test`. Both make .venv and install into it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
+
+.PHONY: demo test check bench test-oldest clean
+
+demo: $(VENV)/.demo
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/demo.py
+
+test: $(VENV)/.test
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest
+
+check: $(VENV)/.test
+	@$(BIN)/ruff check -q .
+	@$(BIN)/ruff format -q --check .
+	@$(BIN)/mypy --no-error-summary
+
+bench: $(VENV)/.test
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks.krr_speed
+
+# The lower bounds of pyproject.toml, really tried.
+test-oldest:
+	$(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install -q -e '.[mpi,test]' -c tests/oldest.txt
+	PATH="$(CURDIR)/.venv-oldest/bin:$$PATH" .venv-oldest/bin/python -m pytest
+
+$(BIN)/python:
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: pyproject.toml | $(BIN)/python
+	@echo "installing into $(VENV) ..."
+	@$(PIP) -e '.[mpi]'
+	@touch $@
+
+$(VENV)/.test: pyproject.toml | $(BIN)/python
+	@echo "installing into $(VENV) ..."
+	@$(PIP) -e '.[mpi,test]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .venv-oldest build *.egg-info .mypy_cache .ruff_cache

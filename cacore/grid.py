@@ -1,0 +1,60 @@
+"""Grids of parameters: a number, a comma list, or ``lo:hi:COUNT`` spaced by powers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from cacore.errors import InputError
+
+
+def parse(text: str, option: str) -> tuple[float, ...]:
+    """Values of a grid option.
+
+    Parameters
+    ----------
+    text : str
+        ``"1"``, ``"0.5,1,2"`` or ``"1e-7:1e-3:9"`` (nine values from 1e-7 to 1e-3, equal ratios).
+    option : str
+        Name for messages.
+
+    Returns
+    -------
+    tuple of float
+        Positive, ascending, without repetition.
+
+    Raises
+    ------
+    InputError
+    """
+    try:
+        if ":" in text:
+            low, high, count = text.split(":")
+            values = spaced(float(low), float(high), int(count))
+        else:
+            values = [float(word) for word in text.split(",")]
+    except ValueError as error:
+        raise InputError(f"{option} {text}: give a number, a comma list, or lo:hi:COUNT") from error
+    return checked(values, option)
+
+
+def spaced(low: float, high: float, count: int) -> list[float]:
+    """`count` values from `low` to `high` with equal ratios."""
+    if count < 1 or (count == 1 and low != high) or min(low, high) <= 0:
+        raise ValueError("a positive range and a count are needed")
+    return [float(v) for v in np.geomspace(low, high, count)]
+
+
+def checked(values: object, option: str) -> tuple[float, ...]:
+    """One or more positive finite numbers, as an ascending tuple."""
+    try:
+        numbers = sorted({float(v) for v in np.atleast_1d(np.asarray(values, dtype=float))})
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{option} = {values!r}: a number or a list of numbers is needed") from error
+    for number in numbers:
+        if not (math.isfinite(number) and number > 0):
+            raise InputError(f"{option} {number:g}: it must be a positive number")
+    if not numbers:
+        raise InputError(f"{option}: give at least one value")
+    return tuple(numbers)

@@ -1,0 +1,149 @@
+"""``python -m cacore.io convert`` and ``python -m cacore.io info``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.model_selection import train_test_split
+
+from cacore.comm import Communicator
+from cacore.errors import InputError
+from cacore.files import check_writable
+from cacore.io import native, text
+from cacore.io.table import Table
+from cacore.launch import Parser, run
+from cacore.rows import row_hashes
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(prog="python -m cacore.io", description="Convert data to the native HDF5 layout, and look at it.")
+    commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
+    convert = commands.add_parser("convert", help="LIBSVM, CSV, TSV, NPZ (also .gz, .bz2, .xz) or HDF5 to native HDF5")
+    convert.add_argument("source", metavar="SRC", type=Path)
+    convert.add_argument("destination", metavar="DST.h5", type=Path)
+    convert.add_argument("--test", metavar="SRC", type=Path, help="a second source, the test rows")
+    convert.add_argument("--target", metavar="COLUMN", help="name or number of the target column (default: the last)")
+    convert.add_argument("--dtype", choices=("float32", "float64"), default="float64")
+    convert.add_argument("--binarize", metavar="CLASS", help="CLASS becomes +1, the rest -1")
+    convert.add_argument(
+        "--split", metavar="N_TRAIN", type=int, help="training rows to draw at random; the others are the test rows"
+    )
+    convert.add_argument(
+        "--seed", metavar="S", type=int, default=0, help="of --split (scikit-learn's train_test_split)"
+    )
+    convert.add_argument(
+        "--drop-duplicates", action="store_true", help="keep the first of rows that are equal, target included"
+    )
+    info = commands.add_parser("info", help="what a file holds")
+    info.add_argument("data", metavar="DATA", type=Path)
+    info.add_argument("--target", metavar="COLUMN")
+    return parser
+
+
+def read_all(path: Path, target: str | None = None, binarize: str | None = None) -> dict[str, Table]:
+    """Every row of a file of any format, checked."""
+    if text.kind(path) != "hdf5":
+        tables = text.parse(path, target, None, binarize)
+        return {split: table.checked() for split, table in tables.items()}
+    if binarize is not None or target is not None:
+        raise InputError(f"{path}: --target and --binarize are for sources that are not HDF5")
+    return {
+        split: native.read_block(path, split, 0, shape.n, shape.dtype) for split, shape in native.describe(path).items()
+    }
+
+
+def convert(args: argparse.Namespace) -> None:
+    """The ``convert`` command."""
+    check_writable(args.destination)
+    tables = read_all(args.source, args.target, args.binarize)
+    if args.drop_duplicates:
+        tables = {split: _without_duplicates(table) for split, table in tables.items()}
+    if args.test is not None:
+        if "test" in tables:
+            raise InputError(f"{args.source}: has test rows already; drop --test")
+        tables["test"] = read_all(args.test, args.target, args.binarize)["train"]
+        tables = _same_width(tables)
+    if args.split is not None:
+        if "test" in tables:
+            raise InputError(f"--split {args.split}: there are test rows already")
+        tables = _split(tables["train"], args.split, args.seed)
+    for table in tables.values():
+        if table.y is not None and table.y.dtype.kind not in "biuf":
+            raise InputError(f"{table.where}: the target is text; choose a class with --binarize CLASS")
+    native.write(args.destination, tables, np.dtype(args.dtype))
+    _show(args.destination)
+
+
+def _without_duplicates(table: Table) -> Table:
+    y = np.zeros(table.X.shape[0]) if table.y is None else table.y
+    if y.dtype.kind not in "biuf":
+        y = np.unique(y, return_inverse=True)[1].astype(np.float64)
+    _, first = np.unique(row_hashes(table.X, y), return_index=True)
+    kept = np.sort(first)
+    return Table(table.X[kept], None if table.y is None else table.y[kept], table.where)
+
+
+def _same_width(tables: dict[str, Table]) -> dict[str, Table]:
+    """LIBSVM files leave out features that are 0 in all their rows: give both the wider one's."""
+    width = max(table.X.shape[1] for table in tables.values())
+    for table in tables.values():
+        missing = width - table.X.shape[1]
+        if missing and table.line != 1:
+            raise InputError(f"{table.where}: {table.X.shape[1]} features, and {width} in the other file")
+        if missing and sp.issparse(table.X):
+            table.X.resize(table.X.shape[0], width)
+        elif missing:
+            table.X = np.pad(table.X, ((0, 0), (0, missing)))
+    return tables
+
+
+def _split(table: Table, n_train: int, seed: int) -> dict[str, Table]:
+    n = table.X.shape[0]
+    if not 0 < n_train < n:
+        raise InputError(f"--split {n_train}: {table.where} has {n} rows; at least one must be left on each side")
+    train, test = train_test_split(np.arange(n), train_size=n_train, random_state=seed)
+    pick = {"train": train, "test": test}
+    return {
+        split: Table(table.X[rows], None if table.y is None else table.y[rows], table.where)
+        for split, rows in pick.items()
+    }
+
+
+def _show(path: Path, target: str | None = None) -> None:
+    """One line a split."""
+    for split, table in read_all(path, target).items():
+        n, d = table.X.shape
+        form = f"CSR, {table.X.nnz / max(1, n):.1f} nonzeros a row" if sp.issparse(table.X) else "dense"
+        print(f"{path} {split}: {n:,} rows x {d} features, {table.X.dtype}, {form}; {_target_text(table)}")
+
+
+def _target_text(table: Table) -> str:
+    if table.y is None:
+        return "no target"
+    values, counts = np.unique(table.y, return_counts=True)
+    if len(values) <= 20:
+        return "target " + ", ".join(
+            f"{v:g} ({c:,})" if table.y.dtype.kind != "U" else f"{v} ({c:,})"
+            for v, c in zip(values, counts, strict=True)
+        )
+    return f"target {values[0]:g} to {values[-1]:g}, mean {table.y.mean():g}"
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point."""
+
+    def work(comm: Communicator) -> None:
+        args = _parser().parse_args(argv)
+        if args.command == "convert":
+            convert(args)
+        else:
+            _show(args.data, args.target)
+
+    run(work, "cacore.io", Communicator())
+
+
+if __name__ == "__main__":
+    main()

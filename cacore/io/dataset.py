@@ -1,0 +1,144 @@
+"""A data set spread over the ranks: every rank reads, or is given, its own block of rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.errors import InputError
+from cacore.io import native, text
+from cacore.io.table import Table
+from cacore.rows import Rows, block_bounds, row_hashes, scatter_rows
+
+
+@dataclass
+class Dataset:
+    """This rank's rows of one split.
+
+    Attributes
+    ----------
+    X : ndarray or CSR, shape (m, d)
+    y : ndarray of float64, shape (m,), or None
+    n : int
+        Rows on all ranks.
+    where : str
+        What messages call it.
+    """
+
+    X: Rows
+    y: NDArray[np.float64] | None
+    n: int
+    where: str
+
+    def target(self) -> NDArray[np.float64]:
+        """y, or an InputError that says it is missing."""
+        if self.y is None:
+            raise InputError(f"{self.where}: there is no target y in it")
+        return self.y
+
+
+def load(
+    path: str | Path,
+    comm: Communicator,
+    dtype: str = "float64",
+    target: str | None = None,
+    n_features: int | None = None,
+) -> dict[str, Dataset]:
+    """Read a file; every rank ends with its block of each split. Collective.
+
+    Parameters
+    ----------
+    path : path
+        HDF5, of which each rank reads its own rows only; or LIBSVM, CSV, TSV or NPZ, plain or
+        compressed, which rank 0 parses and hands out: convert what does not fit there.
+    comm : Communicator
+    dtype : {"float64", "float32"}
+    target : str, optional
+        Name or number of a CSV file's target column; the last by default.
+    n_features : int, optional
+        What a model expects: CSV without a target, and LIBSVM rows with fewer features, are understood.
+
+    Returns
+    -------
+    dict of str to Dataset
+        "train" (or all rows), and "test" where the file has it.
+
+    Raises
+    ------
+    InputError
+        On every rank, naming the file and the place.
+    """
+    path, real = Path(path), np.dtype(dtype)
+    with comm.phase("read"):
+        tables: dict[str, Table] = {}
+        shapes: dict[str, native.Shape] = {}
+        hdf5 = _agree_on_kind(path, comm)
+        with comm.agreed():
+            if hdf5:
+                shapes = native.describe(path)
+                for split, shape in shapes.items():
+                    _check_rows(shape, path, split)
+                    tables[split] = native.read_block(path, split, *block_bounds(shape.n, comm.size, comm.rank), real)
+            elif comm.rank == 0:
+                tables = text.parse(path, target, n_features, None)
+                for table in tables.values():
+                    table.checked()
+                    _check_numeric(table)
+        if hdf5:
+            return {split: Dataset(t.X, t.y, shapes[split].n, t.where) for split, t in tables.items()}
+        return {split: _scattered(tables.get(split), str(path), comm, real) for split in _splits(tables, comm)}
+
+
+def _check_rows(shape: native.Shape, path: Path, split: str) -> None:
+    if shape.n == 0 or shape.d == 0:
+        raise InputError(f"{path} ({split}): {shape.n} rows of {shape.d} features; there is nothing to learn")
+
+
+def _check_numeric(table: Table) -> None:
+    if table.y is not None and table.y.dtype.kind not in "biuf":
+        raise InputError(
+            f"{table.where}: the target is text; make it +1 and -1 with cacore.io convert --binarize CLASS"
+        )
+
+
+def _agree_on_kind(path: Path, comm: Communicator) -> bool:
+    """Whether the file is HDF5; rank 0 looks."""
+    found = np.zeros(1, np.int64)
+    with comm.agreed():
+        if comm.rank == 0:
+            found[0] = text.kind(path) == "hdf5"
+    return bool(comm.bcast(found)[0])
+
+
+def _splits(tables: dict[str, Table], comm: Communicator) -> list[str]:
+    present = comm.bcast(np.array([split in tables for split in ("train", "test")], np.int64))
+    return [split for split, there in zip(("train", "test"), present, strict=True) if there]
+
+
+def _scattered(table: Table | None, where: str, comm: Communicator, dtype: np.dtype[Any]) -> Dataset:
+    """Rank 0's table by even blocks of rows."""
+    facts = comm.bcast(np.array([0, 0] if table is None else [table.X.shape[0], table.y is not None], np.int64))
+    n, has_y = int(facts[0]), bool(facts[1])
+    X = scatter_rows(None if table is None else table.X.astype(dtype, copy=False), n, comm)
+    y = None
+    if has_y:
+        column = None if table is None or table.y is None else table.y.astype(np.float64).reshape(-1, 1)
+        y = np.asarray(scatter_rows(column, n, comm)).ravel()
+    return Dataset(X, y, n, where)
+
+
+def count_overlap(train: Dataset, test: Dataset, comm: Communicator) -> tuple[int, int]:
+    """How many test rows (with their target) are also training rows, and the first of them; (0, -1) if none.
+
+    Compares 64-bit fingerprints: 8 bytes a test row travel to every rank.
+    """
+    theirs = comm.allgather(row_hashes(test.X, test.target()))
+    ours = row_hashes(train.X, train.target())
+    hit = comm.allreduce(np.isin(theirs, ours).astype(np.int8), "max")
+    rows = np.flatnonzero(hit)
+    return len(rows), int(rows[0]) if len(rows) else -1

@@ -1,0 +1,121 @@
+"""The native file: HDF5 with /train/X, /train/y, /test/X, /test/y, or /X and /y."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from cacore.errors import InputError
+from cacore.files import replacing
+from cacore.io.table import Table
+
+_BLOCK = 1 << 24
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a split holds, known without reading its rows."""
+
+    n: int
+    d: int
+    sparse: bool
+    dtype: np.dtype[Any]
+    has_y: bool
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[h5py.File]:
+    """The file, read-only.
+
+    Raises
+    ------
+    InputError
+        Missing, truncated, or not HDF5; also when reading inside the block fails.
+    """
+    if not path.exists():
+        raise InputError(f"{path}: no such file")
+    try:
+        with h5py.File(path, "r") as file:
+            yield file
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be read as HDF5, it may be truncated ({error}); copy or convert it again"
+        ) from error
+
+
+def describe(path: Path) -> dict[str, Shape]:
+    """The splits of a native file: "train", and "test" where there is one."""
+    with opened(path) as file:
+        shapes = {}
+        for split, place in (("train", "train"), ("test", "test"), ("train", "/")):
+            group = file.get(place)
+            if isinstance(group, h5py.Group) and "X" in group and split not in shapes:
+                shapes[split] = _shape(group, f"{path}:{place.rstrip('/')}/X")
+    if not shapes:
+        raise InputError(f"{path}: no /train/X and no /X in it; make the file with python -m cacore.io convert")
+    return shapes
+
+
+def _shape(group: h5py.Group, where: str) -> Shape:
+    X = group["X"]
+    if isinstance(X, h5py.Group):
+        if not all(name in X for name in ("data", "indices", "indptr")) or "shape" not in X.attrs:
+            raise InputError(f"{where}: a CSR group needs data, indices, indptr and the attribute shape")
+        (n, d), dtype = X.attrs["shape"], X["data"].dtype
+    else:
+        if X.ndim != 2 or X.dtype.kind not in "biuf":
+            raise InputError(f"{where}: shape {X.shape}, type {X.dtype}; an n x d array of numbers is needed")
+        (n, d), dtype = X.shape, X.dtype
+    y = group.get("y")
+    if y is not None and y.shape != (n,):
+        raise InputError(f"{where}: {n} rows, but y has shape {y.shape}")
+    return Shape(int(n), int(d), isinstance(X, h5py.Group), dtype, y is not None)
+
+
+def read_block(path: Path, split: str, lo: int, hi: int, dtype: np.dtype[Any]) -> Table:
+    """Rows ``lo:hi`` of a split; only these are read. Checked, in the memory of one block."""
+    with opened(path) as file:
+        place = split if isinstance(file.get(split), h5py.Group) else "/"
+        group = file[place]
+        X, where = group["X"], f"{path} ({split})"
+        y = np.asarray(group["y"][lo:hi], np.float64) if "y" in group else None
+        if isinstance(X, h5py.Group):
+            indptr = X["indptr"][lo : hi + 1].astype(np.int64)
+            data = X["data"][indptr[0] : indptr[-1]].astype(dtype, copy=False)
+            indices = X["indices"][indptr[0] : indptr[-1]]
+            d = int(X.attrs["shape"][1])
+            if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < d:
+                raise InputError(f"{where}: a column number of the CSR rows is outside 0 .. {d - 1}")
+            return Table(sp.csr_matrix((data, indices, indptr - indptr[0]), shape=(hi - lo, d)), y, where, lo).checked()
+        out = np.empty((hi - lo, X.shape[1]), dtype)
+        step = max(1, _BLOCK // max(1, X.shape[1] * dtype.itemsize))
+        for a in range(0, hi - lo, step):
+            b = min(a + step, hi - lo)
+            X.read_direct(out, np.s_[lo + a : lo + b], np.s_[a:b])
+    return Table(out, y, where, lo).checked()
+
+
+def write(path: Path, tables: dict[str, Table], dtype: np.dtype[Any]) -> None:
+    """Write splits, whole or not at all."""
+    with replacing(path) as temporary, h5py.File(temporary, "w") as file:
+        file.attrs["schema"] = "cakernels-data/1"
+        for split, table in tables.items():
+            group = file.create_group(split)
+            if sp.issparse(table.X):
+                csr = group.create_group("X")
+                csr.attrs["shape"] = table.X.shape
+                for name in ("data", "indices", "indptr"):
+                    values: NDArray[Any] = getattr(table.X, name)
+                    csr.create_dataset(name, data=values.astype(dtype) if name == "data" else values)
+            else:
+                group.create_dataset("X", data=table.X.astype(dtype, copy=False))
+            if table.y is not None:
+                group.create_dataset("y", data=table.y)

@@ -1,0 +1,67 @@
+"""Rows with their targets, and the checks that name the place of what is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from cacore.errors import InputError
+from cacore.rows import Rows, first_nonfinite
+
+
+@dataclass
+class Table:
+    """Some rows of a data set.
+
+    Attributes
+    ----------
+    X : ndarray or CSR, shape (m, d)
+    y : ndarray, shape (m,), or None
+    where : str
+        What messages call it: the file, and the split in it.
+    first : int
+        Row number, in the file, of the first row here.
+    line : int
+        Line of row 0 in a text file, from 1; 0 for other files.
+    names : tuple of str
+        Column names, where the file has them.
+    """
+
+    X: Rows
+    y: NDArray[Any] | None
+    where: str
+    first: int = 0
+    line: int = 0
+    names: tuple[str, ...] = ()
+
+    def checked(self) -> Table:
+        """This table, if it has rows and columns and all its numbers are finite.
+
+        Raises
+        ------
+        InputError
+            Naming the file, the row (and line) and the column.
+        """
+        if 0 in self.X.shape and self.first == 0:
+            raise InputError(
+                f"{self.where}: {self.X.shape[0]} rows of {self.X.shape[1]} features; there is nothing to learn"
+            )
+        if self.y is not None and len(self.y) != self.X.shape[0]:
+            raise InputError(f"{self.where}: {self.X.shape[0]} rows of features and {len(self.y)} targets")
+        found = first_nonfinite(self.X)
+        if found is not None:
+            row, column, value = found
+            name = f" ({self.names[column]})" if column < len(self.names) else ""
+            raise InputError(
+                f"{self.where}: {self._row(row)}, feature {column}{name} is {value}: remove the row or fill the gap"
+            )
+        found = None if self.y is None else first_nonfinite(self.y)
+        if found is not None:
+            raise InputError(f"{self.where}: {self._row(found[0])}, the target is {found[2]}: remove the row")
+        return self
+
+    def _row(self, row: int) -> str:
+        row += self.first
+        return f"row {row} (line {row + self.line})" if self.line else f"row {row}"

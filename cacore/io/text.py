@@ -1,0 +1,281 @@
+"""LIBSVM, CSV, TSV and NPZ, plain or compressed; numpy and scikit-learn do the parsing."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import re
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.datasets import load_svmlight_file
+
+from cacore.errors import InputError
+from cacore.io.table import Table
+from cacore.rows import Rows
+
+_OPENERS: tuple[tuple[bytes, Callable[..., Any]], ...] = (
+    (b"\x1f\x8b", gzip.open),
+    (b"BZh", bz2.open),
+    (b"\xfd7zXZ\x00", lzma.open),
+)
+HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+_DENSE_FROM = 1 / 3  # share of nonzeros from which a LIBSVM file becomes a dense array
+
+
+def open_bytes(path: Path) -> BinaryIO:
+    """The file's bytes, decompressed; what the file is is told by its first bytes, not by its name."""
+    with path.open("rb") as raw:
+        magic = raw.read(8)
+    for start, opener in _OPENERS:
+        if magic.startswith(start):
+            return opener(path, "rb")
+    return path.open("rb")
+
+
+def kind(path: Path) -> str:
+    """One of "hdf5", "npz", "csv", "tsv", "libsvm".
+
+    Raises
+    ------
+    InputError
+        The file is missing, empty, cannot be read, or is none of these.
+    """
+    try:
+        with open_bytes(path) as stream:
+            head = stream.read(1 << 16)
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no such file") from error
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        raise InputError(f"{path}: cannot be read ({error})") from error
+    if not head.strip():
+        raise InputError(f"{path}: the file is empty")
+    if head.startswith(HDF5_MAGIC):
+        return "hdf5"
+    if head.startswith(b"PK\x03\x04"):
+        return "npz"
+    stem = [suffix for suffix in path.suffixes if suffix not in (".gz", ".bz2", ".xz")]
+    if stem and stem[-1] in (".csv", ".tsv"):
+        return stem[-1][1:]
+    if b"\x00" in head:
+        raise InputError(f"{path}: not HDF5, NPZ, CSV, TSV or LIBSVM text")
+    line = next(text for text in head.splitlines() if text.strip() and not text.startswith(b"#"))
+    if re.match(rb"\s*\S+(\s+(qid|\d+):\S+)*\s*(#.*)?$", line) and (b":" in line or b"," not in line):
+        return "libsvm"
+    return "tsv" if b"\t" in line else "csv"
+
+
+def parse(path: Path, target: str | None, n_features: int | None, binarize: str | None) -> dict[str, Table]:
+    """All rows of a file that is not HDF5.
+
+    Parameters
+    ----------
+    path : Path
+    target : str or None
+        Name or number of the target column of a CSV or TSV file; the last one by default.
+    n_features : int or None
+        What a model expects: a CSV file with just so many columns has no target.
+    binarize : str or None
+        This class becomes +1 and the others -1.
+
+    Returns
+    -------
+    dict of str to Table
+        "train", and "test" where the file has both.
+    """
+    form = kind(path)
+    try:
+        if form == "npz":
+            tables = _parse_npz(path)
+        elif form == "libsvm":
+            tables = {"train": _parse_libsvm(path, n_features)}
+        else:
+            tables = {"train": _parse_csv(path, "," if form == "csv" else "\t", target, n_features, binarize)}
+    except (OSError, EOFError, lzma.LZMAError, zlib.error, zipfile.BadZipFile) as error:
+        raise InputError(f"{path}: damaged or truncated ({error}); copy it again") from error
+    for table in tables.values():
+        if table.y is not None and binarize is not None:
+            table.y = _binarized(table.y, binarize, table.where)
+    return tables
+
+
+def _binarized(y: NDArray[Any], positive: str, where: str) -> NDArray[np.float64]:
+    if y.dtype.kind == "U":
+        hit = np.array([word == positive or _equal_numbers(word, positive) for word in y.tolist()])
+    else:
+        hit = y == float(positive) if _is_number(positive) else np.zeros(len(y), bool)
+    if not np.any(hit):
+        raise InputError(f"{where}: --binarize {positive}: no row has this class; there are {_some(np.unique(y))}")
+    return np.where(hit, 1.0, -1.0)
+
+
+def _equal_numbers(a: str, b: str) -> bool:
+    return _is_number(a) and _is_number(b) and float(a) == float(b)
+
+
+def _some(values: Any, most: int = 12) -> str:
+    words = [str(v) for v in values[:most]]
+    return ", ".join(words) + (", ..." if len(values) > most else "")
+
+
+# -- LIBSVM ------------------------------------------------------------------------------------
+
+
+def _parse_libsvm(path: Path, n_features: int | None) -> Table:
+    try:
+        with open_bytes(path) as stream:
+            X, y = load_svmlight_file(stream, dtype=np.float64)
+    except (ValueError, OverflowError) as error:
+        raise _libsvm_error(path, error) from error
+    if n_features is not None and X.shape[1] < n_features:
+        X.resize(X.shape[0], n_features)  # the last features are 0 in all these rows
+    dense = X.nnz >= _DENSE_FROM * X.shape[0] * X.shape[1]
+    X.sort_indices()
+    return Table(X.toarray() if dense else X, y, str(path), line=1)
+
+
+def _libsvm_error(path: Path, error: Exception) -> InputError:
+    """scikit-learn does not say where: look for the line."""
+    number = r"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf|nan)"
+    good = re.compile(rf"{number}(,{number})*$"), re.compile(rf"(qid:\d+|\d+:{number})$", re.IGNORECASE)
+    with open_bytes(path) as stream:
+        for count, line in enumerate(io.TextIOWrapper(stream, errors="replace"), 1):
+            last = 0
+            for place, token in enumerate(line.split("#")[0].split()):
+                if not good[place > 0].match(token):
+                    form = "index:value" if place else "the target"
+                    return InputError(f"{path}: line {count}: {token!r} is not {form}")
+                index = int(token.split(":")[0]) if place and not token.startswith("qid") else last
+                if place and index < last:
+                    return InputError(f"{path}: line {count}: {token!r}: the indices must ascend")
+                last = index
+    return InputError(f"{path}: not LIBSVM text ({error})")
+
+
+# -- CSV and TSV -------------------------------------------------------------------------------
+
+
+def _parse_csv(path: Path, delimiter: str, target: str | None, n_features: int | None, binarize: str | None) -> Table:
+    names, first_line = _header(path, delimiter)
+    columns = _count_columns(path, delimiter, first_line)
+    chosen: int | None = None
+    if target is not None or columns != n_features:
+        chosen = _column(target if target is not None else "-1", names, columns, path)
+    features = [j for j in range(columns) if j != chosen]
+    if not features:
+        raise InputError(f"{path}: no feature columns beside the target")
+    read = _Reader(path, delimiter, first_line, names)
+    if chosen is None:
+        return Table(read.numbers(None), None, str(path), line=first_line, names=names)
+    kept = tuple(names[j] for j in features) if names else ()
+    if binarize is not None:
+        return Table(read.numbers(features), read.words(chosen), str(path), line=first_line, names=kept)
+    both = read.numbers(None)
+    y = both[:, chosen].copy()
+    return Table(np.delete(both, chosen, axis=1), y, str(path), line=first_line, names=kept)
+
+
+class _Reader:
+    """numpy.loadtxt on a compressed or plain file, with messages that name the line."""
+
+    def __init__(self, path: Path, delimiter: str, first_line: int, names: tuple[str, ...]) -> None:
+        self.path, self.names, self.first_line = path, names, first_line
+        self.options: dict[str, Any] = {
+            "delimiter": delimiter, "skiprows": first_line - 1, "comments": None, "quotechar": '"'
+        }  # fmt: skip
+
+    def numbers(self, columns: list[int] | None) -> NDArray[np.float64]:
+        return self._load(usecols=columns, ndmin=2, dtype=np.float64)
+
+    def words(self, column: int) -> NDArray[Any]:
+        return np.char.strip(self._load(usecols=[column], ndmin=1, dtype=str))
+
+    def _load(self, **options: Any) -> NDArray[Any]:
+        try:
+            with open_bytes(self.path) as stream:
+                return np.loadtxt(io.TextIOWrapper(stream, errors="replace"), **self.options, **options)
+        except ValueError as error:
+            raise self._explain(str(error)) from error
+
+    def _explain(self, message: str) -> InputError:
+        bad = re.search(r"could not convert string (.*) to float64 at row (\d+), column (\d+)", message)
+        if bad:
+            column = int(bad[3])
+            name = f" ({self.names[column - 1]})" if column <= len(self.names) else ""
+            line = int(bad[2]) + self.first_line
+            return InputError(f"{self.path}: line {line}, column {column - 1}{name}: {bad[1]} is not a number")
+        ragged = re.search(r"number of columns changed from (\d+) to (\d+) at row (\d+)", message)
+        if ragged:
+            line = int(ragged[3]) + self.first_line - 1
+            return InputError(f"{self.path}: line {line}: {ragged[2]} columns, the lines before have {ragged[1]}")
+        return InputError(f"{self.path}: {message}")
+
+
+def _header(path: Path, delimiter: str) -> tuple[tuple[str, ...], int]:
+    """Column names, and the number of the first line of data, from 1."""
+    with open_bytes(path) as stream:
+        for count, line in enumerate(io.TextIOWrapper(stream, errors="replace"), 1):
+            if line.strip():
+                words = [word.strip(" \"'\n\r#") for word in line.split(delimiter)]
+                return ((), count) if any(_is_number(word) for word in words) else (tuple(words), count + 1)
+    raise InputError(f"{path}: the file is empty")
+
+
+def _count_columns(path: Path, delimiter: str, first_line: int) -> int:
+    with open_bytes(path) as stream:
+        for count, line in enumerate(io.TextIOWrapper(stream, errors="replace"), 1):
+            if count >= first_line and line.strip():
+                return len(line.split(delimiter))
+    raise InputError(f"{path}: a header and no rows")
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _column(target: str, names: tuple[str, ...], columns: int, path: Path) -> int:
+    if target in names:
+        return names.index(target)
+    try:
+        column = int(target)
+    except ValueError:
+        known = f"the columns are {_some(names)}" if names else f"the file has no header, give a number below {columns}"
+        raise InputError(f"{path}: no target column {target!r}; {known}") from None
+    if not -columns <= column < columns:
+        raise InputError(f"{path}: no target column {column}; there are {columns}, numbered from 0")
+    return column % columns
+
+
+# -- NPZ ---------------------------------------------------------------------------------------
+
+
+def _parse_npz(path: Path) -> dict[str, Table]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name.lower(): archive[name] for name in archive.files}
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from error
+    tables = {}
+    for split, x_name, y_name in (("train", "x_train", "y_train"), ("test", "x_test", "y_test"), ("train", "x", "y")):
+        if x_name in arrays and split not in tables:
+            tables[split] = Table(_matrix(arrays[x_name], path, x_name), arrays.get(y_name), f"{path} ({x_name})")
+    if not tables:
+        raise InputError(f"{path}: no array x_train or x; there are {_some(sorted(arrays))}")
+    return tables
+
+
+def _matrix(array: NDArray[Any], path: Path, name: str) -> Rows:
+    if array.ndim < 2 or array.dtype.kind not in "biuf":
+        raise InputError(f"{path}: {name} has shape {array.shape} and type {array.dtype}; rows of numbers are needed")
+    return array.reshape(len(array), -1)

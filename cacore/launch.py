@@ -1,0 +1,92 @@
+"""Starting a command line: one-line errors, exit statuses, threads, and the options all share."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from cacore import memory, threads
+from cacore.comm import Communicator, world
+from cacore.errors import InputError
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, but usage errors are one line, and only rank 0 prints help."""
+
+    def __init__(self, *args: Any, rank: int = 0, **kwargs: Any) -> None:
+        kwargs.setdefault("formatter_class", argparse.ArgumentDefaultsHelpFormatter)
+        kwargs["allow_abbrev"] = False
+        super().__init__(*args, **kwargs)
+        self._rank = rank
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of printing the usage and exiting."""
+        raise InputError(f"{message} (see {self.prog} --help)")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if self._rank == 0:
+            super()._print_message(message, file)
+
+
+def run(work: Callable[[Communicator], None], prog: str, comm: Communicator | None = None) -> None:
+    """Do `work` on all ranks of the job and end the process as a command line should.
+
+    Exit status 2 and one line on stderr for an :class:`InputError`; anything else on one rank ends
+    the whole job with that rank's message and status 1.
+    """
+    try:
+        comm = comm if comm is not None else world()
+        with comm.guard():
+            work(comm)
+    except InputError as error:
+        if comm is None or comm.rank == 0:
+            print(f"{prog}: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def add_common_options(parser: argparse.ArgumentParser, standardize: bool, routes: tuple[str, ...], route: str) -> None:
+    """Options that every method's command line has."""
+    parser.add_argument("data", metavar="DATA", type=Path, help="HDF5 (native layout), LIBSVM, CSV, TSV or NPZ")
+    parser.add_argument("--test", metavar="DATA", type=Path, help="test rows, if DATA has none")
+    parser.add_argument("--target", metavar="COLUMN", help="target column of CSV files (default: the last)")
+    parser.add_argument("--allow-overlap", action="store_true", help="accept test rows that are also training rows")
+    parser.add_argument(
+        "--partitions", metavar="P", type=int, help="number of parts (default: what ranks and memory ask for)"
+    )
+    parser.add_argument("--seed", metavar="S", type=int, default=0, help="of everything random")
+    parser.add_argument("--dtype", choices=("float32", "float64"), default="float64")
+    parser.add_argument(
+        "--standardize", action=argparse.BooleanOptionalAction, default=standardize,
+        help="scale features by the training rows' mean and deviation",
+    )  # fmt: skip
+    parser.add_argument("--route", choices=routes, default=route, help="which models answer for a row")
+    parser.add_argument("--model", metavar="OUT.h5", type=Path, help="save the model")
+    add_run_options(parser)
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Options of training and prediction alike."""
+    parser.add_argument("--threads", metavar="T", type=int, help="threads a rank (default: its share of the cores)")
+    parser.add_argument("--memory-limit", metavar="GIB", type=float, help="memory a rank may use (default: its share)")
+    parser.add_argument("--report", metavar="OUT.json", type=Path, help="write a report")
+    loud = parser.add_mutually_exclusive_group()
+    loud.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    loud.add_argument("--verbose", action="store_true", help="print the grid and each part as well")
+
+
+def start(args: argparse.Namespace, comm: Communicator) -> int:
+    """Set this rank's threads, and return the bytes it may use."""
+    with comm.agreed():
+        if args.threads is not None and args.threads < 1:
+            raise InputError(f"--threads {args.threads}: at least 1 is needed")
+        if getattr(args, "seed", 0) < 0:
+            raise InputError(f"--seed {args.seed}: a seed cannot be negative")
+        if getattr(args, "partitions", None) is not None and args.partitions < 1:
+            raise InputError(f"--partitions {args.partitions}: at least 1 is needed")
+    threads.set_threads(threads.share(comm, args.threads))
+    return memory.limit_per_rank(comm, args.memory_limit)

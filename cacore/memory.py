@@ -1,0 +1,65 @@
+"""Memory: what is there, what a rank may use, what it has used."""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from cacore.comm import Communicator
+from cacore.errors import InputError, MemoryLimitError
+
+GIB = 1 << 30
+
+
+def available() -> int:
+    """Bytes this machine (or this process' control group) can still hand out."""
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+        free = int(lines["MemAvailable"].split()[0]) * 1024
+    for limit, usage in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        if Path(limit).exists() and (text := Path(limit).read_text().strip()) != "max":
+            free = min(free, max(0, int(text) - int(Path(usage).read_text())))
+    return free
+
+
+def limit_per_rank(comm: Communicator, requested_gib: float | None = None) -> int:
+    """Bytes one rank may allocate: `requested_gib`, or 0.9 of what its machine has left, shared by its ranks.
+
+    All ranks get the smallest figure, so that they come to the same decisions.
+    """
+    if requested_gib is not None:
+        if not (math.isfinite(requested_gib) and requested_gib > 0):
+            raise InputError(f"--memory-limit {requested_gib:g}: it must be a positive number of GiB")
+        return int(requested_gib * GIB)
+    mine = np.array([int(0.9 * available() / comm.node().size)], np.int64)
+    return int(comm.allreduce(mine, "min")[0])
+
+
+def require(nbytes: int, limit: int, what: str, remedy: str) -> None:
+    """Refuse an allocation that cannot fit.
+
+    Raises
+    ------
+    MemoryLimitError
+        With both figures and the remedy.
+    """
+    if nbytes > limit:
+        raise MemoryLimitError(
+            f"{what} needs {nbytes / GIB:.2f} GiB, and a rank may use {limit / GIB:.2f} GiB: {remedy}"
+        )
+
+
+def peak_rss_mib() -> float:
+    """Largest resident size of this process so far, in MiB."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / (1 << 20)

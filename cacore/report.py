@@ -1,0 +1,162 @@
+"""The report of a run: one JSON file, written by rank 0 whole or not at all, and a table."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore import __version__, memory, threads
+from cacore.comm import PHASES, Communicator
+from cacore.files import replacing
+
+SCHEMA = "cakernels-report/1"
+
+
+def regression_metrics(y: NDArray[Any], predicted: NDArray[Any], comm: Communicator) -> dict[str, float | None]:
+    """Mean squared error, its root, and R^2, in the target's own units; one Allreduce of four numbers."""
+    y = np.asarray(y, np.float64)
+    shift = comm.bcast(y[:1] if comm.rank == 0 and len(y) else np.zeros(1))[0]  # R^2 far from 0 loses digits otherwise
+    error, about = predicted - y, y - shift
+    n, sse, total, square = comm.allreduce(np.array([len(y), error @ error, about.sum(), about @ about]))
+    spread = square - total * total / n
+    mse = sse / n
+    return {"mse": mse, "rmse": math.sqrt(mse), "r2": 1.0 - sse / spread if spread > 0 else None}
+
+
+def build(
+    method: str,
+    comm: Communicator,
+    *,
+    data: dict[str, Any],
+    partition_sizes: NDArray[np.int64] | list[int],
+    params: dict[str, Any],
+    metrics: dict[str, Any],
+    grid: list[dict[str, Any]] | None = None,
+    solver: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Assemble the report; a collective call, whose own messages are not counted."""
+    traffic, seconds = comm.totals()
+    seconds["total"] = sum(comm.seconds.values())
+    with comm.uncounted():
+        seconds["total"] = float(comm.allreduce(np.array([seconds["total"]]), "max")[0])
+        peaks = comm.allgather(np.array([memory.peak_rss_mib()]))
+        counts = comm.allgather(np.array([threads.current()]))
+    empty: dict[str, Any] = {"iterations": [], "n_support": [], "objective": [], "gap": [], "seconds": []}
+    return {
+        "schema": SCHEMA,
+        "method": method,
+        "command": sys.argv,
+        "data": data,
+        "ranks": comm.size,
+        "threads_per_rank": int(counts.max()),
+        "partitions": len(partition_sizes),
+        "partition_sizes": [int(m) for m in partition_sizes],
+        "params": params,
+        "grid": grid or [],
+        "metrics": metrics,
+        "seconds": seconds,
+        "comm": traffic,
+        "solver": {**empty, **(solver or {})},
+        "memory": {"peak_rss_mib": [round(float(peak), 1) for peak in peaks]},
+        "environment": environment(comm),
+    }
+
+
+def environment(comm: Communicator) -> dict[str, str]:
+    """What the run depended on."""
+    from threadpoolctl import threadpool_info
+
+    blas = [f"{lib['internal_api']} {lib['version']}" for lib in threadpool_info() if lib["user_api"] == "blas"]
+    return {
+        "python": platform.python_version(),
+        "mpi": _mpi_version() if comm.size > 1 else "none",
+        "numpy": np.__version__,
+        "blas": ", ".join(dict.fromkeys(blas)),
+        "cpu": _cpu(),
+        "package": _package_version(),
+    }
+
+
+def _mpi_version() -> str:
+    from mpi4py import MPI
+
+    return MPI.Get_library_version().splitlines()[0].strip("\0 ")
+
+
+def _package_version() -> str:
+    try:
+        return f"cakernels {version('cakernels')}"
+    except PackageNotFoundError:
+        return f"cakernels {__version__}"
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def write(path: Path, report: dict[str, Any]) -> None:
+    """Write the report; NaN and infinity become null."""
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(_plain(report), indent=1) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_plain(v) for v in value]
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def show(report: dict[str, Any], notes: list[str]) -> None:
+    """Print the short table."""
+    from rich.console import Console
+    from rich.table import Table
+
+    data = report["data"]
+    table = Table(title=f"{report['method']} on {data['path']}", show_header=False, title_justify="left")
+    sizes = report["partition_sizes"]
+    rows = f"{data['n_train']:,} training" if data.get("n_train") else ""
+    rows += f"{', ' if rows else ''}{data['n_test']:,} test" if data.get("n_test") else ""
+    table.add_row("rows", f"{rows}, {data['n_features']} features")
+    table.add_row(
+        "parts",
+        f"{len(sizes)} of {min(sizes):,} to {max(sizes):,} rows; "
+        f"{report['ranks']} ranks of {report['threads_per_rank']} threads",
+    )
+    table.add_row("parameters", ", ".join(f"{k} {_short(v)}" for k, v in report["params"].items()))
+    for name, value in report["metrics"].items():
+        table.add_row(name.replace("_", " "), _short(value))
+    for title, unit, values in (
+        ("seconds", "", report["seconds"]),
+        ("bytes sent", "", {p: report["comm"][p]["bytes"] for p in PHASES}),
+        ("messages", "", {p: report["comm"][p]["messages"] for p in PHASES}),
+    ):
+        table.add_row(title, ", ".join(f"{k} {_short(v)}{unit}" for k, v in values.items()))
+    table.add_row("peak memory", f"{max(report['memory']['peak_rss_mib']):,.0f} MiB a rank")
+    for note in notes:
+        table.add_row("note", note)
+    Console(highlight=False).print(table)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1e5 else f"{value:,.0f}" if abs(value) < 1e7 else f"{value:.4e}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

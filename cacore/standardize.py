@@ -1,0 +1,75 @@
+"""Mean and scale of the training rows, over all ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.rows import Rows
+from cacore.threads import blocks
+
+
+@dataclass(frozen=True)
+class Standardizer:
+    """``(x - mean) / scale``, column by column.
+
+    Attributes
+    ----------
+    mean, scale : ndarray of float64, shape (d,)
+        The scale of a constant column is 1. CSR rows are scaled only: a shift would fill them, so
+        the mean is 0.
+    """
+
+    mean: NDArray[np.float64]
+    scale: NDArray[np.float64]
+
+    @classmethod
+    def fit(cls, X: Rows, comm: Communicator, weights: NDArray[Any] | None = None) -> Standardizer:
+        """Statistics of all ranks' rows: two Allreduces of about d numbers.
+
+        The second pass squares what is left of the mean, so columns far from 0 lose nothing.
+        """
+        w = np.ones(X.shape[0]) if weights is None else np.asarray(weights, np.float64)
+        d = X.shape[1]
+        total = comm.allreduce(np.append(_weighted(X, w), w.sum()))
+        mean = total[:d] / total[d]
+        if sp.issparse(X):
+            stored = comm.allreduce(np.asarray(w @ X.multiply(X), np.float64).ravel()) / total[d]
+            variance, level = np.maximum(0.0, stored - mean**2), np.sqrt(stored)
+            mean = np.zeros(d)
+        else:
+            square = np.zeros(d)
+            for lo, hi in blocks(len(X), 4096):
+                gap = X[lo:hi] - mean
+                square += w[lo:hi] @ (gap * gap)
+            variance, level = comm.allreduce(square) / total[d], np.abs(mean)
+        scale = np.sqrt(variance)
+        # A constant column has only its rounding left.
+        scale[scale <= 10 * np.finfo(X.dtype).eps * level] = 1.0
+        return cls(mean, scale)
+
+    def apply(self, X: Rows, in_place: bool = False) -> Rows:
+        """Standardised rows, in the dtype of `X`; `in_place` is for rows that are the caller's to give."""
+        if sp.issparse(X):
+            scaled = X.multiply(1.0 / self.scale).tocsr()
+            return scaled.astype(X.dtype, copy=False)
+        out = X if in_place else np.empty_like(X)
+        mean, scale = self.mean.astype(X.dtype), self.scale.astype(X.dtype)
+        for lo, hi in blocks(len(X), 4096):
+            np.subtract(X[lo:hi], mean, out=out[lo:hi])
+            np.divide(out[lo:hi], scale, out=out[lo:hi])
+        return out
+
+
+def _weighted(X: Rows, w: NDArray[np.float64]) -> NDArray[np.float64]:
+    if sp.issparse(X):
+        return np.asarray(w @ X, np.float64).ravel()
+    total = np.zeros(X.shape[1])
+    for lo, hi in blocks(len(X), 4096):
+        total += w[lo:hi] @ X[lo:hi].astype(np.float64, copy=False)
+    return total

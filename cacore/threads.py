@@ -1,0 +1,90 @@
+"""Threads of this rank: how many it may use, and running blocks of work on them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
+from cacore.comm import Communicator
+from cacore.errors import InputError
+
+_limit: int | None = None  # set once at start by a command line
+
+
+def cores() -> set[int]:
+    """The cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return set(os.sched_getaffinity(0))
+    return set(range(os.cpu_count() or 1))
+
+
+def share(comm: Communicator, requested: int | None = None) -> int:
+    """Threads for this rank: `requested`, or its cores divided by the ranks that share them."""
+    if requested is not None:
+        if requested < 1:
+            raise InputError(f"--threads {requested}: at least 1 is needed")
+        return requested
+    mine = cores()
+    node = comm.node()
+    mask = np.zeros((1, max(os.cpu_count() or 1, max(mine) + 1)), np.uint8)
+    mask[0, list(mine)] = 1
+    masks = node.allgather(mask)
+    sharers = int(np.count_nonzero((masks & mask).any(axis=1)))
+    return max(1, len(mine) // sharers)
+
+
+def set_threads(count: int) -> None:
+    """Limit this process to `count` threads, once, at start."""
+    global _limit
+    _limit = count
+    _controller().limit(limits=count)
+
+
+def current() -> int:
+    """Threads that :func:`for_blocks` and the BLAS use."""
+    return _limit if _limit is not None else len(cores())
+
+
+@lru_cache(maxsize=1)
+def _controller() -> ThreadpoolController:
+    import scipy.linalg  # noqa: F401  its BLAS has to be loaded to be found
+
+    return ThreadpoolController()
+
+
+@lru_cache(maxsize=4)
+def _pool(workers: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(workers, thread_name_prefix="cakernels")
+
+
+def one_blas_thread() -> Any:
+    """Context in which every BLAS call uses one thread."""
+    return _controller().limit(limits=1, user_api="blas")
+
+
+def blocks(n: int, step: int) -> list[tuple[int, int]]:
+    """Cut ``0 .. n-1`` into ranges of at most `step` rows."""
+    return [(lo, min(lo + step, n)) for lo in range(0, n, step)]
+
+
+def for_blocks(work: Callable[..., None], tasks: Iterable[tuple[Any, ...]]) -> None:
+    """Call ``work(*task)`` for every task, on this rank's threads.
+
+    Each task runs with a one-threaded BLAS and should release the interpreter's lock (BLAS, numba
+    with ``nogil``, numpy on large arrays). Tasks must write to places of their own.
+    """
+    todo = list(tasks)
+    workers = min(current(), len(todo))
+    if workers <= 1:
+        for task in todo:
+            work(*task)
+        return
+    with one_blas_thread():
+        for done in [_pool(current()).submit(work, *task) for task in todo]:
+            done.result()

@@ -1,0 +1,192 @@
+"""scikit-learn regressors over the methods."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from cacore import grid, memory
+from cacore.comm import Communicator, as_communicator
+from cacore.errors import InputError
+from cacore.io import Dataset
+from cakrr.bkrr2 import METHOD as BKRR2_METHOD
+from cakrr.dckrr import METHOD as DCKRR_METHOD
+from cakrr.kkrr2 import METHOD as KKRR2_METHOD
+from cakrr.model import KRRModel
+from cakrr.training import Method, Options, fit
+
+
+class _PartitionedKRR(RegressorMixin, BaseEstimator):
+    """Kernel ridge regression in parts, with the Gaussian kernel.
+
+    Parameters
+    ----------
+    n_parts : int or None
+        Parts, P. None: one a rank, or as many as keep a part at 8,000 rows and its matrix in memory.
+    sigma : float, sequence of float or None
+        Width of exp(-|x-z|^2 / (2 sigma^2)); None is the square root of the number of features. With
+        a sequence here or in `lam`, the pair with the least validation error is chosen, and all rows
+        are used for the final fit.
+    lam : float or sequence of float
+        Ridge, lambda: a part of m rows solves (K + lambda m I) alpha = y.
+    validation_fraction : float
+        Share of each part's rows that judges the pairs.
+    route : {"nearest", "all"} or None
+        Other than the method's own: the nearest centre's model, or the mean of all.
+    standardize : bool
+        Scale features by the training rows' mean and deviation. CSR rows are scaled, not shifted.
+    dtype : {"float64", "float32"}
+        In which everything is computed.
+    random_state : int, RandomState or None
+    comm : mpi4py communicator or None
+        With one, `fit` and `predict` take this rank's own rows and are collective calls.
+
+    Attributes
+    ----------
+    model_ : KRRModel
+        ``model_.save(path)`` writes it, ``KRRModel.load(path)`` reads it.
+    sigma_, lam_ : float
+        The pair in use.
+    grid_ : list of dict
+        Validation error of every pair, if there was a choice.
+    sizes_ : ndarray of int64, shape (P,)
+    centers_ : ndarray, shape (P, d)
+        In standardised features.
+    n_features_in_ : int
+
+    Notes
+    -----
+    m^2 d + m^3/3 flops and 8 m^2 bytes a part of m rows. Training moves no bytes between ranks.
+    """
+
+    _method: ClassVar[Method]
+
+    def __init__(
+        self,
+        n_parts: int | None = None,
+        *,
+        sigma: Any = None,
+        lam: Any = 1e-4,
+        validation_fraction: float = 0.1,
+        route: str | None = None,
+        standardize: bool = True,
+        dtype: str = "float64",
+        random_state: Any = None,
+        comm: Any = None,
+    ) -> None:
+        self.n_parts = n_parts
+        self.sigma = sigma
+        self.lam = lam
+        self.validation_fraction = validation_fraction
+        self.route = route
+        self.standardize = standardize
+        self.dtype = dtype
+        self.random_state = random_state
+        self.comm = comm
+
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> _PartitionedKRR:
+        """Train on `X`, shape (n_local, d), dense or CSR, and `y`, shape (n_local,); neither is changed.
+
+        Rows of weight 0 count as absent. Raises InputError, a ValueError, on what cannot be used.
+        """
+        comm = as_communicator(self.comm)
+        with comm.guard():
+            with comm.agreed():
+                train, weights = self._checked(X, y, sample_weight, comm)
+                sigma = None if self.sigma is None else grid.checked(self.sigma, "sigma")
+                lam = grid.checked(self.lam, "lam")
+            train.n = comm.offset(train.X.shape[0])[1]
+            with comm.agreed():
+                if train.n == 0:
+                    raise InputError("every sample_weight is 0: there is nothing to learn from")
+            options = Options(
+                partitions=self.n_parts,
+                sigma=sigma,
+                lam=lam,
+                validation_fraction=self.validation_fraction,
+                route=self.route,
+                standardize=self.standardize,
+                seed=_seed(self.random_state, comm),
+                memory_limit=memory.limit_per_rank(comm),
+            )
+            result = fit(self._method, train, options, comm, weights=weights)
+        self.model_: KRRModel = result.model
+        self.grid_ = result.grid
+        self.sigma_, self.lam_ = result.model.sigma, result.model.lam
+        self.sizes_, self.centers_ = result.model.sizes, result.model.centers
+        return self
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Predictions for `X`, shape (n_local, d); with `comm`, a collective call."""
+        check_is_fitted(self)
+        comm = as_communicator(self.comm)
+        with comm.guard():
+            with comm.agreed():
+                X = _validated(
+                    self, X, reset=False, accept_sparse="csr", dtype=self.dtype, ensure_min_samples=int(comm.size == 1)
+                )
+            return self.model_.predict(X, comm)
+
+    def _checked(
+        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, comm: Communicator
+    ) -> tuple[Dataset, NDArray[np.float64] | None]:
+        """A copy of this rank's rows, which training takes over."""
+        if self.dtype not in ("float64", "float32"):
+            raise InputError(f"dtype {self.dtype!r}: choose float64 or float32")
+        X, y = _validated(
+            self, X, y, accept_sparse="csr", dtype=self.dtype, order="C", copy=True, y_numeric=True,
+            ensure_min_samples=int(comm.size == 1),
+        )  # fmt: skip
+        y = np.asarray(y, np.float64)
+        if sample_weight is None:
+            return Dataset(X, y, X.shape[0], "X"), None
+        try:
+            weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        except ValueError as error:
+            raise InputError(str(error)) from error
+        kept = weights > 0
+        return Dataset(X[kept], y[kept], int(kept.sum()), "X"), weights[kept]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+
+def _validated(estimator: BaseEstimator, *args: Any, **kwargs: Any) -> Any:
+    """scikit-learn's own checks; what they refuse, all ranks refuse."""
+    try:
+        return validate_data(estimator, *args, **kwargs)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
+def _seed(random_state: Any, comm: Communicator) -> int:
+    drawn = check_random_state(random_state).randint(2**31 - 1)
+    return int(comm.bcast(np.array([drawn], np.int64))[0])
+
+
+class BKRR2(_PartitionedKRR):
+    """Balanced parts by K-balance; the nearest centre's model answers (Algorithm 10)."""
+
+    __doc__ = f"{__doc__}\n\n{(_PartitionedKRR.__doc__ or '').split(chr(10), 2)[2]}"
+    _method = BKRR2_METHOD
+
+
+class KKRR2(_PartitionedKRR):
+    """Parts by K-means, of whatever size; the nearest centre's model answers (section 3.4)."""
+
+    __doc__ = f"{__doc__}\n\n{(_PartitionedKRR.__doc__ or '').split(chr(10), 2)[2]}"
+    _method = KKRR2_METHOD
+
+
+class DCKRR(_PartitionedKRR):
+    """Random even parts; the mean of all models answers (Algorithm 8; Zhang, Duchi and Wainwright, 2013)."""
+
+    __doc__ = f"{__doc__}\n\n{(_PartitionedKRR.__doc__ or '').split(chr(10), 2)[2]}"
+    _method = DCKRR_METHOD

@@ -1,0 +1,161 @@
+"""A trained model in parts: routing, prediction, saving and loading."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore import models, threads
+from cacore.comm import Communicator, as_communicator
+from cacore.errors import InputError
+from cacore.kernels import Kernel
+from cacore.rows import Rows, exchange_rows, gather_rows
+from cacore.standardize import Standardizer
+from partition.redistribute import returned
+from partition.routing import nearest
+
+ROUTES = ("nearest", "all")
+
+_GATHERED_ROWS = 1 << 16  # test rows that visit all models at a time
+
+
+@dataclass
+class PartModel:
+    """The model of one part: its rows and their coefficients."""
+
+    X: Rows
+    alpha: NDArray[Any]
+
+    def predict(self, X: Rows, kernel: Kernel) -> NDArray[Any]:
+        """``K(X, rows) alpha`` (eq. 3.7): 2 len(X) m d flops in blocks."""
+        mine = kernel.points(self.X)
+        return kernel.apply(kernel.points(X, like=mine), mine, self.alpha)
+
+
+@dataclass
+class KRRModel:
+    """Kernel ridge regression models of P parts, of which this rank holds some.
+
+    Attributes
+    ----------
+    method : str
+    route : {"nearest", "all"}
+        The model of the nearest centre answers, or the mean of all P models.
+    sigma, lam : float
+    offset : float
+        Mean of the training targets, added to every prediction.
+    centers : ndarray, shape (P, d)
+        In standardised features.
+    sizes : ndarray of int64, shape (P,)
+    owners : ndarray of int64, shape (P,)
+        Rank of each part.
+    parts : dict of int to PartModel
+        This rank's.
+    standardizer : Standardizer or None
+    """
+
+    method: str
+    route: str
+    sigma: float
+    lam: float
+    offset: float
+    centers: NDArray[np.float64]
+    sizes: NDArray[np.int64]
+    owners: NDArray[np.int64]
+    standardizer: Standardizer | None
+    dtype: str
+    parts: dict[int, PartModel] = field(default_factory=dict)
+
+    @property
+    def kernel(self) -> Kernel:
+        """exp(-|x-z|^2 / (2 sigma^2))."""
+        return Kernel.gaussian(self.sigma)
+
+    def predict(self, X: Rows, comm: Any = None) -> NDArray[Any]:
+        """Predictions for this rank's rows; a collective call.
+
+        Parameters
+        ----------
+        X : ndarray or CSR, shape (n_local, d), in the model's dtype
+            Not changed.
+        comm : mpi4py communicator, Communicator or None
+            As many ranks as hold the model's parts.
+
+        Returns
+        -------
+        ndarray, shape (n_local,)
+
+        Notes
+        -----
+        ``nearest``: each row travels to one rank, its prediction back. ``all``: every row visits
+        every rank, and one reduction of n_test numbers adds up.
+        """
+        comm = as_communicator(comm)
+        with comm.guard(), comm.phase("predict"):
+            with comm.agreed():
+                self._check(X, comm)
+            Z = X if self.standardizer is None else self.standardizer.apply(X)
+            answer = self._nearest(Z, comm) if self.route == "nearest" else self._mean(Z, comm)
+        return answer + self.offset
+
+    def _check(self, X: Rows, comm: Communicator) -> None:
+        if X.shape[1] != self.centers.shape[1]:
+            raise InputError(f"{X.shape[1]} features in the rows to predict, {self.centers.shape[1]} in the model")
+        if comm.size <= int(self.owners.max()) or len(self.parts) != np.count_nonzero(self.owners == comm.rank):
+            raise InputError("the model lies on other ranks than these: save it, and load it on the ranks that use it")
+
+    def _nearest(self, Z: Rows, comm: Communicator) -> NDArray[Any]:
+        labels = nearest(Z, self.centers)
+        # Sorted by owner, and by part within an owner, so that a part's rows are one block.
+        send = np.lexsort((labels, self.owners[labels]))
+        counts = np.bincount(self.owners[labels], minlength=comm.size).astype(np.int64)
+        rows = exchange_rows(Z[send], counts, comm)
+        parts, received = comm.alltoall(labels[send], counts)
+        place = np.argsort(parts, kind="stable")
+        values = np.empty(len(parts), Z.dtype)
+        for part, model in self.parts.items():
+            mine = place[np.searchsorted(parts[place], part) : np.searchsorted(parts[place], part, side="right")]
+            if mine.size:
+                values[mine] = model.predict(rows[mine], self.kernel)
+        return returned(values, received, send, comm)
+
+    def _mean(self, Z: Rows, comm: Communicator) -> NDArray[Any]:
+        answer = np.empty(Z.shape[0], Z.dtype)
+        longest = int(comm.allreduce(np.array([Z.shape[0]]), "max")[0])
+        for lo, hi in threads.blocks(longest, max(1, _GATHERED_ROWS // comm.size)):
+            mine = Z[lo:hi]
+            first, _ = comm.offset(mine.shape[0])
+            rows = gather_rows(mine, comm)
+            total = np.zeros(rows.shape[0], Z.dtype)
+            for model in self.parts.values():
+                total += model.predict(rows, self.kernel)
+            total = comm.allreduce(total) / len(self.sizes)
+            answer[lo:hi] = total[first : first + mine.shape[0]]
+        return answer
+
+    def save(self, path: str | Path, comm: Any = None) -> None:
+        """Write the model to one HDF5 file; collective."""
+        attributes = {
+            "method": self.method, "route": self.route, "sigma": self.sigma, "lambda": self.lam,
+            "offset": self.offset, "dtype": self.dtype,
+        }  # fmt: skip
+        shared = {"centers": self.centers, "sizes": self.sizes}
+        if self.standardizer is not None:
+            shared.update(asdict(self.standardizer))
+        parts = {part: {"X": model.X, "alpha": model.alpha} for part, model in self.parts.items()}
+        models.save(path, "krr", attributes, shared, parts, self.owners, as_communicator(comm))
+
+    @classmethod
+    def load(cls, path: str | Path, comm: Any = None) -> KRRModel:
+        """Read a model on any number of ranks; collective."""
+        attributes, shared, parts, owners = models.load(path, "krr", as_communicator(comm))
+        standardizer = Standardizer(shared["mean"], shared["scale"]) if "mean" in shared else None
+        return cls(
+            attributes["method"], attributes["route"], attributes["sigma"], attributes["lambda"],
+            attributes["offset"], shared["centers"], shared["sizes"], owners, standardizer, attributes["dtype"],
+            {part: PartModel(fields["X"], np.asarray(fields["alpha"])) for part, fields in parts.items()},
+        )  # fmt: skip

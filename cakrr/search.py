@@ -1,0 +1,168 @@
+"""Choosing sigma and lambda: every pair's error, in one reduction."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore import memory
+from cacore.comm import Communicator
+from cacore.errors import InputError
+from cacore.kernels import Kernel
+from cacore.rows import Rows, concatenate, gather_rows
+from cakrr.local import Workspace, solve
+from partition.redistribute import OwnedRows, redistribute
+from partition.routing import nearest
+
+
+@dataclass
+class Judges:
+    """The rows that judge a pair: validation rows of the training set, or the test rows.
+
+    Attributes
+    ----------
+    rows : dict of int to (X, y)
+        Nearest route: for each part of this rank, the rows routed to it. Route "all": under -1, all rows.
+    """
+
+    rows: dict[int, tuple[Rows, NDArray[Any]]]
+
+    @classmethod
+    def route(
+        cls,
+        X: Rows,
+        y: NDArray[Any],
+        centers: NDArray[np.float64],
+        owners: NDArray[np.int64],
+        route: str,
+        comm: Communicator,
+    ) -> Judges:
+        """Bring each row to the models that will predict it; collective."""
+        if route == "all":
+            return cls({-1: (gather_rows(X, comm), comm.allgather(y))})
+        owned = redistribute(X, nearest(X, centers), owners, comm, {"y": y})
+        return cls({part: (owned.X[rows], owned.columns["y"][rows]) for part, rows in owned})
+
+
+def held_out(m: int, fraction: float) -> int:
+    """Validation rows of a part of m rows: `fraction` of them, and at least one row is left to learn from."""
+    return min(m - 1, max(1, round(fraction * m)))
+
+
+def hold_out(parts: OwnedRows, fraction: float) -> tuple[Rows, NDArray[Any]]:
+    """The first rows of each part, which lie in shuffled order, as validation rows."""
+    X, y = [], []
+    for _, rows in parts:
+        kept = slice(rows.start, rows.start + held_out(rows.stop - rows.start, fraction))
+        X.append(parts.X[kept])
+        y.append(parts.columns["y"][kept])
+    return (concatenate(X), np.concatenate(y)) if X else (parts.X[:0], parts.columns["y"][:0])
+
+
+def grid_errors(
+    parts: OwnedRows,
+    judges: Judges,
+    n_parts: int,
+    fraction: float,
+    sigmas: tuple[float, ...],
+    lams: tuple[float, ...],
+    workspace: Workspace,
+    limit: int,
+    comm: Communicator,
+    advance: Callable[[], None],
+) -> NDArray[np.float64]:
+    """Mean squared error of every pair on the judging rows.
+
+    Parameters
+    ----------
+    parts : OwnedRows
+        With the columns "y" (centred) and, optionally, "weight".
+    judges : Judges
+    n_parts : int
+        P; the route "all" divides by it.
+    fraction : float
+        Share of each part that is held out of training; 0 if the judges are test rows.
+    sigmas, lams : tuple of float
+    workspace : Workspace
+    limit : int
+        Bytes that this rank may use.
+    comm : Communicator
+    advance : callable
+        Called once a part and sigma.
+
+    Returns
+    -------
+    ndarray, shape (len(sigmas), len(lams))
+        NaN for a pair whose matrix is not positive definite in some part.
+
+    Notes
+    -----
+    Training sends nothing. Then one Allreduce: of a number a pair for the route "nearest", of a
+    number a pair and judging row for "all".
+    """
+    averaged = -1 in judges.rows
+    shape = (len(sigmas), len(lams), len(judges.rows[-1][1]) if averaged else 1)
+    if averaged:
+        with comm.agreed():
+            what = f"the grid's predictions ({shape[0]} x {shape[1]} pairs, {shape[2]:,} rows)"
+            memory.require(8 * int(np.prod(shape)), limit, what, "use a smaller grid or --validation-fraction")
+    total = np.zeros(shape)
+    with comm.phase("train"):
+        for part, rows in parts:
+            held = held_out(rows.stop - rows.start, fraction) if fraction else 0
+            learn = slice(rows.start + held, rows.stop)
+            X, y = parts.X[learn], parts.columns["y"][learn]
+            weights = parts.columns["weight"][learn] if "weight" in parts.columns else None
+            judge_X, judge_y = judges.rows[-1 if averaged else part]
+            for s, sigma in enumerate(sigmas):
+                kernel = Kernel.gaussian(sigma)
+                points = kernel.points(X)
+                alphas, solved = solve(points, y, kernel, lams, workspace, weights)
+                report_failures(part, sigma, lams, solved)
+                predicted = kernel.apply(kernel.points(judge_X, like=points), points, np.ascontiguousarray(alphas.T))
+                if averaged:
+                    total[s] += predicted.T
+                else:
+                    gap = predicted.astype(np.float64) - judge_y[:, None]
+                    # No judge may have come this way, and the pair has failed all the same.
+                    total[s, :, 0] += np.where(solved, np.einsum("ij,ij->j", gap, gap), np.nan)
+                advance()
+    with comm.phase("predict"):
+        if averaged:
+            gap = comm.allreduce(total) / n_parts - judges.rows[-1][1]
+            return np.asarray(np.mean(gap**2, axis=2))
+        count = sum(len(y) for _, y in judges.rows.values())
+        summed = comm.allreduce(np.append(total.ravel(), count))
+        return summed[:-1].reshape(shape[:2]) / summed[-1]
+
+
+def report_failures(part: int, sigma: float, lams: tuple[float, ...], solved: list[bool]) -> None:
+    """One line on stderr for each pair that could not be solved in a part."""
+    for lam, good in zip(lams, solved, strict=True):
+        if not good:
+            print(
+                f"part {part}: sigma {sigma:g}, lambda {lam:g}: the matrix is not positive definite; pair left out",
+                file=sys.stderr, flush=True,
+            )  # fmt: skip
+
+
+def best_pair(errors: NDArray[np.float64], sigmas: tuple[float, ...], lams: tuple[float, ...]) -> tuple[float, float]:
+    """The pair with the least error; of equal ones the smoothest.
+
+    Raises
+    ------
+    InputError
+        No pair could be solved.
+    """
+    if not np.isfinite(errors).any():
+        raise InputError(
+            f"no pair of the grid could be solved: lambda up to {max(lams):g} is too small "
+            f"for sigma {min(sigmas):g} to {max(sigmas):g}; use a larger --lambda or --dtype float64"
+        )
+    s, ell = np.unravel_index(int(np.nanargmin(errors[::-1, ::-1])), errors.shape)
+    return sigmas[len(sigmas) - 1 - int(s)], lams[len(lams) - 1 - int(ell)]

@@ -1,0 +1,293 @@
+"""Training in parts: partition, choose sigma and lambda, solve every part. The frame of every method."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore import grid, memory
+from cacore.comm import Communicator
+from cacore.errors import InputError
+from cacore.io import Dataset
+from cacore.progress import silent
+from cacore.rows import Rows
+from cacore.shuffle import Shuffle
+from cacore.standardize import Standardizer
+from cakrr.local import Workspace, solve
+from cakrr.model import ROUTES, KRRModel, PartModel
+from cakrr.search import Judges, best_pair, grid_errors, hold_out
+from partition import Partitioner
+from partition.redistribute import OwnedRows, assign_owners, redistribute
+
+ROWS_PER_PART = 8000
+SELECTIONS = ("validation", "test")
+
+
+@dataclass(frozen=True)
+class Method:
+    """A member of the family: how rows are divided, and which models answer.
+
+    Attributes
+    ----------
+    name : str
+    partitioner : type of Partitioner
+    route : {"nearest", "all"}
+    summary : str
+        One line for the command's help.
+    """
+
+    name: str
+    partitioner: type[Partitioner]
+    route: str
+    summary: str
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a training run can be told.
+
+    Attributes
+    ----------
+    partitions : int or None
+        P; None is one a rank, or as many as keep a part at 8,000 rows and its matrix inside the limit.
+    sigma : tuple of float or None
+        Widths to try; None is the square root of the number of features.
+    lam : tuple of float
+        Ridges to try.
+    select : {"validation", "test"}
+        Which rows judge a pair. "test" is the listings' rule, and leaks.
+    validation_fraction : float
+    route : str or None
+        Other than the method's own.
+    standardize : bool
+    seed : int
+    memory_limit : int
+        Bytes a rank may use.
+    progress : callable
+        See :func:`cacore.progress.bar`.
+    """
+
+    partitions: int | None = None
+    sigma: tuple[float, ...] | None = None
+    lam: tuple[float, ...] = (1e-4,)
+    select: str = "validation"
+    validation_fraction: float = 0.1
+    route: str | None = None
+    standardize: bool = True
+    seed: int = 0
+    memory_limit: int = 1 << 62
+    progress: Callable[[str, int], Callable[[], None]] = silent
+
+    def checked(self) -> Options:
+        """These options, if they make sense.
+
+        Raises
+        ------
+        InputError
+        """
+        if self.partitions is not None and self.partitions < 1:
+            raise InputError(f"partitions = {self.partitions}: at least 1 is needed")
+        if not 0 < self.validation_fraction < 1:
+            raise InputError(f"validation fraction {self.validation_fraction:g}: it must lie between 0 and 1")
+        if self.select not in SELECTIONS:
+            raise InputError(f"select {self.select!r}: choose one of {', '.join(SELECTIONS)}")
+        if self.route is not None and self.route not in ROUTES:
+            raise InputError(f"route {self.route!r}: choose one of {', '.join(ROUTES)}")
+        if self.sigma is not None:
+            grid.checked(self.sigma, "sigma")
+        grid.checked(self.lam, "lambda")
+        return self
+
+
+@dataclass
+class Fit:
+    """What training returns: the model, and what the report says about it."""
+
+    model: KRRModel
+    grid: list[dict[str, float | None]] = field(default_factory=list)
+    seconds: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+
+
+def fit(
+    method: Method,
+    train: Dataset,
+    options: Options,
+    comm: Communicator,
+    test: Dataset | None = None,
+    weights: NDArray[Any] | None = None,
+) -> Fit:
+    """Train one model a part (Algorithms 8 and 10); a collective call.
+
+    Parameters
+    ----------
+    method : Method
+    train : Dataset
+        This rank's rows, which are taken from it: it is empty afterwards, so that the rows are not
+        held twice while the matrices are.
+    options : Options
+    comm : Communicator
+    test : Dataset, optional
+        Looked at only with ``select="test"``.
+    weights : ndarray, shape (n_local,), optional
+        Positive weights of the rows.
+
+    Returns
+    -------
+    Fit
+
+    Raises
+    ------
+    InputError
+        On all ranks: options that make no sense, more parts than rows, a matrix that cannot fit, one
+        that is not positive definite.
+
+    Notes
+    -----
+    m^2 d + m^3/3 flops a part and grid point; this rank's rows, and one matrix of its largest part.
+    Training sends nothing; the grid's errors are one reduction, counted under "predict".
+    """
+    with comm.agreed():
+        options.checked()
+        y = train.target()
+        if options.select == "test" and test is None:
+            raise InputError("select test: there are no test rows; give --test, or use --select validation")
+    with comm.phase("read"):
+        X, standardizer = _standardized(train, options, comm, weights)
+        offset = _mean(y, weights, comm)
+    route = options.route or method.route
+    sigmas = options.sigma or (math.sqrt(X.shape[1]),)
+
+    with comm.phase("partition"):
+        P = options.partitions or default_parts(train.n, X.dtype.itemsize, options.memory_limit, comm)
+        partitioner = method.partitioner(P, random_state=options.seed).fit(X, comm=comm)
+        sizes, centers = partitioner.sizes_, partitioner.centers_
+        owners = assign_owners(sizes, comm.size)
+        with comm.agreed():
+            _check_memory(sizes, X.dtype.itemsize, options.memory_limit)
+        # The rows of a part lie in shuffled order, so that its first ones are a random sample.
+        first, n = comm.offset(X.shape[0])
+        order = Shuffle(n, options.seed).position(np.arange(first, first + X.shape[0]))
+        columns = {"y": y - offset, "order": order}
+        if weights is not None:
+            columns["weight"] = weights
+        labels = partitioner.labels_
+        parts = redistribute(X, labels, owners, comm, columns, order="order")
+        del X, y, labels, order, columns, partitioner
+
+    workspace = Workspace(max((int(sizes[p]) for p in parts.parts), default=0), parts.X.dtype)
+    chosen = sigmas[0], options.lam[0]
+    table: list[dict[str, float | None]] = []
+    if len(sigmas) * len(options.lam) > 1:
+        fraction = options.validation_fraction if options.select == "validation" else 0.0
+        with comm.phase("partition" if fraction else "predict"):
+            with comm.agreed():
+                if fraction and sizes.max() < 2:
+                    raise InputError(f"{P} parts of {train.n} rows leave no rows to validate on; ask for fewer parts")
+            if fraction:
+                judge_X, judge_y = hold_out(parts, fraction)
+            else:
+                assert test is not None
+                judge_X = test.X if standardizer is None else standardizer.apply(test.X)
+                judge_y = test.target() - offset
+            judges = Judges.route(judge_X, judge_y, centers, owners, route, comm)
+        advance = options.progress("choosing sigma and lambda", len(sigmas) * len(parts.parts))
+        errors = grid_errors(
+            parts, judges, P, fraction, sigmas, options.lam, workspace, options.memory_limit, comm, advance
+        )
+        del judges
+        chosen = best_pair_agreed(errors, sigmas, options.lam, comm)
+        table = _table(errors, sigmas, options)
+
+    model = KRRModel(method.name, route, *chosen, offset, centers, sizes, owners, standardizer, str(parts.X.dtype))
+    with comm.phase("train"):
+        seconds, failed = _train_parts(model, parts, workspace, options)
+    with comm.phase("predict"), comm.agreed():
+        if failed is not None:
+            raise InputError(
+                f"part {failed} ({sizes[failed]:,} rows): K + lambda m I is not positive definite at sigma "
+                f"{chosen[0]:g}, lambda {chosen[1]:g}; use a larger --lambda or --dtype float64"
+            )
+    with comm.uncounted():
+        seconds = comm.allreduce(seconds)
+    return Fit(model, table, seconds)
+
+
+def _train_parts(
+    model: KRRModel, parts: OwnedRows, workspace: Workspace, options: Options
+) -> tuple[NDArray[np.float64], int | None]:
+    """Solve every part of this rank at the chosen pair: lines 9 to 12 of Algorithm 10. Sends nothing."""
+    seconds, failed = np.zeros(len(model.sizes)), None
+    advance = options.progress("training", len(parts.parts))
+    kernel = model.kernel
+    for part, rows in parts:
+        begun = time.perf_counter()
+        weights = parts.columns["weight"][rows] if "weight" in parts.columns else None
+        alphas, solved = solve(
+            kernel.points(parts.X[rows]), parts.columns["y"][rows], kernel, (model.lam,), workspace, weights
+        )
+        if not solved[0]:
+            failed = part
+        model.parts[part] = PartModel(parts.X[rows], alphas[0])
+        seconds[part] = time.perf_counter() - begun
+        advance()
+    return seconds, failed
+
+
+def default_parts(n: int, itemsize: int, limit: int, comm: Communicator) -> int:
+    """One part a rank, or as many as keep a part at 8,000 rows and its matrix inside the limit."""
+    most = max(1, min(ROWS_PER_PART, math.isqrt(max(1, int(limit / 1.15) // itemsize))))
+    return min(n, max(comm.size, -(-n // most)))
+
+
+def best_pair_agreed(
+    errors: NDArray[np.float64], sigmas: tuple[float, ...], lams: tuple[float, ...], comm: Communicator
+) -> tuple[float, float]:
+    """:func:`cakrr.search.best_pair`; every rank has the same errors, and so the same answer."""
+    with comm.phase("predict"), comm.agreed():
+        return best_pair(errors, sigmas, lams)
+
+
+def _standardized(
+    train: Dataset, options: Options, comm: Communicator, weights: NDArray[Any] | None
+) -> tuple[Rows, Standardizer | None]:
+    X = train.X
+    train.X = np.empty((0, X.shape[1]), X.dtype)
+    if not options.standardize:
+        return X, None
+    standardizer = Standardizer.fit(X, comm, weights)
+    return standardizer.apply(X, in_place=True), standardizer
+
+
+def _mean(y: NDArray[Any], weights: NDArray[Any] | None, comm: Communicator) -> float:
+    w = np.ones(len(y)) if weights is None else weights
+    total = comm.allreduce(np.array([w @ y, w.sum()]))
+    return float(total[0] / total[1])
+
+
+def _check_memory(sizes: NDArray[np.int64], itemsize: int, limit: int) -> None:
+    largest = int(sizes.max())
+    memory.require(
+        largest * largest * itemsize, limit, f"the matrix of a part of {largest:,} rows",
+        f"use more --partitions ({int(sizes.sum() / math.sqrt(limit / itemsize)) + 1} or more), "
+        "--dtype float32 or a larger --memory-limit",
+    )  # fmt: skip
+
+
+def _table(errors: NDArray[np.float64], sigmas: tuple[float, ...], options: Options) -> list[dict[str, float | None]]:
+    """The report's grid."""
+    on_test = options.select == "test"
+    rows: list[dict[str, float | None]] = []
+    for sigma, line in zip(sigmas, errors, strict=True):
+        for lam, mse in zip(options.lam, line, strict=True):
+            value = float(mse) if np.isfinite(mse) else None
+            rows.append({
+                "sigma": sigma, "lambda": lam,
+                "validation_mse": None if on_test else value, "test_mse": value if on_test else None,
+            })  # fmt: skip
+    return rows

@@ -1,0 +1,1 @@
+"""Kernel support vector machines in parts; the methods are still to come."""

@@ -1,0 +1,228 @@
+"""Rows of one rank against centres: nearest centre, sums by part; a matrix product and one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from cacore import threads
+from cacore.comm import Communicator
+from cacore.rows import Rows, dense
+from cacore.shuffle import Shuffle
+
+_BLOCK_BYTES = 1 << 20
+
+
+class PartRows:
+    """This rank's rows while they are being partitioned.
+
+    Parameters
+    ----------
+    X : ndarray or CSR, shape (n_local, d)
+    comm : Communicator
+    seed : int
+
+    Attributes
+    ----------
+    first, n : int
+        Global number of this rank's first row, and the number of rows of all ranks.
+    order : ndarray of int64, shape (n_local,)
+        Place of each row in the shuffled order of all n rows: the order in which rows come first.
+        It depends on the seed and the row's global number only, not on the ranks.
+    """
+
+    def __init__(self, X: Rows, comm: Communicator, seed: int) -> None:
+        self.X, self.comm = X, comm
+        self.first, self.n = comm.offset(X.shape[0])
+        self.shuffle = Shuffle(self.n, seed)
+        self.order = self.shuffle.position(np.arange(self.first, self.first + X.shape[0]))
+        self._shift = self._needed_shift()
+
+    def __len__(self) -> int:
+        return int(self.X.shape[0])
+
+    def _needed_shift(self) -> NDArray[Any] | None:
+        """The mean, where |x|^2 - 2 x.c would cancel: for rows much farther from the origin than from each other."""
+        if sp.issparse(self.X):
+            return None
+        d = self.X.shape[1]
+        mean = self.comm.allreduce(self.X.sum(axis=0, dtype=np.float64)) / self.n
+        probe = self.X[:: max(1, len(self) // 1000)].astype(np.float64) - mean
+        total = self.comm.allreduce(np.array([np.square(probe).sum(), len(probe)]))
+        spread = float(total[0] / max(1.0, total[1]))
+        far = float(mean @ mean) * np.finfo(self.X.dtype).eps > 1e-6 * max(spread, np.finfo(float).tiny)
+        return mean if far and d else None
+
+    def take(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The rows with these global numbers, on every rank: one Allreduce of len(rows) x d numbers."""
+        out = np.zeros((len(rows), self.X.shape[1]))
+        mine = np.flatnonzero((rows >= self.first) & (rows < self.first + len(self)))
+        if mine.size:
+            out[mine] = dense(self.X[rows[mine] - self.first])
+        return self.comm.allreduce(out)
+
+    def step(
+        self, centers: NDArray[np.float64], labels: NDArray[np.int32], sums: bool = True
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64], int]:
+        """Move every row to its nearest centre (ties to the lower number).
+
+        Parameters
+        ----------
+        centers : ndarray, shape (P, d)
+        labels : ndarray of int32, shape (n_local,)
+            Rewritten.
+        sums : bool
+            Whether the sums are wanted.
+
+        Returns
+        -------
+        sums : ndarray, shape (P, d); counts : ndarray of int64, shape (P,); changed : int
+            Of this rank's rows only.
+
+        Notes
+        -----
+        2 n_local P d flops; T x P x d numbers of memory. The rows are cut into one strip a thread,
+        so that the sums are the same, bit for bit, whenever the threads are as many.
+        """
+        P, d = centers.shape
+        strips = threads.blocks(len(self), max(1, -(-len(self) // threads.current())))
+        partial = np.zeros((len(strips), P if sums else 0, d))
+        counts, changed = np.zeros((len(strips), P), np.int64), np.zeros(len(strips), np.int64)
+
+        def strip(s: int, lo: int, hi: int) -> None:
+            def label(a: int, b: int, block: Rows, scores: NDArray[Any], half: NDArray[Any]) -> None:
+                changed[s] += _nearest(scores, half, labels[a:b], counts[s])
+                if sums:
+                    _add_rows(block, labels[a:b], partial[s])
+
+            self._scored(centers, lo, hi, label)
+
+        threads.for_blocks(strip, [(s, lo, hi) for s, (lo, hi) in enumerate(strips)])
+        total = partial.sum(axis=0)
+        if sums and self._shift is not None:
+            total += counts.sum(axis=0)[:, None] * self._shift
+        return total, counts.sum(axis=0), int(changed.sum())
+
+    def nearest_open(
+        self,
+        centers: NDArray[np.float64],
+        cutoff: NDArray[np.int64],
+        labels: NDArray[np.int32],
+        rows: NDArray[np.int64],
+    ) -> None:
+        """Move `rows` to their nearest centre among those whose `cutoff` is later than the row's place in the order."""
+
+        def some(lo: int, hi: int) -> None:
+            chosen = rows[lo:hi]
+
+            def label(a: int, b: int, block: Rows, scores: NDArray[Any], half: NDArray[Any]) -> None:
+                _nearest_open(scores, half, self.order, cutoff, chosen[a:b], labels)
+
+            self._scored(centers, 0, len(chosen), label, self.X[chosen] if len(chosen) < len(self) else self.X)
+
+        threads.for_blocks(some, threads.blocks(len(rows), max(1, min(1 << 15, -(-len(rows) // threads.current())))))
+
+    def squared_distances(self, centers: NDArray[np.float64], labels: NDArray[np.int32]) -> NDArray[np.float64]:
+        """|x - c|^2 of every row to the centre of its part."""
+        out = np.empty(len(self))
+
+        def some(lo: int, hi: int) -> None:
+            gap = dense(self.X[lo:hi]) - centers[labels[lo:hi]]
+            np.einsum("ij,ij->i", gap, gap, out=out[lo:hi])
+
+        threads.for_blocks(some, threads.blocks(len(self), 4096))
+        return out
+
+    def means(self, labels: NDArray[np.int32], P: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Mean row and size of every part, over all ranks: one Allreduce of P x (d+1) numbers."""
+        d = self.X.shape[1]
+        total = np.zeros((P, d + 1))
+        for lo, hi in threads.blocks(len(self), 1 << 14):
+            _add_rows(self.X[lo:hi], labels[lo:hi], total[:, :d])
+        total[:, d] = np.bincount(labels, minlength=P)
+        total = self.comm.allreduce(total)
+        return total[:, :d] / np.maximum(total[:, d:], 1.0), total[:, d].astype(np.int64)
+
+    def _scored(
+        self,
+        centers: NDArray[np.float64],
+        lo: int,
+        hi: int,
+        use: Callable[[int, int, Rows, NDArray[Any], NDArray[Any]], None],
+        X: Rows | None = None,
+    ) -> None:
+        """Hand ``x.c`` and ``|c|^2 / 2`` to `use`, block by block; the nearest centre has the least |c|^2/2 - x.c."""
+        X = self.X if X is None else X
+        if self._shift is not None:
+            centers = centers - self._shift
+        half = 0.5 * np.einsum("ij,ij->i", centers, centers)
+        small = np.ascontiguousarray(centers.T, dtype=X.dtype)
+        P, d = centers.shape
+        rows = int(np.clip(_BLOCK_BYTES // (8 * max(P, d if not sp.issparse(X) else 1)), 64, 4096))
+        scores = np.empty((min(rows, max(hi - lo, 0)), P), X.dtype)
+        shift = None if self._shift is None else self._shift.astype(X.dtype)
+        for a, b in threads.blocks(hi - lo, rows):
+            block = X[lo + a : lo + b]
+            if sp.issparse(block):
+                product = np.ascontiguousarray(block @ small)
+            else:
+                block = np.ascontiguousarray(block) if shift is None else block - shift
+                product = np.matmul(block, small, out=scores[: b - a])
+            use(lo + a, lo + b, block, product, half)
+
+
+def _add_rows(block: Rows, labels: NDArray[np.int32], sums: NDArray[np.float64]) -> None:
+    if sp.issparse(block):
+        _add_csr(block.data, block.indices, block.indptr, labels, sums)
+    else:
+        _add_dense(np.ascontiguousarray(block), labels, sums)
+
+
+@numba.njit(cache=True, nogil=True)
+def _nearest(scores: Any, half: Any, labels: Any, counts: Any) -> int:  # pragma: no cover - compiled
+    changed = 0
+    for i in range(scores.shape[0]):
+        best, least = 0, half[0] - scores[i, 0]
+        for j in range(1, scores.shape[1]):
+            score = half[j] - scores[i, j]
+            if score < least:
+                best, least = j, score
+        if labels[i] != best:
+            labels[i] = best
+            changed += 1
+        counts[best] += 1
+    return changed
+
+
+@numba.njit(cache=True, nogil=True)
+def _nearest_open(
+    scores: Any, half: Any, order: Any, cutoff: Any, rows: Any, labels: Any
+) -> None:  # pragma: no cover - compiled
+    for i in range(scores.shape[0]):
+        place = order[rows[i]]
+        best, least = -1, np.inf
+        for j in range(scores.shape[1]):
+            score = half[j] - scores[i, j]
+            if place < cutoff[j] and (best < 0 or score < least):
+                best, least = j, score
+        labels[rows[i]] = best
+
+
+@numba.njit(cache=True, nogil=True)
+def _add_dense(X: Any, labels: Any, sums: Any) -> None:  # pragma: no cover - compiled
+    for i in range(X.shape[0]):
+        j = labels[i]
+        for k in range(X.shape[1]):
+            sums[j, k] += X[i, k]
+
+
+@numba.njit(cache=True, nogil=True)
+def _add_csr(data: Any, indices: Any, indptr: Any, labels: Any, sums: Any) -> None:  # pragma: no cover - compiled
+    for i in range(labels.size):
+        for p in range(indptr[i], indptr[i + 1]):
+            sums[labels[i], indices[p]] += data[p]

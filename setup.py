@@ -1,0 +1,5 @@
+"""Everything is in pyproject.toml."""
+
+from setuptools import setup
+
+setup()
