@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
 .PHONY: demo test check bench test-oldest clean
 
@@ -23,7 +23,7 @@ bench: $(VENV)/.test
 # The lower bounds of pyproject.toml, really tried.
 test-oldest:
 	$(PYTHON) -m venv .venv-oldest
-	.venv-oldest/bin/python -m pip install -q -e '.[mpi,test]' -c tests/oldest.txt
+	.venv-oldest/bin/python -m pip install -qq -e '.[mpi,test]' -c tests/oldest.txt
 	PATH="$(CURDIR)/.venv-oldest/bin:$$PATH" .venv-oldest/bin/python -m pytest
 
 $(BIN)/python:

@@ -1,7 +1,7 @@
 """Cholesky in place, by blocks, through the LAPACK that scipy carries.
 
-scipy's own wrappers copy a block of a larger matrix, and the threaded dpotrf of the OpenBLAS in
-scipy's wheel crashes from about 16,384 rows on AVX-512 machines; on blocks it is sound. So the
+scipy's own wrappers copy a block of a larger matrix, and the threaded dpotrf and dsyrk of the OpenBLAS
+in scipy's wheel crash from about 16,384 rows on AVX-512 machines; on blocks they are sound. So the
 routines are called by address, with a leading dimension, on blocks of the caller's matrix.
 """
 
@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK = 1024
+UPDATE = 8192  # rows that dsyrk is given at most
 
-_ARGUMENTS = {"potrf": 5, "potrs": 8, "trsm": 11, "syrk": 10}
+_ARGUMENTS = {"potrf": 5, "potrs": 8, "trsm": 11, "syrk": 10, "gemm": 13}
 
 
 @cache
@@ -84,9 +85,15 @@ def cholesky(A: NDArray[Any]) -> int:
             return k + info
         rest = m - k - b
         if rest:
-            panel, trailing = _at(A, k + b, k), _at(A, k + b, k + b)
-            _call("trsm", dtype, b"L", b"U", b"T", b"N", b, rest, 1.0, corner, m, panel, m)
-            _call("syrk", dtype, b"U", b"T", rest, b, -1.0, panel, m, 1.0, trailing, m)
+            _call("trsm", dtype, b"L", b"U", b"T", b"N", b, rest, 1.0, corner, m, _at(A, k + b, k), m)
+        for j in range(k + b, m, UPDATE):
+            s = min(UPDATE, m - j)
+            panel = _at(A, j, k)
+            _call("syrk", dtype, b"U", b"T", s, b, -1.0, panel, m, 1.0, _at(A, j, j), m)
+            below = m - j - s
+            if below:
+                under = _at(A, j + s, k)
+                _call("gemm", dtype, b"T", b"N", s, below, b, -1.0, panel, m, under, m, 1.0, _at(A, j + s, j), m)
     return 0
 
 

@@ -13,11 +13,18 @@ from cacore.comm import Communicator, world
 from cacore.errors import InputError
 
 
+class _Help(argparse.ArgumentDefaultsHelpFormatter):
+    """Show a default where there is one to show."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return action.help if action.default in (None, False) else super()._get_help_string(action)
+
+
 class Parser(argparse.ArgumentParser):
     """argparse, but usage errors are one line, and only rank 0 prints help."""
 
     def __init__(self, *args: Any, rank: int = 0, **kwargs: Any) -> None:
-        kwargs.setdefault("formatter_class", argparse.ArgumentDefaultsHelpFormatter)
+        kwargs.setdefault("formatter_class", _Help)
         kwargs["allow_abbrev"] = False
         super().__init__(*args, **kwargs)
         self._rank = rank

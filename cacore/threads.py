@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -14,6 +16,9 @@ from threadpoolctl import ThreadpoolController
 from cacore.comm import Communicator
 from cacore.errors import InputError
 
+T = TypeVar("T")
+
+_here = threading.local()
 _limit: int | None = None  # set once at start by a command line
 
 
@@ -74,17 +79,46 @@ def blocks(n: int, step: int) -> list[tuple[int, int]]:
 
 
 def for_blocks(work: Callable[..., None], tasks: Iterable[tuple[Any, ...]]) -> None:
-    """Call ``work(*task)`` for every task, on this rank's threads.
+    """Call ``work(*task)`` for every task, on this rank's threads; see :func:`in_order`."""
+    for _ in in_order(work, tasks):
+        pass
 
-    Each task runs with a one-threaded BLAS and should release the interpreter's lock (BLAS, numba
-    with ``nogil``, numpy on large arrays). Tasks must write to places of their own.
+
+def in_order(work: Callable[..., T], tasks: Iterable[tuple[Any, ...]], parallel: bool = True) -> Iterator[T]:
+    """Yield ``work(*task)`` for every task, in the order of the tasks, computed on this rank's threads.
+
+    Parameters
+    ----------
+    work : callable
+        Runs with a one-threaded BLAS, and should release the interpreter's lock (BLAS, numba with
+        ``nogil``, numpy on large arrays). Inside it, further calls of this function run in its own
+        thread.
+    tasks : iterable of tuple
+        Each must write to places of its own.
+    parallel : bool
+        False: one after the other in the calling thread, whose BLAS keeps all threads.
+
+    Notes
+    -----
+    At most two results a thread wait to be taken, so adding them up costs little memory and gives
+    the same sum, bit for bit, for any number of threads.
     """
     todo = list(tasks)
     workers = min(current(), len(todo))
-    if workers <= 1:
+    if not parallel or workers <= 1 or getattr(_here, "busy", False):
         for task in todo:
-            work(*task)
+            yield work(*task)
         return
+
+    def one(task: tuple[Any, ...]) -> T:
+        _here.busy = True
+        return work(*task)
+
+    pool, waiting = _pool(current()), deque[Any]()
     with one_blas_thread():
-        for done in [_pool(current()).submit(work, *task) for task in todo]:
-            done.result()
+        for task in todo:
+            if len(waiting) >= 2 * workers:
+                yield waiting.popleft().result()
+            waiting.append(pool.submit(one, task))
+        while waiting:
+            yield waiting.popleft().result()

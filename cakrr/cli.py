@@ -16,6 +16,7 @@ from cacore.io import Dataset, load
 from cacore.io.dataset import count_overlap
 from cacore.launch import Parser, add_common_options, run, start
 from cacore.progress import bar
+from cacore.rows import row_hashes
 from cakrr.model import ROUTES
 from cakrr.training import SELECTIONS, Fit, Method, Options, fit
 
@@ -52,6 +53,7 @@ def command(method: Method, comm: Communicator, argv: list[str] | None) -> None:
         sigma = None if args.sigma is None else grid.parse(args.sigma, "--sigma")
         lam = grid.parse(args.lam, "--lambda")
     limit = start(args, comm)
+    warm_up(method, args.dtype, comm)
     with bar(comm.rank == 0 and not args.quiet) as progress:
         train, test = read(args, comm)
         d = train.X.shape[1]
@@ -86,6 +88,22 @@ def command(method: Method, comm: Communicator, argv: list[str] | None) -> None:
                 _print_details(made)
 
 
+def warm_up(method: Method, dtype: str, comm: Communicator) -> None:
+    """Compile, or load what was compiled, before anything is timed; one rank a machine goes first.
+
+    numba's cache is on disk, and ranks that all fill it at once do the same work and race for the files.
+    """
+    with comm.phase("compile"):
+        node = comm.node()
+        for turn in (node.rank == 0, node.rank != 0):
+            if turn:
+                X = np.random.default_rng(0).normal(size=(12, 3)).astype(dtype)
+                row_hashes(X, X[:, 0])
+                train = Dataset(X, X[:, 0].astype(np.float64), len(X), "warm-up")
+                fit(method, train, Options(partitions=2), Communicator()).model.predict(X[:1])
+            node.barrier()
+
+
 def read(args: argparse.Namespace, comm: Communicator) -> tuple[Dataset, Dataset | None]:
     """Training rows, and test rows if there are any, which must match and must not be training rows."""
     splits = load(args.data, comm, args.dtype, args.target)
@@ -102,9 +120,7 @@ def read(args: argparse.Namespace, comm: Communicator) -> tuple[Dataset, Dataset
         with comm.agreed():
             test.target()
             if test.X.shape[1] != train.X.shape[1]:
-                raise InputError(
-                    f"{test.where}: {test.X.shape[1]} features, and {train.X.shape[1]} in the training rows, {train.where}"
-                )
+                raise InputError(f"{test.where}: {test.X.shape[1]} features, and {train.X.shape[1]} in {train.where}")
         count, first = (0, -1) if args.allow_overlap else count_overlap(train, test, comm)
         with comm.agreed():
             if count:

@@ -13,6 +13,8 @@ from cacore.errors import InputError
 from cacore.files import check_writable, replacing
 from cacore.io import load
 from cacore.launch import Parser, add_run_options, run, start
+from cakrr.bkrr2 import METHOD
+from cakrr.cli import warm_up
 from cakrr.model import KRRModel
 
 
@@ -36,6 +38,7 @@ def command(comm: Communicator, argv: list[str] | None) -> None:
                 check_writable(path)
     start(args, comm)
     model = KRRModel.load(args.model, comm)
+    warm_up(METHOD, model.dtype, comm)
     splits = load(args.data, comm, model.dtype, args.target, n_features=model.centers.shape[1])
     rows = splits.get("test", splits["train"])
     with comm.agreed():

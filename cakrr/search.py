@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore import memory
+from cacore import memory, threads
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.kernels import Kernel
@@ -112,26 +112,30 @@ def grid_errors(
             what = f"the grid's predictions ({shape[0]} x {shape[1]} pairs, {shape[2]:,} rows)"
             memory.require(8 * int(np.prod(shape)), limit, what, "use a smaller grid or --validation-fraction")
     total = np.zeros(shape)
+
+    def judge(part: int, rows: slice, s: int) -> NDArray[np.float64]:
+        """Squared errors, or the predictions themselves, of one part's models for every lambda."""
+        held = held_out(rows.stop - rows.start, fraction) if fraction else 0
+        learn = slice(rows.start + held, rows.stop)
+        weights = parts.columns["weight"][learn] if "weight" in parts.columns else None
+        judge_X, judge_y = judges.rows[-1 if averaged else part]
+        kernel = Kernel.gaussian(sigmas[s])
+        points = kernel.points(parts.X[learn])
+        alphas, solved = solve(points, parts.columns["y"][learn], kernel, lams, workspace, weights)
+        report_failures(part, sigmas[s], lams, solved)
+        predicted = kernel.apply(kernel.points(judge_X, like=points), points, np.ascontiguousarray(alphas.T))
+        advance()
+        if averaged:
+            return predicted.T
+        gap = predicted.astype(np.float64) - judge_y[:, None]
+        # No judge may have come this way, and the pair has failed all the same.
+        return np.where(solved, np.einsum("ij,ij->j", gap, gap), np.nan)[:, None]
+
     with comm.phase("train"):
-        for part, rows in parts:
-            held = held_out(rows.stop - rows.start, fraction) if fraction else 0
-            learn = slice(rows.start + held, rows.stop)
-            X, y = parts.X[learn], parts.columns["y"][learn]
-            weights = parts.columns["weight"][learn] if "weight" in parts.columns else None
-            judge_X, judge_y = judges.rows[-1 if averaged else part]
-            for s, sigma in enumerate(sigmas):
-                kernel = Kernel.gaussian(sigma)
-                points = kernel.points(X)
-                alphas, solved = solve(points, y, kernel, lams, workspace, weights)
-                report_failures(part, sigma, lams, solved)
-                predicted = kernel.apply(kernel.points(judge_X, like=points), points, np.ascontiguousarray(alphas.T))
-                if averaged:
-                    total[s] += predicted.T
-                else:
-                    gap = predicted.astype(np.float64) - judge_y[:, None]
-                    # No judge may have come this way, and the pair has failed all the same.
-                    total[s, :, 0] += np.where(solved, np.einsum("ij,ij->j", gap, gap), np.nan)
-                advance()
+        tasks = [(part, rows, s) for part, rows in parts for s in range(len(sigmas))]
+        results = threads.in_order(judge, tasks, parallel=workspace.one_a_thread)
+        for (_, _, s), result in zip(tasks, results, strict=True):
+            total[s] += result
     with comm.phase("predict"):
         if averaged:
             gap = comm.allreduce(total) / n_parts - judges.rows[-1][1]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore import grid, memory
+from cacore import grid, memory, threads
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.io import Dataset
@@ -160,62 +160,105 @@ def fit(
     with comm.phase("read"):
         X, standardizer = _standardized(train, options, comm, weights)
         offset = _mean(y, weights, comm)
-    route = options.route or method.route
-    sigmas = options.sigma or (math.sqrt(X.shape[1]),)
-
+    columns = {"y": y - offset} if weights is None else {"y": y - offset, "weight": weights}
     with comm.phase("partition"):
-        P = options.partitions or default_parts(train.n, X.dtype.itemsize, options.memory_limit, comm)
-        partitioner = method.partitioner(P, random_state=options.seed).fit(X, comm=comm)
-        sizes, centers = partitioner.sizes_, partitioner.centers_
-        owners = assign_owners(sizes, comm.size)
-        with comm.agreed():
-            _check_memory(sizes, X.dtype.itemsize, options.memory_limit)
-        # The rows of a part lie in shuffled order, so that its first ones are a random sample.
-        first, n = comm.offset(X.shape[0])
-        order = Shuffle(n, options.seed).position(np.arange(first, first + X.shape[0]))
-        columns = {"y": y - offset, "order": order}
-        if weights is not None:
-            columns["weight"] = weights
-        labels = partitioner.labels_
-        parts = redistribute(X, labels, owners, comm, columns, order="order")
-        del X, y, labels, order, columns, partitioner
-
-    workspace = Workspace(max((int(sizes[p]) for p in parts.parts), default=0), parts.X.dtype)
-    chosen = sigmas[0], options.lam[0]
-    table: list[dict[str, float | None]] = []
-    if len(sigmas) * len(options.lam) > 1:
-        fraction = options.validation_fraction if options.select == "validation" else 0.0
-        with comm.phase("partition" if fraction else "predict"):
-            with comm.agreed():
-                if fraction and sizes.max() < 2:
-                    raise InputError(f"{P} parts of {train.n} rows leave no rows to validate on; ask for fewer parts")
-            if fraction:
-                judge_X, judge_y = hold_out(parts, fraction)
-            else:
-                assert test is not None
-                judge_X = test.X if standardizer is None else standardizer.apply(test.X)
-                judge_y = test.target() - offset
-            judges = Judges.route(judge_X, judge_y, centers, owners, route, comm)
-        advance = options.progress("choosing sigma and lambda", len(sigmas) * len(parts.parts))
-        errors = grid_errors(
-            parts, judges, P, fraction, sigmas, options.lam, workspace, options.memory_limit, comm, advance
-        )
-        del judges
-        chosen = best_pair_agreed(errors, sigmas, options.lam, comm)
-        table = _table(errors, sigmas, options)
-
-    model = KRRModel(method.name, route, *chosen, offset, centers, sizes, owners, standardizer, str(parts.X.dtype))
+        division = _divide(method, X, columns, options, comm)
+        del X, y, columns
+    workspace = Workspace(division.largest, division.parts.X.dtype)
+    route = options.route or method.route
+    judged = None if test is None else (test.X, test.y, standardizer, offset)
+    sigma, lam, table = _choose(division, route, options, workspace, comm, judged)
+    model = KRRModel(
+        method.name, route, sigma, lam, offset, division.centers, division.sizes, division.owners, standardizer,
+        str(workspace.dtype),
+    )  # fmt: skip
     with comm.phase("train"):
-        seconds, failed = _train_parts(model, parts, workspace, options)
+        seconds, failed = _train_parts(model, division.parts, workspace, options)
     with comm.phase("predict"), comm.agreed():
         if failed is not None:
+            remedy = "a larger --lambda" + (" or --dtype float64" if model.dtype == "float32" else "")
             raise InputError(
-                f"part {failed} ({sizes[failed]:,} rows): K + lambda m I is not positive definite at sigma "
-                f"{chosen[0]:g}, lambda {chosen[1]:g}; use a larger --lambda or --dtype float64"
+                f"part {failed} ({division.sizes[failed]:,} rows): K + lambda m I is not positive definite at sigma "
+                f"{sigma:g}, lambda {lam:g}; use {remedy}"
             )
     with comm.uncounted():
         seconds = comm.allreduce(seconds)
     return Fit(model, table, seconds)
+
+
+@dataclass
+class _Division:
+    """Rows divided into parts, in the hands of their owners."""
+
+    parts: OwnedRows
+    centers: NDArray[np.float64]
+    sizes: NDArray[np.int64]
+    owners: NDArray[np.int64]
+
+    @property
+    def largest(self) -> int:
+        """Rows of this rank's largest part."""
+        return max((int(self.sizes[part]) for part in self.parts.parts), default=0)
+
+
+def _divide(
+    method: Method, X: Rows, columns: dict[str, NDArray[Any]], options: Options, comm: Communicator
+) -> _Division:
+    """Partition the rows and send them to the owners of their parts: lines 1 to 7 of Algorithm 10."""
+    first, n = comm.offset(X.shape[0])
+    P = options.partitions or default_parts(n, X.dtype.itemsize, options.memory_limit, comm)
+    partitioner = method.partitioner(P, random_state=options.seed).fit(X, comm=comm)
+    sizes = partitioner.sizes_
+    owners = assign_owners(sizes, comm.size)
+    with comm.agreed():
+        _check_memory(sizes, X.dtype.itemsize, options.memory_limit)
+    # The rows of a part lie in shuffled order, so that its first ones are a random sample.
+    columns = {**columns, "order": Shuffle(n, options.seed).position(np.arange(first, first + X.shape[0]))}
+    parts = redistribute(X, partitioner.labels_, owners, comm, columns, order="order")
+    return _Division(parts, partitioner.centers_, sizes, owners)
+
+
+def _choose(
+    division: _Division,
+    route: str,
+    options: Options,
+    workspace: Workspace,
+    comm: Communicator,
+    test: tuple[Rows, Any, Standardizer | None, float] | None,
+) -> tuple[float, float, list[dict[str, float | None]]]:
+    """Sigma, lambda and the grid's errors: the loop of Algorithm 10 around lines 9 to 22."""
+    sigmas = options.sigma or (math.sqrt(division.centers.shape[1]),)
+    if len(sigmas) * len(options.lam) == 1:
+        return sigmas[0], options.lam[0], []
+    fraction = options.validation_fraction if options.select == "validation" else 0.0
+    parts = division.parts
+    with comm.phase("partition" if fraction else "predict"):
+        with comm.agreed():
+            if fraction and division.sizes.max() < 2:
+                raise InputError("parts of one row leave no rows to validate on; ask for fewer parts")
+        if fraction:
+            X, y = hold_out(parts, fraction)
+        else:
+            assert test is not None
+            X, y, standardizer, offset = test
+            X, y = X if standardizer is None else standardizer.apply(X), y - offset
+        judges = Judges.route(X, y, division.centers, division.owners, route, comm)
+    advance = options.progress("choosing sigma and lambda", len(sigmas) * len(parts.parts))
+    errors = grid_errors(
+        parts,
+        judges,
+        len(division.sizes),
+        fraction,
+        sigmas,
+        options.lam,
+        workspace,
+        options.memory_limit,
+        comm,
+        advance,
+    )
+    with comm.phase("predict"), comm.agreed():
+        sigma, lam = best_pair(errors, sigmas, options.lam)
+    return sigma, lam, _table(errors, sigmas, options)
 
 
 def _train_parts(
@@ -225,17 +268,20 @@ def _train_parts(
     seconds, failed = np.zeros(len(model.sizes)), None
     advance = options.progress("training", len(parts.parts))
     kernel = model.kernel
-    for part, rows in parts:
+
+    def train(part: int, rows: slice) -> tuple[NDArray[Any], bool]:
         begun = time.perf_counter()
         weights = parts.columns["weight"][rows] if "weight" in parts.columns else None
-        alphas, solved = solve(
-            kernel.points(parts.X[rows]), parts.columns["y"][rows], kernel, (model.lam,), workspace, weights
-        )
-        if not solved[0]:
-            failed = part
-        model.parts[part] = PartModel(parts.X[rows], alphas[0])
+        points = kernel.points(parts.X[rows])
+        alphas, solved = solve(points, parts.columns["y"][rows], kernel, (model.lam,), workspace, weights)
         seconds[part] = time.perf_counter() - begun
         advance()
+        return alphas[0], solved[0]
+
+    results = threads.in_order(train, list(parts), parallel=workspace.one_a_thread)
+    for (part, rows), (alpha, solved) in zip(parts, results, strict=True):
+        model.parts[part] = PartModel(parts.X[rows], alpha)
+        failed = failed if solved else part
     return seconds, failed
 
 
@@ -243,14 +289,6 @@ def default_parts(n: int, itemsize: int, limit: int, comm: Communicator) -> int:
     """One part a rank, or as many as keep a part at 8,000 rows and its matrix inside the limit."""
     most = max(1, min(ROWS_PER_PART, math.isqrt(max(1, int(limit / 1.15) // itemsize))))
     return min(n, max(comm.size, -(-n // most)))
-
-
-def best_pair_agreed(
-    errors: NDArray[np.float64], sigmas: tuple[float, ...], lams: tuple[float, ...], comm: Communicator
-) -> tuple[float, float]:
-    """:func:`cakrr.search.best_pair`; every rank has the same errors, and so the same answer."""
-    with comm.phase("predict"), comm.agreed():
-        return best_pair(errors, sigmas, lams)
 
 
 def _standardized(

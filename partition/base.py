@@ -112,7 +112,7 @@ class Partitioner(ClusterMixin, BaseEstimator):
     def _check_parts(self, rows: PartRows) -> None:
         if self.n_parts > rows.n:
             raise InputError(
-                f"{self.n_parts} parts of {rows.n} rows: every part needs a row; ask for {rows.n} or fewer"
+                f"{self.n_parts:,} parts of {rows.n:,} rows: every part needs a row; ask for {rows.n:,} or fewer"
             )
 
     def _seed(self, comm: Communicator) -> int:

@@ -1,0 +1,1 @@
+"""Speed and memory against named peers, in one run; python -m benchmarks.NAME."""

@@ -1,0 +1,41 @@
+"""A table of reports: python -m benchmarks.collect REPORT.json ..."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+PHASES = ("read", "partition", "train", "predict", "total")
+
+
+def row(report: dict) -> list[str]:
+    """One report as cells."""
+    metrics, sizes = report["metrics"], report["partition_sizes"]
+    quality = [f"{metrics[name]:.4g}" if metrics.get(name) is not None else "-" for name in ("mse", "r2")]
+    return [
+        Path(report["data"]["path"]).stem,
+        report["method"],
+        f"{report['data']['n_train']:,}",
+        f"{report['ranks']}",
+        f"{len(sizes)}",
+        f"{min(sizes):,}-{max(sizes):,}",
+        *quality,
+        *(f"{report['seconds'][phase]:.2f}" for phase in PHASES),
+        f"{sum(report['comm'][phase]['bytes'] for phase in report['comm']):,}",
+        f"{report['comm']['train']['bytes']:,}",
+        f"{max(report['memory']['peak_rss_mib']):.0f}",
+    ]
+
+
+def main() -> None:
+    """Print one line a report, as Markdown."""
+    head = ["data", "method", "n", "R", "P", "part rows", "mse", "r2", *PHASES, "bytes", "bytes in train", "MiB"]
+    print("| " + " | ".join(head) + " |")
+    print("|" + "---|" * len(head))
+    for path in sys.argv[1:]:
+        print("| " + " | ".join(row(json.loads(Path(path).read_text()))) + " |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+"""The first rows of a native file, test rows included, for weak scaling: python -m benchmarks.subset SRC DST.h5 N."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from cacore.errors import InputError
+from cacore.io import native
+
+
+def main() -> None:
+    """Copy N training rows and all test rows."""
+    source, target, n = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    shapes = native.describe(source)
+    if shapes["train"].n < n:
+        raise InputError(f"{source}: {shapes['train'].n:,} training rows, {n:,} are wanted")
+    rows = {split: n if split == "train" else shape.n for split, shape in shapes.items()}
+    tables = {split: native.read_block(source, split, 0, count, shapes[split].dtype) for split, count in rows.items()}
+    native.write(target, tables, np.dtype(shapes["train"].dtype))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+#!/bin/bash
+# scaling.sh weak|strong DATA.h5: a report per method and number of ranks in OUT, then a table.
+# Settings: OUT=scaling ROWS=2000 PARTS=64 SIGMA=3 LAMBDA=1e-4 RANKS="1 2 4 ..." METHODS="bkrr2 kkrr2 dckrr"
+set -euo pipefail
+mode=${1:?weak or strong} data=${2:?DATA.h5}
+out=${OUT:-scaling} rows=${ROWS:-2000} parts=${PARTS:-64}
+most=${SLURM_NTASKS:-$(nproc)}
+if [ -z "${RANKS:-}" ]; then
+  RANKS=1
+  for ((r = 2; r <= most; r *= 2)); do RANKS="$RANKS $r"; done
+fi
+# srun no longer inherits --cpus-per-task since Slurm 22.05.
+export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}
+launch() {
+  local ranks=$1
+  shift
+  if [ -n "${SLURM_JOB_ID:-}" ]; then srun --mpi=pmix -n "$ranks" "$@"; else mpiexec -n "$ranks" "$@"; fi
+}
+mkdir -p "$out"
+for ranks in $RANKS; do
+  p=$parts file=$data
+  if [ "$mode" = weak ]; then
+    p=$ranks file=$out/rows_$ranks.h5
+    python -m benchmarks.subset "$data" "$file" $((rows * ranks))
+  fi
+  for method in ${METHODS:-bkrr2 kkrr2 dckrr}; do
+    launch "$ranks" python -m "cakrr.$method" "$file" --partitions "$p" --sigma "${SIGMA:-3}" \
+      --lambda "${LAMBDA:-1e-4}" --allow-overlap --quiet --report "$out/${mode}_${method}_$ranks.json"
+  done
+done
+python -m benchmarks.collect "$out/${mode}"_*.json
