@@ -41,7 +41,7 @@ def parse(text: str, option: str) -> tuple[float, ...]:
 
 def spaced(low: float, high: float, count: int) -> list[float]:
     """`count` values from `low` to `high` with equal ratios."""
-    if count < 1 or (count == 1 and low != high) or min(low, high) <= 0:
+    if count < 1 or (count == 1 and low != high) or not (0 < low < math.inf and 0 < high < math.inf) or count > 10_000:
         raise ValueError("a positive range and a count are needed")
     return [float(v) for v in np.geomspace(low, high, count)]
 

@@ -43,6 +43,8 @@ class Points:
 
     def __init__(self, X: Rows, shift: NDArray[Any] | None = None) -> None:
         self.shift = shift
+        if sp.issparse(X) and shift is not None:
+            X = X.toarray()  # a shift fills them
         if sp.issparse(X):
             self.X: Rows = X
             power = X.multiply(X).sum(axis=1)

@@ -39,16 +39,23 @@ class Standardizer:
         total = comm.allreduce(np.append(_weighted(X, w), w.sum()))
         mean = total[:d] / total[d]
         if sp.issparse(X):
-            stored = comm.allreduce(np.asarray(w @ X.multiply(X), np.float64).ravel()) / total[d]
-            variance, level = np.maximum(0.0, stored - mean**2), np.sqrt(stored)
+            rows = np.repeat(w, np.diff(X.indptr))
+            gap = X.data - mean[X.indices]
+            sums = [np.bincount(X.indices, v, d) for v in (rows, rows * gap, rows * gap * gap)]
+            stored, left, square = np.split(comm.allreduce(np.concatenate(sums)), 3)
+            zeros = total[d] - stored
+            left, square = (left - zeros * mean) / total[d], (square + zeros * mean**2) / total[d]
+            variance, level = square - left**2, np.abs(mean)
             mean = np.zeros(d)
         else:
-            square = np.zeros(d)
+            square, left = np.zeros(d), np.zeros(d)
             for lo, hi in blocks(len(X), 4096):
                 gap = X[lo:hi] - mean
                 square += w[lo:hi] @ (gap * gap)
-            variance, level = comm.allreduce(square) / total[d], np.abs(mean)
-        scale = np.sqrt(variance)
+                left += w[lo:hi] @ gap  # what the rounding of the mean left
+            square, left = np.split(comm.allreduce(np.concatenate([square, left])) / total[d], 2)
+            variance, level = square - left**2, np.abs(mean)
+        scale = np.sqrt(np.maximum(0.0, variance))
         # A constant column has only its rounding left.
         scale[scale <= 10 * np.finfo(X.dtype).eps * level] = 1.0
         return cls(mean, scale)

@@ -119,6 +119,11 @@ def read(args: argparse.Namespace, comm: Communicator) -> tuple[Dataset, Dataset
             return train, None
         with comm.agreed():
             test.target()
+            if None not in (train.base, test.base) and train.base != test.base:
+                raise InputError(
+                    f"{test.where}: the features start at {test.base}, and at {train.base} in {train.where}: "
+                    "convert both files together, with cacore.io convert --test"
+                )
             if test.X.shape[1] != train.X.shape[1]:
                 raise InputError(f"{test.where}: {test.X.shape[1]} features, and {train.X.shape[1]} in {train.where}")
         count, first = (0, -1) if args.allow_overlap else count_overlap(train, test, comm)

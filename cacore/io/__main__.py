@@ -64,7 +64,10 @@ def convert(args: argparse.Namespace) -> None:
     if args.test is not None:
         if "test" in tables:
             raise InputError(f"{args.source}: has test rows already; drop --test")
-        tables["test"] = read_all(args.test, args.target, args.binarize)["train"]
+        other = read_all(args.test, args.target, args.binarize)
+        if "train" not in other:
+            raise InputError(f"{args.test}: test rows alone; rows named train, or not named, are needed")
+        tables["test"] = other["train"]
         tables = _same_width(tables)
     if args.split is not None:
         if "test" in tables:
@@ -73,6 +76,10 @@ def convert(args: argparse.Namespace) -> None:
     for table in tables.values():
         if table.y is not None and table.y.dtype.kind not in "biuf":
             raise InputError(f"{table.where}: the target is text; choose a class with --binarize CLASS")
+    for table in tables.values():
+        with np.errstate(over="ignore"):
+            table.X = table.X.astype(args.dtype, copy=False)
+        table.checked()  # what float64 holds may be infinite in float32
     native.write(args.destination, tables, np.dtype(args.dtype))
     _show(args.destination)
 
@@ -88,10 +95,14 @@ def _without_duplicates(table: Table) -> Table:
 
 def _same_width(tables: dict[str, Table]) -> dict[str, Table]:
     """LIBSVM files leave out features that are 0 in all their rows: give both the wider one's."""
+    if {table.base for table in tables.values()} == {0, 1}:
+        for table in tables.values():
+            if table.base == 1:  # the other one has a feature 0, and so has this
+                table.X = sp.hstack([sp.csr_matrix((table.X.shape[0], 1)), table.X], format="csr")
     width = max(table.X.shape[1] for table in tables.values())
     for table in tables.values():
         missing = width - table.X.shape[1]
-        if missing and table.line != 1:
+        if missing and table.base is None:
             raise InputError(f"{table.where}: {table.X.shape[1]} features, and {width} in the other file")
         if missing and sp.issparse(table.X):
             table.X.resize(table.X.shape[0], width)
@@ -102,6 +113,8 @@ def _same_width(tables: dict[str, Table]) -> dict[str, Table]:
 
 def _split(table: Table, n_train: int, seed: int) -> dict[str, Table]:
     n = table.X.shape[0]
+    if not 0 <= seed < 2**32:
+        raise InputError(f"--seed {seed}: it must be from 0 to {2**32 - 1}")
     if not 0 < n_train < n:
         raise InputError(f"--split {n_train}: {table.where} has {n} rows; at least one must be left on each side")
     train, test = train_test_split(np.arange(n), train_size=n_train, random_state=seed)
@@ -124,10 +137,14 @@ def _target_text(table: Table) -> str:
     if table.y is None:
         return "no target"
     values, counts = np.unique(table.y, return_counts=True)
-    if len(values) <= 20:
-        return "target " + ", ".join(
-            f"{v:g} ({c:,})" if table.y.dtype.kind != "U" else f"{v} ({c:,})"
-            for v, c in zip(values, counts, strict=True)
+    if len(values) <= 20 or table.y.dtype.kind == "U":
+        return (
+            "target "
+            + ", ".join(
+                f"{v:g} ({c:,})" if table.y.dtype.kind != "U" else f"{v} ({c:,})"
+                for v, c in zip(values[:20], counts, strict=False)
+            )
+            + (", ..." if len(values) > 20 else "")
         )
     return f"target {values[0]:g} to {values[-1]:g}, mean {table.y.mean():g}"
 

@@ -28,12 +28,15 @@ class Dataset:
         Rows on all ranks.
     where : str
         What messages call it.
+    base : int or None
+        Number of the first feature of LIBSVM rows.
     """
 
     X: Rows
     y: NDArray[np.float64] | None
     n: int
     where: str
+    base: int | None = None
 
     def target(self) -> NDArray[np.float64]:
         """y, or an InputError that says it is missing."""
@@ -122,14 +125,16 @@ def _splits(tables: dict[str, Table], comm: Communicator) -> list[str]:
 
 def _scattered(table: Table | None, where: str, comm: Communicator, dtype: np.dtype[Any]) -> Dataset:
     """Rank 0's table by even blocks of rows."""
-    facts = comm.bcast(np.array([0, 0] if table is None else [table.X.shape[0], table.y is not None], np.int64))
-    n, has_y = int(facts[0]), bool(facts[1])
+    mine = np.zeros(3, np.int64)
+    if table is not None:
+        mine[:] = table.X.shape[0], table.y is not None, -1 if table.base is None else table.base
+    n, has_y, base = comm.bcast(mine).tolist()
     X = scatter_rows(None if table is None else table.X.astype(dtype, copy=False), n, comm)
     y = None
     if has_y:
         column = None if table is None or table.y is None else table.y.astype(np.float64).reshape(-1, 1)
         y = np.asarray(scatter_rows(column, n, comm)).ravel()
-    return Dataset(X, y, n, where)
+    return Dataset(X, y, n, where, None if base < 0 else base)
 
 
 def count_overlap(train: Dataset, test: Dataset, comm: Communicator) -> tuple[int, int]:

@@ -69,26 +69,46 @@ def _shape(group: h5py.Group, where: str) -> Shape:
     if isinstance(X, h5py.Group):
         if not all(name in X for name in ("data", "indices", "indptr")) or "shape" not in X.attrs:
             raise InputError(f"{where}: a CSR group needs data, indices, indptr and the attribute shape")
+        _check_csr(X, where)
         (n, d), dtype = X.attrs["shape"], X["data"].dtype
     else:
         if X.ndim != 2 or X.dtype.kind not in "biuf":
             raise InputError(f"{where}: shape {X.shape}, type {X.dtype}; an n x d array of numbers is needed")
         (n, d), dtype = X.shape, X.dtype
     y = group.get("y")
+    if y is not None and (not isinstance(y, h5py.Dataset) or y.dtype.kind not in "biuf"):
+        raise InputError(f"{where}: the target y beside it is not an array of numbers")
     if y is not None and y.shape != (n,):
         raise InputError(f"{where}: {n} rows, but y has shape {y.shape}")
     return Shape(int(n), int(d), isinstance(X, h5py.Group), dtype, y is not None)
 
 
+def _check_csr(X: h5py.Group, where: str) -> None:
+    data, indices, indptr, shape = X["data"], X["indices"], X["indptr"], np.atleast_1d(X.attrs["shape"])
+    if shape.size != 2 or indptr.shape != (int(shape[0]) + 1,):
+        raise InputError(f"{where}: shape {shape.tolist()} and {indptr.size} entries of indptr; n + 1 are needed")
+    if (
+        data.ndim != 1
+        or data.dtype.kind not in "biuf"
+        or indices.dtype.kind not in "iu"
+        or indptr.dtype.kind not in "iu"
+    ):
+        raise InputError(f"{where}: data must be numbers, and indices and indptr whole numbers")
+    if indices.shape != data.shape:
+        raise InputError(f"{where}: {data.shape[0]} data and {indices.shape[0]} indices")
+
+
 def read_block(path: Path, split: str, lo: int, hi: int, dtype: np.dtype[Any]) -> Table:
     """Rows ``lo:hi`` of a split; only these are read. Checked, in the memory of one block."""
     with opened(path) as file:
-        place = split if isinstance(file.get(split), h5py.Group) else "/"
+        place = split if isinstance(file.get(split), h5py.Group) and "X" in file[split] else "/"
         group = file[place]
         X, where = group["X"], f"{path} ({split})"
         y = np.asarray(group["y"][lo:hi], np.float64) if "y" in group else None
         if isinstance(X, h5py.Group):
             indptr = X["indptr"][lo : hi + 1].astype(np.int64)
+            if indptr[0] < 0 or indptr[-1] > len(X["data"]) or (np.diff(indptr) < 0).any():
+                raise InputError(f"{where}: indptr of the CSR rows must ascend from 0 to {len(X['data'])}")
             data = X["data"][indptr[0] : indptr[-1]].astype(dtype, copy=False)
             indices = X["indices"][indptr[0] : indptr[-1]]
             d = int(X.attrs["shape"][1])

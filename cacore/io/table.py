@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +24,10 @@ class Table:
         What messages call it: the file, and the split in it.
     first : int
         Row number, in the file, of the first row here.
-    line : int
-        Line of row 0 in a text file, from 1; 0 for other files.
+    line_of : callable or None
+        Line, in a text file, of a row; it reads the file again.
+    base : int or None
+        Of LIBSVM rows, whose width is only what they use: the number of their first feature.
     names : tuple of str
         Column names, where the file has them.
     """
@@ -33,7 +36,8 @@ class Table:
     y: NDArray[Any] | None
     where: str
     first: int = 0
-    line: int = 0
+    line_of: Callable[[int], int] | None = None
+    base: int | None = None
     names: tuple[str, ...] = ()
 
     def checked(self) -> Table:
@@ -64,4 +68,4 @@ class Table:
 
     def _row(self, row: int) -> str:
         row += self.first
-        return f"row {row} (line {row + self.line})" if self.line else f"row {row}"
+        return f"row {row} (line {self.line_of(row)})" if self.line_of else f"row {row}"

@@ -6,10 +6,13 @@ import bz2
 import gzip
 import io
 import lzma
+import math
 import re
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -40,6 +43,24 @@ def open_bytes(path: Path) -> BinaryIO:
     return path.open("rb")
 
 
+@contextmanager
+def open_text(path: Path) -> Iterator[io.TextIOWrapper]:
+    """The file's lines, decompressed, without a byte order mark."""
+    with open_bytes(path) as stream, io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace") as lines:
+        yield lines
+
+
+def _line_of(path: Path, first: int, comment: str, row: int) -> int:
+    """Line of a row: blank lines, and those with a comment alone, are none."""
+    with open_text(path) as lines:
+        for count, line in enumerate(lines, 1):
+            if count >= first and (line.split(comment)[0] if comment else line).strip():
+                if row == 0:
+                    return count
+                row -= 1
+    return 0
+
+
 def kind(path: Path) -> str:
     """One of "hdf5", "npz", "csv", "tsv", "libsvm".
 
@@ -61,15 +82,23 @@ def kind(path: Path) -> str:
         return "hdf5"
     if head.startswith(b"PK\x03\x04"):
         return "npz"
+    return _text_kind(path, head)
+
+
+def _text_kind(path: Path, head: bytes) -> str:
     stem = [suffix for suffix in path.suffixes if suffix not in (".gz", ".bz2", ".xz")]
     if stem and stem[-1] in (".csv", ".tsv"):
         return stem[-1][1:]
     if b"\x00" in head:
         raise InputError(f"{path}: not HDF5, NPZ, CSV, TSV or LIBSVM text")
-    line = next(text for text in head.splitlines() if text.strip() and not text.startswith(b"#"))
-    if re.match(rb"\s*\S+(\s+(qid|\d+):\S+)*\s*(#.*)?$", line) and (b":" in line or b"," not in line):
-        return "libsvm"
-    return "tsv" if b"\t" in line else "csv"
+    rows = (line.split(b"#")[0].strip() for line in head.splitlines())
+    line = next((row for row in rows if row), None)
+    if line is None:
+        raise InputError(f"{path}: comments and no rows")
+    if b"," in line or (b"\t" in line and b":" not in line):
+        return "csv" if b"," in line else "tsv"
+    # A lone number is a row of zeros with its target.
+    return "libsvm" if b":" in line or len(line.split()) == 1 else "csv"
 
 
 def parse(path: Path, target: str | None, n_features: int | None, binarize: str | None) -> dict[str, Table]:
@@ -131,29 +160,31 @@ def _some(values: Any, most: int = 12) -> str:
 def _parse_libsvm(path: Path, n_features: int | None) -> Table:
     try:
         with open_bytes(path) as stream:
-            X, y = load_svmlight_file(stream, dtype=np.float64)
+            X, y = load_svmlight_file(stream, dtype=np.float64, zero_based=True)
     except (ValueError, OverflowError) as error:
         raise _libsvm_error(path, error) from error
+    base = int(X.nnz > 0 and X.indices.min() > 0)
+    X = X[:, base:]
     if n_features is not None and X.shape[1] < n_features:
         X.resize(X.shape[0], n_features)  # the last features are 0 in all these rows
     dense = X.nnz >= _DENSE_FROM * X.shape[0] * X.shape[1]
     X.sort_indices()
-    return Table(X.toarray() if dense else X, y, str(path), line=1)
+    return Table(X.toarray() if dense else X, y, str(path), line_of=partial(_line_of, path, 1, "#"), base=base)
 
 
 def _libsvm_error(path: Path, error: Exception) -> InputError:
     """scikit-learn does not say where: look for the line."""
     number = r"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf|nan)"
     good = re.compile(rf"{number}(,{number})*$"), re.compile(rf"(qid:\d+|\d+:{number})$", re.IGNORECASE)
-    with open_bytes(path) as stream:
-        for count, line in enumerate(io.TextIOWrapper(stream, errors="replace"), 1):
-            last = 0
+    with open_text(path) as lines:
+        for count, line in enumerate(lines, 1):
+            last = -1
             for place, token in enumerate(line.split("#")[0].split()):
                 if not good[place > 0].match(token):
                     form = "index:value" if place else "the target"
                     return InputError(f"{path}: line {count}: {token!r} is not {form}")
                 index = int(token.split(":")[0]) if place and not token.startswith("qid") else last
-                if place and index < last:
+                if place and not token.startswith("qid") and index <= last:
                     return InputError(f"{path}: line {count}: {token!r}: the indices must ascend")
                 last = index
     return InputError(f"{path}: not LIBSVM text ({error})")
@@ -171,15 +202,17 @@ def _parse_csv(path: Path, delimiter: str, target: str | None, n_features: int |
     features = [j for j in range(columns) if j != chosen]
     if not features:
         raise InputError(f"{path}: no feature columns beside the target")
+    line_of = partial(_line_of, path, first_line, "")
     read = _Reader(path, delimiter, first_line, names)
     if chosen is None:
-        return Table(read.numbers(None), None, str(path), line=first_line, names=names)
+        return Table(read.numbers(), None, str(path), line_of=line_of, names=names)
     kept = tuple(names[j] for j in features) if names else ()
     if binarize is not None:
-        return Table(read.numbers(features), read.words(chosen), str(path), line=first_line, names=kept)
-    both = read.numbers(None)
-    y = both[:, chosen].copy()
-    return Table(np.delete(both, chosen, axis=1), y, str(path), line=first_line, names=kept)
+        both, y = read.numbers_and_words(chosen)
+    else:
+        both = read.numbers()
+        y = both[:, chosen].copy()
+    return Table(np.delete(both, chosen, axis=1), y, str(path), line_of=line_of, names=kept)
 
 
 class _Reader:
@@ -191,16 +224,20 @@ class _Reader:
             "delimiter": delimiter, "skiprows": first_line - 1, "comments": None, "quotechar": '"'
         }  # fmt: skip
 
-    def numbers(self, columns: list[int] | None) -> NDArray[np.float64]:
-        return self._load(usecols=columns, ndmin=2, dtype=np.float64)
+    def numbers(self, **options: Any) -> NDArray[np.float64]:
+        return self._load(ndmin=2, dtype=np.float64, **options)
 
-    def words(self, column: int) -> NDArray[Any]:
-        return np.char.strip(self._load(usecols=[column], ndmin=1, dtype=str))
+    def numbers_and_words(self, column: int) -> tuple[NDArray[np.float64], NDArray[Any]]:
+        """All columns, and the words of one, whose numbers mean nothing."""
+        known: dict[str, float] = {}
+        code = {column: lambda word: known.setdefault(word.strip(), float(len(known)))}
+        both = self.numbers(converters=code, encoding=None)
+        return both, np.array(list(known))[both[:, column].astype(np.int64)]
 
     def _load(self, **options: Any) -> NDArray[Any]:
         try:
-            with open_bytes(self.path) as stream:
-                return np.loadtxt(io.TextIOWrapper(stream, errors="replace"), **self.options, **options)
+            with open_text(self.path) as lines:
+                return np.loadtxt(lines, **self.options, **options)
         except ValueError as error:
             raise self._explain(str(error)) from error
 
@@ -209,19 +246,19 @@ class _Reader:
         if bad:
             column = int(bad[3])
             name = f" ({self.names[column - 1]})" if column <= len(self.names) else ""
-            line = int(bad[2]) + self.first_line
+            line = _line_of(self.path, self.first_line, "", int(bad[2]))
             return InputError(f"{self.path}: line {line}, column {column - 1}{name}: {bad[1]} is not a number")
         ragged = re.search(r"number of columns changed from (\d+) to (\d+) at row (\d+)", message)
         if ragged:
-            line = int(ragged[3]) + self.first_line - 1
+            line = _line_of(self.path, self.first_line, "", int(ragged[3]) - 1)
             return InputError(f"{self.path}: line {line}: {ragged[2]} columns, the lines before have {ragged[1]}")
         return InputError(f"{self.path}: {message}")
 
 
 def _header(path: Path, delimiter: str) -> tuple[tuple[str, ...], int]:
     """Column names, and the number of the first line of data, from 1."""
-    with open_bytes(path) as stream:
-        for count, line in enumerate(io.TextIOWrapper(stream, errors="replace"), 1):
+    with open_text(path) as lines:
+        for count, line in enumerate(lines, 1):
             if line.strip():
                 words = [word.strip(" \"'\n\r#") for word in line.split(delimiter)]
                 return ((), count) if any(_is_number(word) for word in words) else (tuple(words), count + 1)
@@ -229,8 +266,8 @@ def _header(path: Path, delimiter: str) -> tuple[tuple[str, ...], int]:
 
 
 def _count_columns(path: Path, delimiter: str, first_line: int) -> int:
-    with open_bytes(path) as stream:
-        for count, line in enumerate(io.TextIOWrapper(stream, errors="replace"), 1):
+    with open_text(path) as lines:
+        for count, line in enumerate(lines, 1):
             if count >= first_line and line.strip():
                 return len(line.split(delimiter))
     raise InputError(f"{path}: a header and no rows")
@@ -262,14 +299,15 @@ def _column(target: str, names: tuple[str, ...], columns: int, path: Path) -> in
 
 def _parse_npz(path: Path) -> dict[str, Table]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with open_bytes(path) as stream, np.load(io.BytesIO(stream.read()), allow_pickle=False) as archive:
             arrays = {name.lower(): archive[name] for name in archive.files}
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
     tables = {}
     for split, x_name, y_name in (("train", "x_train", "y_train"), ("test", "x_test", "y_test"), ("train", "x", "y")):
         if x_name in arrays and split not in tables:
-            tables[split] = Table(_matrix(arrays[x_name], path, x_name), arrays.get(y_name), f"{path} ({x_name})")
+            X, y = _matrix(arrays[x_name], path, x_name), _target(arrays.get(y_name), path, y_name)
+            tables[split] = Table(X, y, f"{path} ({x_name})")
     if not tables:
         raise InputError(f"{path}: no array x_train or x; there are {_some(sorted(arrays))}")
     return tables
@@ -278,4 +316,12 @@ def _parse_npz(path: Path) -> dict[str, Table]:
 def _matrix(array: NDArray[Any], path: Path, name: str) -> Rows:
     if array.ndim < 2 or array.dtype.kind not in "biuf":
         raise InputError(f"{path}: {name} has shape {array.shape} and type {array.dtype}; rows of numbers are needed")
-    return array.reshape(len(array), -1)
+    return array.reshape(len(array), math.prod(array.shape[1:]))
+
+
+def _target(array: NDArray[Any] | None, path: Path, name: str) -> NDArray[Any] | None:
+    if array is not None and array.ndim == 2 and array.shape[1] == 1:
+        return array[:, 0]
+    if array is not None and array.ndim != 1:
+        raise InputError(f"{path}: {name} has shape {array.shape}; one number a row is needed")
+    return array

@@ -1,0 +1,111 @@
+"""Where the real data are, how jobs are started under MPI, and what tests look like inside one.
+
+Tests in ``tests/mpi`` run inside mpiexec only: ``tests/test_under_mpi.py`` starts it, and names in
+CAKERNELS_MPI_TESTS a folder that all ranks of the job share. By hand:
+
+    CAKERNELS_MPI_TESTS=$(mktemp -d) mpiexec -n 3 python -m pytest --with-mpi tests/mpi
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+JOB = os.environ.get("CAKERNELS_MPI_TESTS")  # set inside mpiexec only
+
+collect_ignore_glob = [] if JOB else ["mpi/*"]
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The folder of real data sets."""
+    folder = Path(os.environ.get("CAKERNELS_DATA", ROOT.parent / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip(f"no real data: there is no folder {folder}; name it in CAKERNELS_DATA")
+    return folder
+
+
+# -- starting programs -------------------------------------------------------------------------
+
+
+def _environment(**more: str) -> dict[str, str]:
+    """This process' variables without those of an MPI library that was started here."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PMI_", "PMIX_", "OMPI_", "MPI_"))}
+    path = os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")]))
+    return {**kept, "PYTHONPATH": path, **more}
+
+
+@pytest.fixture(scope="session")
+def python():
+    """Start ``python *args``; the finished process, with its output as text."""
+
+    def start(*args, cwd=None, timeout=120):
+        return subprocess.run(
+            [sys.executable, *map(str, args)], cwd=cwd, env=_environment(), capture_output=True, text=True,
+            timeout=timeout, check=False,
+        )  # fmt: skip
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def mpiexec():
+    """Start ``mpiexec -n RANKS python *args``; the finished process. A job that runs too long is ended, and fails."""
+    beside = Path(sys.executable).parent / "mpiexec"
+    program = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if program is None:
+        pytest.fail("there is no mpiexec beside python and none on PATH: pip install mpich")
+
+    def start(ranks, *args, cwd=None, timeout=60, **variables):
+        command = [program, "-n", str(ranks), sys.executable, *map(str, args)]
+        with subprocess.Popen(
+            command, cwd=cwd, env=_environment(**variables), text=True, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        ) as job:  # fmt: skip
+            try:
+                out, err = job.communicate(timeout=timeout)
+            except subprocess.TimeoutExpired:
+                job.send_signal(signal.SIGTERM)  # mpiexec ends its ranks
+                try:
+                    out, err = job.communicate(timeout=10)
+                except subprocess.TimeoutExpired:
+                    os.killpg(job.pid, signal.SIGKILL)
+                    out, err = job.communicate()
+                pytest.fail(f"{' '.join(command)}: not done after {timeout} s\n{out}\n{err}")
+        return subprocess.CompletedProcess(command, job.returncode, out, err)
+
+    return start
+
+
+# -- inside mpiexec ----------------------------------------------------------------------------
+
+if JOB:
+    from mpi4py import MPI
+
+    from cacore import threads
+
+    threads.set_threads(1)  # the ranks share the machine
+    _PLACE = f"[rank {MPI.COMM_WORLD.rank} of {MPI.COMM_WORLD.size}]"
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_configure(config):
+        """Rank 0 prints; what the others would print goes to files, which the launcher shows if the job fails."""
+        if MPI.COMM_WORLD.rank:
+            reporter = config.pluginmanager.get_plugin("terminalreporter")
+            reporter._tw._file = Path(JOB, f"rank{MPI.COMM_WORLD.rank}.txt").open("w", buffering=1)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(item, call):
+        """The rank in each test's name."""
+        report = yield
+        report.nodeid += _PLACE
+        file, line, name = report.location
+        report.location = file, line, name + _PLACE
+        return report

@@ -1,0 +1,167 @@
+"""The communicator that stands in when there is no MPI."""
+
+import contextlib
+import copy
+
+import numpy as np
+import pytest
+
+from cacore.comm import PHASES, Communicator, as_communicator
+from cacore.errors import InputError
+from cacore.models import load
+
+
+class OneRank:
+    """What mpi4py's COMM_SELF looks like from outside; any other call would be an AttributeError."""
+
+    def Get_size(self):  # noqa: N802
+        return 1
+
+    def Get_rank(self):  # noqa: N802
+        return 0
+
+
+@pytest.fixture(params=[None, OneRank()], ids=["none", "one rank"])
+def comm(request):
+    return Communicator(request.param)
+
+
+X = np.arange(12.0).reshape(6, 2)
+ONE = np.array([6], np.int64)
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("bcast", ()),
+        ("allreduce", ()),
+        ("allreduce", ("min",)),
+        ("allreduce", ("max",)),
+        ("allgather", ()),
+        ("gather", ()),
+        ("scatter", (ONE,)),
+    ],
+)
+def test_collectives_give_back_the_rows(comm, name, args):
+    before = X.copy()
+    np.testing.assert_array_equal(getattr(comm, name)(X, *args), before)
+    np.testing.assert_array_equal(X, before)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64", "uint8", "bool"])
+def test_types_survive(comm, dtype):
+    assert comm.allreduce(X.astype(dtype)).dtype == dtype
+    assert comm.allgather(X.astype(dtype)).dtype == dtype
+
+
+def test_allreduce_is_a_copy(comm):
+    total = comm.allreduce(X)
+    total += 1
+    assert X[0, 0] == 0
+
+
+def test_rows_to_oneself(comm):
+    for call, args in ((comm.allgather_parts, ()), (comm.alltoall, (ONE,))):
+        rows, counts = call(X, *args)
+        np.testing.assert_array_equal(rows, X)
+        np.testing.assert_array_equal(counts, ONE)
+
+
+def test_place_in_the_job(comm):
+    assert (comm.rank, comm.size, comm.node().size) == (0, 1, 1)
+    assert comm.offset(7) == (0, 7)
+    assert comm.barrier() is None
+
+
+def test_nothing_is_sent(comm):
+    with comm.phase("train"):
+        comm.allreduce(X)
+        comm.bcast(X)
+        comm.alltoall(X, ONE)
+    traffic, _ = comm.totals()
+    assert traffic == {p: {"bytes": 0, "messages": 0} for p in PHASES}
+    sent, messages = comm.sent("train")
+    assert (sent.tolist(), messages.tolist()) == ([0, 0], [0, 0])
+
+
+def test_seconds_go_to_the_innermost_phase(monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr("cacore.comm.time.perf_counter", lambda: clock[0])
+    comm = Communicator()
+    clock[0] += 1
+    with comm.phase("train"):
+        clock[0] += 2
+        with comm.phase("predict"):
+            clock[0] += 4
+        clock[0] += 8
+        with contextlib.suppress(KeyError), comm.phase("extra"):
+            clock[0] += 16
+            raise KeyError
+    clock[0] += 32
+    _, seconds = comm.totals()
+    assert seconds == {"read": 33.0, "partition": 0.0, "train": 10.0, "predict": 4.0, "extra": 16.0}
+
+
+def test_counters_inside_a_phase(comm):
+    """Counting itself, of a job of three ranks as seen from rank 0: own messages are free."""
+    comm.size = 3
+    with comm.phase("train"):
+        for dest in (0, 1, 1, 2, None):
+            comm._count(10, dest)
+        with comm.uncounted():
+            comm._count(99, 1)
+    sent, messages = comm.sent("train")
+    assert (sent.tolist(), messages.tolist()) == ([0, 20, 10, 10], [0, 2, 1, 1])
+    assert comm.sent("predict")[0].sum() == 0
+
+
+def test_agreed_raises_the_same_error(comm):
+    with pytest.raises(InputError, match="row 3") as caught, comm.agreed():
+        raise InputError("row 3")
+    assert caught.value.agreed
+
+
+def test_agreed_on_nothing_wrong(comm):
+    with comm.agreed():
+        done = True
+    assert done
+
+
+def test_agreed_lets_other_errors_through(comm):
+    with pytest.raises(ZeroDivisionError), comm.agreed():
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("error", [InputError("bad"), ZeroDivisionError(), SystemExit(3)])
+def test_guard_raises_what_it_got(comm, error):
+    with pytest.raises(type(error)) as caught, comm.guard():
+        raise error
+    assert caught.value is error
+
+
+def test_input_error_is_one_line():
+    error = InputError("  a file:\n line 3,\tbad \n")
+    assert str(error) == "a file: line 3, bad"
+    assert isinstance(error, ValueError)
+    assert not error.agreed
+
+
+def test_copies_are_the_same_communicator(comm):
+    assert copy.deepcopy({"comm": comm})["comm"] is comm
+    assert as_communicator(comm) is comm
+    assert as_communicator(None).size == 1
+
+
+def test_collective_reading_without_mpi(comm, tmp_path):
+    with pytest.raises(InputError, match="no such model file"):
+        load(tmp_path / "none.h5", "krr", comm)
+
+
+def test_abort_ends_the_process_with_one_line(python):
+    done = python("-c", "from cacore.comm import Communicator; Communicator().abort('part 3: broken', 2)")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "rank 0: part 3: broken\n")
+
+
+def test_mpi4py_is_not_imported(python):
+    done = python("-c", "import sys, cacore.io, cacore.models, cacore.report; print('mpi4py' in sys.modules)")
+    assert (done.returncode, done.stdout) == (0, "False\n")

@@ -1,0 +1,199 @@
+"""Text and NPZ files that cannot be used: the message names the file, the line and the column."""
+
+import bz2
+import gzip
+import io
+import lzma
+import re
+
+import numpy as np
+import pytest
+
+from cacore.comm import Communicator
+from cacore.errors import InputError
+from cacore.io import load, text
+
+PACK = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
+
+
+def read(path, target, binarize):
+    if binarize is None:
+        load(path, Communicator(), target=target)
+    else:
+        text.parse(path, target, None, binarize)["train"].checked()
+
+
+@pytest.fixture
+def refused(tmp_path):
+    """Write a file; loading it must fail with a message about it."""
+
+    def check(name, content, message, target=None, binarize=None):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        with pytest.raises(InputError, match=re.escape(str(path)) + r".*?\W" + message):
+            read(path, target, binarize)
+
+    return check
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "empty"),
+        ("  \n\n", "empty"),
+        ("# only\n# words\n", ""),
+        (gzip.compress(b""), "empty"),
+        (b"\x00\x01\x02\x03", "not HDF5, NPZ, CSV, TSV or LIBSVM"),
+        (b"\x93NUMPY\x01\x00", "not HDF5, NPZ, CSV, TSV or LIBSVM"),
+    ],
+    ids=["nothing", "blank", "comments", "compressed nothing", "binary", "npy"],
+)
+def test_not_data(refused, content, message):
+    refused("rows", content, message)
+
+
+def test_directory(tmp_path):
+    with pytest.raises(InputError, match=re.escape(str(tmp_path))):
+        load(tmp_path, Communicator())
+
+
+@pytest.mark.parametrize("keep", [30, 0.5, 0.99], ids=["head", "half", "almost all"])
+@pytest.mark.parametrize("form", ["csv", "libsvm"])
+@pytest.mark.parametrize("pack", PACK)
+def test_truncated(refused, pack, form, keep):
+    X = np.random.default_rng(0).standard_normal((4000, 3))  # more than the 64 KiB that are looked at first
+    line = "{},{},{}\n" if form == "csv" else "{} 1:{} 2:{}\n"
+    whole = PACK[pack]("".join(line.format(*row) for row in X.tolist()).encode())
+    refused(f"rows.{form}.{pack}", whole[: keep if keep > 1 else int(keep * len(whole))], "(cannot be read|truncated)")
+
+
+@pytest.mark.parametrize("form", ["csv", "libsvm"])
+@pytest.mark.parametrize("pack", PACK)
+def test_damaged(refused, pack, form):
+    line = "1,2,{}\n" if form == "csv" else "1 1:2 2:{}\n"
+    whole = bytearray(PACK[pack]("".join(line.format(i) for i in range(20000)).encode()))
+    whole[len(whole) // 2] ^= 0x55
+    refused(f"rows.{form}.{pack}", bytes(whole), "")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("+1 1:2\n-1 1:x\n", "line 2: '1:x' is not index:value"),
+        ("+1 1:2\n-1 1:\n", "line 2: '1:' "),
+        ("+1 1:2\n-1 1:2 7\n", "line 2: '7' "),
+        ("+1 1:2\n-1 -3:1\n", "line 2: '-3:1' "),
+        ("+1 1:2\nabc 1:1\n", "line 2: 'abc' is not the target"),
+        ("+1 1:2\n\n# words\n-1 one:1\n", "line 4: 'one:1' "),
+        ("+1 1:2\n-1 3:1 2:1\n", "line 2: '2:1': the indices must ascend"),
+        ("+1 1:2\n-1 2:1 2:1\n", "line 2: '2:1': the indices must ascend"),
+        ("+1 1:2 3\n-1 1:1\n", "line 1: '3' "),
+        ("+1 1:2\n" * 3000 + "-1 1:?\n", r"line 3001: '1:\?' "),
+        ("+1 1:2\n-1 1:nan\n", r"row 1 \(line 2\), feature 0 is nan"),
+        ("+1 1:2\n-1 1:1 2:-inf 90:1\n", r"row 1 \(line 2\), feature 1 is -inf"),
+        ("+1 1:2\nnan 1:1\n", r"row 1 \(line 2\), the target is nan"),
+        ("# words\n+1 1:2\n\n-1 1:nan\n", r"row 1 \(line 4\), feature 0 is nan"),
+    ],
+)
+def test_libsvm(refused, content, message):
+    refused("rows", content, message)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a,b,y\n1,2,3\n1,oops,3\n", r"line 3, column 1 \(b\): 'oops' is not a number"),
+        ("a,b,y\n1,2,3\n1,2,\n", r"line 3, column 2 \(y\): '' is not a number"),
+        ("1,2,3\n1,oops,3\n", "line 2, column 1: 'oops' is not a number"),
+        ("a,b,y\n\n1,2,3\n\n\n1,oops,3\n", r"line 6, column 1 \(b\): 'oops'"),
+        ("1,2,3\n" * 70000 + "oops,2,3\n", "line 70001, column 0: 'oops'"),
+        ("a,b,y\n1,2,3\n1,2\n", "line 3: 2 columns.* 3"),
+        ("1,2,3\n1,2,3,4\n", "line 2: 4 columns.* 3"),
+        ("1,2,3\n\n\n1,2\n", "line 4: 2 columns.* 3"),
+        ("a,b,y\n1,2,3\n4,nan,6\n", r"row 1 \(line 3\), feature 1 \(b\) is nan"),
+        ("1,2,3\n4,5,6\ninf,8,9\n", r"row 2 \(line 3\), feature 0 is inf"),
+        ("a,b,y\n1,2,-inf\n", r"row 0 \(line 2\), the target is -inf"),
+        ("a,b,y\n1,2,3\n\n4,nan,6\n", r"row 1 \(line 4\), feature 1 \(b\) is nan"),
+        ("a,b,y\n", "a header and no rows"),
+        ("1\n2\n", "no feature columns"),
+    ],
+)
+def test_csv(refused, content, message):
+    refused("rows.csv", content, message)
+    refused("rows.tsv", content.replace(",", "\t"), message)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("1,2,yes\n1,oops,no\n", "line 2, column 1: 'oops'"),
+        ("1,2,yes\n1,yes\n", "line 2: 2 columns.* 3"),
+        ("1,2,yes\n1,2,yes,4\n", "line 2: 4 columns.* 3"),
+        ("1,2,yes\n1,nan,yes\n", r"row 1 \(line 2\), feature 1 is nan"),
+        ("1,2,no\n1,2,no\n", "--binarize yes: no row has this class; there are no"),
+    ],
+)
+def test_csv_with_a_class_to_choose(refused, content, message):
+    refused("rows.csv", content, message, binarize="yes")
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("price", "no target column 'price'; the columns are a, b, y"),
+        ("A", "no target column 'A'"),
+        ("3", "no target column 3; there are 3"),
+        ("-4", "no target column -4; there are 3"),
+        ("1.5", "no target column '1.5'"),
+    ],
+)
+def test_unknown_target(refused, target, message):
+    refused("rows.csv", "a,b,y\n1,2,3\n", message, target=target)
+
+
+def test_unknown_target_without_names(refused):
+    refused("rows.csv", "1,2,3\n", "no target column 'y'; the file has no header, give a number below 3", target="y")
+
+
+def npz(**arrays):
+    stream = io.BytesIO()
+    np.savez(stream, **arrays)
+    return stream.getvalue()
+
+
+X, Y = np.ones((4, 3)), np.ones(4)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (npz(x=X.astype(object), y=Y), "Object arrays"),
+        (npz(x=X, y=np.array([1, "a", None, 2], object)), "Object arrays"),
+        (npz(images=X, y=Y), "no array x_train or x; there are images, y"),
+        (npz(x=X[0], y=Y), r"x has shape \(3,\)"),
+        (npz(x=X.astype(str), y=Y), "x has shape .* type <U"),
+        (npz(x=X, y=Y[:3]), "4 rows of features and 3 targets"),
+        (npz(x=X, y=np.ones((4, 2))), r"(y\b|target)"),
+        (npz(x=X, y=np.float64(1)), r"(y\b|target)"),
+        (npz(x=X[:0], y=Y[:0]), "0 rows of 3 features"),
+        (npz(x=X, y=np.array(list("abcd"))), "the target is text; .*--binarize"),
+        (npz(x=np.where(np.eye(4, 3) == 1, np.nan, X), y=Y), "row 0, feature 0 is nan"),
+        (npz(x_train=X, y_train=Y, x_test=X * [1, np.inf, 1], y_test=Y), r"\(x_test\): row 0, feature 1 is inf"),
+        (npz(x=X, y=Y)[:-40], "damaged or truncated"),
+        (npz(x=X, y=Y)[:200], "damaged or truncated"),
+        (npz(x=X, y=Y).replace(X.tobytes(), (X * 2).tobytes()), "damaged or truncated"),
+    ],
+    ids=[
+        "object x", "object y", "other names", "vector", "text x", "short y", "two targets", "no dimension", "no rows",
+        "text y", "nan", "inf in the test rows", "truncated", "head", "changed bytes",
+    ],
+)  # fmt: skip
+def test_npz(refused, content, message):
+    refused("rows.npz", content, message)
+
+
+def test_large_numbers_are_finite(tmp_path):
+    """Their sum is not, which must not count as bad."""
+    path = tmp_path / "rows.csv"
+    path.write_text("1.7e308,1.7e308,1\n" * 50)
+    assert load(path, Communicator())["train"].n == 50

@@ -1,0 +1,178 @@
+"""The native HDF5 file: blocks of rows are the rows, and what is wrong is named."""
+
+import re
+
+import h5py
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from cacore.comm import Communicator
+from cacore.errors import InputError
+from cacore.io import Dataset, Table, load, native
+from cacore.io.dataset import count_overlap
+
+RNG = np.random.default_rng(0)
+DENSE = RNG.standard_normal((25, 7)) * (RNG.random((25, 7)) < 0.5)
+Y = RNG.standard_normal(25)
+FORMS = {"dense": np.array, "csr": sp.csr_matrix, "csr array": sp.csr_array}
+
+
+def full(X):
+    return X.toarray() if sp.issparse(X) else X
+
+
+@pytest.fixture(params=FORMS, name="X")
+def rows_in_a_form(request):
+    return FORMS[request.param](DENSE)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_written_and_read(tmp_path, X, dtype):
+    before, path = X.copy(), tmp_path / "a.h5"
+    native.write(path, {"train": Table(X, Y, "x"), "test": Table(X[:5], None, "x")}, np.dtype(dtype))
+    assert abs(X - before).max() == 0
+    shape = native.describe(path)["train"]
+    assert (shape.n, shape.d, shape.sparse, shape.dtype, shape.has_y) == (25, 7, sp.issparse(X), dtype, True)
+    rows = load(path, Communicator(), dtype)
+    np.testing.assert_array_equal(full(rows["train"].X), DENSE.astype(dtype))
+    np.testing.assert_array_equal(rows["train"].target(), Y)
+    np.testing.assert_array_equal(full(rows["test"].X), DENSE[:5].astype(dtype))
+    assert (rows["train"].n, rows["test"].n, rows["train"].X.dtype) == (25, 5, dtype)
+    with pytest.raises(InputError, match=r"a\.h5 \(test\): there is no target"):
+        rows["test"].target()
+
+
+@pytest.mark.parametrize(("lo", "hi"), [(0, 25), (0, 0), (3, 4), (3, 20), (24, 25), (25, 25)])
+def test_a_block_is_these_rows(tmp_path, monkeypatch, X, lo, hi):
+    monkeypatch.setattr(native, "_BLOCK", 3 * 7 * 8)  # three rows at a time
+    path = tmp_path / "a.h5"
+    native.write(path, {"train": Table(X, Y, "x")}, np.dtype(np.float64))
+    if hi == 0:
+        with pytest.raises(InputError, match="nothing to learn"):
+            native.read_block(path, "train", lo, hi, np.dtype(np.float64))
+        return
+    block = native.read_block(path, "train", lo, hi, np.dtype(np.float64))
+    np.testing.assert_array_equal(full(block.X), DENSE[lo:hi])
+    np.testing.assert_array_equal(block.y, Y[lo:hi])
+
+
+@pytest.fixture
+def make(tmp_path):
+    """An HDF5 file with the given data sets, attributes after a dot; its path."""
+
+    def write(**items):
+        path = tmp_path / "made.h5"
+        with h5py.File(path, "w") as file:
+            for name, value in items.items():
+                place = name.replace("__", "/")
+                if place.endswith("/shape"):
+                    file[place.removesuffix("/shape")].attrs["shape"] = value
+                else:
+                    file.create_dataset(place, data=value)
+        return path
+
+    return write
+
+
+def csr(**changes):
+    parts = {"data": [1.0, 2, 3], "indices": [0, 2, 1], "indptr": [0, 2, 2, 3], "shape": (3, 3)} | changes
+    return {f"train__X__{name}": value for name, value in parts.items() if value is not None}
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "bool", "float32", ">f8"])
+def test_files_of_others(make, dtype):
+    values = (DENSE > 0).astype(dtype)
+    rows = load(make(X=values, y=np.arange(25)), Communicator(), "float64")["train"]
+    np.testing.assert_array_equal(rows.X, values.astype(float))
+    np.testing.assert_array_equal(rows.y, np.arange(25.0))
+    assert rows.X.dtype == rows.y.dtype == np.float64
+
+
+def test_rows_at_the_root_beside_a_group_without_any(make):
+    rows = load(make(X=DENSE, train__note=np.zeros(3), test__X=DENSE[:2]), Communicator())
+    np.testing.assert_array_equal(rows["train"].X, DENSE)
+    np.testing.assert_array_equal(rows["test"].X, DENSE[:2])
+
+
+def test_csr_of_others(make):
+    np.testing.assert_array_equal(
+        load(make(**csr()), Communicator())["train"].X.toarray(), [[1, 0, 2], [0, 0, 0], [0, 3, 0]]
+    )
+
+
+BAD = {
+    "no X": ({"features": DENSE}, "no /train/X and no /X"),
+    "vector": ({"X": Y}, r"X: shape \(25,\)"),
+    "text": ({"X": np.full((2, 2), b"a")}, "an n x d array of numbers"),
+    "short y": ({"X": DENSE, "y": Y[:24]}, r"25 rows, but y has shape \(24,\)"),
+    "two targets": ({"X": DENSE, "y": np.ones((25, 2))}, r"25 rows, but y has shape \(25, 2\)"),
+    "text y": ({"X": DENSE, "y": np.full(25, b"cat")}, r"(\by\b|target)"),
+    "group y": ({"X": DENSE, "y__values": Y}, r"(\by\b|target)"),
+    "no rows": ({"X": DENSE[:0], "y": Y[:0]}, "0 rows of 7 features"),
+    "no columns": ({"X": DENSE[:, :0], "y": Y}, "25 rows of 0 features"),
+    "nan": ({"X": np.where(np.arange(7) == 3, np.nan, DENSE)}, r"\(train\): row 0, feature 3 is nan"),
+    "inf in y": ({"X": DENSE, "y": np.where(np.arange(25) == 9, np.inf, Y)}, "row 9, the target is inf"),
+    "csr without indptr": (csr(indptr=None), "needs data, indices, indptr and the attribute shape"),
+    "csr without shape": (csr(shape=None), "needs data, indices, indptr and the attribute shape"),
+    "csr of one dimension": (csr(shape=(3,)), "shape"),
+    "csr column too large": (csr(indices=[0, 3, 1]), "a column number .* is outside 0 .. 2"),
+    "csr column negative": (csr(indices=[0, -1, 1]), "a column number .* is outside 0 .. 2"),
+    "csr pointers too few": (csr(indptr=[0, 2, 3]), "indptr"),
+    "csr pointers descend": (csr(indptr=[0, 3, 2, 3]), "indptr"),
+    "csr pointers beyond": (csr(indptr=[0, 2, 2, 9]), "indptr"),
+    "csr pointers negative": (csr(indptr=[-1, 2, 2, 3]), "indptr"),
+    "csr indices too few": (csr(indices=[0, 2]), "indices"),
+    "csr nan": (csr(data=[1, 2, np.nan]), "row 2, feature 1 is nan"),
+    "csr text": (csr(data=[b"a", b"b", b"c"]), "number"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_file(make, case):
+    items, message = BAD[case]
+    path = make(**items)
+    with pytest.raises(InputError, match=f"{re.escape(str(path))}.*{message}"):
+        load(path, Communicator())
+
+
+def test_row_numbers_are_the_files(make):
+    X = DENSE.copy()
+    X[17, 2] = np.nan
+    with pytest.raises(InputError, match="row 17, feature 2 is nan"):
+        native.read_block(make(X=X), "train", 10, 20, np.dtype(np.float64))
+
+
+@pytest.mark.parametrize("keep", [8, 100, 0.5, 0.999])
+def test_truncated(tmp_path, keep):
+    path = tmp_path / "a.h5"
+    native.write(path, {"train": Table(np.ones((500, 9)), np.ones(500), "x")}, np.dtype(np.float64))
+    whole = path.read_bytes()
+    path.write_bytes(whole[: keep if keep > 1 else int(keep * len(whole))])
+    with pytest.raises(InputError, match=r"a\.h5: cannot be read as HDF5, it may be truncated .* copy or convert"):
+        load(path, Communicator())
+
+
+def test_missing(tmp_path):
+    with pytest.raises(InputError, match=r"a\.h5: no such file"):
+        native.describe(tmp_path / "a.h5")
+
+
+def test_failed_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "a.h5"
+    path.write_text("old")
+    with pytest.raises((TypeError, ValueError)):
+        native.write(path, {"train": Table(DENSE, np.array([object()] * 25), "x")}, np.dtype(np.float64))
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("first", FORMS)
+@pytest.mark.parametrize("second", FORMS)
+def test_overlap_is_counted_whatever_the_form(first, second):
+    train = Dataset(FORMS[first](DENSE), Y, 25, "train")
+    X, y = np.vstack([RNG.standard_normal((3, 7)), DENSE[[4, 9]], DENSE[[5]]]), np.append(Y[:3], [Y[4], Y[9], -77.0])
+    test = Dataset(FORMS[second](X), y, 6, "test")
+    assert count_overlap(train, test, Communicator()) == (2, 3)
+    none = Dataset(FORMS[second](X[:3]), y[:3], 3, "test")
+    assert count_overlap(train, none, Communicator()) == (0, -1)

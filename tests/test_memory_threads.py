@@ -1,0 +1,141 @@
+"""Memory figures, and blocks of work on threads."""
+
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_info
+
+from cacore import memory, threads
+from cacore.comm import Communicator
+from cacore.errors import InputError
+
+GIB = 1 << 30
+
+
+def test_available_is_some_of_the_machine():
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert 0 < memory.available() <= total
+
+
+def test_limit_of_one_rank(monkeypatch):
+    monkeypatch.setattr(memory, "available", lambda: 10 * GIB)
+    assert memory.limit_per_rank(Communicator()) == 9 * GIB
+    assert memory.limit_per_rank(Communicator(), 0.5) == GIB // 2
+
+
+@pytest.mark.parametrize("gib", [0.0, -1.0, float("nan"), float("inf")])
+def test_limit_that_is_none(gib):
+    with pytest.raises(InputError, match=r"--memory-limit"):
+        memory.limit_per_rank(Communicator(), gib)
+
+
+def test_refusal_carries_the_figures_and_the_remedy():
+    with pytest.raises(memory.MemoryLimitError) as caught:
+        memory.require(3 * GIB, 2 * GIB, "part 4", "use more\nparts")
+    assert isinstance(caught.value, InputError)
+    assert str(caught.value) == "part 4 needs 3.00 GiB, and a rank may use 2.00 GiB: use more parts"
+
+
+def test_what_just_fits_is_not_refused():
+    memory.require(GIB, GIB, "part 4", "")
+    with pytest.raises(memory.MemoryLimitError):
+        memory.require(GIB + 1, GIB, "part 4", "")
+
+
+def test_peak_is_in_mib():
+    """Between what is held now (as Linux counts it) and what the machine has."""
+    held = np.ones(64 << 17)
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    now = pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+    assert now > held.nbytes / (1 << 20)
+    assert now * 0.95 <= memory.peak_rss_mib() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+
+
+@pytest.mark.parametrize(("n", "step"), [(0, 4), (1, 4), (8, 4), (9, 4), (5, 100)])
+def test_blocks_cover_every_row_once(n, step):
+    cut = threads.blocks(n, step)
+    assert [row for lo, hi in cut for row in range(lo, hi)] == list(range(n))
+    assert all(0 < hi - lo <= step for lo, hi in cut)
+
+
+@pytest.fixture(params=[1, 2, 5])
+def limited(request, monkeypatch):
+    monkeypatch.setattr(threads, "_limit", request.param)
+    return request.param
+
+
+def test_every_task_is_done_once(limited):
+    out = np.zeros(1000)
+
+    def work(lo, hi):
+        out[lo:hi] += np.arange(lo, hi)
+
+    threads.for_blocks(work, iter(threads.blocks(1000, 7)))
+    np.testing.assert_array_equal(out, np.arange(1000))
+
+
+def test_no_more_threads_than_allowed(limited):
+    seen = set()
+    together = threading.Barrier(limited)
+
+    def work(_):
+        together.wait(timeout=30)  # passes only when `limited` tasks run at once
+        seen.add(threading.get_ident())
+
+    threads.for_blocks(work, [(i,) for i in range(3 * limited)])
+    assert len(seen) == limited
+
+
+def test_failure_of_one_task_is_raised(limited):
+    def work(i):
+        if i == 3:
+            raise InputError("task 3")
+
+    with pytest.raises(InputError, match="task 3"):
+        threads.for_blocks(work, [(i,) for i in range(9)])
+
+
+def test_results_come_in_order(limited):
+    assert list(threads.in_order(lambda i: i * i, [(i,) for i in range(50)])) == [i * i for i in range(50)]
+
+
+def test_nested_work_ends(limited):
+    """More tasks that wait for tasks of their own than there are threads."""
+    out = np.zeros((20, 20))
+
+    def row(i):
+        def cell(j):
+            out[i, j] += i * j
+
+        threads.for_blocks(cell, [(j,) for j in range(20)])
+
+    threads.for_blocks(row, [(i,) for i in range(20)])
+    np.testing.assert_array_equal(out, np.outer(np.arange(20), np.arange(20)))
+
+
+def test_blas_has_one_thread_inside():
+    with threads.one_blas_thread():
+        assert {lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"} == {1}
+
+
+def test_set_threads(monkeypatch):
+    before = {lib["filepath"]: lib["num_threads"] for lib in threadpool_info()}
+    monkeypatch.setattr(threads, "_limit", None)
+    assert threads.current() == len(threads.cores())
+    try:
+        threads.set_threads(1)
+        assert threads.current() == 1
+        assert {lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"} == {1}
+    finally:
+        for lib in threads._controller().lib_controllers:
+            lib.set_num_threads(before.get(lib.filepath, 1))
+
+
+def test_share_of_one_rank():
+    assert threads.share(Communicator()) == len(threads.cores())
+    assert threads.share(Communicator(), 3) == 3
+    with pytest.raises(InputError, match="--threads 0"):
+        threads.share(Communicator(), 0)

@@ -1,0 +1,205 @@
+"""Reports, progress bars, and files that are written whole or not at all."""
+
+import io
+import json
+import math
+import os
+import stat
+
+import numpy as np
+import pytest
+from sklearn.metrics import mean_squared_error, r2_score
+
+from cacore import files, progress, report
+from cacore.comm import PHASES, Communicator
+from cacore.errors import InputError
+
+COMM = Communicator()
+RNG = np.random.default_rng(0)
+
+
+# -- metrics -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("offset", [0.0, 2000.0, 1e7])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+def test_regression_metrics(dtype, offset):
+    y = (RNG.standard_normal(500) * 10 + offset).astype(dtype)
+    predicted = y + RNG.standard_normal(500)
+    before = y.copy(), predicted.copy()
+    got = report.regression_metrics(y, predicted, COMM)
+    mse = mean_squared_error(y.astype(float), predicted)
+    want = {"mse": mse, "rmse": math.sqrt(mse), "r2": r2_score(y.astype(float), predicted)}
+    assert got == pytest.approx(want, rel=1e-9)
+    np.testing.assert_array_equal(y, before[0])
+    np.testing.assert_array_equal(predicted, before[1])
+
+
+def test_r2_of_a_constant_is_unknown():
+    got = report.regression_metrics(np.full(7, 0.1), np.zeros(7), COMM)
+    assert got == {"mse": pytest.approx(0.01), "rmse": pytest.approx(0.1), "r2": None}
+
+
+# -- the report --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def made(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["prog", "data.h5"])
+    comm = Communicator()
+    with comm.phase("train"):
+        pass
+    return report.build(
+        "bkrr2",
+        comm,
+        data={"path": "data.h5", "n_train": 18432, "n_test": 2208, "n_features": 8},
+        partition_sizes=np.array([10, 12]),
+        params={"sigma": np.float64(0.5), "lambda": 1e-4},
+        metrics={"mse": np.float32(0.25), "r2": math.nan},
+        grid=[{"sigma": 1.0, "validation_mse": math.inf}],
+        solver={"seconds": [1.0, 2.0]},
+    )
+
+
+def test_fields(made):
+    assert set(made) == {
+        "schema", "method", "command", "data", "ranks", "threads_per_rank", "partitions", "partition_sizes", "params",
+        "grid", "metrics", "seconds", "comm", "solver", "memory", "environment",
+    }  # fmt: skip
+    assert (made["schema"], made["method"], made["command"]) == ("cakernels-report/1", "bkrr2", ["prog", "data.h5"])
+    assert (made["ranks"], made["partitions"], made["partition_sizes"]) == (1, 2, [10, 12])
+    assert set(made["comm"]) == set(PHASES)
+    assert set(made["seconds"]) == {*PHASES, "total"}
+    assert made["seconds"]["total"] == pytest.approx(sum(made["seconds"][p] for p in PHASES))
+    assert made["solver"] == {"iterations": [], "n_support": [], "objective": [], "gap": [], "seconds": [1.0, 2.0]}
+    assert len(made["memory"]["peak_rss_mib"]) == 1
+    assert made["memory"]["peak_rss_mib"][0] > 10
+    assert made["environment"]["numpy"] == np.__version__
+    assert made["environment"]["mpi"] == "none"
+    assert all(made["environment"][name] for name in ("python", "blas", "cpu", "package"))
+
+
+def test_written_as_plain_json(made, tmp_path):
+    def unknown(word):
+        raise AssertionError(f"{word} is not JSON")
+
+    report.write(tmp_path / "r.json", made)
+    got = json.loads((tmp_path / "r.json").read_text(), parse_constant=unknown)
+    assert got["metrics"] == {"mse": 0.25, "r2": None}
+    assert got["grid"] == [{"sigma": 1.0, "validation_mse": None}]
+    assert got["params"] == {"sigma": 0.5, "lambda": 1e-4}
+    assert got["seconds"] == made["seconds"]
+
+
+def test_not_written_leaves_the_old_one(tmp_path):
+    (tmp_path / "r.json").write_text("old")
+    with pytest.raises(TypeError):
+        report.write(tmp_path / "r.json", {"a": object()})
+    assert [p.read_text() for p in tmp_path.iterdir()] == ["old"]
+
+
+def test_arrays_and_numpy_numbers(tmp_path):
+    report.write(tmp_path / "r", {1: np.array([[1, 2]]), "b": np.bool_(True), "f": np.float32(np.inf), "t": (1,)})
+    assert json.loads((tmp_path / "r").read_text()) == {"1": [[1, 2]], "b": True, "f": None, "t": [1]}
+
+
+def test_table(made, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    report.show(made, ["an oracle"])
+    out = capsys.readouterr().out
+    for words in (
+        "bkrr2 on data.h5", "18,432 training, 2,208 test, 8 features", "2 of 10 to 12 rows", "sigma 0.5",
+        "lambda 0.0001", "0.25", "nan", "an oracle",
+    ):  # fmt: skip
+        assert words in out
+
+
+# -- progress ----------------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def steps(enabled):
+    with progress.bar(enabled) as begin:
+        step = begin("grid points", 3)
+        for _ in range(3):
+            step()
+
+
+def test_bar_on_a_terminal(monkeypatch, capsys):
+    monkeypatch.setenv("TERM", "xterm")
+    shown = Terminal()
+    monkeypatch.setattr("sys.stderr", shown)
+    with progress.bar(True) as begin:
+        step = begin("grid points", 4)
+        step()
+        step()
+    assert "grid points" in shown.getvalue()
+    assert "50%" in shown.getvalue()
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(("enabled", "stream"), [(True, io.StringIO), (False, Terminal)])
+def test_no_bar(monkeypatch, capsys, enabled, stream):
+    shown = stream()
+    monkeypatch.setattr("sys.stderr", shown)
+    steps(enabled)
+    assert shown.getvalue() == capsys.readouterr().out == ""
+
+
+# -- files -------------------------------------------------------------------------------------
+
+
+def test_file_takes_its_place_at_the_end(tmp_path):
+    path = tmp_path / "out.txt"
+    path.write_text("old")
+    with files.replacing(path) as temporary:
+        temporary.write_text("new")
+        assert temporary.parent == path.parent
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("old", [None, "old"])
+def test_nothing_is_left_of_a_failure(tmp_path, error, old):
+    path = tmp_path / "out.txt"
+    if old:
+        path.write_text(old)
+
+    def write():
+        with files.replacing(path) as temporary:
+            temporary.write_text("half")
+            raise error
+
+    with pytest.raises(error):
+        write()
+    assert [p.read_text() for p in tmp_path.iterdir()] == [old] * bool(old)
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+def test_permissions_are_those_of_a_new_file(tmp_path, mask, mode):
+    before = os.umask(mask)
+    try:
+        with files.replacing(tmp_path / "out") as temporary:
+            temporary.write_text("x")
+        assert os.umask(mask) == mask
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == mode
+
+
+def test_places_where_no_file_can_be(tmp_path, monkeypatch):
+    with pytest.raises(InputError, match="is a directory"):
+        files.check_writable(tmp_path)
+    with pytest.raises(InputError, match=r"none does not exist; create it"):
+        files.check_writable(tmp_path / "none" / "out")
+    files.check_writable(tmp_path / "out")
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)  # root may write anywhere
+    with pytest.raises(InputError, match="cannot be written to"):
+        files.check_writable(tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
