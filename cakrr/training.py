@@ -214,7 +214,7 @@ def _divide(
         _check_memory(sizes, X.dtype.itemsize, options.memory_limit)
     # The rows of a part lie in shuffled order, so that its first ones are a random sample.
     columns = {**columns, "order": Shuffle(n, options.seed).position(np.arange(first, first + X.shape[0]))}
-    parts = redistribute(X, partitioner.labels_, owners, comm, columns, order="order")
+    parts = redistribute(X, partitioner.labels_, owners, comm, columns, order="order", consume=True)
     return _Division(parts, partitioner.centers_, sizes, owners)
 
 

@@ -56,7 +56,8 @@ class PartRows:
         total = self.comm.allreduce(np.array([np.square(probe).sum(), len(probe)]))
         spread = float(total[0] / max(1.0, total[1]))
         far = float(mean @ mean) * np.finfo(self.X.dtype).eps > 1e-6 * max(spread, np.finfo(float).tiny)
-        return mean if far and d else None
+        # Rounded as the rows are, so that rows and centres move by the same amount.
+        return mean.astype(self.X.dtype).astype(np.float64) if far and d else None
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """The rows with these global numbers, on every rank: one Allreduce of len(rows) x d numbers."""
@@ -125,7 +126,7 @@ class PartRows:
 
             self._scored(centers, 0, len(chosen), label, self.X[chosen] if len(chosen) < len(self) else self.X)
 
-        threads.for_blocks(some, threads.blocks(len(rows), max(1, min(1 << 15, -(-len(rows) // threads.current())))))
+        threads.for_blocks(some, threads.blocks(len(rows), 4096))
 
     def squared_distances(self, centers: NDArray[np.float64], labels: NDArray[np.int32]) -> NDArray[np.float64]:
         """|x - c|^2 of every row to the centre of its part."""

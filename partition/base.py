@@ -80,9 +80,10 @@ class Partitioner(ClusterMixin, BaseEstimator):
                 target = None if y is None else np.asarray(y)
                 if target is not None and target.shape != (X.shape[0],):
                     raise InputError(f"y has shape {target.shape} for {X.shape[0]} rows of X")
-            rows = PartRows(X, comm, self._seed(comm))
+            _, n = comm.offset(X.shape[0])
             with comm.agreed():
-                self._check_parts(rows)
+                self._check_parts(n, X.shape[0], comm)
+            rows = PartRows(X, comm, self._seed(comm))
             self.labels_, self.centers_ = self._partition(rows, target)
             self.sizes_ = comm.allreduce(np.bincount(self.labels_, minlength=self.n_parts).astype(np.int64))
         self.n_features_in_ = X.shape[1]
@@ -109,11 +110,9 @@ class Partitioner(ClusterMixin, BaseEstimator):
             raise InputError(f"n_parts = {self.n_parts!r}: it must be an integer of at least 1")
         return X
 
-    def _check_parts(self, rows: PartRows) -> None:
-        if self.n_parts > rows.n:
-            raise InputError(
-                f"{self.n_parts:,} parts of {rows.n:,} rows: every part needs a row; ask for {rows.n:,} or fewer"
-            )
+    def _check_parts(self, n: int, n_local: int, comm: Communicator) -> None:
+        if self.n_parts > n:
+            raise InputError(f"{self.n_parts:,} parts of {n:,} rows: every part needs a row; ask for {n:,} or fewer")
 
     def _seed(self, comm: Communicator) -> int:
         """A seed that all ranks share, also when ``random_state`` is None."""

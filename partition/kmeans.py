@@ -83,7 +83,8 @@ def _reseed(rows: PartRows, labels: NDArray[np.int32], centers: NDArray[np.float
     mine = np.lexsort((rows.order, -far))[: empty.size]
     found = rows.comm.allgather(np.column_stack([far[mine], rows.first + mine.astype(np.float64)]))
     found = found[np.lexsort((found[:, 1], -found[:, 0]))][: empty.size]
-    found = found[found[:, 0] > 0]
+    # A mean of equal rows differs from them by its rounding: that is no distance to seed a part on.
+    found = found[found[:, 0] > 1e-20 * np.square(centers).sum(axis=1).max()]
     if len(found):
         centers[empty[: len(found)]] = rows.take(found[:, 1].astype(np.int64))
     return len(found)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.comm import Communicator
 from cacore.errors import InputError
 from partition.assign import PartRows
 from partition.base import Partitioner
@@ -32,12 +33,12 @@ class RandomPartition(Partitioner):
         super().__init__(n_parts, random_state=random_state)
         self.in_place = in_place
 
-    def _check_parts(self, rows: PartRows) -> None:
-        super()._check_parts(rows)
-        if self.in_place and self.n_parts != rows.comm.size:
-            raise InputError(f"in_place: {self.n_parts} parts on {rows.comm.size} ranks; there must be one a rank")
-        if self.in_place and len(rows) == 0:
-            raise InputError(f"in_place: rank {rows.comm.rank} has no rows, and a part needs one")
+    def _check_parts(self, n: int, n_local: int, comm: Communicator) -> None:
+        super()._check_parts(n, n_local, comm)
+        if self.in_place and self.n_parts != comm.size:
+            raise InputError(f"in_place: {self.n_parts} parts on {comm.size} ranks; there must be one a rank")
+        if self.in_place and n_local == 0:
+            raise InputError(f"in_place: rank {comm.rank} has no rows, and a part needs one")
 
     def _partition(self, rows: PartRows, y: NDArray[Any] | None) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         if self.in_place:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.rows import Rows, exchange_rows
+from cacore.rows import Rows, concatenate, exchange_rows, is_sparse
 
 
 def assign_owners(
@@ -38,6 +39,9 @@ def assign_owners(
         load[rank] += price[part]
         parts[rank] += 1
     return owners
+
+
+_GROUPS = 16
 
 
 @dataclass
@@ -72,6 +76,7 @@ def redistribute(
     comm: Communicator,
     columns: dict[str, NDArray[Any]],
     order: str | None = None,
+    consume: bool = False,
 ) -> OwnedRows:
     """Send each row to the owner of its part.
 
@@ -88,6 +93,9 @@ def redistribute(
     order : str, optional
         Column that orders the rows inside a part. Without it they keep the order of the ranks and
         of the rows on each.
+    consume : bool
+        `X` is dense, the caller's to give, and nothing else looks at its memory: it shrinks as its
+        rows are sent, and is empty at the end, so that the rows are never held twice.
 
     Returns
     -------
@@ -95,24 +103,91 @@ def redistribute(
 
     Notes
     -----
-    Collective. Sends each row at most once, and none that is in its place; one copy of the rows on
-    each side.
+    Collective. Each row is sent at most once, and none that is in its place. The parts travel in at
+    most 16 groups, and with `consume` the memory beside the rows is that of one group.
     """
-    toward = owners[labels]
-    send = np.argsort(toward, kind="stable")
-    counts = np.bincount(toward, minlength=comm.size).astype(np.int64)
-    if comm.size > 1:
-        X = exchange_rows(X[send], counts, comm)
-        labels = comm.alltoall(labels[send], counts)[0]
-        columns = {name: comm.alltoall(values[send], counts)[0] for name, values in columns.items()}
-    keys = (labels,) if order is None else (columns[order], labels)
-    place = np.lexsort(keys)
-    if not np.array_equal(place, np.arange(len(place))):
-        X, labels = X[place], labels[place]
-        columns = {name: values[place] for name, values in columns.items()}
     parts = np.flatnonzero(owners == comm.rank)
-    bounds = np.append(np.searchsorted(labels, parts), len(labels)).astype(np.int64)
-    return OwnedRows(parts, bounds, X, columns)
+    sizes = comm.allreduce(np.bincount(labels, minlength=len(owners)).astype(np.int64))
+    bounds = np.concatenate([[0], np.cumsum(sizes[parts])]).astype(np.int64)
+    if comm.size == 1:
+        place = np.lexsort((labels,) if order is None else (columns[order], labels))
+        X = _permuted(X, place, consume)
+        return OwnedRows(parts, bounds, X, {name: values[place] for name, values in columns.items()})
+
+    group, groups = _groups(owners)
+    place = np.lexsort((owners[labels], group[labels]))
+    X, labels = _permuted(X, place, consume), labels[place]
+    columns = {name: values[place] for name, values in columns.items()}
+    starts = np.searchsorted(group[labels], np.arange(groups + 1))
+    mine = bounds[np.searchsorted(group[parts], np.arange(groups + 1))]
+    out = _Assembly(X, int(bounds[-1]))
+    kept = {name: np.empty(int(bounds[-1]), values.dtype) for name, values in columns.items()}
+    for g in reversed(range(groups)):
+        rows = slice(starts[g], starts[g + 1])
+        counts = np.bincount(owners[labels[rows]], minlength=comm.size).astype(np.int64)
+        come = comm.alltoall(labels[rows], counts)[0]
+        block = {name: comm.alltoall(values[rows], counts)[0] for name, values in columns.items()}
+        block_X = exchange_rows(X[rows], counts, comm)
+        if consume and isinstance(X, np.ndarray):
+            X.resize((rows.start, X.shape[1]), refcheck=False)  # the pages of these rows go back
+        place = np.lexsort((come,) if order is None else (block[order], come))
+        out.put(block_X, place, slice(mine[g], mine[g + 1]))
+        for name, values in block.items():
+            kept[name][mine[g] : mine[g + 1]] = values[place]
+    return OwnedRows(parts, bounds, out.rows(), kept)
+
+
+def _groups(owners: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
+    """Group of each part, ascending with the part on each rank, and the number of groups."""
+    seat = np.empty(len(owners), np.int64)
+    for rank in np.unique(owners):
+        seat[owners == rank] = np.arange(np.count_nonzero(owners == rank))
+    most = int(seat.max()) + 1
+    groups = min(_GROUPS, most)
+    return seat * groups // most, groups
+
+
+def _permuted(X: Rows, place: NDArray[np.intp], consume: bool) -> Rows:
+    """``X[place]``, in the memory of `X` if it may be consumed."""
+    if not (consume and isinstance(X, np.ndarray) and X.flags.c_contiguous and X.flags.owndata):
+        return X[place]
+    _permute(X, place, np.zeros(len(place), np.bool_), np.empty(X.shape[1], X.dtype))
+    return X
+
+
+class _Assembly:
+    """Rows that arrive group by group, the last group first."""
+
+    def __init__(self, like: Rows, n: int) -> None:
+        self._dense = None if is_sparse(like) else np.empty((n, like.shape[1]), like.dtype)
+        self._pieces: list[Rows] = []
+
+    def put(self, rows: Rows, place: NDArray[np.intp], where: slice) -> None:
+        """Add ``rows[place]`` at `where`."""
+        if self._dense is None:
+            self._pieces.insert(0, rows[place])
+        else:
+            np.take(rows, place, axis=0, out=self._dense[where], mode="clip")
+
+    def rows(self) -> Rows:
+        """All of them."""
+        return concatenate(self._pieces) if self._dense is None else self._dense
+
+
+@numba.njit(cache=True, nogil=True)
+def _permute(X: Any, place: Any, done: Any, row: Any) -> None:  # pragma: no cover - compiled
+    """Row i becomes what row place[i] was: cycle by cycle, with one row of memory."""
+    for first in range(place.size):
+        if done[first]:
+            continue
+        row[:] = X[first]
+        i = first
+        while place[i] != first:
+            X[i] = X[place[i]]
+            done[i] = True
+            i = place[i]
+        X[i] = row
+        done[i] = True
 
 
 def returned(
