@@ -55,7 +55,7 @@ def require(nbytes: int, limit: int, what: str, remedy: str) -> None:
     """
     if nbytes > limit:
         raise MemoryLimitError(
-            f"{what} needs {nbytes / GIB:.2f} GiB, and a rank may use {limit / GIB:.2f} GiB: {remedy}"
+            f"{what} needs {nbytes / GIB:.3g} GiB, and a rank may use {limit / GIB:.3g} GiB: {remedy}"
         )
 
 

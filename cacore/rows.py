@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
+from cacore.errors import InputError
 from cacore.shuffle import mix64
 from cacore.threads import blocks, for_blocks
 
@@ -29,6 +30,17 @@ def is_sparse(X: Rows) -> bool:
 def nbytes(X: Rows) -> int:
     """Memory that the rows take."""
     return X.data.nbytes + X.indices.nbytes + X.indptr.nbytes if sp.issparse(X) else int(X.nbytes)
+
+
+def check_alike(X: Rows, comm: Communicator) -> None:
+    """Refuse, on all ranks, rows that differ between ranks in their features, kind or type."""
+    mine = np.array([X.shape[1], is_sparse(X), X.dtype.itemsize], np.int64)
+    least, most = np.split(comm.allreduce(np.concatenate([mine, -mine]), "min") * [1, 1, 1, -1, -1, -1], 2)
+    for low, high, what in zip(least, most, ("features", "dense (0) or CSR (1)", "bytes a number"), strict=True):
+        if low != high:
+            error = InputError(f"the ranks' rows differ: {what} from {low} to {high}; give all ranks the same kind")
+            error.agreed = True
+            raise error
 
 
 def concatenate(pieces: list[Rows]) -> Rows:

@@ -42,7 +42,9 @@ class Standardizer:
             rows = np.repeat(w, np.diff(X.indptr))
             gap = X.data - mean[X.indices]
             sums = [np.bincount(X.indices, v, d) for v in (rows, rows * gap, rows * gap * gap)]
-            stored, left, square = np.split(comm.allreduce(np.concatenate(sums)), 3)
+            # bincount of nothing gives integers, which a rank without rows must not add.
+            packed = np.concatenate(sums).astype(np.float64)
+            stored, left, square = np.split(comm.allreduce(packed), 3)
             zeros = total[d] - stored
             left, square = (left - zeros * mean) / total[d], (square + zeros * mean**2) / total[d]
             variance, level = square - left**2, np.abs(mean)

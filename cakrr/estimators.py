@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from cacore import grid, memory
 from cacore.comm import Communicator, as_communicator
@@ -103,7 +103,7 @@ class _PartitionedKRR(RegressorMixin, BaseEstimator):
             train.n = comm.offset(train.X.shape[0])[1]
             with comm.agreed():
                 if train.n == 0:
-                    raise InputError("every sample_weight is 0: there is nothing to learn from")
+                    raise InputError("Sample weights must contain at least one non-zero number.")
             options = Options(
                 partitions=self.n_parts,
                 sigma=sigma,
@@ -145,10 +145,7 @@ class _PartitionedKRR(RegressorMixin, BaseEstimator):
         y = np.asarray(y, np.float64)
         if sample_weight is None:
             return Dataset(X, y, X.shape[0], "X"), None
-        try:
-            weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        except ValueError as error:
-            raise InputError(str(error)) from error
+        weights = _checked_weights(sample_weight, X.shape[0])
         kept = weights > 0
         return Dataset(X[kept], y[kept], int(kept.sum()), "X"), weights[kept]
 
@@ -164,6 +161,19 @@ def _validated(estimator: BaseEstimator, *args: Any, **kwargs: Any) -> Any:
         return validate_data(estimator, *args, **kwargs)
     except ValueError as error:
         raise InputError(str(error)) from error
+
+
+def _checked_weights(sample_weight: ArrayLike, n: int) -> NDArray[np.float64]:
+    """One finite weight of at least 0 a row; a rank's may all be 0."""
+    try:
+        weights = check_array(sample_weight, ensure_2d=False, dtype=np.float64, ensure_min_samples=0)
+    except ValueError as error:
+        raise InputError(f"sample_weight: {error}") from error
+    if weights.shape != (n,):
+        raise InputError(f"sample_weight has shape {weights.shape}; {n} rows need {n} weights")
+    if (weights < 0).any():
+        raise InputError("sample_weight: negative weights cannot be used")
+    return weights
 
 
 def _seed(random_state: Any, comm: Communicator) -> int:

@@ -13,7 +13,7 @@ from cacore import models, threads
 from cacore.comm import Communicator, as_communicator
 from cacore.errors import InputError
 from cacore.kernels import Kernel
-from cacore.rows import Rows, exchange_rows, gather_rows
+from cacore.rows import Rows, check_alike, exchange_rows, gather_rows
 from cacore.standardize import Standardizer
 from partition.redistribute import returned
 from partition.routing import nearest
@@ -96,6 +96,7 @@ class KRRModel:
         """
         comm = as_communicator(comm)
         with comm.guard(), comm.phase("predict"):
+            check_alike(X, comm)
             with comm.agreed():
                 self._check(X, comm)
             Z = X if self.standardizer is None else self.standardizer.apply(X)

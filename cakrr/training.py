@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.io import Dataset
 from cacore.progress import silent
-from cacore.rows import Rows
+from cacore.rows import Rows, check_alike
 from cacore.shuffle import Shuffle
 from cacore.standardize import Standardizer
 from cakrr.local import Workspace, solve
@@ -91,8 +92,8 @@ class Options:
         ------
         InputError
         """
-        if self.partitions is not None and self.partitions < 1:
-            raise InputError(f"partitions = {self.partitions}: at least 1 is needed")
+        if self.partitions is not None and not (isinstance(self.partitions, Integral) and self.partitions >= 1):
+            raise InputError(f"partitions = {self.partitions!r}: it must be a whole number of at least 1")
         if not 0 < self.validation_fraction < 1:
             raise InputError(f"validation fraction {self.validation_fraction:g}: it must lie between 0 and 1")
         if self.select not in SELECTIONS:
@@ -158,6 +159,7 @@ def fit(
         if options.select == "test" and test is None:
             raise InputError("select test: there are no test rows; give --test, or use --select validation")
     with comm.phase("read"):
+        check_alike(train.X, comm)
         X, standardizer = _standardized(train, options, comm, weights)
         offset = _mean(y, weights, comm)
     columns = {"y": y - offset} if weights is None else {"y": y - offset, "weight": weights}

@@ -96,18 +96,15 @@ class PartRows:
         counts, changed = np.zeros((len(strips), P), np.int64), np.zeros(len(strips), np.int64)
 
         def strip(s: int, lo: int, hi: int) -> None:
-            def label(a: int, b: int, block: Rows, scores: NDArray[Any], half: NDArray[Any]) -> None:
+            def label(a: int, b: int, scores: NDArray[Any], half: NDArray[Any]) -> None:
                 changed[s] += _nearest(scores, half, labels[a:b], counts[s])
                 if sums:
-                    _add_rows(block, labels[a:b], partial[s])
+                    _add_rows(self.X[a:b], labels[a:b], partial[s])
 
             self._scored(centers, lo, hi, label)
 
         threads.for_blocks(strip, [(s, lo, hi) for s, (lo, hi) in enumerate(strips)])
-        total = partial.sum(axis=0)
-        if sums and self._shift is not None:
-            total += counts.sum(axis=0)[:, None] * self._shift
-        return total, counts.sum(axis=0), int(changed.sum())
+        return partial.sum(axis=0), counts.sum(axis=0), int(changed.sum())
 
     def nearest_open(
         self,
@@ -121,7 +118,7 @@ class PartRows:
         def some(lo: int, hi: int) -> None:
             chosen = rows[lo:hi]
 
-            def label(a: int, b: int, block: Rows, scores: NDArray[Any], half: NDArray[Any]) -> None:
+            def label(a: int, b: int, scores: NDArray[Any], half: NDArray[Any]) -> None:
                 _nearest_open(scores, half, self.order, cutoff, chosen[a:b], labels)
 
             self._scored(centers, 0, len(chosen), label, self.X[chosen] if len(chosen) < len(self) else self.X)
@@ -154,7 +151,7 @@ class PartRows:
         centers: NDArray[np.float64],
         lo: int,
         hi: int,
-        use: Callable[[int, int, Rows, NDArray[Any], NDArray[Any]], None],
+        use: Callable[[int, int, NDArray[Any], NDArray[Any]], None],
         X: Rows | None = None,
     ) -> None:
         """Hand ``x.c`` and ``|c|^2 / 2`` to `use`, block by block; the nearest centre has the least |c|^2/2 - x.c."""
@@ -174,7 +171,7 @@ class PartRows:
             else:
                 block = np.ascontiguousarray(block) if shift is None else block - shift
                 product = np.matmul(block, small, out=scores[: b - a])
-            use(lo + a, lo + b, block, product, half)
+            use(lo + a, lo + b, product, half)
 
 
 def _add_rows(block: Rows, labels: NDArray[np.int32], sums: NDArray[np.float64]) -> None:

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_array, check_is_fitted
 
 from cacore.comm import Communicator, as_communicator
 from cacore.errors import InputError
-from cacore.rows import Rows
+from cacore.rows import Rows, check_alike
 from partition.assign import PartRows
 from partition.routing import nearest
 
@@ -80,6 +80,7 @@ class Partitioner(ClusterMixin, BaseEstimator):
                 target = None if y is None else np.asarray(y)
                 if target is not None and target.shape != (X.shape[0],):
                     raise InputError(f"y has shape {target.shape} for {X.shape[0]} rows of X")
+            check_alike(X, comm)
             _, n = comm.offset(X.shape[0])
             with comm.agreed():
                 self._check_parts(n, X.shape[0], comm)

@@ -57,7 +57,7 @@ def python():
 
 @pytest.fixture(scope="session")
 def mpiexec():
-    """Start ``mpiexec -n RANKS python *args``; the finished process. A job that runs too long is ended, and fails."""
+    """Start ``mpiexec -n RANKS python *args``; the finished process. A job that runs too long ends with status 124."""
     beside = Path(sys.executable).parent / "mpiexec"
     program = str(beside) if beside.exists() else shutil.which("mpiexec")
     if program is None:
@@ -78,7 +78,7 @@ def mpiexec():
                 except subprocess.TimeoutExpired:
                     os.killpg(job.pid, signal.SIGKILL)
                     out, err = job.communicate()
-                pytest.fail(f"{' '.join(command)}: not done after {timeout} s\n{out}\n{err}")
+                return subprocess.CompletedProcess(command, 124, out, f"{err}\nnot done after {timeout} s")
         return subprocess.CompletedProcess(command, job.returncode, out, err)
 
     return start
@@ -99,13 +99,16 @@ if JOB:
         """Rank 0 prints; what the others would print goes to files, which the launcher shows if the job fails."""
         if MPI.COMM_WORLD.rank:
             reporter = config.pluginmanager.get_plugin("terminalreporter")
-            reporter._tw._file = Path(JOB, f"rank{MPI.COMM_WORLD.rank}.txt").open("w", buffering=1)
+            reporter._tw._file = Path(JOB, f"rank{MPI.COMM_WORLD.rank}.txt").open("w", buffering=1)  # noqa: SIM115
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(item, call):
         """The rank in each test's name."""
         report = yield
         report.nodeid += _PLACE
-        file, line, name = report.location
-        report.location = file, line, name + _PLACE
+        path, line, name = report.location
+        report.location = path, line, name + _PLACE
+        if report.failed:  # now, for a rank that fails alone may not live to the end
+            with Path(JOB, f"failed{MPI.COMM_WORLD.rank}.txt").open("a") as file:
+                file.write(f"{report.nodeid}\n{report.longreprtext}\n\n")
         return report

@@ -36,7 +36,7 @@ def test_refusal_carries_the_figures_and_the_remedy():
     with pytest.raises(memory.MemoryLimitError) as caught:
         memory.require(3 * GIB, 2 * GIB, "part 4", "use more\nparts")
     assert isinstance(caught.value, InputError)
-    assert str(caught.value) == "part 4 needs 3.00 GiB, and a rank may use 2.00 GiB: use more parts"
+    assert str(caught.value) == "part 4 needs 3 GiB, and a rank may use 2 GiB: use more parts"
 
 
 def test_what_just_fits_is_not_refused():

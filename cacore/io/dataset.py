@@ -85,7 +85,6 @@ def load(
             if hdf5:
                 shapes = native.describe(path)
                 for split, shape in shapes.items():
-                    _check_rows(shape, path, split)
                     tables[split] = native.read_block(path, split, *block_bounds(shape.n, comm.size, comm.rank), real)
             elif comm.rank == 0:
                 tables = text.parse(path, target, n_features, None)
@@ -95,11 +94,6 @@ def load(
         if hdf5:
             return {split: Dataset(t.X, t.y, shapes[split].n, t.where) for split, t in tables.items()}
         return {split: _scattered(tables.get(split), str(path), comm, real) for split in _splits(tables, comm)}
-
-
-def _check_rows(shape: native.Shape, path: Path, split: str) -> None:
-    if shape.n == 0 or shape.d == 0:
-        raise InputError(f"{path} ({split}): {shape.n} rows of {shape.d} features; there is nothing to learn")
 
 
 def _check_numeric(table: Table) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from cacore.errors import InputError
 from cacore.files import replacing
-from cacore.io.table import Table
+from cacore.io.table import Table, check_size
 
 _BLOCK = 1 << 24
 
@@ -80,6 +80,7 @@ def _shape(group: h5py.Group, where: str) -> Shape:
         raise InputError(f"{where}: the target y beside it is not an array of numbers")
     if y is not None and y.shape != (n,):
         raise InputError(f"{where}: {n} rows, but y has shape {y.shape}")
+    check_size(int(n), int(d), where)
     return Shape(int(n), int(d), isinstance(X, h5py.Group), dtype, y is not None)
 
 
@@ -114,13 +115,15 @@ def read_block(path: Path, split: str, lo: int, hi: int, dtype: np.dtype[Any]) -
             d = int(X.attrs["shape"][1])
             if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < d:
                 raise InputError(f"{where}: a column number of the CSR rows is outside 0 .. {d - 1}")
-            return Table(sp.csr_matrix((data, indices, indptr - indptr[0]), shape=(hi - lo, d)), y, where, lo).checked()
+            return Table(sp.csr_matrix((data, indices, indptr - indptr[0]), shape=(hi - lo, d)), y, where, lo).checked(
+                whole=False
+            )
         out = np.empty((hi - lo, X.shape[1]), dtype)
         step = max(1, _BLOCK // max(1, X.shape[1] * dtype.itemsize))
         for a in range(0, hi - lo, step):
             b = min(a + step, hi - lo)
             X.read_direct(out, np.s_[lo + a : lo + b], np.s_[a:b])
-    return Table(out, y, where, lo).checked()
+    return Table(out, y, where, lo).checked(whole=False)
 
 
 def write(path: Path, tables: dict[str, Table], dtype: np.dtype[Any]) -> None:

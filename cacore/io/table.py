@@ -40,18 +40,16 @@ class Table:
     base: int | None = None
     names: tuple[str, ...] = ()
 
-    def checked(self) -> Table:
-        """This table, if it has rows and columns and all its numbers are finite.
+    def checked(self, whole: bool = True) -> Table:
+        """This table, if all its numbers are finite, and it has some unless it is a block of a larger one.
 
         Raises
         ------
         InputError
             Naming the file, the row (and line) and the column.
         """
-        if 0 in self.X.shape and self.first == 0:
-            raise InputError(
-                f"{self.where}: {self.X.shape[0]} rows of {self.X.shape[1]} features; there is nothing to learn"
-            )
+        if whole:
+            check_size(self.X.shape[0], self.X.shape[1], self.where)
         if self.y is not None and len(self.y) != self.X.shape[0]:
             raise InputError(f"{self.where}: {self.X.shape[0]} rows of features and {len(self.y)} targets")
         found = first_nonfinite(self.X)
@@ -69,3 +67,9 @@ class Table:
     def _row(self, row: int) -> str:
         row += self.first
         return f"row {row} (line {self.line_of(row)})" if self.line_of else f"row {row}"
+
+
+def check_size(n: int, d: int, where: str) -> None:
+    """Refuse a table without rows or features."""
+    if n == 0 or d == 0:
+        raise InputError(f"{where}: {n} rows of {d} features; there is nothing to learn")

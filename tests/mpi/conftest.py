@@ -1,0 +1,56 @@
+"""What the distributed tests share: the communicator, splits of rows over its ranks, a folder for files.
+
+The pattern of a test: all that is collective first, on every rank; then the serial answer, and assertions.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from mpi4py import MPI
+
+from cacore.comm import Communicator
+
+SPLITS = {"even": (1, 1, 1, 1), "uneven": (3, 1, 2, 5), "rank without rows": (2, 0, 3, 1)}
+
+
+@pytest.fixture
+def comm():
+    return Communicator(MPI.COMM_WORLD)
+
+
+@pytest.fixture(params=SPLITS)
+def mine(request):
+    """``mine(n)`` is this rank's slice of n rows."""
+
+    def block(n):
+        shares = np.cumsum((0, *SPLITS[request.param][: MPI.COMM_WORLD.size]))
+        bounds = n * shares // shares[-1]
+        return slice(int(bounds[MPI.COMM_WORLD.rank]), int(bounds[MPI.COMM_WORLD.rank + 1]))
+
+    return block
+
+
+@pytest.fixture
+def everywhere():
+    """``everywhere(rows)`` are all ranks' rows in rank order, moved by mpi4py itself."""
+
+    def joined(rows):
+        pieces = MPI.COMM_WORLD.allgather(rows)
+        return sp.vstack(pieces, format="csr") if sp.issparse(rows) else np.concatenate(pieces)
+
+    return joined
+
+
+@pytest.fixture
+def folder(request):
+    """An empty folder that all ranks see."""
+    name = "".join(c if c.isalnum() else "-" for c in request.node.name)
+    path = Path(os.environ["CAKERNELS_MPI_TESTS"], request.module.__name__, name)
+    path.mkdir(parents=True, exist_ok=True)
+    MPI.COMM_WORLD.Barrier()
+    return path

@@ -1,0 +1,151 @@
+"""Every rank's rows, put together, are the file."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+
+import h5py
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from mpi4py import MPI
+from sklearn.datasets import dump_svmlight_file
+
+from cacore.comm import Communicator
+from cacore.errors import InputError
+from cacore.io import load
+from cacore.io.dataset import count_overlap
+from cacore.rows import block_bounds
+
+pytestmark = pytest.mark.mpi(min_size=1)
+
+WORLD = MPI.COMM_WORLD
+RANK = WORLD.rank
+
+
+def table(n, d=7, seed=0, zeros=0.7):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d)).round(6)
+    X[rng.random(X.shape) < zeros] = 0
+    X[0, -1] = 1.5  # LIBSVM files do not say how many features there are
+    return X, rng.normal(size=n).round(6)
+
+
+def write_hdf5(path, splits, csr=False):
+    with h5py.File(path, "w") as file:
+        for split, (X, y) in splits.items():
+            file[f"{split}/y"] = y
+            if not csr:
+                file[f"{split}/X"] = X
+                continue
+            rows, group = sp.csr_matrix(X), file.create_group(f"{split}/X")
+            group.attrs["shape"] = X.shape
+            for name in ("data", "indices", "indptr"):
+                group[name] = getattr(rows, name)
+
+
+def write_text(path, X, y):
+    lines = [",".join(map(repr, row)) for row in np.column_stack([X, y]).tolist()]
+    return "\n".join([",".join(f"x{j}" for j in range(X.shape[1])) + ",y", *lines]) + "\n"
+
+
+def check(dataset, X, y, everywhere, dtype="float64"):
+    """The rows of all ranks are X and y, and each rank holds its even block."""
+    got, target = everywhere(dataset.X), everywhere(dataset.y)
+    lo, hi = block_bounds(len(X), WORLD.size, RANK)
+    assert (dataset.n, dataset.X.shape, dataset.X.dtype) == (len(X), (hi - lo, X.shape[1]), np.dtype(dtype))
+    np.testing.assert_array_equal(got.toarray() if sp.issparse(got) else got, X.astype(dtype))
+    np.testing.assert_array_equal(target, y, strict=True)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("csr", [False, True], ids=["dense", "csr"])
+@pytest.mark.parametrize("n", [53, 3, 1])
+def test_hdf5(n, csr, dtype, folder, everywhere):
+    splits = {"train": table(n), "test": table(5, seed=1)}
+    if RANK == 0:
+        write_hdf5(folder / "a.h5", splits, csr)
+    WORLD.Barrier()
+    comm = Communicator(WORLD)
+    loaded = load(folder / "a.h5", comm, dtype)
+    assert list(loaded) == ["train", "test"]
+    for split, (X, y) in splits.items():
+        assert sp.issparse(loaded[split].X) == csr
+        check(loaded[split], X, y, everywhere, dtype)
+    # Each rank reads its own rows: what is sent is one flag, and what ranks agree on.
+    assert comm.totals()[0]["read"]["bytes"] < 200 * WORLD.size
+
+
+def test_hdf5_without_splits(folder, everywhere):
+    X, y = table(20)
+    if RANK == 0:
+        write_hdf5(folder / "a.h5", {"": (X, y)})
+    WORLD.Barrier()
+    loaded = load(folder / "a.h5", Communicator(WORLD))
+    assert list(loaded) == ["train"]
+    check(loaded["train"], X, y, everywhere)
+
+
+@pytest.mark.parametrize("n", [53, 3])
+@pytest.mark.parametrize("form", ["csv", "tsv.gz", "libsvm.bz2", "libsvm", "npz"])
+def test_handed_out(form, n, folder, everywhere):
+    zeros = 0.2 if form == "libsvm" else 0.8  # dense and CSR
+    X, y = table(n, zeros=zeros)
+    path = folder / f"a.{form}"
+    if RANK == 0:
+        if form == "csv":
+            path.write_text(write_text(path, X, y))
+        elif form == "tsv.gz":
+            path.write_bytes(gzip.compress(write_text(path, X, y).replace(",", "\t").encode()))
+        elif form == "npz":
+            np.savez(path, x_train=X, y_train=y)
+        else:
+            dump_svmlight_file(X, y, str(folder / "plain"), zero_based=False)
+            plain = (folder / "plain").read_bytes()
+            path.write_bytes(bz2.compress(plain) if form.endswith("bz2") else plain)
+    WORLD.Barrier()
+    for dtype in ("float32", "float64"):
+        loaded = load(path, Communicator(WORLD), dtype)
+        assert list(loaded) == ["train"]
+        assert sp.issparse(loaded["train"].X) == (form == "libsvm.bz2")
+        check(loaded["train"], X, y, everywhere, dtype)
+
+
+BAD = {
+    "missing": (None, "no such file"),
+    "nan in the last row": ("nan", "row 39, feature 2 is nan"),
+    "no rows": ("empty", "0 rows"),
+    "text": (b"1 2:x\n", "line 1"),
+    "damaged": (b"\x89HDF\r\n\x1a\n and no more", "truncated"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_all_ranks_refuse(what, folder):
+    content, message = BAD[what]
+    X, y = table(40)
+    if RANK == 0 and isinstance(content, bytes):
+        (folder / "a").write_bytes(content)
+    elif RANK == 0 and content is not None:
+        X[39, 2] = np.nan
+        write_hdf5(folder / "a", {"train": (X, y) if content == "nan" else (X[:0], y[:0])})
+    WORLD.Barrier()
+    with pytest.raises(InputError, match=message) as caught:
+        load(folder / "a", Communicator(WORLD))
+    messages = set(WORLD.allgather(str(caught.value)))
+    assert len(messages) == 1
+    assert messages.pop().startswith(str(folder / "a"))
+
+
+@pytest.mark.parametrize("shared", [[], [0], [4, 9, 10]])
+def test_overlap(shared, folder):
+    (X, y), (T, t) = table(40), table(11, seed=1)
+    for row in shared:
+        T[row], t[row] = X[39 - row], y[39 - row]
+    if RANK == 0:
+        write_hdf5(folder / "a.h5", {"train": (X, y), "test": (T, t)})
+    WORLD.Barrier()
+    comm = Communicator(WORLD)
+    loaded = load(folder / "a.h5", comm)
+    assert count_overlap(loaded["train"], loaded["test"], comm) == (len(shared), shared[0] if shared else -1)

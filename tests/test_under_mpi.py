@@ -1,0 +1,109 @@
+"""Everything under ``mpiexec``: the tests of tests/mpi on 1 to 4 ranks, and how a job ends when one rank fails."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_distributed(ranks, mpiexec, tmp_path):
+    # Not captured (-s): what a rank says before it aborts the job must not be lost.
+    options = ["--with-mpi", "-s", "--tb=short", "tests/mpi"]
+    done = mpiexec(ranks, "-m", "pytest", *options, cwd=ROOT, timeout=240, CAKERNELS_MPI_TESTS=str(tmp_path))
+    failures = [file.read_text() for file in sorted(tmp_path.glob("failed*.txt"))]
+    shown = "\n".join([*failures, done.stdout, done.stderr])
+    assert done.returncode == 0, shown
+    printed = [done.stdout, *(file.read_text() for file in sorted(tmp_path.glob("rank*.txt")))]
+    outcomes = [dict(reversed(pair) for pair in re.findall(r"(\d+) (passed|skipped)", text)) for text in printed]
+    assert int(outcomes[0]["passed"]) > 100, shown  # tests really ran,
+    assert outcomes == [outcomes[0]] * ranks, shown  # and the same ones on every rank
+
+
+# Rank 2 fails in the middle of training, while the others go on to the next collective call.
+BROKEN = """
+import sys, time
+from pathlib import Path
+import numpy as np
+from mpi4py import MPI
+import cakrr.training
+from cakrr import BKRR2, bkrr2
+from cakrr.cli import main
+
+if MPI.COMM_WORLD.rank == 2:
+    def broken(*_, **__):
+        Path("failed").write_text(repr(time.time()))
+        raise RuntimeError("the dog ate row 17")
+    cakrr.training.solve = broken
+
+if sys.argv[1] == "command":
+    main(bkrr2.METHOD, ["train.h5", "--sigma", "1", "--lambda", "1e-3", "--model", "model.h5", "--report", "r.json"])
+else:
+    X = np.random.default_rng(MPI.COMM_WORLD.rank).normal(size=(50, 3))
+    BKRR2(sigma=1.0, comm=MPI.COMM_WORLD).fit(X, X[:, 0])
+"""
+
+
+@pytest.fixture
+def train(tmp_path):
+    """A native file of 90 rows; X can be changed before it is read."""
+    X = np.random.default_rng(0).normal(size=(90, 3))
+    with h5py.File(tmp_path / "train.h5", "w") as file:
+        file["train/X"], file["train/y"] = X, X.sum(axis=1)
+    return tmp_path / "train.h5"
+
+
+@pytest.mark.parametrize("way", ["command", "estimator"])
+def test_failing_rank_ends_job(way, mpiexec, train, tmp_path):
+    (tmp_path / "broken.py").write_text(BROKEN)
+    done = mpiexec(4, "broken.py", way, cwd=tmp_path)
+    assert done.returncode not in (0, 124), done.stderr
+    seconds = time.time() - float((tmp_path / "failed").read_text())
+    assert seconds < 10
+    assert "rank 2: RuntimeError: the dog ate row 17" in done.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["broken.py", "failed", "train.h5"]
+
+
+def test_input_error_of_one_rank(mpiexec, train):
+    with h5py.File(train, "a") as file:
+        file["train/X"][89, 1] = np.nan
+    done = mpiexec(3, "-m", "cakrr.bkrr2", train.name, cwd=train.parent)
+    assert done.stderr.splitlines() == [
+        "cakrr.bkrr2: train.h5 (train): row 89, feature 1 is nan: remove the row or fill the gap"
+    ]
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+# One rank's rows do not match the others': InputError on all of them, not a hang and not an MPI error.
+MISMATCH = """
+import numpy as np
+import scipy.sparse as sp
+from mpi4py import MPI
+from cacore.errors import InputError
+from cakrr import BKRR2
+from partition import KBalance
+
+last = MPI.COMM_WORLD.rank == MPI.COMM_WORLD.size - 1
+X = np.random.default_rng(MPI.COMM_WORLD.rank).normal(size=(30, 4))
+narrow, sparse = X[:, : 3 if last else 4], sp.csr_matrix(X) if last else X
+for rows in (narrow, sparse):
+    for estimator, more in ((KBalance(3), {"comm": MPI.COMM_WORLD}), (BKRR2(3, comm=MPI.COMM_WORLD), {})):
+        try:
+            estimator.fit(rows, X[:, 0], **more)
+        except InputError:
+            print("refused", flush=True)
+"""
+
+
+def test_rows_that_differ_between_ranks(mpiexec, tmp_path):
+    (tmp_path / "mismatch.py").write_text(MISMATCH)
+    done = mpiexec(2, "mismatch.py", cwd=tmp_path, timeout=30)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("refused") == 8
