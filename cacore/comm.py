@@ -45,7 +45,7 @@ class Communicator:
     =============================  ===============================================================
     bcast, scatter                 the root counts what it hands to each other rank
     gather, allgather, allreduce   each rank counts its contribution once (the root of a gather
-                                   counts nothing); the receiver is unknown
+                                   counts its lengths only); the receiver is unknown
     alltoall                       each rank counts what goes to each other rank
     send                           the sender counts it
     =============================  ===============================================================

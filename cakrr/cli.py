@@ -55,7 +55,7 @@ def command(method: Method, comm: Communicator, argv: list[str] | None) -> None:
     limit = start(args, comm)
     warm_up(method, args.dtype, comm)
     with bar(comm.rank == 0 and not args.quiet) as progress:
-        train, test = read(args, comm)
+        train, test = read(args, comm, limit)
         d = train.X.shape[1]
         options = Options(
             partitions=args.partitions,
@@ -89,24 +89,26 @@ def command(method: Method, comm: Communicator, argv: list[str] | None) -> None:
 
 
 def warm_up(method: Method, dtype: str, comm: Communicator) -> None:
-    """Compile, or load what was compiled, before anything is timed; one rank a machine goes first.
+    """Compile, or load what was compiled, before anything is timed.
 
-    numba's cache is on disk, and ranks that all fill it at once do the same work and race for the files.
+    numba's cache is on disk, often a shared one, and ranks that all fill it at once do the same work and
+    race for the files: so rank 0 goes first, then one rank of each other machine, then the rest.
     """
     with comm.phase("compile"):
-        node = comm.node()
-        for turn in (node.rank == 0, node.rank != 0):
-            if turn:
+        first_here = comm.node().rank == 0  # collective: every rank asks
+        turn = 0 if comm.rank == 0 else 1 if first_here else 2
+        for now in range(3):
+            if now == turn:
                 X = np.random.default_rng(0).normal(size=(12, 3)).astype(dtype)
                 row_hashes(X, X[:, 0])
                 train = Dataset(X, X[:, 0].astype(np.float64), len(X), "warm-up")
                 fit(method, train, Options(partitions=2), Communicator()).model.predict(X[:1])
-            node.barrier()
+            comm.barrier()
 
 
-def read(args: argparse.Namespace, comm: Communicator) -> tuple[Dataset, Dataset | None]:
+def read(args: argparse.Namespace, comm: Communicator, limit: int) -> tuple[Dataset, Dataset | None]:
     """Training rows, and test rows if there are any, which must match and must not be training rows."""
-    splits = load(args.data, comm, args.dtype, args.target)
+    splits = load(args.data, comm, args.dtype, args.target, limit=limit)
     train, test = splits["train"], splits.get("test")
     with comm.phase("read"):
         with comm.agreed():
@@ -114,7 +116,7 @@ def read(args: argparse.Namespace, comm: Communicator) -> tuple[Dataset, Dataset
             if args.test is not None and test is not None:
                 raise InputError(f"{args.data}: has test rows of its own; drop --test")
         if args.test is not None:
-            test = load(args.test, comm, args.dtype, args.target, train.X.shape[1])["train"]
+            test = load(args.test, comm, args.dtype, args.target, train.X.shape[1], limit)["train"]
         if test is None:
             return train, None
         with comm.agreed():

@@ -140,6 +140,7 @@ class KRRModel:
 
     def save(self, path: str | Path, comm: Any = None) -> None:
         """Write the model to one HDF5 file; collective."""
+        comm = as_communicator(comm)
         attributes = {
             "method": self.method, "route": self.route, "sigma": self.sigma, "lambda": self.lam,
             "offset": self.offset, "dtype": self.dtype,
@@ -148,12 +149,15 @@ class KRRModel:
         if self.standardizer is not None:
             shared.update(asdict(self.standardizer))
         parts = {part: {"X": model.X, "alpha": model.alpha} for part, model in self.parts.items()}
-        models.save(path, "krr", attributes, shared, parts, self.owners, as_communicator(comm))
+        with comm.guard():
+            models.save(path, "krr", attributes, shared, parts, self.owners, comm)
 
     @classmethod
     def load(cls, path: str | Path, comm: Any = None) -> KRRModel:
         """Read a model on any number of ranks; collective."""
-        attributes, shared, parts, owners = models.load(path, "krr", as_communicator(comm))
+        comm = as_communicator(comm)
+        with comm.guard():
+            attributes, shared, parts, owners = models.load(path, "krr", comm)
         standardizer = Standardizer(shared["mean"], shared["scale"]) if "mean" in shared else None
         return cls(
             attributes["method"], attributes["route"], attributes["sigma"], attributes["lambda"],

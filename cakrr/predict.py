@@ -36,10 +36,10 @@ def command(comm: Communicator, argv: list[str] | None) -> None:
         for path in (args.output, args.report):
             if path is not None and comm.rank == 0:
                 check_writable(path)
-    start(args, comm)
+    limit = start(args, comm)
     model = KRRModel.load(args.model, comm)
     warm_up(METHOD, model.dtype, comm)
-    splits = load(args.data, comm, model.dtype, args.target, n_features=model.centers.shape[1])
+    splits = load(args.data, comm, model.dtype, args.target, model.centers.shape[1], limit)
     rows = splits.get("test", splits["train"])
     with comm.agreed():
         if rows.X.shape[1] != model.centers.shape[1]:

@@ -62,15 +62,18 @@ def lloyd(
     d = rows.X.shape[1]
     centers = rows.take(rows.shuffle.row(np.arange(P)))
     labels = np.full(len(rows), -1, np.int32)
-    n_iter, moving = 0, True
+    n_iter, moving, fewest = 0, True, P + 1
     while moving and n_iter < max_iter:
         n_iter += 1
         sums, counts, changed = rows.step(centers, labels)
         total = rows.comm.allreduce(np.concatenate([sums.ravel(), counts, [changed]]))
         sizes = total[P * d : P * d + P]
         centers = np.where(sizes[:, None] > 0, total[: P * d].reshape(P, d) / np.maximum(sizes, 1)[:, None], centers)
-        reseeded = _reseed(rows, labels, centers, np.flatnonzero(sizes == 0))
-        moving = total[-1] > tol * rows.n or reseeded > 0
+        empty = np.flatnonzero(sizes == 0)
+        reseeded = _reseed(rows, labels, centers, empty)
+        # Reseeding goes on for as long as it leaves fewer parts empty: rows may be too equal for all of them.
+        moving = total[-1] > tol * rows.n or (reseeded > 0 and len(empty) < fewest)
+        fewest = min(fewest, len(empty))
     _, counts, _ = rows.step(centers, labels, sums=False)
     return labels, centers, rows.comm.allreduce(counts), n_iter
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore import memory
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.io import native, text
@@ -51,6 +52,7 @@ def load(
     dtype: str = "float64",
     target: str | None = None,
     n_features: int | None = None,
+    limit: int = 1 << 62,
 ) -> dict[str, Dataset]:
     """Read a file; every rank ends with its block of each split. Collective.
 
@@ -65,6 +67,9 @@ def load(
         Name or number of a CSV file's target column; the last by default.
     n_features : int, optional
         What a model expects: CSV without a target, and LIBSVM rows with fewer features, are understood.
+
+    limit : int
+        Bytes that a rank may use: a block of an HDF5 file that is larger is refused before it is read.
 
     Returns
     -------
@@ -84,6 +89,7 @@ def load(
         with comm.agreed():
             if hdf5:
                 shapes = native.describe(path)
+                _check_fits(path, shapes, real.itemsize, comm.size, limit)
                 for split, shape in shapes.items():
                     tables[split] = native.read_block(path, split, *block_bounds(shape.n, comm.size, comm.rank), real)
             elif comm.rank == 0:
@@ -94,6 +100,11 @@ def load(
         if hdf5:
             return {split: Dataset(t.X, t.y, shapes[split].n, t.where) for split, t in tables.items()}
         return {split: _scattered(tables.get(split), str(path), comm, real) for split in _splits(tables, comm)}
+
+
+def _check_fits(path: Path, shapes: dict[str, native.Shape], itemsize: int, ranks: int, limit: int) -> None:
+    rows = sum(-(-shape.n // ranks) * shape.d for shape in shapes.values() if not shape.sparse)
+    memory.require(rows * itemsize, limit, f"{path}: a rank's block of the rows", "use more ranks or --dtype float32")
 
 
 def _check_numeric(table: Table) -> None:
