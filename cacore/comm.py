@@ -44,8 +44,8 @@ class Communicator:
 
     =============================  ===============================================================
     bcast, scatter                 the root counts what it hands to each other rank
-    gather, allgather, allreduce   each rank counts its contribution once (the root of a gather
-                                   counts its lengths only); the receiver is unknown
+    gather                         each rank counts what it hands to the root
+    allgather, allreduce           each rank counts its contribution once, under no single receiver
     alltoall                       each rank counts what goes to each other rank
     send                           the sender counts it
     =============================  ===============================================================

@@ -89,7 +89,7 @@ def redistribute(
         Rank of each part.
     comm : Communicator
     columns : dict of str to ndarray
-        One entry a row each.
+        One 64-bit number a row each.
     order : str, optional
         Column that orders the rows inside a part. Without it they keep the order of the ranks and
         of the rows on each.
@@ -106,35 +106,52 @@ def redistribute(
     Collective. Each row is sent at most once, and none that is in its place. The parts travel in at
     most 16 groups, and with `consume` the memory beside the rows is that of one group.
     """
-    parts = np.flatnonzero(owners == comm.rank)
-    sizes = comm.allreduce(np.bincount(labels, minlength=len(owners)).astype(np.int64))
-    bounds = np.concatenate([[0], np.cumsum(sizes[parts])]).astype(np.int64)
-    if comm.size == 1:
-        place = np.lexsort((labels,) if order is None else (columns[order], labels))
-        X = _permuted(X, place, consume)
-        return OwnedRows(parts, bounds, X, {name: values[place] for name, values in columns.items()})
-
     group, groups = _groups(owners)
-    place = np.lexsort((owners[labels], group[labels]))
-    X, labels = _permuted(X, place, consume), labels[place]
-    columns = {name: values[place] for name, values in columns.items()}
-    starts = np.searchsorted(group[labels], np.arange(groups + 1))
-    mine = bounds[np.searchsorted(group[parts], np.arange(groups + 1))]
-    out = _Assembly(X, int(bounds[-1]))
-    kept = {name: np.empty(int(bounds[-1]), values.dtype) for name, values in columns.items()}
+    toward = owners[labels]
+    send = np.lexsort((group[labels], toward))
+    packed = np.stack([labels.astype(np.int64), *(values.view(np.int64) for values in columns.values())], axis=1)
+    come, _ = comm.alltoall(packed[send], np.bincount(toward, minlength=comm.size).astype(np.int64))
+    labels_in = come[:, 0].copy()
+    columns_in = {name: come[:, 1 + i].copy().view(columns[name].dtype) for i, name in enumerate(columns)}
+    place = np.lexsort((labels_in,) if order is None else (columns_in[order], labels_in))
+    if comm.size == 1:
+        X = _permuted(X, send[place], consume)
+    else:
+        X = _exchange(X, toward, group[labels], group[labels_in], groups, place, comm, consume)
+    parts = np.flatnonzero(owners == comm.rank)
+    bounds = np.append(np.searchsorted(labels_in[place], parts), len(place)).astype(np.int64)
+    return OwnedRows(parts, bounds, X, {name: values[place] for name, values in columns_in.items()})
+
+
+def _exchange(
+    X: Rows,
+    toward: NDArray[np.int64],
+    leaving: NDArray[np.int64],
+    arriving: NDArray[np.int64],
+    groups: int,
+    place: NDArray[np.intp],
+    comm: Communicator,
+    consume: bool,
+) -> Rows:
+    """Send the rows group by group, the last first; `leaving` and `arriving` are the rows' groups."""
+    send = np.lexsort((toward, leaving))
+    X, toward = _permuted(X, send, consume), toward[send]
+    starts = np.searchsorted(leaving[send], np.arange(groups + 1))
+    seats = np.empty_like(place)
+    seats[place] = np.arange(len(place))
+    out = None if is_sparse(X) else np.empty((len(place), X.shape[1]), X.dtype)
+    pieces: list[Rows] = []
     for g in reversed(range(groups)):
         rows = slice(starts[g], starts[g + 1])
-        counts = np.bincount(owners[labels[rows]], minlength=comm.size).astype(np.int64)
-        come = comm.alltoall(labels[rows], counts)[0]
-        block = {name: comm.alltoall(values[rows], counts)[0] for name, values in columns.items()}
-        block_X = exchange_rows(X[rows], counts, comm)
-        if consume and isinstance(X, np.ndarray):
-            X.resize((rows.start, X.shape[1]), refcheck=False)  # the pages of these rows go back
-        place = np.lexsort((come,) if order is None else (block[order], come))
-        out.put(block_X, place, slice(mine[g], mine[g + 1]))
-        for name, values in block.items():
-            kept[name][mine[g] : mine[g + 1]] = values[place]
-    return OwnedRows(parts, bounds, out.rows(), kept)
+        block = exchange_rows(X[rows], np.bincount(toward[rows], minlength=comm.size).astype(np.int64), comm)
+        mine = seats[arriving == g]  # a group's rows end up beside each other
+        if out is None:
+            pieces.insert(0, block[np.argsort(mine)])
+        else:
+            out[mine] = block
+            if consume:
+                X.resize((rows.start, X.shape[1]), refcheck=False)  # the pages of the rows that left go back
+    return concatenate(pieces) if out is None else out
 
 
 def _groups(owners: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
@@ -153,25 +170,6 @@ def _permuted(X: Rows, place: NDArray[np.intp], consume: bool) -> Rows:
         return X[place]
     _permute(X, place, np.zeros(len(place), np.bool_), np.empty(X.shape[1], X.dtype))
     return X
-
-
-class _Assembly:
-    """Rows that arrive group by group, the last group first."""
-
-    def __init__(self, like: Rows, n: int) -> None:
-        self._dense = None if is_sparse(like) else np.empty((n, like.shape[1]), like.dtype)
-        self._pieces: list[Rows] = []
-
-    def put(self, rows: Rows, place: NDArray[np.intp], where: slice) -> None:
-        """Add ``rows[place]`` at `where`."""
-        if self._dense is None:
-            self._pieces.insert(0, rows[place])
-        else:
-            np.take(rows, place, axis=0, out=self._dense[where], mode="clip")
-
-    def rows(self) -> Rows:
-        """All of them."""
-        return concatenate(self._pieces) if self._dense is None else self._dense
 
 
 @numba.njit(cache=True, nogil=True)
