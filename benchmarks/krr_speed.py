@@ -1,6 +1,6 @@
 """What BKRR2's path costs against the parts it is made of: LAPACK, scikit-learn's KMeans, a matrix product, h5py.
 
-python -m benchmarks.krr_speed [--rows N] [--quick]
+python -m benchmarks.krr_speed [--rounds N] [--quick]
 """
 
 from __future__ import annotations

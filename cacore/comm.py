@@ -18,6 +18,7 @@ from cacore.errors import InputError
 PHASES = ("read", "partition", "train", "predict")
 
 _LAUNCHER_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID", "PALS_RANKID")
+_SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 _DTYPES = tuple(np.dtype(code) for code in "bBhHiIqQfd?")
 _HEADER = 8  # dtype, number of dimensions, up to six dimensions
 
@@ -60,7 +61,8 @@ class Communicator:
         self.rank: int = comm.Get_rank() if self._mpi is not None else 0
         self.size: int = comm.Get_size() if self._mpi is not None else 1
         self._chunk = int(chunk_bytes)
-        self._phase = "read"
+        self._node: Communicator | None = None
+        self._phase = "other"
         self._entered = time.perf_counter()
         self.seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
         # The last column counts what has no single receiver.
@@ -81,6 +83,11 @@ class Communicator:
         finally:
             self._switch(outer)
             self._phase = outer
+
+    def wait(self) -> None:
+        """Wait for the slowest rank, on a clock of its own: phase "wait"."""
+        with self.phase("wait"):
+            self.barrier()
 
     def _switch(self, name: str) -> str:
         now = time.perf_counter()
@@ -110,7 +117,11 @@ class Communicator:
         clock = np.array([self.seconds[p] for p in names])
         with self.uncounted():
             mine, clock = self.allreduce(mine), self.allreduce(clock, "max")
-        traffic = {p: {"bytes": int(b), "messages": int(m)} for p, (b, m) in zip(names, mine, strict=True)}
+        traffic = {
+            p: {"bytes": int(b), "messages": int(m)}
+            for p, (b, m) in zip(names, mine, strict=True)
+            if p in PHASES or m  # the others are told where there is something to tell
+        }
         return traffic, dict(zip(names, clock.tolist(), strict=True))
 
     @contextmanager
@@ -268,11 +279,14 @@ class Communicator:
 
     def node(self) -> Communicator:
         """The ranks that share this machine."""
-        if self._mpi is None:
-            return Communicator()
-        from mpi4py import MPI
+        if self._node is None:
+            split = None
+            if self._mpi is not None:
+                from mpi4py import MPI
 
-        return Communicator(self._mpi.Split_type(MPI.COMM_TYPE_SHARED), self._chunk)
+                split = self._mpi.Split_type(MPI.COMM_TYPE_SHARED)
+            self._node = Communicator(split, self._chunk)
+        return self._node
 
     def _pieces(self, array: NDArray[Any]) -> Iterator[NDArray[Any]]:
         flat = array.reshape(-1)
@@ -315,6 +329,16 @@ class Communicator:
         agreed.agreed = True
         raise agreed
 
+    def require_equal(self, facts: dict[str, int]) -> None:
+        """Raise on all ranks an :class:`InputError` that names the first of `facts` in which they differ."""
+        mine = np.array(list(facts.values()), np.int64)
+        least, most = np.split(self.allreduce(np.concatenate([mine, -mine]), "min"), 2)
+        for name, low, high in zip(facts, least, -most, strict=True):
+            if low != high:
+                error = InputError(f"{name}: not the same on all ranks ({low} to {high}); give all the same")
+                error.agreed = True
+                raise error
+
     @contextmanager
     def guard(self) -> Iterator[None]:
         """Around everything collective: a failure of this rank alone ends the whole job with its message."""
@@ -354,4 +378,12 @@ def world() -> Communicator:
                 f"started by mpiexec, but mpi4py cannot load an MPI ({error}): pip install 'cakernels[mpi]'"
             ) from error
         return Communicator()
+    ranks = MPI.COMM_WORLD.Get_size()
+    started = max(int(os.environ.get(name, "1")) for name in _SIZE_VARIABLES)
+    if ranks == 1 < started:
+        library = MPI.Get_library_version().split()[0].strip("\0,:")
+        raise InputError(
+            f"started as {started} ranks, but by another MPI than the one that mpi4py loaded ({library}), so each "
+            "would run alone: use that library's own mpiexec, or install mpi4py for yours"
+        )
     return Communicator(MPI.COMM_WORLD)

@@ -115,7 +115,8 @@ class Kernel:
 
         Notes
         -----
-        2 len(A) len(B) d flops and one pass; no memory beside `out`. Runs in the calling thread:
+        2 len(A) len(B) d flops and one pass; no memory beside `out`, but a
+        dense copy of the CSR side of a mixed pair. Runs in the calling thread:
         cut large work with :func:`cacore.threads.for_blocks`.
         """
         if out is None:

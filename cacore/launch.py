@@ -91,8 +91,10 @@ def start(args: argparse.Namespace, comm: Communicator) -> int:
     with comm.agreed():
         if args.threads is not None and args.threads < 1:
             raise InputError(f"--threads {args.threads}: at least 1 is needed")
-        if getattr(args, "seed", 0) < 0:
-            raise InputError(f"--seed {args.seed}: a seed cannot be negative")
+        if not 0 <= getattr(args, "seed", 0) < 1 << 32:
+            raise InputError(f"--seed {args.seed}: it must be from 0 to {(1 << 32) - 1}")
+        if args.memory_limit is not None and not 0 < args.memory_limit < float("inf"):
+            raise InputError(f"--memory-limit {args.memory_limit:g}: it must be a positive number of GiB")
         if getattr(args, "partitions", None) is not None and args.partitions < 1:
             raise InputError(f"--partitions {args.partitions}: at least 1 is needed")
     threads.set_threads(threads.share(comm, args.threads))

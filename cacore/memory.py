@@ -23,13 +23,26 @@ def available() -> int:
     if meminfo.exists():
         lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
         free = int(lines["MemAvailable"].split()[0]) * 1024
-    for limit, usage in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ):
-        if Path(limit).exists() and (text := Path(limit).read_text().strip()) != "max":
-            free = min(free, max(0, int(text) - int(Path(usage).read_text())))
-    return free
+    return min([free, *_group_room()])
+
+
+def _group_room() -> list[int]:
+    """What the control groups of this process (cgroup 1 and 2) have left; file cache does not count as used."""
+    groups = Path("/proc/self/cgroup")
+    room: list[int] = []
+    for line in groups.read_text().splitlines() if groups.exists() else []:
+        _, controllers, path = line.split(":", 2)
+        if controllers not in ("", "memory"):
+            continue
+        root = Path("/sys/fs/cgroup", controllers)
+        names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if controllers else ("memory.max", "memory.current")
+        for folder in [Path(path.strip()), *Path(path.strip()).parents]:
+            limit, used = (root / folder.relative_to("/") / name for name in names)
+            if limit.exists() and used.exists() and limit.read_text().strip().isdigit():
+                stat = dict(text.split() for text in limit.with_name("memory.stat").read_text().splitlines())
+                cache = int(stat.get("inactive_file", "0"))
+                room.append(max(0, int(limit.read_text()) - int(used.read_text()) + cache))
+    return room
 
 
 def limit_per_rank(comm: Communicator, requested_gib: float | None = None) -> int:

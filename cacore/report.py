@@ -20,12 +20,15 @@ from cacore.files import replacing
 SCHEMA = "cakernels-report/1"
 
 
-def regression_metrics(y: NDArray[Any], predicted: NDArray[Any], comm: Communicator) -> dict[str, float | None]:
+def regression_metrics(
+    y: NDArray[Any], predicted: NDArray[Any], comm: Communicator, weights: NDArray[Any] | None = None
+) -> dict[str, float | None]:
     """Mean squared error, its root, and R^2, in the target's own units; one Allreduce of four numbers."""
     y = np.asarray(y, np.float64)
     shift = comm.bcast(y[:1] if comm.rank == 0 and len(y) else np.zeros(1))[0]  # R^2 far from 0 loses digits otherwise
     error, about = predicted - y, y - shift
-    n, sse, total, square = comm.allreduce(np.array([len(y), error @ error, about.sum(), about @ about]))
+    w = np.ones(len(y)) if weights is None else weights
+    n, sse, total, square = comm.allreduce(np.array([w.sum(), w @ error**2, w @ about, w @ about**2]))
     spread = square - total * total / n
     mse = sse / n
     return {"mse": mse, "rmse": math.sqrt(mse), "r2": 1.0 - sse / spread if spread > 0 else None}

@@ -10,7 +10,6 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.errors import InputError
 from cacore.shuffle import mix64
 from cacore.threads import blocks, for_blocks
 
@@ -34,13 +33,8 @@ def nbytes(X: Rows) -> int:
 
 def check_alike(X: Rows, comm: Communicator) -> None:
     """Refuse, on all ranks, rows that differ between ranks in their features, kind or type."""
-    mine = np.array([X.shape[1], is_sparse(X), X.dtype.itemsize], np.int64)
-    least, most = np.split(comm.allreduce(np.concatenate([mine, -mine]), "min") * [1, 1, 1, -1, -1, -1], 2)
-    for low, high, what in zip(least, most, ("features", "dense (0) or CSR (1)", "bytes a number"), strict=True):
-        if low != high:
-            error = InputError(f"the ranks' rows differ: {what} from {low} to {high}; give all ranks the same kind")
-            error.agreed = True
-            raise error
+    facts = {"features": X.shape[1], "dense (0) or CSR (1)": is_sparse(X), "bytes a number": X.dtype.itemsize}
+    comm.require_equal({f"the rows' {name}": int(value) for name, value in facts.items()})
 
 
 def concatenate(pieces: list[Rows]) -> Rows:

@@ -64,9 +64,11 @@ class Standardizer:
 
     def apply(self, X: Rows, in_place: bool = False) -> Rows:
         """Standardised rows, in the dtype of `X`; `in_place` is for rows that are the caller's to give."""
-        if sp.issparse(X):
+        if sp.issparse(X) and not self.mean.any():
             scaled = X.multiply(1.0 / self.scale).tocsr()
             return scaled.astype(X.dtype, copy=False)
+        if sp.issparse(X):
+            X, in_place = X.toarray(), True  # the training rows were dense: a shift fills these too
         out = X if in_place else np.empty_like(X)
         mean, scale = self.mean.astype(X.dtype), self.scale.astype(X.dtype)
         for lo, hi in blocks(len(X), 4096):

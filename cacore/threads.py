@@ -51,9 +51,21 @@ def set_threads(count: int) -> None:
     _controller().limit(limits=count)
 
 
+def share_once(comm: Communicator) -> None:
+    """Where several ranks run and no command line has set the threads: this rank's share of its cores."""
+    if comm.size > 1 and _limit is None:
+        set_threads(share(comm))
+
+
 def current() -> int:
-    """Threads that :func:`for_blocks` and the BLAS use."""
-    return _limit if _limit is not None else len(cores())
+    """Threads that :func:`for_blocks` and the BLAS use: the limit set, or what the BLAS was given."""
+    return _limit if _limit is not None else _given()
+
+
+@lru_cache(maxsize=1)
+def _given() -> int:
+    blas = [lib["num_threads"] for lib in _controller().info() if lib["user_api"] == "blas"]
+    return max(1, min([len(cores()), *([max(blas)] if blas else [])]))
 
 
 @lru_cache(maxsize=1)
@@ -66,6 +78,15 @@ def _controller() -> ThreadpoolController:
 @lru_cache(maxsize=4)
 def _pool(workers: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(workers, thread_name_prefix="cakernels")
+
+
+def _after_fork() -> None:
+    """A child has the pool, but not its threads."""
+    _pool.cache_clear()
+    _here.__dict__.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def one_blas_thread() -> Any:

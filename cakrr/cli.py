@@ -69,8 +69,9 @@ def command(method: Method, comm: Communicator, argv: list[str] | None) -> None:
             memory_limit=limit,
             progress=progress,
         )
-        n_train = train.n
+        n_train, base = train.n, train.base
         result = fit(method, train, options, comm, test)
+        result.model.source = {"target": args.target, "base": base}
         metrics: dict[str, Any] = {}
         if test is not None:
             predicted = result.model.predict(test.X, comm)
@@ -109,6 +110,9 @@ def warm_up(method: Method, dtype: str, comm: Communicator) -> None:
 def read(args: argparse.Namespace, comm: Communicator, limit: int) -> tuple[Dataset, Dataset | None]:
     """Training rows, and test rows if there are any, which must match and must not be training rows."""
     splits = load(args.data, comm, args.dtype, args.target, limit=limit)
+    with comm.agreed():
+        if "train" not in splits:
+            raise InputError(f"{args.data}: test rows alone; there is nothing to learn from")
     train, test = splits["train"], splits.get("test")
     with comm.phase("read"):
         with comm.agreed():
@@ -116,7 +120,9 @@ def read(args: argparse.Namespace, comm: Communicator, limit: int) -> tuple[Data
             if args.test is not None and test is not None:
                 raise InputError(f"{args.data}: has test rows of its own; drop --test")
         if args.test is not None:
-            test = load(args.test, comm, args.dtype, args.target, train.X.shape[1], limit)["train"]
+            others = load(args.test, comm, args.dtype, args.target, train.X.shape[1], limit=limit)
+            test = others.get("test", others.get("train"))
+        comm.wait()
         if test is None:
             return train, None
         with comm.agreed():
@@ -162,7 +168,7 @@ def _report(
 
 
 def _notes(args: argparse.Namespace, result: Fit, test: Dataset | None) -> list[str]:
-    notes = []
+    notes = list(result.notes)
     if test is None:
         notes.append("no test rows: give --test, or convert the data with --split")
     if args.select == "test" and result.grid:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,7 +11,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
-from cacore import grid, memory
+from cacore import grid, memory, report, threads
 from cacore.comm import Communicator, as_communicator
 from cacore.errors import InputError
 from cacore.io import Dataset
@@ -96,6 +97,7 @@ class _PartitionedKRR(RegressorMixin, BaseEstimator):
         """
         comm = as_communicator(self.comm)
         with comm.guard():
+            threads.share_once(comm)
             with comm.agreed():
                 train, weights = self._checked(X, y, sample_weight, comm)
                 sigma = None if self.sigma is None else grid.checked(self.sigma, "sigma")
@@ -115,6 +117,8 @@ class _PartitionedKRR(RegressorMixin, BaseEstimator):
                 memory_limit=memory.limit_per_rank(comm),
             )
             result = fit(self._method, train, options, comm, weights=weights)
+        for note in result.notes:
+            warnings.warn(note, stacklevel=2)
         self.model_: KRRModel = result.model
         self.grid_ = result.grid
         self.sigma_, self.lam_ = result.model.sigma, result.model.lam
@@ -131,6 +135,18 @@ class _PartitionedKRR(RegressorMixin, BaseEstimator):
                     self, X, reset=False, accept_sparse="csr", dtype=self.dtype, ensure_min_samples=int(comm.size == 1)
                 )
             return self.model_.predict(X, comm)
+
+    def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """R^2; with `comm`, over all ranks' rows, the same number on each: a collective call."""
+        comm = as_communicator(self.comm)
+        if comm.size == 1:
+            return float(super().score(X, y, sample_weight))
+        predicted = self.predict(X)
+        with comm.guard():
+            with comm.agreed():
+                weights = None if sample_weight is None else _checked_weights(sample_weight, len(predicted))
+            r2 = report.regression_metrics(np.asarray(y), predicted, comm, weights)["r2"]
+        return float("nan") if r2 is None else r2
 
     def _checked(
         self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, comm: Communicator

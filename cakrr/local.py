@@ -75,8 +75,8 @@ def solve(
 
     Notes
     -----
-    m^2 d + m^3/3 flops a lambda; the kernel is formed anew each time, which costs an eighth of the
-    factorisation and no second matrix. No memory but the workspace.
+    m^2 d + m^3/3 flops a lambda; the kernel is formed anew each time, which costs an eighth to a
+    quarter of the factorisation and no second matrix. No memory but the workspace.
     """
     m = len(points)
     dtype = points.X.dtype

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils.validation import check_array
 
 from cacore import models, threads
 from cacore.comm import Communicator, as_communicator
@@ -56,6 +57,10 @@ class KRRModel:
     parts : dict of int to PartModel
         This rank's.
     standardizer : Standardizer or None
+    source : dict
+        How the training file was read: its target column, the number of its first feature.
+    comm : Communicator or None
+        The ranks that hold the parts; not part of a copy or a pickle.
     """
 
     method: str
@@ -69,6 +74,11 @@ class KRRModel:
     standardizer: Standardizer | None
     dtype: str
     parts: dict[int, PartModel] = field(default_factory=dict)
+    source: dict[str, Any] = field(default_factory=dict)
+    comm: Any = field(default=None, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "comm": None}
 
     @property
     def kernel(self) -> Kernel:
@@ -80,10 +90,10 @@ class KRRModel:
 
         Parameters
         ----------
-        X : ndarray or CSR, shape (n_local, d), in the model's dtype
+        X : array-like or CSR, shape (n_local, d)
             Not changed.
         comm : mpi4py communicator, Communicator or None
-            As many ranks as hold the model's parts.
+            As many ranks as hold the model's parts; by default those that trained or loaded it.
 
         Returns
         -------
@@ -94,18 +104,29 @@ class KRRModel:
         ``nearest``: each row travels to one rank, its prediction back. ``all``: every row visits
         every rank, and one reduction of n_test numbers adds up.
         """
-        comm = as_communicator(comm)
+        comm = self._ranks(comm)
         with comm.guard(), comm.phase("predict"):
-            check_alike(X, comm)
             with comm.agreed():
-                self._check(X, comm)
+                X = self._checked(X, comm)
+            check_alike(X, comm)
             Z = X if self.standardizer is None else self.standardizer.apply(X)
             answer = self._nearest(Z, comm) if self.route == "nearest" else self._mean(Z, comm)
         return answer + self.offset
 
-    def _check(self, X: Rows, comm: Communicator) -> None:
+    def _ranks(self, comm: Any) -> Communicator:
+        return as_communicator(self.comm if comm is None else comm)
+
+    def _checked(self, X: Any, comm: Communicator) -> Rows:
+        try:
+            X = check_array(X, accept_sparse="csr", dtype=self.dtype, order="C", ensure_min_samples=0)
+        except ValueError as error:
+            raise InputError(str(error)) from error
         if X.shape[1] != self.centers.shape[1]:
             raise InputError(f"{X.shape[1]} features in the rows to predict, {self.centers.shape[1]} in the model")
+        self._check_ranks(comm)
+        return X
+
+    def _check_ranks(self, comm: Communicator) -> None:
         if comm.size <= int(self.owners.max()) or len(self.parts) != np.count_nonzero(self.owners == comm.rank):
             raise InputError("the model lies on other ranks than these: save it, and load it on the ranks that use it")
 
@@ -139,17 +160,19 @@ class KRRModel:
         return answer
 
     def save(self, path: str | Path, comm: Any = None) -> None:
-        """Write the model to one HDF5 file; collective."""
-        comm = as_communicator(comm)
+        """Write the model to one HDF5 file; collective, by default on the ranks that trained or loaded it."""
+        comm = self._ranks(comm)
         attributes = {
             "method": self.method, "route": self.route, "sigma": self.sigma, "lambda": self.lam,
-            "offset": self.offset, "dtype": self.dtype,
+            "offset": self.offset, "dtype": self.dtype, "source": self.source,
         }  # fmt: skip
         shared = {"centers": self.centers, "sizes": self.sizes}
         if self.standardizer is not None:
             shared.update(asdict(self.standardizer))
         parts = {part: {"X": model.X, "alpha": model.alpha} for part, model in self.parts.items()}
         with comm.guard():
+            with comm.agreed():
+                self._check_ranks(comm)
             models.save(path, "krr", attributes, shared, parts, self.owners, comm)
 
     @classmethod
@@ -158,9 +181,14 @@ class KRRModel:
         comm = as_communicator(comm)
         with comm.guard():
             attributes, shared, parts, owners = models.load(path, "krr", comm)
-        standardizer = Standardizer(shared["mean"], shared["scale"]) if "mean" in shared else None
-        return cls(
-            attributes["method"], attributes["route"], attributes["sigma"], attributes["lambda"],
-            attributes["offset"], shared["centers"], shared["sizes"], owners, standardizer, attributes["dtype"],
-            {part: PartModel(fields["X"], np.asarray(fields["alpha"])) for part, fields in parts.items()},
-        )  # fmt: skip
+        try:
+            return cls(
+                attributes["method"], attributes["route"], attributes["sigma"], attributes["lambda"],
+                attributes["offset"], shared["centers"], shared["sizes"], owners,
+                Standardizer(shared["mean"], shared["scale"]) if "mean" in shared else None, attributes["dtype"],
+                {part: PartModel(fields["X"], np.asarray(fields["alpha"])) for part, fields in parts.items()},
+                attributes["source"], comm,
+            )  # fmt: skip
+        except KeyError as error:
+            failure = InputError(f"{path}: a damaged model file, without {error}")
+            raise failure from error

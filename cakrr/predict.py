@@ -39,9 +39,15 @@ def command(comm: Communicator, argv: list[str] | None) -> None:
     limit = start(args, comm)
     model = KRRModel.load(args.model, comm)
     warm_up(METHOD, model.dtype, comm)
-    splits = load(args.data, comm, model.dtype, args.target, model.centers.shape[1], limit)
-    rows = splits.get("test", splits["train"])
+    d, source = model.centers.shape[1], model.source
+    splits = load(args.data, comm, model.dtype, args.target, d, source.get("target"), limit)
+    rows = splits["test"] if "test" in splits else splits["train"]
     with comm.agreed():
+        if None not in (rows.base, source.get("base")) and rows.base != source["base"]:
+            raise InputError(
+                f"{rows.where}: the features start at {rows.base}, and at {source['base']} in the training rows: "
+                "convert both files together, with cacore.io convert --test"
+            )
         if rows.X.shape[1] != model.centers.shape[1]:
             raise InputError(
                 f"{rows.where}: {rows.X.shape[1]} features, the model {args.model} has {model.centers.shape[1]}"

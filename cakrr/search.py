@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -26,17 +25,18 @@ class Judges:
 
     Attributes
     ----------
-    rows : dict of int to (X, y)
+    rows : dict of int to (X, y, weights)
         Nearest route: for each part of this rank, the rows routed to it. Route "all": under -1, all rows.
     """
 
-    rows: dict[int, tuple[Rows, NDArray[Any]]]
+    rows: dict[int, tuple[Rows, NDArray[Any], NDArray[Any]]]
 
     @classmethod
     def route(
         cls,
         X: Rows,
         y: NDArray[Any],
+        weights: NDArray[Any],
         centers: NDArray[np.float64],
         owners: NDArray[np.int64],
         route: str,
@@ -44,9 +44,10 @@ class Judges:
     ) -> Judges:
         """Bring each row to the models that will predict it; collective."""
         if route == "all":
-            return cls({-1: (gather_rows(X, comm), comm.allgather(y))})
-        owned = redistribute(X, nearest(X, centers), owners, comm, {"y": y})
-        return cls({part: (owned.X[rows], owned.columns["y"][rows]) for part, rows in owned})
+            return cls({-1: (gather_rows(X, comm), comm.allgather(y), comm.allgather(weights))})
+        owned = redistribute(X, nearest(X, centers), owners, comm, {"y": y, "weight": weights})
+        columns = owned.columns
+        return cls({part: (owned.X[rows], columns["y"][rows], columns["weight"][rows]) for part, rows in owned})
 
 
 def held_out(m: int, fraction: float) -> int:
@@ -54,14 +55,15 @@ def held_out(m: int, fraction: float) -> int:
     return min(m - 1, max(1, round(fraction * m)))
 
 
-def hold_out(parts: OwnedRows, fraction: float) -> tuple[Rows, NDArray[Any]]:
-    """The first rows of each part, which lie in shuffled order, as validation rows."""
-    X, y = [], []
-    for _, rows in parts:
-        kept = slice(rows.start, rows.start + held_out(rows.stop - rows.start, fraction))
-        X.append(parts.X[kept])
-        y.append(parts.columns["y"][kept])
-    return (concatenate(X), np.concatenate(y)) if X else (parts.X[:0], parts.columns["y"][:0])
+def hold_out(parts: OwnedRows, fraction: float) -> tuple[Rows, NDArray[Any], NDArray[Any]]:
+    """The first rows of each part, which lie in shuffled order, as validation rows, with their weights."""
+    y = parts.columns["y"]
+    weights = parts.columns.get("weight", np.ones(len(y)))
+    kept = [slice(rows.start, rows.start + held_out(rows.stop - rows.start, fraction)) for _, rows in parts]
+    if not kept:
+        return parts.X[:0], y[:0], weights[:0]
+    X = concatenate([parts.X[rows] for rows in kept])
+    return X, np.concatenate([y[rows] for rows in kept]), np.concatenate([weights[rows] for rows in kept])
 
 
 def grid_errors(
@@ -75,7 +77,7 @@ def grid_errors(
     limit: int,
     comm: Communicator,
     advance: Callable[[], None],
-) -> NDArray[np.float64]:
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Mean squared error of every pair on the judging rows.
 
     Parameters
@@ -97,8 +99,10 @@ def grid_errors(
 
     Returns
     -------
-    ndarray, shape (len(sigmas), len(lams))
+    errors : ndarray, shape (len(sigmas), len(lams))
         NaN for a pair whose matrix is not positive definite in some part.
+    failed : ndarray of int64, of the same shape
+        A part in which it is not, or -1.
 
     Notes
     -----
@@ -111,48 +115,51 @@ def grid_errors(
         with comm.agreed():
             what = f"the grid's predictions ({shape[0]} x {shape[1]} pairs, {shape[2]:,} rows)"
             memory.require(8 * int(np.prod(shape)), limit, what, "use a smaller grid or --validation-fraction")
-    total = np.zeros(shape)
+    total, failed = np.zeros(shape), np.full(shape[:2], -1, np.int64)
 
     def judge(part: int, rows: slice, s: int) -> NDArray[np.float64]:
         """Squared errors, or the predictions themselves, of one part's models for every lambda."""
         held = held_out(rows.stop - rows.start, fraction) if fraction else 0
         learn = slice(rows.start + held, rows.stop)
         weights = parts.columns["weight"][learn] if "weight" in parts.columns else None
-        judge_X, judge_y = judges.rows[-1 if averaged else part]
+        judge_X, judge_y, judge_w = judges.rows[-1 if averaged else part]
         kernel = Kernel.gaussian(sigmas[s])
         points = kernel.points(parts.X[learn])
         alphas, solved = solve(points, parts.columns["y"][learn], kernel, lams, workspace, weights)
-        report_failures(part, sigmas[s], lams, solved)
+        failed[s] = np.where(solved, failed[s], np.maximum(failed[s], part))
         predicted = kernel.apply(kernel.points(judge_X, like=points), points, np.ascontiguousarray(alphas.T))
         advance()
         if averaged:
             return predicted.T
         gap = predicted.astype(np.float64) - judge_y[:, None]
         # No judge may have come this way, and the pair has failed all the same.
-        return np.where(solved, np.einsum("ij,ij->j", gap, gap), np.nan)[:, None]
+        return np.where(solved, judge_w @ (gap * gap), np.nan)[:, None]
 
     with comm.phase("train"):
         tasks = [(part, rows, s) for part, rows in parts for s in range(len(sigmas))]
         results = threads.in_order(judge, tasks, parallel=workspace.one_a_thread)
         for (_, _, s), result in zip(tasks, results, strict=True):
             total[s] += result
+    comm.wait()
     with comm.phase("predict"):
         if averaged:
-            gap = comm.allreduce(total) / n_parts - judges.rows[-1][1]
-            return np.asarray(np.mean(gap**2, axis=2))
-        count = sum(len(y) for _, y in judges.rows.values())
-        summed = comm.allreduce(np.append(total.ravel(), count))
-        return summed[:-1].reshape(shape[:2]) / summed[-1]
+            _, y, weights = judges.rows[-1]
+            gap = comm.allreduce(total) / n_parts - y
+            errors = (gap * gap) @ weights / weights.sum()
+        else:
+            weight = sum(float(w.sum()) for _, _, w in judges.rows.values())
+            summed = comm.allreduce(np.append(total.ravel(), weight))
+            errors = summed[:-1].reshape(shape[:2]) / summed[-1]
+        if np.isnan(errors).any():  # on all ranks or on none
+            failed = comm.allreduce(failed, "max")
+    return errors, failed
 
 
-def report_failures(part: int, sigma: float, lams: tuple[float, ...], solved: list[bool]) -> None:
-    """One line on stderr for each pair that could not be solved in a part."""
-    for lam, good in zip(lams, solved, strict=True):
-        if not good:
-            print(
-                f"part {part}: sigma {sigma:g}, lambda {lam:g}: the matrix is not positive definite; pair left out",
-                file=sys.stderr, flush=True,
-            )  # fmt: skip
+def left_out(failed: NDArray[np.int64], sigmas: tuple[float, ...], lams: tuple[float, ...]) -> str:
+    """A sentence about the pairs that could not be solved; empty if all could."""
+    pairs = [f"sigma {sigmas[s]:g} lambda {lams[ell]:g} (part {failed[s, ell]})" for s, ell in np.argwhere(failed >= 0)]
+    more = f" and {len(pairs) - 3} more" if len(pairs) > 3 else ""
+    return f"left out, K + lambda m I is not positive definite: {', '.join(pairs[:3])}{more}" if pairs else ""
 
 
 def best_pair(errors: NDArray[np.float64], sigmas: tuple[float, ...], lams: tuple[float, ...]) -> tuple[float, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from numbers import Integral
@@ -17,12 +18,12 @@ from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.io import Dataset
 from cacore.progress import silent
-from cacore.rows import Rows, check_alike
+from cacore.rows import Rows, check_alike, nbytes
 from cacore.shuffle import Shuffle
 from cacore.standardize import Standardizer
 from cakrr.local import Workspace, solve
 from cakrr.model import ROUTES, KRRModel, PartModel
-from cakrr.search import Judges, best_pair, grid_errors, hold_out
+from cakrr.search import Judges, best_pair, grid_errors, hold_out, left_out
 from partition import Partitioner
 from partition.redistribute import OwnedRows, assign_owners, redistribute
 
@@ -113,6 +114,7 @@ class Fit:
     model: KRRModel
     grid: list[dict[str, float | None]] = field(default_factory=list)
     seconds: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    notes: list[str] = field(default_factory=list)
 
 
 def fit(
@@ -160,6 +162,12 @@ def fit(
             raise InputError("select test: there are no test rows; give --test, or use --select validation")
     with comm.phase("read"):
         check_alike(train.X, comm)
+        told = [method.name, *(value for name, value in vars(options).items() if name != "progress")]
+        facts = {
+            "the parameters (their fingerprint)": zlib.crc32(repr(told).encode()),
+            "sample_weight given (1) or not (0)": int(weights is not None),
+        }
+        comm.require_equal(facts)
         X, standardizer = _standardized(train, options, comm, weights)
         offset = _mean(y, weights, comm)
     columns = {"y": y - offset} if weights is None else {"y": y - offset, "weight": weights}
@@ -169,13 +177,14 @@ def fit(
     workspace = Workspace(division.largest, division.parts.X.dtype)
     route = options.route or method.route
     judged = None if test is None else (test.X, test.y, standardizer, offset)
-    sigma, lam, table = _choose(division, route, options, workspace, comm, judged)
+    sigma, lam, table, notes = _choose(division, route, options, workspace, comm, judged)
     model = KRRModel(
         method.name, route, sigma, lam, offset, division.centers, division.sizes, division.owners, standardizer,
         str(workspace.dtype),
     )  # fmt: skip
     with comm.phase("train"):
         seconds, failed = _train_parts(model, division.parts, workspace, options)
+    comm.wait()
     with comm.phase("predict"), comm.agreed():
         if failed is not None:
             remedy = "a larger --lambda" + (" or --dtype float64" if model.dtype == "float32" else "")
@@ -185,7 +194,8 @@ def fit(
             )
     with comm.uncounted():
         seconds = comm.allreduce(seconds)
-    return Fit(model, table, seconds)
+    model.comm = comm
+    return Fit(model, table, seconds, notes)
 
 
 @dataclass
@@ -208,12 +218,14 @@ def _divide(
 ) -> _Division:
     """Partition the rows and send them to the owners of their parts: lines 1 to 7 of Algorithm 10."""
     first, n = comm.offset(X.shape[0])
-    P = options.partitions or default_parts(n, X.dtype.itemsize, options.memory_limit, comm)
+    # All ranks come to the same number: the limit is theirs together.
+    with comm.agreed():
+        P = options.partitions or default_parts(n, X.dtype.itemsize, options.memory_limit, comm.size)
     partitioner = method.partitioner(P, random_state=options.seed).fit(X, comm=comm)
     sizes = partitioner.sizes_
     owners = assign_owners(sizes, comm.size)
     with comm.agreed():
-        _check_memory(sizes, X.dtype.itemsize, options.memory_limit)
+        _check_memory(sizes, X.dtype.itemsize, nbytes(X), options.memory_limit)
     # The rows of a part lie in shuffled order, so that its first ones are a random sample.
     columns = {**columns, "order": Shuffle(n, options.seed).position(np.arange(first, first + X.shape[0]))}
     parts = redistribute(X, partitioner.labels_, owners, comm, columns, order="order", consume=True)
@@ -227,11 +239,11 @@ def _choose(
     workspace: Workspace,
     comm: Communicator,
     test: tuple[Rows, Any, Standardizer | None, float] | None,
-) -> tuple[float, float, list[dict[str, float | None]]]:
+) -> tuple[float, float, list[dict[str, float | None]], list[str]]:
     """Sigma, lambda and the grid's errors: the loop of Algorithm 10 around lines 9 to 22."""
     sigmas = options.sigma or (math.sqrt(division.centers.shape[1]),)
     if len(sigmas) * len(options.lam) == 1:
-        return sigmas[0], options.lam[0], []
+        return sigmas[0], options.lam[0], [], []
     fraction = options.validation_fraction if options.select == "validation" else 0.0
     parts = division.parts
     with comm.phase("partition" if fraction else "predict"):
@@ -239,14 +251,15 @@ def _choose(
             if fraction and division.sizes.max() < 2:
                 raise InputError("parts of one row leave no rows to validate on; ask for fewer parts")
         if fraction:
-            X, y = hold_out(parts, fraction)
+            X, y, weights = hold_out(parts, fraction)
         else:
             assert test is not None
             X, y, standardizer, offset = test
             X, y = X if standardizer is None else standardizer.apply(X), y - offset
-        judges = Judges.route(X, y, division.centers, division.owners, route, comm)
+            weights = np.ones(len(y))
+        judges = Judges.route(X, y, weights, division.centers, division.owners, route, comm)
     advance = options.progress("choosing sigma and lambda", len(sigmas) * len(parts.parts))
-    errors = grid_errors(
+    errors, failed = grid_errors(
         parts,
         judges,
         len(division.sizes),
@@ -260,7 +273,8 @@ def _choose(
     )
     with comm.phase("predict"), comm.agreed():
         sigma, lam = best_pair(errors, sigmas, options.lam)
-    return sigma, lam, _table(errors, sigmas, options)
+    note = left_out(failed, sigmas, options.lam)
+    return sigma, lam, _table(errors, sigmas, options), [note] if note else []
 
 
 def _train_parts(
@@ -287,10 +301,20 @@ def _train_parts(
     return seconds, failed
 
 
-def default_parts(n: int, itemsize: int, limit: int, comm: Communicator) -> int:
-    """One part a rank, or as many as keep a part at 8,000 rows and its matrix inside the limit."""
-    most = max(1, min(ROWS_PER_PART, math.isqrt(max(1, int(limit / 1.15) // itemsize))))
-    return min(n, max(comm.size, -(-n // most)))
+def default_parts(n: int, itemsize: int, limit: int, ranks: int) -> int:
+    """One part a rank, or as many as keep a part at 8,000 rows and its matrix inside the limit.
+
+    Raises
+    ------
+    MemoryLimitError
+        Where parts of 500 rows do not fit: so little memory is a mistake, not a setting.
+    """
+    least = min(n, 500)
+    memory.require(
+        least * least * itemsize, limit, f"the matrix of a part of {least} rows", "free some, or set --memory-limit"
+    )
+    most = min(ROWS_PER_PART, max(least, math.isqrt(int(limit / 1.15) // itemsize)))
+    return min(n, max(ranks, -(-n // most)))
 
 
 def _standardized(
@@ -310,13 +334,16 @@ def _mean(y: NDArray[Any], weights: NDArray[Any] | None, comm: Communicator) -> 
     return float(total[0] / total[1])
 
 
-def _check_memory(sizes: NDArray[np.int64], itemsize: int, limit: int) -> None:
-    largest = int(sizes.max())
-    memory.require(
-        largest * largest * itemsize, limit, f"the matrix of a part of {largest:,} rows",
-        f"use more --partitions ({int(sizes.sum() / math.sqrt(limit / itemsize)) + 1} or more), "
-        "--dtype float32 or a larger --memory-limit",
-    )  # fmt: skip
+def _check_memory(sizes: NDArray[np.int64], itemsize: int, rows: int, limit: int) -> None:
+    """Refuse parts whose largest matrix does not fit beside this rank's rows."""
+    largest, even = int(sizes.max()), sizes.sum() / len(sizes)
+    remedy = "--dtype float32, more ranks or a larger --memory-limit"
+    if limit > rows + itemsize:
+        # Parts that are uneven now are taken to be as uneven when there are more of them.
+        enough = math.ceil(sizes.sum() * (largest / even) / math.isqrt((limit - rows) // itemsize))
+        remedy = f"more --partitions (about {enough}), {remedy}"
+    what = f"the matrix of a part of {largest:,} rows, beside a rank's rows,"
+    memory.require(largest * largest * itemsize + rows, limit, what, f"use {remedy}")
 
 
 def _table(errors: NDArray[np.float64], sigmas: tuple[float, ...], options: Options) -> list[dict[str, float | None]]:

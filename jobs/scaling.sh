@@ -1,5 +1,6 @@
 #!/bin/bash
 # scaling.sh weak|strong DATA.h5: a report per method and number of ranks in OUT, then a table.
+# Run it from the repository. MPI_TYPE is what srun speaks to your MPI: pmix (Open MPI), pmi2 (MPICH).
 # Settings: OUT=scaling ROWS=2000 PARTS=64 SIGMA=3 LAMBDA=1e-4 RANKS="1 2 4 ..." METHODS="bkrr2 kkrr2 dckrr"
 set -euo pipefail
 mode=${1:?weak or strong} data=${2:?DATA.h5}
@@ -14,7 +15,7 @@ export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}
 launch() {
   local ranks=$1
   shift
-  if [ -n "${SLURM_JOB_ID:-}" ]; then srun --mpi=pmix -n "$ranks" "$@"; else mpiexec -n "$ranks" "$@"; fi
+  if [ -n "${SLURM_JOB_ID:-}" ]; then srun --mpi="${MPI_TYPE:-pmix}" -n "$ranks" "$@"; else mpiexec -n "$ranks" "$@"; fi
 }
 mkdir -p "$out"
 for ranks in $RANKS; do

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numba
@@ -40,8 +41,12 @@ class PartRows:
         self.X, self.comm = X, comm
         self.first, self.n = comm.offset(X.shape[0])
         self.shuffle = Shuffle(self.n, seed)
-        self.order = self.shuffle.position(np.arange(self.first, self.first + X.shape[0]))
         self._shift = self._needed_shift()
+
+    @cached_property
+    def order(self) -> NDArray[np.int64]:
+        """Place of each row in the shuffled order."""
+        return self.shuffle.position(np.arange(self.first, self.first + len(self)))
 
     def __len__(self) -> int:
         return int(self.X.shape[0])
@@ -114,12 +119,13 @@ class PartRows:
         rows: NDArray[np.int64],
     ) -> None:
         """Move `rows` to their nearest centre among those whose `cutoff` is later than the row's place in the order."""
+        order = self.order
 
         def some(lo: int, hi: int) -> None:
             chosen = rows[lo:hi]
 
             def label(a: int, b: int, scores: NDArray[Any], half: NDArray[Any]) -> None:
-                _nearest_open(scores, half, self.order, cutoff, chosen[a:b], labels)
+                _nearest_open(scores, half, order, cutoff, chosen[a:b], labels)
 
             self._scored(centers, 0, len(chosen), label, self.X[chosen] if len(chosen) < len(self) else self.X)
 

@@ -44,8 +44,7 @@ class FCFS(Partitioner):
         P = self.n_parts
         centers = rows.take(rows.shuffle.row(np.arange(P)))
         labels = np.full(len(rows), -1, np.int32)
-        population = None
-        for members, room in _groups(rows, y if self.ratio else None, self.ratio, P, population):
+        for members, room in _balanced_together(rows, y, self.ratio, P):
             settle(rows, centers, room, labels, members)
         return labels, rows.means(labels, P)[0] if self.recompute_centers else centers
 
@@ -90,7 +89,7 @@ class BalancedKMeans(Partitioner):
         labels, centers, sizes, self.n_iter_ = lloyd(rows, P, self.tol, self.max_iter)
         # Distances as integers that order the same way: the bits of non-negative floats do.
         far = rows.squared_distances(centers, labels).astype(np.float32).view(np.int32).astype(np.int64)
-        for members, room in _groups(rows, y if self.ratio else None, self.ratio, P, sizes):
+        for members, room in _balanced_together(rows, y, self.ratio, P, sizes):
             self._move_farthest(rows, centers, room, labels, members, far)
         return labels, rows.means(labels, P)[0] if self.recompute_centers else centers
 
@@ -165,8 +164,8 @@ class KBalance(Partitioner):
         return labels, rows.means(labels, P)[0] if self.recompute_centers else centers
 
 
-def _groups(
-    rows: PartRows, y: NDArray[Any] | None, ratio: bool, P: int, population: NDArray[np.int64] | None
+def _balanced_together(
+    rows: PartRows, y: NDArray[Any] | None, ratio: bool, P: int, population: NDArray[np.int64] | None = None
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """The rows to balance together and the room for them in each part: all, or class by class.
 

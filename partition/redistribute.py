@@ -1,4 +1,4 @@
-"""Rows to the ranks that own their parts: largest parts first, one Alltoallv."""
+"""Rows to the ranks that own their parts: largest parts first, in at most 16 groups of parts."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def redistribute(
         Rank of each part.
     comm : Communicator
     columns : dict of str to ndarray
-        One 64-bit number a row each.
+        One number a row each.
     order : str, optional
         Column that orders the rows inside a part. Without it they keep the order of the ranks and
         of the rows on each.
@@ -109,10 +109,15 @@ def redistribute(
     group, groups = _groups(owners)
     toward = owners[labels]
     send = np.lexsort((group[labels], toward))
-    packed = np.stack([labels.astype(np.int64), *(values.view(np.int64) for values in columns.values())], axis=1)
-    come, _ = comm.alltoall(packed[send], np.bincount(toward, minlength=comm.size).astype(np.int64))
-    labels_in = come[:, 0].copy()
-    columns_in = {name: come[:, 1 + i].copy().view(columns[name].dtype) for i, name in enumerate(columns)}
+    records = np.empty(len(labels), [("", labels.dtype), *((name, values.dtype) for name, values in columns.items())])
+    records["f0"] = labels
+    for name, values in columns.items():
+        records[name] = values
+    packed = records[send].view(np.uint8).reshape(len(send), records.dtype.itemsize)
+    come, _ = comm.alltoall(packed, np.bincount(toward, minlength=comm.size).astype(np.int64))
+    arrived = come.reshape(-1).view(records.dtype)
+    labels_in = arrived["f0"].copy()
+    columns_in = {name: arrived[name].copy() for name in columns}
     place = np.lexsort((labels_in,) if order is None else (columns_in[order], labels_in))
     if comm.size == 1:
         X = _permuted(X, send[place], consume)

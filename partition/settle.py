@@ -87,7 +87,7 @@ def smallest(
     has more than k members. The bracket shrinks 64-fold a round: ``log64(stop)`` Allreduces of
     64 x len(parts) counts.
     """
-    slot = np.full(int(labels.max(initial=0)) + 1 + int(parts.max()), -1, np.int64)
+    slot = np.full(max(int(labels.max(initial=0)), int(parts.max())) + 1, -1, np.int64)
     slot[parts] = np.arange(len(parts))
     low, below = np.zeros(len(parts), np.int64), np.zeros(len(parts), np.int64)
     width = np.int64(stop)

@@ -62,13 +62,7 @@ def convert(args: argparse.Namespace) -> None:
     if args.drop_duplicates:
         tables = {split: _without_duplicates(table) for split, table in tables.items()}
     if args.test is not None:
-        if "test" in tables:
-            raise InputError(f"{args.source}: has test rows already; drop --test")
-        other = read_all(args.test, args.target, args.binarize)
-        if "train" not in other:
-            raise InputError(f"{args.test}: test rows alone; rows named train, or not named, are needed")
-        tables["test"] = other["train"]
-        tables = _same_width(tables)
+        tables = _with_test(tables, args)
     if args.split is not None:
         if "test" in tables:
             raise InputError(f"--split {args.split}: there are test rows already")
@@ -84,6 +78,19 @@ def convert(args: argparse.Namespace) -> None:
     _show(args.destination)
 
 
+def _with_test(tables: dict[str, Table], args: argparse.Namespace) -> dict[str, Table]:
+    """The rows of a second source as the test rows."""
+    if "test" in tables:
+        raise InputError(f"{args.source}: has test rows already; drop --test")
+    other = read_all(args.test, args.target, args.binarize)
+    if "train" not in other:
+        raise InputError(f"{args.test}: test rows alone; rows named train, or not named, are needed")
+    tables = _same_width({**tables, "test": other["train"]})
+    if args.drop_duplicates:
+        tables["test"] = _without_overlap(tables["train"], tables["test"])
+    return tables
+
+
 def _without_duplicates(table: Table) -> Table:
     y = np.zeros(table.X.shape[0]) if table.y is None else table.y
     if y.dtype.kind not in "biuf":
@@ -91,6 +98,14 @@ def _without_duplicates(table: Table) -> Table:
     _, first = np.unique(row_hashes(table.X, y), return_index=True)
     kept = np.sort(first)
     return Table(table.X[kept], None if table.y is None else table.y[kept], table.where)
+
+
+def _without_overlap(train: Table, test: Table) -> Table:
+    """The test rows that are not training rows."""
+    if train.y is None or test.y is None or "U" in (train.y.dtype.kind, test.y.dtype.kind):
+        return test
+    kept = ~np.isin(row_hashes(test.X, test.y), row_hashes(train.X, train.y))
+    return Table(test.X[kept], test.y[kept], test.where)
 
 
 def _same_width(tables: dict[str, Table]) -> dict[str, Table]:

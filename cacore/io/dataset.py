@@ -52,6 +52,7 @@ def load(
     dtype: str = "float64",
     target: str | None = None,
     n_features: int | None = None,
+    usual_target: str | None = None,
     limit: int = 1 << 62,
 ) -> dict[str, Dataset]:
     """Read a file; every rank ends with its block of each split. Collective.
@@ -68,6 +69,8 @@ def load(
     n_features : int, optional
         What a model expects: CSV without a target, and LIBSVM rows with fewer features, are understood.
 
+    usual_target : str, optional
+        Target column of a CSV file that has more columns than `n_features`, if `target` is not given.
     limit : int
         Bytes that a rank may use: a block of an HDF5 file that is larger is refused before it is read.
 
@@ -88,12 +91,14 @@ def load(
         hdf5 = _agree_on_kind(path, comm)
         with comm.agreed():
             if hdf5:
+                if target is not None:
+                    raise InputError(f"{path}: HDF5 files name their target themselves; drop --target {target}")
                 shapes = native.describe(path)
                 _check_fits(path, shapes, real.itemsize, comm.size, limit)
                 for split, shape in shapes.items():
                     tables[split] = native.read_block(path, split, *block_bounds(shape.n, comm.size, comm.rank), real)
             elif comm.rank == 0:
-                tables = text.parse(path, target, n_features, None)
+                tables = text.parse(path, target, n_features, None, usual_target)
                 for table in tables.values():
                     table.checked()
                     _check_numeric(table)

@@ -101,7 +101,13 @@ def _text_kind(path: Path, head: bytes) -> str:
     return "libsvm" if b":" in line or len(line.split()) == 1 else "csv"
 
 
-def parse(path: Path, target: str | None, n_features: int | None, binarize: str | None) -> dict[str, Table]:
+def parse(
+    path: Path,
+    target: str | None,
+    n_features: int | None,
+    binarize: str | None,
+    usual_target: str | None = None,
+) -> dict[str, Table]:
     """All rows of a file that is not HDF5.
 
     Parameters
@@ -111,6 +117,8 @@ def parse(path: Path, target: str | None, n_features: int | None, binarize: str 
         Name or number of the target column of a CSV or TSV file; the last one by default.
     n_features : int or None
         What a model expects: a CSV file with just so many columns has no target.
+    usual_target : str or None
+        The target of a file with more columns than that, if `target` is None.
     binarize : str or None
         This class becomes +1 and the others -1.
 
@@ -120,13 +128,17 @@ def parse(path: Path, target: str | None, n_features: int | None, binarize: str 
         "train", and "test" where the file has both.
     """
     form = kind(path)
+    if target is not None and form in ("npz", "libsvm"):
+        raise InputError(f"{path}: --target {target} is for CSV and TSV files; this one names its target itself")
     try:
         if form == "npz":
             tables = _parse_npz(path)
         elif form == "libsvm":
             tables = {"train": _parse_libsvm(path, n_features)}
         else:
-            tables = {"train": _parse_csv(path, "," if form == "csv" else "\t", target, n_features, binarize)}
+            tables = {
+                "train": _parse_csv(path, "," if form == "csv" else "\t", target, n_features, binarize, usual_target)
+            }
     except (OSError, EOFError, lzma.LZMAError, zlib.error, zipfile.BadZipFile) as error:
         raise InputError(f"{path}: damaged or truncated ({error}); copy it again") from error
     for table in tables.values():
@@ -193,12 +205,19 @@ def _libsvm_error(path: Path, error: Exception) -> InputError:
 # -- CSV and TSV -------------------------------------------------------------------------------
 
 
-def _parse_csv(path: Path, delimiter: str, target: str | None, n_features: int | None, binarize: str | None) -> Table:
+def _parse_csv(
+    path: Path,
+    delimiter: str,
+    target: str | None,
+    n_features: int | None,
+    binarize: str | None,
+    usual_target: str | None,
+) -> Table:
     names, first_line = _header(path, delimiter)
     columns = _count_columns(path, delimiter, first_line)
     chosen: int | None = None
     if target is not None or columns != n_features:
-        chosen = _column(target if target is not None else "-1", names, columns, path)
+        chosen = _column(target or usual_target or "-1", names, columns, path)
     features = [j for j in range(columns) if j != chosen]
     if not features:
         raise InputError(f"{path}: no feature columns beside the target")

@@ -151,7 +151,7 @@ def test_rows_in_their_place_stay():
     for n in (50, 500):
         comm, X = Communicator(WORLD), blobs(n)
         redistribute(X, np.full(n, RANK, np.int32), np.arange(WORLD.size), comm, {"y": X[:, 0]})
-        sent.append(int(comm.sent("read")[0].sum()))
+        sent.append(int(comm.sent("other")[0].sum()))
     assert sent[0] == sent[1] < 100 * WORLD.size
 
 
