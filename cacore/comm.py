@@ -359,6 +359,7 @@ class Communicator:
         if self._mpi is not None:
             from mpi4py import MPI
 
+            time.sleep(0.5)  # mpiexec drops what it has not passed on yet when the job ends
             MPI.COMM_WORLD.Abort(status)
         os._exit(status)
 
