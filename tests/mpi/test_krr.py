@@ -176,3 +176,30 @@ def test_no_pair_works():
     with pytest.raises(InputError, match="positive definite") as caught:
         fit(METHODS["bkrr2"], dataset(X, y), Options(partitions=2, lam=(1e-30,)), Communicator(WORLD))
     assert len(set(WORLD.allgather(str(caught.value)))) == 1
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("what", ["sigma", "parts", "weights"])
+def test_ranks_must_be_told_the_same(what):
+    X, y = rows(40)
+    last = WORLD.size - 1 == RANK
+    given = {"sigma": 1.0 + last * (what == "sigma"), "n_parts": 2 + last * (what == "parts")}
+    with pytest.raises(InputError, match="not the same on all ranks"):
+        BKRR2(**given, comm=WORLD, random_state=0).fit(X, y, np.ones(40) if what == "weights" and last else None)
+
+
+def test_score_is_that_of_all_rows(mine):
+    (X, y), (T, u) = rows(), rows(41, seed=1)
+    given = {"n_parts": 3, "sigma": 2.0, "lam": 1e-3, "random_state": 0}
+    distributed = BKRR2(**given, comm=WORLD).fit(X[even(157)], y[even(157)])
+    score = distributed.score(T[mine(41)], u[mine(41)])
+    assert score == pytest.approx(BKRR2(**given).fit(X, y).score(T, u), rel=1e-8)
+    assert len(set(WORLD.allgather(score))) == 1
+
+
+def test_saving_after_a_fit_needs_no_communicator(folder):
+    X, y = rows()
+    fitted = BKRR2(5, sigma=2.0, lam=1e-3, random_state=0, comm=WORLD).fit(X[even(157)], y[even(157)])
+    fitted.model_.save(folder / "saved.h5")
+    serial = BKRR2(5, sigma=2.0, lam=1e-3, random_state=0).fit(X, y)
+    close(KRRModel.load(folder / "saved.h5").predict(X), serial.predict(X))
