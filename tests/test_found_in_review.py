@@ -115,3 +115,14 @@ def test_a_forked_child_can_compute():
 def test_usage_errors_are_input_errors():
     with pytest.raises(InputError, match="unrecognized arguments: --nonsense"):
         Parser(prog="x").parse_args(["--nonsense"])
+
+
+def test_dropping_duplicates_keeps_what_a_libsvm_file_is(tmp_path, capsys):
+    """Its width is what its rows use, so the narrower file is filled up, also when its rows were dropped."""
+    (tmp_path / "a.svm").write_text("1 1:1 2:2\n1 1:1 2:2\n2 1:4 2:5\n")
+    (tmp_path / "b.svm").write_text("3 1:6 3:7\n1 1:1 2:3\n")
+    names = [str(tmp_path / name) for name in ("a.svm", "o.h5", "b.svm")]
+    io_main(["convert", *names[:2], "--test", names[2], "--drop-duplicates"])
+    out = capsys.readouterr().out
+    assert "train: 2 rows x 3 features" in out
+    assert "test: 2 rows x 3 features" in out

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 from sklearn.model_selection import train_test_split
 
 from cacore.comm import Communicator
@@ -96,16 +99,19 @@ def _without_duplicates(table: Table) -> Table:
     if y.dtype.kind not in "biuf":
         y = np.unique(y, return_inverse=True)[1].astype(np.float64)
     _, first = np.unique(row_hashes(table.X, y), return_index=True)
-    kept = np.sort(first)
-    return Table(table.X[kept], None if table.y is None else table.y[kept], table.where)
+    return _take(table, np.sort(first))
+
+
+def _take(table: Table, rows: NDArray[Any]) -> Table:
+    """Some rows of a table; what line each stood on is not known any more."""
+    return replace(table, X=table.X[rows], y=None if table.y is None else table.y[rows], line_of=None)
 
 
 def _without_overlap(train: Table, test: Table) -> Table:
     """The test rows that are not training rows."""
     if train.y is None or test.y is None or "U" in (train.y.dtype.kind, test.y.dtype.kind):
         return test
-    kept = ~np.isin(row_hashes(test.X, test.y), row_hashes(train.X, train.y))
-    return Table(test.X[kept], test.y[kept], test.where)
+    return _take(test, ~np.isin(row_hashes(test.X, test.y), row_hashes(train.X, train.y)))
 
 
 def _same_width(tables: dict[str, Table]) -> dict[str, Table]:
@@ -133,11 +139,7 @@ def _split(table: Table, n_train: int, seed: int) -> dict[str, Table]:
     if not 0 < n_train < n:
         raise InputError(f"--split {n_train}: {table.where} has {n} rows; at least one must be left on each side")
     train, test = train_test_split(np.arange(n), train_size=n_train, random_state=seed)
-    pick = {"train": train, "test": test}
-    return {
-        split: Table(table.X[rows], None if table.y is None else table.y[rows], table.where)
-        for split, rows in pick.items()
-    }
+    return {"train": _take(table, train), "test": _take(table, test)}
 
 
 def _show(path: Path, target: str | None = None) -> None:
