@@ -1,4 +1,4 @@
-"""Cholesky in place, by blocks, through the LAPACK that scipy carries.
+"""Cholesky in place, by blocks, through the LAPACK that scipy carries; and its other routines on blocks.
 
 scipy's own wrappers copy a block of a larger matrix, and the threaded dpotrf and dsyrk of the OpenBLAS
 in scipy's wheel crash from about 16,384 rows on AVX-512 machines; on blocks they are sound. So the
@@ -17,24 +17,25 @@ from numpy.typing import NDArray
 BLOCK = 1024
 UPDATE = 8192  # rows that dsyrk is given at most
 
-_ARGUMENTS = {"potrf": 5, "potrs": 8, "trsm": 11, "syrk": 10, "gemm": 13}
+_BLAS = {"trsm": 11, "syrk": 10, "gemm": 13, "symm": 12, "syr2k": 12}  # and their numbers of arguments
+_LAPACK = {"potrf": 5, "potrs": 8, "trtri": 6, "geqrt": 9}
 
 
 @cache
 def _routine(name: str, prefix: str) -> Any:
     from scipy.linalg import cython_blas, cython_lapack
 
-    module = cython_lapack if name.startswith("po") else cython_blas
+    module = cython_lapack if name in _LAPACK else cython_blas
     capsule = module.__pyx_capi__[prefix + name]
     get_name, get_pointer = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
     get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
     get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     address = get_pointer(capsule, get_name(capsule))
-    return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * _ARGUMENTS[name])(address)
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * {**_BLAS, **_LAPACK}[name])(address)
 
 
-def _call(name: str, dtype: np.dtype[Any], *args: Any) -> int:
-    """Call a LAPACK or BLAS routine; ints are addresses, and a trailing ``info`` is returned."""
+def call(name: str, dtype: np.dtype[Any], *args: Any) -> int:
+    """Call a LAPACK or BLAS routine on addresses (:func:`at`), flags and numbers; its ``info`` is returned."""
     info = ctypes.c_int(0)
     real = ctypes.c_double if dtype == np.float64 else ctypes.c_float
     boxed: list[Any] = []
@@ -47,7 +48,7 @@ def _call(name: str, dtype: np.dtype[Any], *args: Any) -> int:
             boxed.append(ctypes.c_void_p(int(arg)))
         else:
             boxed.append(ctypes.byref(ctypes.c_int(arg)))
-    if name.startswith("po"):
+    if name in _LAPACK:
         boxed.append(ctypes.byref(info))
     _routine(name, "d" if dtype == np.float64 else "s")(*boxed)
     return info.value
@@ -79,21 +80,21 @@ def cholesky(A: NDArray[Any]) -> int:
     # A C-ordered lower triangle is, column by column, an upper one: A = U^T U with U = L^T.
     for k in range(0, m, BLOCK):
         b = min(BLOCK, m - k)
-        corner = _at(A, k, k)
-        info = _call("potrf", dtype, b"U", b, corner, m)
+        corner = at(A, k, k)
+        info = call("potrf", dtype, b"U", b, corner, m)
         if info:
             return k + info
         rest = m - k - b
         if rest:
-            _call("trsm", dtype, b"L", b"U", b"T", b"N", b, rest, 1.0, corner, m, _at(A, k + b, k), m)
+            call("trsm", dtype, b"L", b"U", b"T", b"N", b, rest, 1.0, corner, m, at(A, k + b, k), m)
         for j in range(k + b, m, UPDATE):
             s = min(UPDATE, m - j)
-            panel = _at(A, j, k)
-            _call("syrk", dtype, b"U", b"T", s, b, -1.0, panel, m, 1.0, _at(A, j, j), m)
+            panel = at(A, j, k)
+            call("syrk", dtype, b"U", b"T", s, b, -1.0, panel, m, 1.0, at(A, j, j), m)
             below = m - j - s
             if below:
-                under = _at(A, j + s, k)
-                _call("gemm", dtype, b"T", b"N", s, below, b, -1.0, panel, m, under, m, 1.0, _at(A, j + s, j), m)
+                under = at(A, j + s, k)
+                call("gemm", dtype, b"T", b"N", s, below, b, -1.0, panel, m, under, m, 1.0, at(A, j + s, j), m)
     return 0
 
 
@@ -102,7 +103,40 @@ def cholesky_solve(L: NDArray[Any], B: NDArray[Any]) -> None:
     m, dtype = _check(L)
     if B.dtype != dtype or not B.flags.c_contiguous or B.shape[1:] != (m,):
         raise ValueError("right-hand sides must be C-contiguous rows of the matrix' dtype and order")
-    _call("potrs", dtype, b"U", m, len(B), _at(L, 0, 0), m, _at(B, 0, 0), m)
+    call("potrs", dtype, b"U", m, len(B), at(L), m, at(B), m)
+
+
+def solve_lower(L: NDArray[Any], B: NDArray[Any]) -> None:
+    """``B <- B L^-T`` in place: solve L x = b for every row b of `B`, shape (k, m); k m^2 flops."""
+    m, dtype = _check(L)
+    if B.dtype != dtype or not B.flags.c_contiguous or B.shape[1:] != (m,):
+        raise ValueError("right-hand sides must be C-contiguous rows of the matrix' dtype and order")
+    call("trsm", dtype, b"L", b"U", b"T", b"N", m, len(B), 1.0, at(L), m, at(B), m)
+
+
+def add_gram(A: NDArray[Any], G: NDArray[Any]) -> None:
+    """``G += A^T A`` in the lower triangle of `G`, for `A` of shape (k, m): k m^2 flops, and no copy."""
+    m, dtype = _check(G)
+    if A.dtype != dtype or not A.flags.c_contiguous or A.shape[1:] != (m,):
+        raise ValueError("rows must be C-contiguous, of the matrix' dtype and order")
+    for j in range(0, m, UPDATE):
+        s = min(UPDATE, m - j)
+        call("syrk", dtype, b"U", b"N", s, len(A), 1.0, at(A, 0, j), m, 1.0, at(G, j, j), m)
+        below = m - j - s
+        if below:
+            under = at(A, 0, j + s)
+            call("gemm", dtype, b"N", b"T", s, below, len(A), 1.0, at(A, 0, j), m, under, m, 1.0, at(G, j + s, j), m)
+
+
+def inverse_diagonal(L: NDArray[Any]) -> NDArray[Any]:
+    """Diagonal of ``(L L^T)^-1``; `L`, as :func:`cholesky` leaves it, is overwritten by its inverse: m^3/3 flops."""
+    m, dtype = _check(L)
+    call("trtri", dtype, b"U", b"N", m, at(L), m)
+    total = np.zeros(m, np.float64)
+    for lo in range(0, m, BLOCK):
+        rows = np.tril(L[lo : lo + BLOCK], lo)
+        total += np.einsum("ij,ij->j", rows, rows, dtype=np.float64)
+    return total
 
 
 def _check(A: NDArray[Any]) -> tuple[int, np.dtype[Any]]:
@@ -111,5 +145,6 @@ def _check(A: NDArray[Any]) -> tuple[int, np.dtype[Any]]:
     return len(A), A.dtype
 
 
-def _at(A: NDArray[Any], i: int, j: int) -> _Address:
-    return _Address(A.ctypes.data + i * A.strides[0] + j * A.strides[1])
+def at(A: NDArray[Any], i: int = 0, j: int = 0) -> _Address:
+    """Address of ``A[i, j]``."""
+    return _Address(A.ctypes.data + i * A.strides[0] + j * A.itemsize)

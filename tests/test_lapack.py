@@ -132,13 +132,13 @@ def test_right_hand_sides_that_do_not_fit(B):
 def test_the_trailing_update_goes_by_blocks(monkeypatch, dtype):
     """One dsyrk of 19,000 rows is what crashed: the update must be cut, and the cuts must fit together."""
     calls = []
-    call = lapack._call
+    call = lapack.call
 
     def counted(name, *args):
         calls.append((name, args[3]))
         return call(name, *args)
 
-    monkeypatch.setattr(lapack, "_call", counted)
+    monkeypatch.setattr(lapack, "call", counted)
     monkeypatch.setattr(lapack, "UPDATE", 300)
     A = definite(BLOCK + 1000, dtype)
     want = scipy.linalg.cholesky(A.astype(np.float64), lower=True)
