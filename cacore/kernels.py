@@ -56,7 +56,7 @@ class Points:
     def __len__(self) -> int:
         return int(self.X.shape[0])
 
-    def __getitem__(self, rows: slice) -> Points:
+    def __getitem__(self, rows: slice | NDArray[Any]) -> Points:
         part = object.__new__(Points)
         part.X, part.squares, part.shift = self.X[rows], self.squares[rows], self.shift
         return part
@@ -92,6 +92,9 @@ class Kernel:
             raise InputError(f"sigma = {sigma:g}: it must be a positive number")
         return cls("gaussian", 1.0 / (2.0 * sigma * sigma) if sigma > 1e-150 else np.finfo(float).max)
 
+    def _gamma(self, dtype: np.dtype[Any]) -> Any:
+        return dtype.type(min(self.gamma, float(np.finfo(dtype).max)))
+
     def points(self, X: Rows, like: Points | None = None) -> Points:
         """`X` ready for this kernel, shifted to its own mean, or as `like` is, where the kernel does not mind."""
         if like is not None:
@@ -124,9 +127,7 @@ class Kernel:
         _product(A.X, B.X, out)
         real = out.dtype.type
         if self.kind == "gaussian":
-            passed = _gaussian64 if out.dtype == np.float64 else _gaussian32
-            gamma = min(self.gamma, float(np.finfo(out.dtype).max))
-            passed(*_flat(out), A.squares, B.squares, real(gamma))
+            _gaussian(*_flat(out), A.squares, B.squares, self._gamma(out.dtype))
         elif self.kind == "polynomial":
             np.power(
                 np.add(np.multiply(out, real(self.gamma), out=out), real(self.coef0), out=out), self.degree, out=out
@@ -134,6 +135,14 @@ class Kernel:
         elif self.kind == "sigmoid":
             np.tanh(np.add(np.multiply(out, real(self.gamma), out=out), real(self.coef0), out=out), out=out)
         return out
+
+    def fill(self, A: Points, B: Points, out: NDArray[Any]) -> None:
+        """:meth:`block` on all threads."""
+
+        def rows(lo: int, hi: int) -> None:
+            self.block(A[lo:hi], B, out[lo:hi])
+
+        for_blocks(rows, blocks(len(A), _block_rows(len(B), out.itemsize)))
 
     def gram(self, A: Points, out: NDArray[Any]) -> None:
         """Kernel values of `A` with itself, in the lower triangle and the diagonal of `out`.
@@ -149,6 +158,19 @@ class Kernel:
         for_blocks(rows, blocks(m, _block_rows(m, out.itemsize))[::-1])
         if self.kind == "gaussian":
             out.reshape(-1)[:: m + 1] = 1.0
+
+    def gram_from_distances(self, G: NDArray[Any]) -> None:
+        """Gaussian kernel values in the lower triangle of `G`, from what :func:`distances` left above it.
+
+        m^2/2 exponentials, on all threads; what lies above the diagonal stays, for the next sigma.
+        """
+        m, gamma = len(G), self._gamma(G.dtype)
+
+        def rows(lo: int, hi: int) -> None:
+            _mirrored(G.reshape(-1), m, lo, hi, gamma)
+
+        for_blocks(rows, blocks(m, _block_rows(m, G.itemsize))[::-1])
+        G.reshape(-1)[:: m + 1] = 1.0
 
     def apply(self, A: Points, B: Points, coefficients: NDArray[Any]) -> NDArray[Any]:
         """``K(A, B) @ coefficients`` without ever holding K, on all threads.
@@ -169,6 +191,22 @@ class Kernel:
 
         for_blocks(rows, blocks(len(A), _block_rows(len(B), out.itemsize)))
         return out
+
+
+def distances(A: Points, out: NDArray[Any]) -> None:
+    """Squared distances between the rows of `A`, above the diagonal of `out`: one product for all sigmas.
+
+    m^2 d flops, on all threads. What lies on and below the diagonal, where the kernel values and their
+    factor go, is undefined.
+    """
+    m = len(A)
+
+    def rows(lo: int, hi: int) -> None:
+        block = out[lo:hi, lo:]
+        _product(A[lo:hi].X, A[lo:m].X, block)
+        _distances(*_flat(block), A.squares[lo:hi], A.squares[lo:])
+
+    for_blocks(rows, blocks(m, _block_rows(m, out.itemsize)))
 
 
 def _block_rows(columns: int, itemsize: int) -> int:
@@ -210,17 +248,37 @@ def _flat(G: NDArray[Any]) -> tuple[NDArray[Any], int]:
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
-def _gaussian64(G: Any, ld: Any, a: Any, b: Any, gamma: Any) -> None:  # pragma: no cover - compiled
+def _gaussian(G: Any, ld: Any, a: Any, b: Any, gamma: Any) -> None:  # pragma: no cover - compiled
+    zero, two = G.dtype.type(0.0), G.dtype.type(2.0)
     for i in range(a.size):
         row = G[i * ld : i * ld + b.size]
         for j in range(b.size):
-            row[j] = fastmath.exp64(-gamma * max(0.0, a[i] + b[j] - 2.0 * row[j]))
+            row[j] = fastmath.exp(-gamma * max(zero, a[i] + b[j] - two * row[j]))
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
-def _gaussian32(G: Any, ld: Any, a: Any, b: Any, gamma: Any) -> None:  # pragma: no cover - compiled
-    zero, two = np.float32(0.0), np.float32(2.0)
+def _distances(G: Any, ld: Any, a: Any, b: Any) -> None:  # pragma: no cover - compiled
+    zero, two = G.dtype.type(0.0), G.dtype.type(2.0)
     for i in range(a.size):
         row = G[i * ld : i * ld + b.size]
         for j in range(b.size):
-            row[j] = fastmath.exp32(-gamma * max(zero, a[i] + b[j] - two * row[j]))
+            row[j] = max(zero, a[i] + b[j] - two * row[j])
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+def _mirrored(G: Any, m: Any, lo: Any, hi: Any, gamma: Any) -> None:  # pragma: no cover - compiled
+    """Tile by tile: a tile's exponentials are computed along its rows above, and written down its columns below."""
+    tile = np.empty((64, 64), G.dtype)
+    for i0 in range(lo, hi, 64):
+        rows = min(64, hi - i0)
+        for j0 in range(0, i0 + rows, 64):
+            columns = min(64, i0 + rows - j0)
+            for j in range(columns):
+                above = G[(j0 + j) * m + i0 : (j0 + j) * m + i0 + rows]
+                line = tile[j]
+                for i in range(rows):
+                    line[i] = fastmath.exp(-gamma * above[i])
+            for i in range(rows):
+                below = G[(i0 + i) * m + j0 : (i0 + i) * m + j0 + columns]
+                for j in range(min(columns, i0 + i - j0)):
+                    below[j] = tile[j, i]
