@@ -20,8 +20,9 @@ from cacore.comm import Communicator
 from cacore.io import Dataset, load
 from cacore.kernels import Kernel
 from cakrr.bkrr2 import METHOD
-from cakrr.local import Workspace, solve
-from cakrr.training import Fit, Options, fit
+from cakrr.local import System, Workspace
+from cakrr.options import Fit, Options
+from cakrr.training import fit
 from partition import KBalance
 
 
@@ -41,7 +42,7 @@ def training(m: int, parts: int, d: int, rounds: int) -> bool:
         from cacore import threads
 
         def one(rows: np.ndarray) -> None:
-            solve(kernel.points(rows), y, kernel, (1e-2,), workspace)
+            System(rows, workspace).solve(kernel, (1e-2,), y[None, :])
 
         for _ in threads.in_order(one, [(rows,) for rows in X], parallel=workspace.one_a_thread):
             pass
@@ -129,10 +130,11 @@ def large_part(m: int) -> bool:
     X, y = rng.normal(size=(m, 10)), rng.normal(size=m)
     kernel = Kernel.gaussian(3.0)
     points = kernel.points(X)
-    alphas, solved = solve(points, y, kernel, (1e-4,), Workspace(m, np.float64))
-    residual = np.abs(kernel.apply(points, points, alphas[0]) + 1e-4 * m * alphas[0] - y).max()
+    alphas, solved = System(X, Workspace(m, np.float64)).solve(kernel, (1e-4,), y[None, :])
+    alpha = alphas[0, 0]
+    residual = np.abs(kernel.apply(points, points, alpha) + 1e-4 * m * alpha - y).max()
     print(f"\none part of {m:,} rows: solved {solved[0]}, residual {residual:.1e}")
-    return solved[0] and bool(residual < 1e-8)
+    return bool(solved[0]) and bool(residual < 1e-8)
 
 
 def main() -> None:

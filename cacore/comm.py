@@ -329,6 +329,11 @@ class Communicator:
         agreed.agreed = True
         raise agreed
 
+    def all(self, true: bool) -> bool:
+        """Whether it is true on every rank; not counted."""
+        with self.uncounted():
+            return bool(self.allreduce(np.array([int(true)], np.int64), "min")[0])
+
     def require_equal(self, facts: dict[str, int]) -> None:
         """Raise on all ranks an :class:`InputError` that names the first of `facts` in which they differ."""
         mine = np.array(list(facts.values()), np.int64)

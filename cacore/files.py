@@ -12,11 +12,14 @@ from cacore.errors import InputError
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary file beside `path` that takes its place when the block ends well, and vanishes otherwise."""
+def replacing(path: str | os.PathLike[str], suffix: str = "") -> Iterator[Path]:
+    """A temporary file beside `path` that takes its place when the block ends well, and vanishes otherwise.
+
+    Its name begins with a dot and ends with `suffix`, by which what a killed process left can be told.
+    """
     target = Path(path)
     check_writable(target)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    handle, name = tempfile.mkstemp(suffix, f".{target.name}.", target.parent)
     os.close(handle)
     temporary = Path(name)
     try:

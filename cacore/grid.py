@@ -58,3 +58,12 @@ def checked(values: object, option: str) -> tuple[float, ...]:
     if not numbers:
         raise InputError(f"{option}: give at least one value")
     return tuple(numbers)
+
+
+def whole(values: object, option: str) -> tuple[int, ...]:
+    """One or more whole numbers of at least 1, as an ascending tuple."""
+    numbers = checked(values, option)
+    for number in numbers:
+        if number != int(number):
+            raise InputError(f"{option} {number:g}: it must be a whole number")
+    return tuple(int(number) for number in numbers)

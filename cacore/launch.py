@@ -73,6 +73,10 @@ def add_common_options(parser: argparse.ArgumentParser, standardize: bool, route
     )  # fmt: skip
     parser.add_argument("--route", choices=routes, default=route, help="which models answer for a row")
     parser.add_argument("--model", metavar="OUT.h5", type=Path, help="save the model")
+    parser.add_argument(
+        "--checkpoint", metavar="DIR", type=Path,
+        help="keep finished parts here; the same command goes on from them if it is killed",
+    )  # fmt: skip
     add_run_options(parser)
 
 

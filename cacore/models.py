@@ -25,7 +25,7 @@ def save(
     path: str | Path,
     family: str,
     attributes: dict[str, Any],
-    shared: dict[str, NDArray[Any]],
+    shared: dict[str, Rows],
     parts: dict[int, Part],
     owners: NDArray[np.int64],
     comm: Communicator,
@@ -39,7 +39,7 @@ def save(
         "krr" or "svm".
     attributes : dict
         What JSON can hold.
-    shared : dict of str to ndarray
+    shared : dict of str to (ndarray or CSR)
         The same on all ranks.
     parts : dict of int to (dict of str to ndarray or CSR)
         This rank's parts, all with the same names.
@@ -63,7 +63,7 @@ def save(
             file.attrs["family"] = family
             file.attrs["attributes"] = json.dumps(attributes)
             for name, values in shared.items():
-                file.create_dataset(name, data=values)
+                _write(file, name, values)
             for part, owner in enumerate(owners.tolist()):
                 group = file.create_group(f"parts/{part:06d}")
                 fields = parts[part] if owner == 0 else _receive(owner, comm)
@@ -74,7 +74,7 @@ def save(
 
 def load(
     path: str | Path, family: str, comm: Communicator
-) -> tuple[dict[str, Any], dict[str, NDArray[Any]], dict[int, Part], NDArray[np.int64]]:
+) -> tuple[dict[str, Any], dict[str, Rows], dict[int, Part], NDArray[np.int64]]:
     """Read a model: attributes, shared arrays, this rank's parts, owners. Collective.
 
     Each rank reads its own parts, dealt so that the ranks hold as many as each other.
@@ -95,7 +95,7 @@ def load(
                 if file.attrs["family"] != family:
                     raise InputError(f"{path}: a model of the {file.attrs['family']} family; {family} is needed")
                 attributes = json.loads(file.attrs["attributes"])
-                shared = {name: np.asarray(item) for name, item in file.items() if isinstance(item, h5py.Dataset)}
+                shared = {name: _read(item) for name, item in file.items() if name != "parts"}
                 owners = np.arange(len(file["parts"])) % comm.size
                 parts = {
                     int(p): {name: _read(item) for name, item in file[f"parts/{p:06d}"].items()}

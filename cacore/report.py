@@ -44,6 +44,8 @@ def build(
     metrics: dict[str, Any],
     grid: list[dict[str, Any]] | None = None,
     solver: dict[str, Any] | None = None,
+    busy: NDArray[np.float64] | None = None,
+    library_bytes: int = 0,
 ) -> dict[str, Any]:
     """Assemble the report; a collective call, whose own messages are not counted."""
     traffic, seconds = comm.totals()
@@ -52,6 +54,9 @@ def build(
         seconds["total"] = float(comm.allreduce(np.array([seconds["total"]]), "max")[0])
         peaks = comm.allgather(np.array([memory.peak_rss_mib()]))
         counts = comm.allgather(np.array([threads.current()]))
+        library = int(comm.allreduce(np.array([library_bytes]))[0])
+    if library:  # what a library sends by itself, from a formula
+        traffic["train"]["library_bytes_predicted"] = library
     empty: dict[str, Any] = {"iterations": [], "n_support": [], "objective": [], "gap": [], "seconds": []}
     return {
         "schema": SCHEMA,
@@ -67,10 +72,15 @@ def build(
         "metrics": metrics,
         "seconds": seconds,
         "comm": traffic,
-        "solver": {**empty, **(solver or {})},
+        "solver": {**empty, **(solver or {}), **({} if busy is None else _balance(busy))},
         "memory": {"peak_rss_mib": [round(float(peak), 1) for peak in peaks]},
         "environment": environment(comm),
     }
+
+
+def _balance(busy: NDArray[np.float64]) -> dict[str, Any]:
+    """Seconds that each rank worked on its parts, and the slowest's over the mean: what imbalance costs."""
+    return {"busy_seconds": busy, "imbalance": float(busy.max() / busy.mean()) if busy.mean() > 0 else 1.0}
 
 
 def environment(comm: Communicator) -> dict[str, str]:
@@ -134,7 +144,9 @@ def show(report: dict[str, Any], notes: list[str]) -> None:
     from rich.table import Table
 
     data = report["data"]
-    table = Table(title=f"{report['method']} on {data['path']}", show_header=False, title_justify="left")
+    table = Table(
+        title=f"{report.get('title', report['method'])} on {data['path']}", show_header=False, title_justify="left"
+    )
     sizes = report["partition_sizes"]
     rows = f"{data['n_train']:,} training" if data.get("n_train") else ""
     rows += f"{', ' if rows else ''}{data['n_test']:,} test" if data.get("n_test") else ""
@@ -153,6 +165,12 @@ def show(report: dict[str, Any], notes: list[str]) -> None:
         ("messages", "", {p: report["comm"][p]["messages"] for p in PHASES}),
     ):
         table.add_row(title, ", ".join(f"{k} {_short(v)}{unit}" for k, v in values.items()))
+    if "library_bytes_predicted" in report["comm"]["train"]:
+        table.add_row(
+            "and ScaLAPACK", f"{report['comm']['train']['library_bytes_predicted']:,} bytes in training, by its formula"
+        )
+    if report["ranks"] > 1 and "imbalance" in report["solver"]:
+        table.add_row("imbalance", f"{report['solver']['imbalance']:.3f}: the busiest rank's seconds over the mean's")
     table.add_row("peak memory", f"{max(report['memory']['peak_rss_mib']):,.0f} MiB a rank")
     for note in notes:
         table.add_row("note", note)

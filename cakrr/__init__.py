@@ -1,4 +1,4 @@
-"""Kernel ridge regression in parts: DC-KRR, KKRR2, BKRR2."""
+"""Kernel ridge regression: exact, in parts, and on two levels."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cakrr.estimators import BKRR2, DCKRR, KKRR2
+    from cakrr.estimators import BKRR, BKRR2, DCKRR, DKRR, KKRR, KKRR2, TwoLevelKRR
     from cakrr.model import KRRModel
 
-_HOMES = {"BKRR2": "estimators", "DCKRR": "estimators", "KKRR2": "estimators", "KRRModel": "model"}
+_HOMES = {
+    **dict.fromkeys(("BKRR", "BKRR2", "DCKRR", "DKRR", "KKRR", "KKRR2", "TwoLevelKRR"), "estimators"),
+    "KRRModel": "model",
+}
 
-__all__ = ["BKRR2", "DCKRR", "KKRR2", "KRRModel"]
+__all__ = ["BKRR", "BKRR2", "DCKRR", "DKRR", "KKRR", "KKRR2", "KRRModel", "TwoLevelKRR"]
 
 
 def __getattr__(name: str) -> Any:

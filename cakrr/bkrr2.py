@@ -10,10 +10,11 @@ from typing import Any
 
 from cacore.comm import as_communicator
 from cacore.io import Dataset
-from cakrr.training import Fit, Method, Options, fit
+from cakrr.options import Fit, Method, Options
+from cakrr.training import fit
 from partition import KBalance
 
-METHOD = Method("bkrr2", KBalance, "nearest", "balanced parts, the nearest centre's model answers")
+METHOD = Method("bkrr2", "nearest", "balanced parts, the nearest centre's model answers", KBalance)
 
 
 def bkrr2(train: Dataset, options: Options, comm: Any = None, test: Dataset | None = None) -> Fit:

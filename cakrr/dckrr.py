@@ -10,10 +10,11 @@ from typing import Any
 
 from cacore.comm import as_communicator
 from cacore.io import Dataset
-from cakrr.training import Fit, Method, Options, fit
+from cakrr.options import Fit, Method, Options
+from cakrr.training import fit
 from partition import RandomPartition
 
-METHOD = Method("dckrr", RandomPartition, "all", "random even parts, the mean of all models answers")
+METHOD = Method("dckrr", "all", "random even parts, the mean of all models answers", RandomPartition)
 
 
 def dckrr(train: Dataset, options: Options, comm: Any = None, test: Dataset | None = None) -> Fit:

@@ -15,14 +15,15 @@ from cacore import grid, memory, report, threads
 from cacore.comm import Communicator, as_communicator
 from cacore.errors import InputError
 from cacore.io import Dataset
-from cakrr.bkrr2 import METHOD as BKRR2_METHOD
-from cakrr.dckrr import METHOD as DCKRR_METHOD
-from cakrr.kkrr2 import METHOD as KKRR2_METHOD
+from cakrr import bkrr, bkrr2, dckrr, dkrr, kkrr, kkrr2, twolevel
+from cakrr.coarse import LOCAL_LAMS as LAMS
+from cakrr.coarse import Settings
 from cakrr.model import KRRModel
-from cakrr.training import Method, Options, fit
+from cakrr.options import Method, Options, Trainer
+from cakrr.training import fit
 
 
-class _PartitionedKRR(RegressorMixin, BaseEstimator):
+class _KRR(RegressorMixin, BaseEstimator):
     """Kernel ridge regression in parts, with the Gaussian kernel.
 
     Parameters
@@ -35,14 +36,17 @@ class _PartitionedKRR(RegressorMixin, BaseEstimator):
         are used for the final fit.
     lam : float or sequence of float
         Ridge, lambda: a part of m rows solves (K + lambda m I) alpha = y.
+    select : {"validation", "loo"}
+        What judges the pairs: rows held out, or every row left out of its part's model, in closed form.
     validation_fraction : float
-        Share of each part's rows that judges the pairs.
-    route : {"nearest", "all"} or None
-        Other than the method's own: the nearest centre's model, or the mean of all.
+        Share of each part's rows that is held out.
+    route : {"nearest", "soft", "all"} or None
+        Other than the method's own: the nearest centre's model; the k nearest ones', weighted by
+        exp(-(d^2 - d_min^2)/t), with k and t chosen on held-out rows; the mean of all.
     standardize : bool
         Scale features by the training rows' mean and deviation. CSR rows are scaled, not shifted.
     dtype : {"float64", "float32"}
-        In which everything is computed.
+        Of the rows and the factors. float32 halves the memory; the solutions are refined to double precision.
     random_state : int, RandomState or None
     comm : mpi4py communicator or None
         With one, `fit` and `predict` take this rank's own rows and are collective calls.
@@ -55,6 +59,8 @@ class _PartitionedKRR(RegressorMixin, BaseEstimator):
         The pair in use.
     grid_ : list of dict
         Validation error of every pair, if there was a choice.
+    params_ : dict
+        What else was chosen: soft_k and soft_t; centers, coarse_sigma and coarse_lambda.
     sizes_ : ndarray of int64, shape (P,)
     centers_ : ndarray, shape (P, d)
         In standardised features.
@@ -66,6 +72,7 @@ class _PartitionedKRR(RegressorMixin, BaseEstimator):
     """
 
     _method: ClassVar[Method]
+    _trainer: ClassVar[Trainer] = staticmethod(fit)
 
     def __init__(
         self,
@@ -73,6 +80,7 @@ class _PartitionedKRR(RegressorMixin, BaseEstimator):
         *,
         sigma: Any = None,
         lam: Any = 1e-4,
+        select: str = "validation",
         validation_fraction: float = 0.1,
         route: str | None = None,
         standardize: bool = True,
@@ -83,6 +91,7 @@ class _PartitionedKRR(RegressorMixin, BaseEstimator):
         self.n_parts = n_parts
         self.sigma = sigma
         self.lam = lam
+        self.select = select
         self.validation_fraction = validation_fraction
         self.route = route
         self.standardize = standardize
@@ -90,7 +99,7 @@ class _PartitionedKRR(RegressorMixin, BaseEstimator):
         self.random_state = random_state
         self.comm = comm
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> _PartitionedKRR:
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> _KRR:
         """Train on `X`, shape (n_local, d), dense or CSR, and `y`, shape (n_local,); neither is changed.
 
         Rows of weight 0 count as absent. Raises InputError, a ValueError, on what cannot be used.
@@ -110,20 +119,26 @@ class _PartitionedKRR(RegressorMixin, BaseEstimator):
                 partitions=self.n_parts,
                 sigma=sigma,
                 lam=lam,
+                coarse=self._coarse(),
+                select=self.select,
                 validation_fraction=self.validation_fraction,
                 route=self.route,
                 standardize=self.standardize,
                 seed=_seed(self.random_state, comm),
                 memory_limit=memory.limit_per_rank(comm),
             )
-            result = fit(self._method, train, options, comm, weights=weights)
+            result = self._trainer(self._method, train, options, comm, weights=weights)
         for note in result.notes:
             warnings.warn(note, stacklevel=2)
         self.model_: KRRModel = result.model
         self.grid_ = result.grid
         self.sigma_, self.lam_ = result.model.sigma, result.model.lam
-        self.sizes_, self.centers_ = result.model.sizes, result.model.centers
+        self.params_ = result.params
+        self.sizes_, self.centers_ = result.sizes, result.model.centers
         return self
+
+    def _coarse(self) -> Settings:
+        return Settings()
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Predictions for `X`, shape (n_local, d); with `comm`, a collective call."""
@@ -197,22 +212,129 @@ def _seed(random_state: Any, comm: Communicator) -> int:
     return int(comm.bcast(np.array([drawn], np.int64))[0])
 
 
-class BKRR2(_PartitionedKRR):
+_REST = (_KRR.__doc__ or "").split(chr(10), 2)[2]
+
+
+class BKRR2(_KRR):
     """Balanced parts by K-balance; the nearest centre's model answers (Algorithm 10)."""
 
-    __doc__ = f"{__doc__}\n\n{(_PartitionedKRR.__doc__ or '').split(chr(10), 2)[2]}"
-    _method = BKRR2_METHOD
+    __doc__ = f"{__doc__}\n\n{_REST}"
+    _method = bkrr2.METHOD
 
 
-class KKRR2(_PartitionedKRR):
+class KKRR2(_KRR):
     """Parts by K-means, of whatever size; the nearest centre's model answers (section 3.4)."""
 
-    __doc__ = f"{__doc__}\n\n{(_PartitionedKRR.__doc__ or '').split(chr(10), 2)[2]}"
-    _method = KKRR2_METHOD
+    __doc__ = f"{__doc__}\n\n{_REST}"
+    _method = kkrr2.METHOD
 
 
-class DCKRR(_PartitionedKRR):
+class DCKRR(_KRR):
     """Random even parts; the mean of all models answers (Algorithm 8; Zhang, Duchi and Wainwright, 2013)."""
 
-    __doc__ = f"{__doc__}\n\n{(_PartitionedKRR.__doc__ or '').split(chr(10), 2)[2]}"
-    _method = DCKRR_METHOD
+    __doc__ = f"{__doc__}\n\n{_REST}"
+    _method = dckrr.METHOD
+
+
+class BKRR(_KRR):
+    """Balanced parts by K-balance; the mean of all models answers (section 3.4)."""
+
+    __doc__ = f"{__doc__}\n\n{_REST}"
+    _method = bkrr.METHOD
+
+
+class KKRR(_KRR):
+    """Parts by K-means; the mean of all models answers (section 3.4)."""
+
+    __doc__ = f"{__doc__}\n\n{_REST}"
+    _method = kkrr.METHOD
+
+
+class TwoLevelKRR(_KRR):
+    """A coarse model of all rows, and balanced parts' models of what it leaves over: the one to use for accuracy.
+
+    Parameters
+    ----------
+    n_parts : int or None
+        Parts, P. None: one a rank, or as many as keep a part at 8,000 rows and its matrix in memory.
+    centers : int, sequence of int or None
+        Centres of the coarse model, M; None tries 500, 1,000 and 2,000.
+    coarse_sigma, coarse_lam : float, sequence of float or None
+        Width and ridge of the coarse model; None tries a small grid.
+    sigma, lam : float or sequence of float
+        Of the parts' models; None for `sigma` tries a small grid.
+    validation_fraction, route, standardize, dtype, random_state, comm
+        As for :class:`BKRR2`, and so are the attributes. All is chosen on held-out rows.
+
+    Notes
+    -----
+    n M^2 flops a coarse sigma, shared by the ranks, M^3 a candidate on each, and what BKRR2 costs.
+    Training moves M x M + 3 M numbers a rank and coarse sigma, whatever n.
+    """
+
+    _method = twolevel.METHOD
+
+    def __init__(
+        self,
+        n_parts: int | None = None,
+        *,
+        centers: Any = None,
+        coarse_sigma: Any = None,
+        coarse_lam: Any = None,
+        sigma: Any = None,
+        lam: Any = LAMS,
+        validation_fraction: float = 0.1,
+        route: str | None = None,
+        standardize: bool = True,
+        dtype: str = "float64",
+        random_state: Any = None,
+        comm: Any = None,
+    ) -> None:
+        super().__init__(
+            n_parts, sigma=sigma, lam=lam, validation_fraction=validation_fraction, route=route,
+            standardize=standardize, dtype=dtype, random_state=random_state, comm=comm,
+        )  # fmt: skip
+        self.centers = centers
+        self.coarse_sigma = coarse_sigma
+        self.coarse_lam = coarse_lam
+
+    def _coarse(self) -> Settings:
+        return Settings(
+            None if self.centers is None else grid.whole(self.centers, "centers"),
+            None if self.coarse_sigma is None else grid.checked(self.coarse_sigma, "coarse_sigma"),
+            None if self.coarse_lam is None else grid.checked(self.coarse_lam, "coarse_lam"),
+        )
+
+
+class DKRR(_KRR):
+    """Exact kernel ridge regression, one system of all rows over all ranks (Algorithm 6).
+
+    Parameters
+    ----------
+    sigma, lam, validation_fraction, standardize, dtype, random_state, comm
+        As for :class:`BKRR2`, and so are the attributes.
+
+    Notes
+    -----
+    n^2 d + n^3/3 flops and 8 n^2 bytes, shared by the ranks. More than one rank needs ScaLAPACK:
+    pip install 'cakernels[scalapack]'.
+    """
+
+    _method = dkrr.METHOD
+    _trainer = staticmethod(dkrr.fit)
+
+    def __init__(
+        self,
+        *,
+        sigma: Any = None,
+        lam: Any = 1e-4,
+        validation_fraction: float = 0.1,
+        standardize: bool = True,
+        dtype: str = "float64",
+        random_state: Any = None,
+        comm: Any = None,
+    ) -> None:
+        super().__init__(
+            sigma=sigma, lam=lam, validation_fraction=validation_fraction, standardize=standardize, dtype=dtype,
+            random_state=random_state, comm=comm,
+        )  # fmt: skip

@@ -10,10 +10,11 @@ from typing import Any
 
 from cacore.comm import as_communicator
 from cacore.io import Dataset
-from cakrr.training import Fit, Method, Options, fit
+from cakrr.options import Fit, Method, Options
+from cakrr.training import fit
 from partition import KMeans
 
-METHOD = Method("kkrr2", KMeans, "nearest", "K-means parts, the nearest centre's model answers")
+METHOD = Method("kkrr2", "nearest", "K-means parts, the nearest centre's model answers", KMeans)
 
 
 def kkrr2(train: Dataset, options: Options, comm: Any = None, test: Dataset | None = None) -> Fit:

@@ -1,4 +1,4 @@
-"""The local solver: kernel ridge regression on the rows of one part, in one matrix."""
+"""The local solver: kernel ridge regression on the rows of one part, in one matrix, for many sigmas and lambdas."""
 
 from __future__ import annotations
 
@@ -6,12 +6,21 @@ import threading
 from typing import Any
 
 import numpy as np
+import scipy.linalg
 from numpy.typing import NDArray
 
 from cacore import lapack, threads
-from cacore.kernels import Kernel, Points
+from cacore.kernels import Kernel, distances
+from cacore.rows import Rows
+from cakrr.band import Band
 
 SMALL = 32 << 20
+
+# From so many lambdas on one reduction is cheaper than a factorisation each: `benchmarks.krr_grid` measures it.
+BAND_FROM = 6
+EIGEN_FROM = 12  # the same for leave-one-out errors, which need the diagonal of the inverse
+
+_ANY = Kernel.gaussian(1.0)  # points are the same for every sigma
 
 
 class Workspace(threading.local):
@@ -25,6 +34,8 @@ class Workspace(threading.local):
     rows : int
         Rows of the largest part.
     dtype : dtype
+    limit : int
+        Bytes that this rank may use.
 
     Attributes
     ----------
@@ -32,8 +43,8 @@ class Workspace(threading.local):
         Whether the matrices of all threads together stay under 32 MiB.
     """
 
-    def __init__(self, rows: int, dtype: Any) -> None:
-        self.rows, self.dtype = rows, np.dtype(dtype)
+    def __init__(self, rows: int, dtype: Any, limit: int = 1 << 62) -> None:
+        self.rows, self.dtype, self.limit = rows, np.dtype(dtype), limit
         self.one_a_thread = threads.current() * rows * rows * self.dtype.itemsize <= SMALL
         self._buffer = np.empty(0, dtype)
 
@@ -43,54 +54,137 @@ class Workspace(threading.local):
             self._buffer = np.empty(self.rows * self.rows, self.dtype)
         return self._buffer[: m * m].reshape(m, m)
 
+    def holds(self, matrices: int, m: int) -> bool:
+        """Whether so many more m x m matrices a thread fit the limit."""
+        users = threads.current() if self.one_a_thread else 1
+        return (matrices + 1) * users * m * m * self.dtype.itemsize <= self.limit
 
-def solve(
-    points: Points,
-    y: NDArray[Any],
-    kernel: Kernel,
-    lams: tuple[float, ...],
-    workspace: Workspace,
-    weights: NDArray[Any] | None = None,
-) -> tuple[NDArray[Any], list[bool]]:
-    """Solve ``(K + lambda m I) alpha = y`` (eq. 3.6) for every lambda.
+
+class System:
+    """``(K + lambda m I) alpha = y`` (eq. 3.6) on the rows of one part, for any sigma, lambda and targets.
 
     Parameters
     ----------
-    points : Points
-        The m rows of the part, from ``kernel.points``.
-    y : ndarray, shape (m,)
-        Centred targets.
-    kernel : Kernel
-    lams : tuple of float
+    rows : ndarray or CSR, shape (m, d)
+        Of the part.
     workspace : Workspace
-        Of at least m rows, in the dtype of the points.
+        Of at least m rows, in the dtype of `rows`; nothing else of this thread may use it meanwhile.
     weights : ndarray, shape (m,), optional
         Positive sample weights w: the matrix is then K + lambda sum(w) diag(1/w).
-
-    Returns
-    -------
-    alphas : ndarray, shape (len(lams), m), in the dtype of the points
-        Not a number where K + lambda m I is not positive definite to the rounding.
-    solved : list of bool
-
-    Notes
-    -----
-    m^2 d + m^3/3 flops a lambda; the kernel is formed anew each time, which costs an eighth to a
-    quarter of the factorisation and no second matrix. No memory but the workspace.
+    grid : bool
+        Whether more than one pair will be tried: squared distances are then computed once and kept in
+        the triangle that no factorisation touches, at the price of no memory.
     """
-    m = len(points)
-    dtype = points.X.dtype
-    w = np.ones(m) if weights is None else np.asarray(weights, np.float64)
-    ridge = w.sum() / w
-    alphas = np.full((len(lams), m), np.nan, dtype)
-    solved = []
-    for alpha, lam in zip(alphas, lams, strict=True):
-        K = workspace.matrix(m)
-        kernel.gram(points, K)
-        K.reshape(-1)[:: m + 1] += (lam * ridge).astype(dtype)
-        solved.append(lapack.cholesky(K) == 0)
-        if solved[-1]:
-            alpha[:] = y
-            lapack.cholesky_solve(K, alpha[None, :])
-            solved[-1] = bool(np.isfinite(alpha).all())
-    return alphas, solved
+
+    def __init__(
+        self, rows: Rows, workspace: Workspace, weights: NDArray[Any] | None = None, grid: bool = False
+    ) -> None:
+        self.rows, self.points = rows, _ANY.points(rows)
+        self.workspace, self.grid = workspace, grid
+        self.K = workspace.matrix(len(self.points))
+        w = np.ones(len(self.points)) if weights is None else np.asarray(weights, np.float64)
+        self.weighted = weights is not None
+        self.scale = np.sqrt(w / w.mean())  # 1/scale^2 is sum(w)/w/m
+        if grid:
+            distances(self.points, self.K)
+
+    def _form(self, kernel: Kernel) -> None:
+        if self.grid:
+            kernel.gram_from_distances(self.K)
+        else:
+            kernel.gram(self.points, self.K)
+
+    def _form_scaled(self, kernel: Kernel) -> None:
+        """``S K S`` with S = diag(scale): then every lambda adds a multiple of the identity."""
+        self._form(kernel)
+        if self.weighted:
+            s = self.scale.astype(self.K.dtype)
+            for i in range(len(s)):
+                self.K[i, : i + 1] *= s[i] * s[: i + 1]
+
+    def solve(self, kernel: Kernel, lams: tuple[float, ...], Y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """Solve for every lambda and every row of `Y`.
+
+        Parameters
+        ----------
+        kernel : Kernel
+        lams : tuple of float, length L
+        Y : ndarray, shape (k, m)
+            Centred targets.
+
+        Returns
+        -------
+        alphas : ndarray, shape (L, k, m), in the dtype of the rows
+            Not a number where K + lambda m I is not positive definite to the rounding.
+        solved : ndarray of bool, shape (L,)
+
+        Notes
+        -----
+        Fewer than `BAND_FROM` lambdas: m^3/3 flops each, by Cholesky. From there on 4/3 m^3 flops for all
+        of them (:mod:`cakrr.band`). m^2 d flops for K besides. No memory but the workspace.
+        """
+        m, dtype = len(self.points), self.K.dtype
+        if len(lams) >= BAND_FROM and m > 2:
+            self._form_scaled(kernel)
+            found, solved = Band(self.K).solve(Y * self.scale, np.array(lams) * m)
+            found *= self.scale
+            with np.errstate(over="ignore"):
+                alphas = found.astype(dtype, copy=False)
+        else:
+            alphas, solved = np.full((len(lams), len(Y), m), np.nan, dtype), np.zeros(len(lams), np.bool_)
+            for i, lam in enumerate(lams):
+                if self.factor(kernel, lam):
+                    alphas[i], solved[i] = Y, True
+                    lapack.cholesky_solve(self.K, alphas[i])
+        solved &= np.isfinite(alphas).all(axis=(1, 2))
+        return alphas, solved
+
+    def factor(self, kernel: Kernel, lam: float) -> bool:
+        """Cholesky factor of ``K + lambda m I`` in the workspace; whether there is one."""
+        self._form(kernel)
+        self.K.reshape(-1)[:: len(self.K) + 1] += (lam * len(self.K) / self.scale**2).astype(self.K.dtype)
+        return lapack.cholesky(self.K) == 0
+
+    def left_out(
+        self, kernel: Kernel, lams: tuple[float, ...], y: NDArray[Any]
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Leave-one-out errors in closed form: y_i - f(x_i) of the model without row i is alpha_i / (G^-1)_ii.
+
+        G = K + lambda m I keeps its lambda m when a row leaves (Wahba, 1990, for smoothing splines;
+        Rifkin and Lippert, 2007, for this case).
+
+        Parameters
+        ----------
+        kernel : Kernel
+        lams : tuple of float, length L
+        y : ndarray, shape (m,)
+
+        Returns
+        -------
+        errors : ndarray of float64, shape (L, m)
+        solved : ndarray of bool, shape (L,)
+
+        Notes
+        -----
+        2/3 m^3 flops a lambda, by Cholesky; from `EIGEN_FROM` lambdas on one eigendecomposition, about
+        the price of 25 factorisations, if four matrices fit the limit.
+        """
+        m = len(self.points)
+        errors, solved = np.full((len(lams), m), np.nan), np.zeros(len(lams), np.bool_)
+        if len(lams) >= EIGEN_FROM and self.workspace.holds(4, m):
+            self._form_scaled(kernel)
+            values, V = scipy.linalg.eigh(self.K, lower=True, driver="evd", check_finite=False)
+            inverse = 1.0 / (values.astype(np.float64) + np.array(lams)[:, None] * m)  # (L, m)
+            solved = (inverse > 0).all(axis=1)
+            alphas = (inverse * (V.T @ (self.scale * y))) @ V.T
+            errors = alphas / (self.scale * (inverse @ np.square(V).T))
+        else:
+            for i, lam in enumerate(lams):
+                solved[i] = self.factor(kernel, lam)
+                if solved[i]:
+                    alpha = y.astype(self.K.dtype)[None, :].copy()
+                    lapack.cholesky_solve(self.K, alpha)
+                    errors[i] = alpha[0] / lapack.inverse_diagonal(self.K)
+        solved &= np.isfinite(errors).all(axis=1)
+        errors[~solved] = np.nan
+        return errors, solved

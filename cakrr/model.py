@@ -16,10 +16,9 @@ from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.rows import Rows, check_alike, exchange_rows, gather_rows
 from cacore.standardize import Standardizer
+from cakrr.coarse import CoarseModel
 from partition.redistribute import returned
-from partition.routing import nearest
-
-ROUTES = ("nearest", "all")
+from partition.routing import Soft, closest, nearest
 
 _GATHERED_ROWS = 1 << 16  # test rows that visit all models at a time
 
@@ -32,9 +31,9 @@ class PartModel:
     alpha: NDArray[Any]
 
     def predict(self, X: Rows, kernel: Kernel) -> NDArray[Any]:
-        """``K(X, rows) alpha`` (eq. 3.7): 2 len(X) m d flops in blocks."""
-        mine = kernel.points(self.X)
-        return kernel.apply(kernel.points(X, like=mine), mine, self.alpha)
+        """``K(X, rows) alpha`` (eq. 3.7): 2 len(X) m d flops in blocks, in the precision of alpha."""
+        mine = kernel.points(self.X.astype(self.alpha.dtype, copy=False))
+        return kernel.apply(kernel.points(X.astype(self.alpha.dtype, copy=False), like=mine), mine, self.alpha)
 
 
 @dataclass
@@ -44,8 +43,10 @@ class KRRModel:
     Attributes
     ----------
     method : str
-    route : {"nearest", "all"}
-        The model of the nearest centre answers, or the mean of all P models.
+    route : {"nearest", "soft", "all", "sum", "oracle"}
+        The model of the nearest centre answers, the weighted mean of those of the nearest centres, the
+        mean of all P models, or, where the parts are pieces of one model, their sum. "oracle" models
+        do not predict: see :meth:`oracle`.
     sigma, lam : float
     offset : float
         Mean of the training targets, added to every prediction.
@@ -54,9 +55,15 @@ class KRRModel:
     sizes : ndarray of int64, shape (P,)
     owners : ndarray of int64, shape (P,)
         Rank of each part.
+    standardizer : Standardizer or None
+    dtype : str
+        Of the rows.
+    soft : Soft or None
+        Of the route "soft".
+    coarse : CoarseModel or None
+        Of all rows; the parts' models are of what it leaves over. On every rank.
     parts : dict of int to PartModel
         This rank's.
-    standardizer : Standardizer or None
     source : dict
         How the training file was read: its target column, the number of its first feature.
     comm : Communicator or None
@@ -73,6 +80,8 @@ class KRRModel:
     owners: NDArray[np.int64]
     standardizer: Standardizer | None
     dtype: str
+    soft: Soft | None = None
+    coarse: CoarseModel | None = None
     parts: dict[int, PartModel] = field(default_factory=dict)
     source: dict[str, Any] = field(default_factory=dict)
     comm: Any = field(default=None, repr=False, compare=False)
@@ -101,17 +110,37 @@ class KRRModel:
 
         Notes
         -----
-        ``nearest``: each row travels to one rank, its prediction back. ``all``: every row visits
-        every rank, and one reduction of n_test numbers adds up.
+        ``nearest``, ``soft``: each row travels to the ranks of its models, their predictions back.
+        ``all``, ``sum``: every row visits every rank, and one reduction of n_test numbers adds up.
         """
+        return self.predict_routes(X, comm)[self.route]
+
+    def predict_routes(self, X: Rows, comm: Any = None) -> dict[str, NDArray[Any]]:
+        """As :meth:`predict`, by route: the model's own, and for "soft" the nearest model's alone as well."""
         comm = self._ranks(comm)
         with comm.guard(), comm.phase("predict"):
-            with comm.agreed():
-                X = self._checked(X, comm)
-            check_alike(X, comm)
-            Z = X if self.standardizer is None else self.standardizer.apply(X)
-            answer = self._nearest(Z, comm) if self.route == "nearest" else self._mean(Z, comm)
-        return answer + self.offset
+            Z = self._received(X, comm)
+            if self.route in ("nearest", "soft"):
+                answers = self._routed(Z, comm)
+            elif self.route == "oracle":
+                raise InputError(f"{self.method} is an oracle: it needs the true answers, and does not predict")
+            else:
+                share = len(self.sizes) if self.route == "all" else 1
+                answers = {self.route: self._gathered(Z, comm) / share}
+            base = self.offset + (self.coarse.predict(Z) if self.coarse is not None else 0.0)
+        return {route: answer + base for route, answer in answers.items()}
+
+    def oracle(self, X: Rows, y: NDArray[np.float64], comm: Any = None) -> NDArray[np.float64]:
+        """The least error |f(x) - y| of the P models for each of this rank's rows: it looks at the answers `y`."""
+        comm = self._ranks(comm)
+        with comm.guard(), comm.phase("predict"):
+            return self._gathered(self._received(X, comm), comm, y - self.offset)
+
+    def _received(self, X: Any, comm: Communicator) -> Rows:
+        with comm.agreed():
+            X = self._checked(X, comm)
+        check_alike(X, comm)
+        return X if self.standardizer is None else self.standardizer.apply(X)
 
     def _ranks(self, comm: Any) -> Communicator:
         return as_communicator(self.comm if comm is None else comm)
@@ -130,32 +159,43 @@ class KRRModel:
         if comm.size <= int(self.owners.max()) or len(self.parts) != np.count_nonzero(self.owners == comm.rank):
             raise InputError("the model lies on other ranks than these: save it, and load it on the ranks that use it")
 
-    def _nearest(self, Z: Rows, comm: Communicator) -> NDArray[Any]:
-        labels = nearest(Z, self.centers)
+    def _routed(self, Z: Rows, comm: Communicator) -> dict[str, NDArray[Any]]:
+        if self.soft is None:
+            return {"nearest": self._asked(Z, nearest(Z, self.centers), comm)}
+        labels, squares = closest(Z, self.centers, min(self.soft.k, len(self.centers)))
+        n, k = labels.shape
+        values = self._asked(Z[np.arange(n).repeat(k)], labels.ravel(), comm).reshape(n, k)
+        return {"soft": np.einsum("ij,ij->i", values, self.soft.weights(squares)), "nearest": values[:, 0]}
+
+    def _asked(self, Z: Rows, labels: NDArray[np.int32], comm: Communicator) -> NDArray[Any]:
+        """What the model of part ``labels[i]`` says of row i."""
         # Sorted by owner, and by part within an owner, so that a part's rows are one block.
         send = np.lexsort((labels, self.owners[labels]))
         counts = np.bincount(self.owners[labels], minlength=comm.size).astype(np.int64)
         rows = exchange_rows(Z[send], counts, comm)
         parts, received = comm.alltoall(labels[send], counts)
         place = np.argsort(parts, kind="stable")
-        values = np.empty(len(parts), Z.dtype)
+        values = np.empty(len(parts))
         for part, model in self.parts.items():
             mine = place[np.searchsorted(parts[place], part) : np.searchsorted(parts[place], part, side="right")]
             if mine.size:
                 values[mine] = model.predict(rows[mine], self.kernel)
         return returned(values, received, send, comm)
 
-    def _mean(self, Z: Rows, comm: Communicator) -> NDArray[Any]:
-        answer = np.empty(Z.shape[0], Z.dtype)
+    def _gathered(self, Z: Rows, comm: Communicator, y: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+        """The sum of all models' predictions; or, given the answers `y`, the least distance of one from them."""
+        answer = np.empty(Z.shape[0])
         longest = int(comm.allreduce(np.array([Z.shape[0]]), "max")[0])
         for lo, hi in threads.blocks(longest, max(1, _GATHERED_ROWS // comm.size)):
             mine = Z[lo:hi]
             first, _ = comm.offset(mine.shape[0])
             rows = gather_rows(mine, comm)
-            total = np.zeros(rows.shape[0], Z.dtype)
+            target = None if y is None else comm.allgather(y[lo:hi])
+            total = np.full(rows.shape[0], 0.0 if target is None else np.inf)
             for model in self.parts.values():
-                total += model.predict(rows, self.kernel)
-            total = comm.allreduce(total) / len(self.sizes)
+                values = model.predict(rows, self.kernel)
+                total = total + values if target is None else np.minimum(total, np.abs(values - target))
+            total = comm.allreduce(total, "sum" if target is None else "min")
             answer[lo:hi] = total[first : first + mine.shape[0]]
         return answer
 
@@ -165,14 +205,22 @@ class KRRModel:
         attributes = {
             "method": self.method, "route": self.route, "sigma": self.sigma, "lambda": self.lam,
             "offset": self.offset, "dtype": self.dtype, "source": self.source,
+            "soft": None if self.soft is None else asdict(self.soft),
+            "coarse": None if self.coarse is None else {"sigma": self.coarse.sigma, "lambda": self.coarse.lam},
         }  # fmt: skip
-        shared = {"centers": self.centers, "sizes": self.sizes}
+        shared: dict[str, Rows] = {"centers": self.centers, "sizes": self.sizes}
+        if self.coarse is not None:
+            shared |= {"coarse_centers": self.coarse.centers, "coarse_beta": self.coarse.beta}
         if self.standardizer is not None:
             shared.update(asdict(self.standardizer))
         parts = {part: {"X": model.X, "alpha": model.alpha} for part, model in self.parts.items()}
         with comm.guard():
             with comm.agreed():
                 self._check_ranks(comm)
+                if self.route == "oracle":
+                    raise InputError(
+                        f"{self.method} is an oracle, a bound that looks at the answers: it saves no model"
+                    )
             models.save(path, "krr", attributes, shared, parts, self.owners, comm)
 
     @classmethod
@@ -182,13 +230,18 @@ class KRRModel:
         with comm.guard():
             attributes, shared, parts, owners = models.load(path, "krr", comm)
         try:
+            soft, coarse = attributes.get("soft"), attributes.get("coarse")
             return cls(
                 attributes["method"], attributes["route"], attributes["sigma"], attributes["lambda"],
                 attributes["offset"], shared["centers"], shared["sizes"], owners,
                 Standardizer(shared["mean"], shared["scale"]) if "mean" in shared else None, attributes["dtype"],
+                None if soft is None else Soft(**soft),
+                None if coarse is None else CoarseModel(
+                    shared["coarse_centers"], shared["coarse_beta"], coarse["sigma"], coarse["lambda"]
+                ),
                 {part: PartModel(fields["X"], np.asarray(fields["alpha"])) for part, fields in parts.items()},
                 attributes["source"], comm,
             )  # fmt: skip
-        except KeyError as error:
+        except (KeyError, TypeError) as error:
             failure = InputError(f"{path}: a damaged model file, without {error}")
             raise failure from error

@@ -13,7 +13,6 @@ from cacore.errors import InputError
 from cacore.files import check_writable, replacing
 from cacore.io import load
 from cacore.launch import Parser, add_run_options, run, start
-from cakrr.bkrr2 import METHOD
 from cakrr.cli import warm_up
 from cakrr.model import KRRModel
 
@@ -38,7 +37,7 @@ def command(comm: Communicator, argv: list[str] | None) -> None:
                 check_writable(path)
     limit = start(args, comm)
     model = KRRModel.load(args.model, comm)
-    warm_up(METHOD, model.dtype, comm)
+    warm_up(model.dtype, comm)
     d, source = model.centers.shape[1], model.source
     splits = load(args.data, comm, model.dtype, args.target, d, source.get("target"), limit)
     rows = splits["test"] if "test" in splits else splits["train"]

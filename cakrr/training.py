@@ -1,120 +1,36 @@
-"""Training in parts: partition, choose sigma and lambda, solve every part. The frame of every method."""
+"""Training in parts: partition, choose sigma and lambda, solve every part. The frame of every method but the exact."""
 
 from __future__ import annotations
 
 import math
 import time
-import zlib
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from numbers import Integral
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore import grid, memory, threads
+from cacore import memory, threads
+from cacore.checkpoint import remembered
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.io import Dataset
-from cacore.progress import silent
-from cacore.rows import Rows, check_alike, nbytes
+from cacore.rows import Rows, nbytes
 from cacore.shuffle import Shuffle
-from cacore.standardize import Standardizer
-from cakrr.local import Workspace, solve
-from cakrr.model import ROUTES, KRRModel, PartModel
-from cakrr.search import Judges, best_pair, grid_errors, hold_out, left_out
-from partition import Partitioner
+from cakrr import refine
+from cakrr.coarse import Candidates, CoarseModel, candidates
+from cakrr.local import System, Workspace
+from cakrr.model import KRRModel, PartModel
+from cakrr.options import Fit, Method, Options
+from cakrr.prepare import Prepared, prepare
+from cakrr.search import Judges, Search, best, hold_out, left_out
 from partition.redistribute import OwnedRows, assign_owners, redistribute
+from partition.routing import Soft, closest
 
-ROWS_PER_PART = 8000
-SELECTIONS = ("validation", "test")
-
-
-@dataclass(frozen=True)
-class Method:
-    """A member of the family: how rows are divided, and which models answer.
-
-    Attributes
-    ----------
-    name : str
-    partitioner : type of Partitioner
-    route : {"nearest", "all"}
-    summary : str
-        One line for the command's help.
-    """
-
-    name: str
-    partitioner: type[Partitioner]
-    route: str
-    summary: str
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a training run can be told.
-
-    Attributes
-    ----------
-    partitions : int or None
-        P; None is one a rank, or as many as keep a part at 8,000 rows and its matrix inside the limit.
-    sigma : tuple of float or None
-        Widths to try; None is the square root of the number of features.
-    lam : tuple of float
-        Ridges to try.
-    select : {"validation", "test"}
-        Which rows judge a pair. "test" is the listings' rule, and leaks.
-    validation_fraction : float
-    route : str or None
-        Other than the method's own.
-    standardize : bool
-    seed : int
-    memory_limit : int
-        Bytes a rank may use.
-    progress : callable
-        See :func:`cacore.progress.bar`.
-    """
-
-    partitions: int | None = None
-    sigma: tuple[float, ...] | None = None
-    lam: tuple[float, ...] = (1e-4,)
-    select: str = "validation"
-    validation_fraction: float = 0.1
-    route: str | None = None
-    standardize: bool = True
-    seed: int = 0
-    memory_limit: int = 1 << 62
-    progress: Callable[[str, int], Callable[[], None]] = silent
-
-    def checked(self) -> Options:
-        """These options, if they make sense.
-
-        Raises
-        ------
-        InputError
-        """
-        if self.partitions is not None and not (isinstance(self.partitions, Integral) and self.partitions >= 1):
-            raise InputError(f"partitions = {self.partitions!r}: it must be a whole number of at least 1")
-        if not 0 < self.validation_fraction < 1:
-            raise InputError(f"validation fraction {self.validation_fraction:g}: it must lie between 0 and 1")
-        if self.select not in SELECTIONS:
-            raise InputError(f"select {self.select!r}: choose one of {', '.join(SELECTIONS)}")
-        if self.route is not None and self.route not in ROUTES:
-            raise InputError(f"route {self.route!r}: choose one of {', '.join(ROUTES)}")
-        if self.sigma is not None:
-            grid.checked(self.sigma, "sigma")
-        grid.checked(self.lam, "lambda")
-        return self
-
-
-@dataclass
-class Fit:
-    """What training returns: the model, and what the report says about it."""
-
-    model: KRRModel
-    grid: list[dict[str, float | None]] = field(default_factory=list)
-    seconds: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    notes: list[str] = field(default_factory=list)
+# Soft routes, with t in units of the mean gap d_2^2 - d_1^2 between the two nearest centres: the one under which
+# sigma and lambda are chosen, and those that are tried then.
+SOFT = Soft(8, 0.7)
+SOFT_TRIED = (Soft(1, 1.0), *(Soft(k, t) for k in (3, 8) for t in (0.35, 0.7, 1.4)))
 
 
 def fit(
@@ -148,54 +64,33 @@ def fit(
     ------
     InputError
         On all ranks: options that make no sense, more parts than rows, a matrix that cannot fit, one
-        that is not positive definite.
+        that is not positive definite, a checkpoint of another run.
 
     Notes
     -----
-    m^2 d + m^3/3 flops a part and grid point; this rank's rows, and one matrix of its largest part.
-    Training sends nothing; the grid's errors are one reduction, counted under "predict".
+    m^2 d flops a part and sigma, and m^3/3 a lambda, or 4/3 m^3 for many lambdas; this rank's rows, and
+    one matrix of its largest part. Training sends nothing but a coarse model's one Allreduce; the
+    grid's errors are one reduction, counted under "predict".
     """
-    with comm.agreed():
-        options.checked()
-        y = train.target()
-        if options.select == "test" and test is None:
-            raise InputError("select test: there are no test rows; give --test, or use --select validation")
-    with comm.phase("read"):
-        check_alike(train.X, comm)
-        told = [method.name, *(value for name, value in vars(options).items() if name != "progress")]
-        facts = {
-            "the parameters (their fingerprint)": zlib.crc32(repr(told).encode()),
-            "sample_weight given (1) or not (0)": int(weights is not None),
-        }
-        comm.require_equal(facts)
-        X, standardizer = _standardized(train, options, comm, weights)
-        offset = _mean(y, weights, comm)
-    columns = {"y": y - offset} if weights is None else {"y": y - offset, "weight": weights}
+    given = prepare(method, train, options, comm, test, weights)
     with comm.phase("partition"):
-        division = _divide(method, X, columns, options, comm)
-        del X, y, columns
-    workspace = Workspace(division.largest, division.parts.X.dtype)
-    route = options.route or method.route
-    judged = None if test is None else (test.X, test.y, standardizer, offset)
-    sigma, lam, table, notes = _choose(division, route, options, workspace, comm, judged)
+        division = _divide(method, given, options, comm)
+    workspace = Workspace(division.largest, division.parts.X.dtype, options.memory_limit)
+    run = _Run(method, options, given, division, workspace, comm)
+    choice = run.choose()
     model = KRRModel(
-        method.name, route, sigma, lam, offset, division.centers, division.sizes, division.owners, standardizer,
-        str(workspace.dtype),
+        method.name, run.route, choice.sigma, choice.lam, given.offset, division.centers, division.sizes,
+        division.owners, given.standardizer, str(workspace.dtype), choice.soft, choice.coarse,
     )  # fmt: skip
-    with comm.phase("train"):
-        seconds, failed = _train_parts(model, division.parts, workspace, options)
-    comm.wait()
-    with comm.phase("predict"), comm.agreed():
-        if failed is not None:
-            remedy = "a larger --lambda" + (" or --dtype float64" if model.dtype == "float32" else "")
-            raise InputError(
-                f"part {failed} ({division.sizes[failed]:,} rows): K + lambda m I is not positive definite at sigma "
-                f"{sigma:g}, lambda {lam:g}; use {remedy}"
-            )
-    with comm.uncounted():
-        seconds = comm.allreduce(seconds)
+    residual = run.train(model)
     model.comm = comm
-    return Fit(model, table, seconds, notes)
+    with comm.uncounted():
+        seconds = comm.allreduce(run.seconds)
+        busy = comm.allgather(np.array([run.busy()]))
+    fitted = Fit(model, division.sizes, choice.table, choice.params(), seconds, busy, notes=choice.notes)
+    if residual is not None:
+        fitted.residual = residual
+    return fitted
 
 
 @dataclass
@@ -213,125 +108,228 @@ class _Division:
         return max((int(self.sizes[part]) for part in self.parts.parts), default=0)
 
 
-def _divide(
-    method: Method, X: Rows, columns: dict[str, NDArray[Any]], options: Options, comm: Communicator
-) -> _Division:
+def _divide(method: Method, given: Prepared, options: Options, comm: Communicator) -> _Division:
     """Partition the rows and send them to the owners of their parts: lines 1 to 7 of Algorithm 10."""
+    assert method.partitioner is not None
+    X, given.X = given.X, given.X[:0]
     first, n = comm.offset(X.shape[0])
-    # All ranks come to the same number: the limit is theirs together.
-    with comm.agreed():
-        P = options.partitions or default_parts(n, X.dtype.itemsize, options.memory_limit, comm.size)
-    partitioner = method.partitioner(P, random_state=options.seed).fit(X, comm=comm)
+    partitioner = method.partitioner(given.partitions, random_state=options.seed).fit(X, comm=comm)
     sizes = partitioner.sizes_
     owners = assign_owners(sizes, comm.size)
     with comm.agreed():
         _check_memory(sizes, X.dtype.itemsize, nbytes(X), options.memory_limit)
     # The rows of a part lie in shuffled order, so that its first ones are a random sample.
-    columns = {**columns, "order": Shuffle(n, options.seed).position(np.arange(first, first + X.shape[0]))}
+    columns = {**given.columns, "order": Shuffle(n, options.seed).position(np.arange(first, first + X.shape[0]))}
     parts = redistribute(X, partitioner.labels_, owners, comm, columns, order="order", consume=True)
     return _Division(parts, partitioner.centers_, sizes, owners)
 
 
-def _choose(
-    division: _Division,
-    route: str,
-    options: Options,
-    workspace: Workspace,
-    comm: Communicator,
-    test: tuple[Rows, Any, Standardizer | None, float] | None,
-) -> tuple[float, float, list[dict[str, float | None]], list[str]]:
-    """Sigma, lambda and the grid's errors: the loop of Algorithm 10 around lines 9 to 22."""
-    sigmas = options.sigma or (math.sqrt(division.centers.shape[1]),)
-    if len(sigmas) * len(options.lam) == 1:
-        return sigmas[0], options.lam[0], [], []
-    fraction = options.validation_fraction if options.select == "validation" else 0.0
-    parts = division.parts
-    with comm.phase("partition" if fraction else "predict"):
+@dataclass
+class _Choice:
+    """The setting that training goes on with."""
+
+    sigma: float
+    lam: float
+    coarse: CoarseModel | None
+    soft: Soft | None
+    table: list[dict[str, Any]]
+    notes: list[str]
+
+    def params(self) -> dict[str, Any]:
+        """For the report."""
+        told: dict[str, Any] = {}
+        if self.coarse is not None:
+            told |= {
+                "centers": self.coarse.centers.shape[0],
+                "coarse_sigma": self.coarse.sigma,
+                "coarse_lambda": self.coarse.lam,
+            }
+        return told if self.soft is None else {**told, "soft_k": self.soft.k, "soft_t": self.soft.t}
+
+
+class _Run:
+    """One training: what its steps share."""
+
+    def __init__(
+        self, method: Method, options: Options, given: Prepared, division: _Division, workspace: Workspace,
+        comm: Communicator,
+    ) -> None:  # fmt: skip
+        self.method, self.options, self.given = method, options, given
+        self.division, self.workspace, self.comm = division, workspace, comm
+        self.parts = division.parts
+        self.route = options.route or method.route
+        d = division.centers.shape[1]
+        self.sigmas = options.sigma or (method.sigmas(d) if method.coarse else (math.sqrt(d),))
+        self.lams = options.lam
+        self.seconds = np.zeros(len(division.sizes))
+        self.begun = comm.seconds["train"]
+        self.y = self.parts.columns["y"].astype(np.float64)
+
+    def busy(self) -> float:
+        """Seconds that this rank worked on its parts."""
+        return self.comm.seconds["train"] - self.begun
+
+    def choose(self) -> _Choice:
+        """Sigma, lambda and the grid's errors: the loop of Algorithm 10 around lines 9 to 22."""
+        options, comm, P = self.options, self.comm, len(self.division.sizes)
+        soft = self.route == "soft" and P > 1
+        pairs = len(self.sigmas) * len(self.lams)
+        validated = options.select != "test" and (pairs > 1 or soft or self.method.coarse)
         with comm.agreed():
-            if fraction and division.sizes.max() < 2:
+            if validated and self.division.sizes.max() < 2:
                 raise InputError("parts of one row leave no rows to validate on; ask for fewer parts")
-        if fraction:
-            X, y, weights = hold_out(parts, fraction)
+        held = hold_out(self.parts, options.validation_fraction if validated else 0.0)
+        tried = self._coarse(held) if self.method.coarse else None
+        if tried is not None and len(tried.settings) == 1 and pairs == 1 and not soft:
+            return _Choice(self.sigmas[0], self.lams[0], tried.chosen(0), None, [], [])
+        if pairs == 1 and tried is None and not soft:
+            return _Choice(self.sigmas[0], self.lams[0], None, None, [], [])
+        targets, judging, unit = self._targets(held, tried)
+        shares = [Soft(SOFT.k, SOFT.t * unit)]
+        c = s = ell = 0
+        table: list[dict[str, Any]] = []
+        notes: list[str] = []
+        if pairs > 1 or tried is not None:
+            loo = options.select == "loo"
+            search = self._search("grid", targets, np.zeros_like(held) if loo else held, self.sigmas, self.lams)
+            judges = None if loo else self._judges(judging, shares)
+            errors, failed = search.left_out_errors(comm) if judges is None else search.errors(judges, comm)
+            with comm.phase("predict"), comm.agreed():
+                c, s, ell = best(errors, self.sigmas, self.lams)
+            note = left_out(failed, self.sigmas, self.lams)
+            notes = [note] if note else []
+            table = self._table(errors, tried)
+        sigma, lam = self.sigmas[s], self.lams[ell]
+        chosen = None
+        if soft:
+            shares = [Soft(one.k, one.t * unit) for one in SOFT_TRIED if one.k <= P]
+            one_target = judging[0], judging[1][:, [c]], judging[2]
+            search = self._search("soft", targets[:, [c]], held, (sigma,), (lam,))
+            errors, _ = search.errors(self._judges(one_target, shares), comm, len(shares))
+            with comm.phase("predict"), comm.agreed():
+                chosen = shares[best(errors, (sigma,), (lam,))[0]]
+        return _Choice(sigma, lam, None if tried is None else tried.chosen(c), chosen, table, notes)
+
+    def _coarse(self, held: NDArray[np.bool_]) -> Candidates:
+        options, n = self.options, int(self.division.sizes.sum())
+        return candidates(self.parts, held, n, options.coarse, options.memory_limit, options.checkpoint, self.comm)
+
+    def _targets(
+        self, held: NDArray[np.bool_], tried: Candidates | None
+    ) -> tuple[NDArray[np.float64], tuple[Rows, NDArray[np.float64], NDArray[np.float64]], float]:
+        """What the parts learn, a column a candidate; the judging rows, likewise; and the unit of soft routing's t."""
+        comm = self.comm
+        if self.options.select == "test":
+            X, y, weights = self.given.test_rows()
         else:
-            assert test is not None
-            X, y, standardizer, offset = test
-            X, y = X if standardizer is None else standardizer.apply(X), y - offset
-            weights = np.ones(len(y))
-        judges = Judges.route(X, y, weights, division.centers, division.owners, route, comm)
-    advance = options.progress("choosing sigma and lambda", len(sigmas) * len(parts.parts))
-    errors, failed = grid_errors(
-        parts,
-        judges,
-        len(division.sizes),
-        fraction,
-        sigmas,
-        options.lam,
-        workspace,
-        options.memory_limit,
-        comm,
-        advance,
+            X, y = self.parts.X[held], self.y[held]
+            weights = self.parts.columns.get("weight", np.ones(len(held)))[held]
+        with comm.phase("train"):
+            targets, y = self.y[:, None], y[:, None]
+            if tried is not None:
+                targets, y = targets - tried.predictions(self.parts.X), y - tried.predictions(X)
+        unit = 1.0
+        if self.route == "soft" and len(self.division.centers) > 1:
+            with comm.phase("partition"):
+                _, squares = closest(X, self.division.centers, 2)
+                gaps = comm.allreduce(np.array([(squares[:, 1] - squares[:, 0]).sum(), len(squares)]))
+                unit = float(gaps[0] / max(gaps[1], 1.0))
+        return targets, (X, y, weights), unit
+
+    def _judges(self, judging: tuple[Rows, NDArray[np.float64], NDArray[np.float64]], shares: list[Soft]) -> Judges:
+        division = self.division
+        with self.comm.phase("predict" if self.options.select == "test" else "partition"):
+            return Judges.routed(*judging, self.route, shares, division.centers, division.owners, self.comm)
+
+    def _search(
+        self, name: str, targets: NDArray[np.float64], held: NDArray[np.bool_], sigmas: tuple[float, ...],
+        lams: tuple[float, ...],
+    ) -> Search:  # fmt: skip
+        what = "choosing sigma and lambda" if name == "grid" else "choosing the soft route"
+        return Search(
+            self.parts, targets, held, sigmas, lams, self.workspace, self.options.checkpoint, name, self.seconds,
+            self.options.progress(what, len(self.parts.parts)),
+        )  # fmt: skip
+
+    def train(self, model: KRRModel) -> NDArray[np.float64] | None:
+        """Solve every part at the chosen setting: lines 9 to 12 of Algorithm 10. Sends nothing.
+
+        Returns the parts' relative residuals where they were refined.
+        """
+        comm, parts = self.comm, self.parts
+        mixed = self.workspace.dtype == np.float32
+        residual, failed = np.zeros(len(self.seconds)), -1
+        advance = self.options.progress("training", len(parts.parts))
+
+        def train(part: int, rows: slice) -> dict[str, NDArray[Any]]:
+            def work() -> dict[str, NDArray[Any]]:
+                begun = time.perf_counter()
+                y = self.y[rows]
+                if model.coarse is not None:
+                    y = y - model.coarse.predict(parts.X[rows])
+                weights = parts.columns["weight"][rows] if "weight" in parts.columns else None
+                system = System(parts.X[rows], self.workspace, weights)
+                if mixed:
+                    alpha, left = refine.solve_part(system, model.kernel, model.lam, y)
+                    solved = left <= refine.ACCEPTED
+                else:
+                    alphas, good = system.solve(model.kernel, (model.lam,), y[None, :])
+                    alpha, left, solved = alphas[0, 0], 0.0, good[0]
+                return {
+                    "alpha": alpha, "residual": np.array(left), "solved": np.array(solved),
+                    "seconds": np.array(time.perf_counter() - begun),
+                }  # fmt: skip
+
+            done = remembered(self.options.checkpoint, f"part-{part:06d}", work)
+            advance()
+            return done
+
+        with comm.phase("train"):
+            results = threads.in_order(train, list(parts), parallel=self.workspace.one_a_thread)
+            for (part, rows), done in zip(parts, results, strict=True):
+                model.parts[part] = PartModel(parts.X[rows], done["alpha"])
+                self.seconds[part] += done["seconds"]
+                residual[part] = done["residual"]
+                failed = failed if done["solved"] else part
+        comm.wait()
+        with comm.phase("predict"), comm.agreed():
+            if failed >= 0:
+                raise InputError(not_definite(f"part {failed} ({self.division.sizes[failed]:,} rows)", model))
+        with comm.uncounted():
+            return comm.allreduce(residual) if mixed else None
+
+    def _table(self, errors: NDArray[np.float64], tried: Candidates | None) -> list[dict[str, Any]]:
+        """The report's grid."""
+        rows: list[dict[str, Any]] = []
+        for c, of_candidate in enumerate(errors):
+            told = {}
+            if tried is not None:
+                told = dict(zip(("centers", "coarse_sigma", "coarse_lambda"), tried.settings[c], strict=True))
+            rows += [{**told, **row} for row in table(of_candidate, self.sigmas, self.lams, self.options.select)]
+        return rows
+
+
+def table(
+    errors: NDArray[np.float64], sigmas: tuple[float, ...], lams: tuple[float, ...], select: str
+) -> list[dict[str, Any]]:
+    """The report's grid: errors of shape (S, L), in the column of the rows that judged them."""
+    columns = [f"{name}_mse" for name in ("validation", "test", *(["loo"] if select == "loo" else []))]
+    return [
+        {
+            "sigma": sigma, "lambda": lam, **dict.fromkeys(columns),
+            f"{select}_mse": float(mse) if np.isfinite(mse) else None,
+        }
+        for sigma, line in zip(sigmas, errors, strict=True)
+        for lam, mse in zip(lams, line, strict=True)
+    ]  # fmt: skip
+
+
+def not_definite(where: str, model: KRRModel) -> str:
+    """One line about a system without a solution."""
+    remedy = "a larger --lambda" + (" or --dtype float64" if model.dtype == "float32" else "")
+    return (
+        f"{where}: K + lambda m I is not positive definite at sigma {model.sigma:g}, lambda {model.lam:g}; use {remedy}"
     )
-    with comm.phase("predict"), comm.agreed():
-        sigma, lam = best_pair(errors, sigmas, options.lam)
-    note = left_out(failed, sigmas, options.lam)
-    return sigma, lam, _table(errors, sigmas, options), [note] if note else []
-
-
-def _train_parts(
-    model: KRRModel, parts: OwnedRows, workspace: Workspace, options: Options
-) -> tuple[NDArray[np.float64], int | None]:
-    """Solve every part of this rank at the chosen pair: lines 9 to 12 of Algorithm 10. Sends nothing."""
-    seconds, failed = np.zeros(len(model.sizes)), None
-    advance = options.progress("training", len(parts.parts))
-    kernel = model.kernel
-
-    def train(part: int, rows: slice) -> tuple[NDArray[Any], bool]:
-        begun = time.perf_counter()
-        weights = parts.columns["weight"][rows] if "weight" in parts.columns else None
-        points = kernel.points(parts.X[rows])
-        alphas, solved = solve(points, parts.columns["y"][rows], kernel, (model.lam,), workspace, weights)
-        seconds[part] = time.perf_counter() - begun
-        advance()
-        return alphas[0], solved[0]
-
-    results = threads.in_order(train, list(parts), parallel=workspace.one_a_thread)
-    for (part, rows), (alpha, solved) in zip(parts, results, strict=True):
-        model.parts[part] = PartModel(parts.X[rows], alpha)
-        failed = failed if solved else part
-    return seconds, failed
-
-
-def default_parts(n: int, itemsize: int, limit: int, ranks: int) -> int:
-    """One part a rank, or as many as keep a part at 8,000 rows and its matrix inside the limit.
-
-    Raises
-    ------
-    MemoryLimitError
-        Where parts of 500 rows do not fit: so little memory is a mistake, not a setting.
-    """
-    least = min(n, 500)
-    memory.require(
-        least * least * itemsize, limit, f"the matrix of a part of {least} rows", "free some, or set --memory-limit"
-    )
-    most = min(ROWS_PER_PART, max(least, math.isqrt(int(limit / 1.15) // itemsize)))
-    return min(n, max(ranks, -(-n // most)))
-
-
-def _standardized(
-    train: Dataset, options: Options, comm: Communicator, weights: NDArray[Any] | None
-) -> tuple[Rows, Standardizer | None]:
-    X = train.X
-    train.X = np.empty((0, X.shape[1]), X.dtype)
-    if not options.standardize:
-        return X, None
-    standardizer = Standardizer.fit(X, comm, weights)
-    return standardizer.apply(X, in_place=True), standardizer
-
-
-def _mean(y: NDArray[Any], weights: NDArray[Any] | None, comm: Communicator) -> float:
-    w = np.ones(len(y)) if weights is None else weights
-    total = comm.allreduce(np.array([w @ y, w.sum()]))
-    return float(total[0] / total[1])
 
 
 def _check_memory(sizes: NDArray[np.int64], itemsize: int, rows: int, limit: int) -> None:
@@ -344,17 +342,3 @@ def _check_memory(sizes: NDArray[np.int64], itemsize: int, rows: int, limit: int
         remedy = f"more --partitions (about {enough}), {remedy}"
     what = f"the matrix of a part of {largest:,} rows, beside a rank's rows,"
     memory.require(largest * largest * itemsize + rows, limit, what, f"use {remedy}")
-
-
-def _table(errors: NDArray[np.float64], sigmas: tuple[float, ...], options: Options) -> list[dict[str, float | None]]:
-    """The report's grid."""
-    on_test = options.select == "test"
-    rows: list[dict[str, float | None]] = []
-    for sigma, line in zip(sigmas, errors, strict=True):
-        for lam, mse in zip(options.lam, line, strict=True):
-            value = float(mse) if np.isfinite(mse) else None
-            rows.append({
-                "sigma": sigma, "lambda": lam,
-                "validation_mse": None if on_test else value, "test_mse": value if on_test else None,
-            })  # fmt: skip
-    return rows

@@ -1,13 +1,19 @@
-"""Routing: which part's model answers for a row. The one place that decides."""
+"""Routing: which parts' models answer for a row, and with what weight. The one place that decides."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.rows import Rows
+from cacore.kernels import Kernel, Points
+from cacore.rows import Rows, is_sparse
+from cacore.threads import blocks, for_blocks
 from partition.assign import PartRows
+
+_BLOCK_BYTES = 1 << 22
 
 
 def nearest(X: Rows, centers: NDArray[np.float64]) -> NDArray[np.int32]:
@@ -30,3 +36,65 @@ def nearest(X: Rows, centers: NDArray[np.float64]) -> NDArray[np.int32]:
     if X.shape[0]:
         PartRows(X, Communicator(), seed=0).step(centers, labels, sums=False)
     return labels
+
+
+def closest(X: Rows, centers: NDArray[np.float64], k: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """The k nearest centres of each row, the nearest first, and the squared distances to them.
+
+    Parameters
+    ----------
+    X : ndarray or CSR, shape (n, d)
+    centers : ndarray, shape (P, d)
+    k : int
+        At most P.
+
+    Returns
+    -------
+    parts : ndarray of int32, shape (n, k)
+    squares : ndarray of float64, shape (n, k)
+
+    Notes
+    -----
+    2 n P d flops on all threads; block-sized memory.
+    """
+    shift = None if is_sparse(X) else centers.mean(axis=0)
+    middle = Points(centers, shift)
+    parts, squares = np.empty((X.shape[0], k), np.int32), np.empty((X.shape[0], k))
+    linear = Kernel("linear")
+
+    def rows(lo: int, hi: int) -> None:
+        mine = Points(X[lo:hi].astype(np.float64), shift)
+        distances = mine.squares[:, None] + middle.squares - 2.0 * linear.block(mine, middle)
+        order = np.argsort(distances, axis=1, kind="stable")[:, :k]
+        parts[lo:hi] = order
+        squares[lo:hi] = np.maximum(np.take_along_axis(distances, order, axis=1), 0.0)
+
+    for_blocks(rows, blocks(X.shape[0], max(1, _BLOCK_BYTES // (8 * len(centers)))))
+    return parts, squares
+
+
+@dataclass(frozen=True)
+class Soft:
+    """Soft routing: the models of the k nearest centres, weighted by exp(-(d^2 - d_min^2)/t).
+
+    Attributes
+    ----------
+    k : int
+    t : float
+        Squared distance, beyond that of the nearest centre, at which the weight has fallen to 1/e.
+    """
+
+    k: int
+    t: float
+
+    def weights(self, squares: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Weights that add up to 1 in each row.
+
+        Parameters
+        ----------
+        squares : ndarray, shape (n, K)
+            Squared distances to the K nearest centres, ascending; beyond the k-th the weight is 0.
+        """
+        weights = np.exp(-(squares - squares[:, :1]) / max(self.t, np.finfo(float).tiny))
+        weights[:, self.k :] = 0.0
+        return weights / weights.sum(axis=1, keepdims=True)

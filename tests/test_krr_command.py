@@ -103,7 +103,10 @@ def test_report(method, python, inputs, tmp_path):
     assert all(made["comm"][p] == {"bytes": 0, "messages": 0} for p in PHASES)
     assert set(made["seconds"]) >= PHASES | {"total"}
     assert made["seconds"]["total"] >= made["seconds"]["train"] > 0
-    assert set(made["solver"]) == {"iterations", "n_support", "objective", "gap", "seconds"}
+    assert set(made["solver"]) == {
+        "iterations", "n_support", "objective", "gap", "seconds", "busy_seconds", "imbalance"
+    }  # fmt: skip
+    assert made["solver"]["imbalance"] == 1.0
     assert len(made["solver"]["seconds"]) == 3
     assert len(made["memory"]["peak_rss_mib"]) == 1
     assert set(made["environment"]) == {"python", "mpi", "numpy", "blas", "cpu", "package"}

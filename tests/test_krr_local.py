@@ -9,7 +9,7 @@ from sklearn.kernel_ridge import KernelRidge
 from sklearn.metrics.pairwise import rbf_kernel
 
 from cacore.kernels import Kernel
-from cakrr.local import Workspace, solve
+from cakrr.local import System, Workspace
 from cakrr.model import PartModel
 
 LAMS = (1e-6, 1e-3, 10.0)
@@ -24,7 +24,8 @@ def solved(X, y, sigma, lams=LAMS, weights=None, room=0):
     kernel = Kernel.gaussian(sigma)
     workspace = Workspace(X.shape[0] + room, X.dtype)
     workspace.matrix(X.shape[0] + room)[:] = np.nan  # what an earlier part may have left
-    return solve(kernel.points(X), y, kernel, lams, workspace, weights)
+    alphas, good = System(X, workspace, weights, grid=len(lams) > 1).solve(kernel, lams, y[None, :])
+    return alphas[:, 0], good.tolist()
 
 
 def close(got, expected, tolerance):

@@ -18,7 +18,9 @@ from cacore.errors import InputError, MemoryLimitError
 from cacore.io import Dataset, load
 from cacore.shuffle import Shuffle
 from cakrr import KRRModel, bkrr2, dckrr, kkrr2
-from cakrr.training import Options, default_parts, fit
+from cakrr.options import Options
+from cakrr.prepare import default_parts
+from cakrr.training import fit
 from partition import KBalance, KMeans, RandomPartition
 
 METHODS = {"bkrr2": bkrr2.METHOD, "kkrr2": kkrr2.METHOD, "dckrr": dckrr.METHOD}

@@ -33,7 +33,7 @@ import sys, time
 from pathlib import Path
 import numpy as np
 from mpi4py import MPI
-import cakrr.training
+import cakrr.local
 from cakrr import BKRR2, bkrr2
 from cakrr.cli import main
 
@@ -41,7 +41,7 @@ if MPI.COMM_WORLD.rank == 2:
     def broken(*_, **__):
         Path("failed").write_text(repr(time.time()))
         raise RuntimeError("the dog ate row 17")
-    cakrr.training.solve = broken
+    cakrr.local.System.solve = broken
 
 if sys.argv[1] == "command":
     main(bkrr2.METHOD, ["train.h5", "--sigma", "1", "--lambda", "1e-3", "--model", "model.h5", "--report", "r.json"])
