@@ -15,22 +15,34 @@ def row(report: dict) -> list[str]:
     quality = [f"{metrics[name]:.4g}" if metrics.get(name) is not None else "-" for name in ("mse", "r2")]
     return [
         Path(report["data"]["path"]).stem,
-        report["method"],
+        report["method"]
+        + (" (oracle)" if report["params"].get("oracle") else f", {report['params'].get('route', '')}"),
         f"{report['data']['n_train']:,}",
         f"{report['ranks']}",
         f"{len(sizes)}",
         f"{min(sizes):,}-{max(sizes):,}",
         *quality,
         *(f"{report['seconds'][phase]:.2f}" for phase in PHASES),
-        f"{sum(report['comm'][phase]['bytes'] for phase in report['comm']):,}",
-        f"{report['comm']['train']['bytes']:,}",
+        *(f"{report['comm'][phase]['bytes']:,}" for phase in PHASES[:-1]),
         f"{max(report['memory']['peak_rss_mib']):.0f}",
     ]
 
 
 def main() -> None:
     """Print one line a report, as Markdown."""
-    head = ["data", "method", "n", "R", "P", "part rows", "mse", "r2", *PHASES, "bytes", "bytes in train", "MiB"]
+    head = [
+        "data",
+        "method",
+        "n",
+        "R",
+        "P",
+        "part rows",
+        "mse",
+        "r2",
+        *PHASES,
+        *(f"bytes {phase}" for phase in PHASES[:-1]),
+        "MiB",
+    ]
     print("| " + " | ".join(head) + " |")
     print("|" + "---|" * len(head))
     for path in sys.argv[1:]:

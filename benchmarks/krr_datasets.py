@@ -1,6 +1,8 @@
-"""BKRR2, KKRR2 and DC-KRR on the real data sets, through the command lines: one table.
+"""Kernel ridge regression on the real data sets, through the command lines: one table.
 
-python -m benchmarks.krr_datasets DATA_FOLDER [--out FOLDER] [--ranks R] [--only NAME ...]
+python -m benchmarks.krr_datasets DATA_FOLDER [--out FOLDER] [--ranks R] [--only NAME ...] [--methods NAME[:ROUTE] ...]
+
+twolevel searches the small grid that it has by default; the others search --sigma x --lambda.
 """
 
 from __future__ import annotations
@@ -15,13 +17,13 @@ SETS: dict[str, tuple[str, list[str], int]] = {
     "mg_scale": ("mg_scale", ["--split", "1024"], 4),
     "space_ga_scale": ("space_ga_scale", ["--split", "2560"], 4),
     "cadata": ("cal_housing.csv.bz2", ["--split", "18432"], 16),
+    "CASP12k": ("CASP.csv.xz", ["--split", "12000", "--target", "0", "--drop-duplicates"], 16),
     "CASP": ("CASP.csv.xz", ["--split", "41000", "--target", "0", "--drop-duplicates"], 32),
     "keggundirected": ("keggundirected.csv.gz", ["--split", "16700", "--drop-duplicates"], 16),
     "kin40k": ("kin40k.csv.gz", ["--split", "36000"], 32),
     "BNG_breastTumor": ("BNG_breastTumor.tsv.gz", ["--split", "105000"], 64),
 }
-METHODS = ("bkrr2", "kkrr2", "dckrr")
-GRID = ["--sigma", "0.5:8:5", "--lambda", "1e-7:1e-2:6"]
+METHODS = ("dckrr", "kkrr2", "bkrr2", "bkrr2:soft", "twolevel:nearest", "twolevel")
 
 
 def main() -> None:
@@ -31,6 +33,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("krr_datasets"))
     parser.add_argument("--ranks", default="2")
     parser.add_argument("--only", nargs="+", choices=SETS, default=list(SETS))
+    parser.add_argument("--methods", nargs="+", default=METHODS)
+    parser.add_argument("--sigma", default="0.5:8:5")
+    parser.add_argument("--lambda", dest="lam", default="1e-7:1e-2:6")
     args = parser.parse_args()
     args.out.mkdir(exist_ok=True)
     reports = []
@@ -40,11 +45,14 @@ def main() -> None:
         if not native.exists():
             command = [sys.executable, "-m", "cacore.io", "convert", str(args.data / source), str(native), *options]
             subprocess.run(command, check=True)
-        for method in METHODS:
-            report = args.out / f"{name}_{method}.json"
+        for which in args.methods:
+            method, _, route = which.partition(":")
+            report = args.out / f"{name}_{which.replace(':', '_')}.json"
+            settings = [] if method == "dkrr" else ["--partitions", str(parts)]
+            settings += [] if method == "twolevel" else ["--sigma", args.sigma, "--lambda", args.lam]
+            settings += ["--route", route] if route else []
             launch = ["mpiexec", "-n", args.ranks, sys.executable, "-m", f"cakrr.{method}", str(native)]
-            settings = ["--partitions", str(parts), *GRID, "--quiet", "--report", str(report)]
-            subprocess.run([*launch, *settings], check=True)
+            subprocess.run([*launch, *settings, "--quiet", "--report", str(report)], check=True)
             reports.append(str(report))
     subprocess.run([sys.executable, "-m", "benchmarks.collect", *reports], check=True)
 

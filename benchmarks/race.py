@@ -36,13 +36,16 @@ class Result:
         return statistics.median(self.seconds)
 
 
-def race(rivals: dict[str, Callable[[], object]], rounds: int = 5, retries: int = 6) -> dict[str, Result]:
+def race(
+    rivals: dict[str, Callable[[], object]], rounds: int = 5, retries: int = 6, warm: bool = True
+) -> dict[str, Result]:
     """Run the rivals in turn, `rounds` times each.
 
     A matrix product before and after each timing tells how fast the machine was; a round in a slow
-    moment (below 0.8 of the best rate seen) is run again, at most `retries` times in all.
+    moment (below 0.8 of the best rate seen) is run again, at most `retries` times in all. With `warm`
+    each is run once before.
     """
-    for work in rivals.values():
+    for work in rivals.values() if warm else ():
         work()  # compile, and touch the memory
     best = max(machine_rate() for _ in range(3))
     results = {name: Result([], []) for name in rivals}

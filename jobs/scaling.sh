@@ -25,7 +25,10 @@ for ranks in $RANKS; do
     python -m benchmarks.subset "$data" "$file" $((rows * ranks))
   fi
   for method in ${METHODS:-bkrr2 kkrr2 dckrr}; do
-    launch "$ranks" python -m "cakrr.$method" "$file" --partitions "$p" --sigma "${SIGMA:-3}" \
+    divided="--partitions $p"
+    if [ "$method" = dkrr ]; then divided=; fi # one system of all rows
+    # shellcheck disable=SC2086
+    launch "$ranks" python -m "cakrr.$method" "$file" $divided --sigma "${SIGMA:-3}" \
       --lambda "${LAMBDA:-1e-4}" --allow-overlap --quiet --report "$out/${mode}_${method}_$ranks.json"
   done
 done

@@ -1,0 +1,100 @@
+"""What a grid costs: one reduction a sigma against a Cholesky factorisation a pair.
+
+python -m benchmarks.krr_grid crossover [--rows M ...]       from how many lambdas on a reduction pays
+python -m benchmarks.krr_grid whole DATA.h5 [--partitions P] 50 lambdas x 10 sigmas, all of BKRR2, both ways
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.race import headline, race, show
+from cacore import lapack, threads
+from cacore.comm import Communicator
+from cacore.io import load
+from cacore.kernels import Kernel
+from cakrr import local
+from cakrr.band import Band
+from cakrr.bkrr2 import METHOD
+from cakrr.local import System, Workspace
+from cakrr.options import Fit, Options
+from cakrr.training import fit
+
+
+def crossover(m: int, rounds: int) -> None:
+    """Seconds of the reduction, of 8 lambdas on it, and of one lambda by Cholesky."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(m, 8)), rng.normal(size=(1, m))
+    kernel, workspace = Kernel.gaussian(2.0), Workspace(m, np.float64)
+    system = System(X, workspace, grid=True)
+    copy = np.empty((m, m))
+    kernel.gram(system.points, copy)
+    reduced = Band(copy)
+    shifts = np.geomspace(1e-5, 1, 8) * m
+
+    def factor() -> None:
+        system.factor(kernel, 1e-3)
+        lapack.cholesky_solve(system.K, y.copy())
+
+    def reduce() -> None:
+        kernel.gram_from_distances(system.K)
+        Band(system.K)
+
+    results = race({"Cholesky": factor, "reduction": reduce, "8 lambdas": lambda: reduced.solve(y, shifts)}, rounds)
+    one, whole, eight = (results[name].median for name in ("Cholesky", "reduction", "8 lambdas"))
+    least = next(count for count in range(1, 100) if whole + eight * -(-count // 8) < count * one)
+    print(
+        f"m = {m:,}, {threads.current()} threads: one lambda by Cholesky {one:.4f} s, a reduction {whole:.4f} s "
+        f"({whole / one:.1f} of it), 8 lambdas on it {eight:.4f} s: it pays from {least} lambdas on "
+        f"(in use: {local.BAND_FROM})"
+    )
+
+
+def whole(path: Path, partitions: int, rounds: int) -> bool:
+    """The whole training, with and without the reduction: seconds, the chosen pair, the errors."""
+    fits: dict[str, Fit] = {}
+    sigmas, lams = tuple(np.geomspace(0.5, 4, 10)), tuple(np.geomspace(1e-7, 1e-1, 50))
+
+    def run(name: str, band_from: int) -> None:
+        local.BAND_FROM = band_from
+        train = load(path, Communicator())["train"]
+        options = Options(partitions=partitions, sigma=sigmas, lam=lams)
+        begun = time.perf_counter()
+        fits[name] = fit(METHOD, train, options, Communicator())
+        print(f"  {name}: {time.perf_counter() - begun:.1f} s", flush=True)
+
+    usual = local.BAND_FROM
+    rivals = {"shared": lambda: run("shared", usual), "500 Cholesky": lambda: run("500 Cholesky", 1 << 30)}
+    results = race(rivals, rounds, retries=2, warm=False)
+    kept = show(f"{path.stem}, {partitions} parts, 50 lambdas x 10 sigmas", results, "shared", "500 Cholesky", 1 / 3)
+    errors = [np.array([row["validation_mse"] for row in one.grid], float) for one in fits.values()]
+    both = np.isfinite(errors[0]) & np.isfinite(errors[1])
+    apart = float(np.max(np.abs(errors[0] - errors[1])[both] / errors[1][both]))
+    pairs = {name: (one.model.sigma, one.model.lam) for name, one in fits.items()}
+    print(f"  chosen {pairs}; errors of {both.sum()} of {both.size} pairs differ by at most {apart:.1e}, relative")
+    return kept and len(set(pairs.values())) == 1 and apart < 1e-8
+
+
+def main() -> None:
+    """Run; exit status 1 if a bound is not kept."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("crossover", "whole"))
+    parser.add_argument("data", type=Path, nargs="?")
+    parser.add_argument("--partitions", type=int, default=16)
+    parser.add_argument("--rows", type=int, nargs="+", default=[500, 1037, 2000, 4000, 8000])
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    headline()
+    if args.what == "whole":
+        sys.exit(0 if whole(args.data, args.partitions, args.rounds) else 1)
+    for m in args.rows:
+        crossover(m, args.rounds)
+
+
+if __name__ == "__main__":
+    main()
