@@ -44,7 +44,7 @@ def training(m: int, parts: int, d: int, rounds: int) -> bool:
         def one(rows: np.ndarray) -> None:
             System(rows, workspace).solve(kernel, (1e-2,), y[None, :])
 
-        for _ in threads.in_order(one, [(rows,) for rows in X], parallel=workspace.one_a_thread):
+        for _ in threads.in_order(one, [(rows,) for rows in X], parallel=workspace.one_a_thread(m)):
             pass
 
     def copies() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.linalg
@@ -13,6 +14,9 @@ from cacore import lapack, threads
 from cacore.kernels import Kernel, distances
 from cacore.rows import Rows
 from cakrr.band import Band
+from partition.redistribute import OwnedRows
+
+T = TypeVar("T")
 
 SMALL = 32 << 20
 
@@ -27,7 +31,7 @@ class Workspace(threading.local):
     """The one m x m matrix of a rank, used for every part and every grid point in turn.
 
     Small matrices are factored one a thread, which is faster than one by all threads (1.5 times at
-    m = 1,152 on 2 cores); then each thread has a matrix of its own.
+    m = 1,152 on 2 cores); for those each thread has a matrix of its own.
 
     Parameters
     ----------
@@ -36,16 +40,10 @@ class Workspace(threading.local):
     dtype : dtype
     limit : int
         Bytes that this rank may use.
-
-    Attributes
-    ----------
-    one_a_thread : bool
-        Whether the matrices of all threads together stay under 32 MiB.
     """
 
     def __init__(self, rows: int, dtype: Any, limit: int = 1 << 62) -> None:
         self.rows, self.dtype, self.limit = rows, np.dtype(dtype), limit
-        self.one_a_thread = threads.current() * rows * rows * self.dtype.itemsize <= SMALL
         self._buffer = np.empty(0, dtype)
 
     def matrix(self, m: int) -> NDArray[Any]:
@@ -54,9 +52,23 @@ class Workspace(threading.local):
             self._buffer = np.empty(self.rows * self.rows, self.dtype)
         return self._buffer[: m * m].reshape(m, m)
 
+    def one_a_thread(self, m: int) -> bool:
+        """Whether m x m matrices of all threads together stay under 32 MiB."""
+        return threads.current() * m * m * self.dtype.itemsize <= SMALL
+
+    def over_parts(self, work: Callable[[int, slice], T], parts: OwnedRows) -> Iterator[tuple[tuple[int, slice], T]]:
+        """Every part and what ``work(part, rows)`` returns: large parts on all threads, then small ones one a thread.
+
+        The largest come first, so that the threads finish together; the order does not depend on them.
+        """
+        tasks = sorted(parts, key=lambda task: (task[1].start - task[1].stop, task[0]))
+        large = [task for task in tasks if not self.one_a_thread(task[1].stop - task[1].start)]
+        for group, parallel in ((large, False), (tasks[len(large) :], True)):
+            yield from zip(group, threads.in_order(work, group, parallel), strict=True)
+
     def holds(self, matrices: int, m: int) -> bool:
         """Whether so many more m x m matrices a thread fit the limit."""
-        users = threads.current() if self.one_a_thread else 1
+        users = threads.current() if self.one_a_thread(m) else 1
         return (matrices + 1) * users * m * m * self.dtype.itemsize <= self.limit
 
 

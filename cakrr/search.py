@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore import memory, threads
+from cacore import memory
 from cacore.checkpoint import Checkpoint, remembered
 from cacore.comm import Communicator
 from cacore.errors import InputError
@@ -294,9 +294,7 @@ class Search:
             self.advance()
             return done["given"], done["solved"]
 
-        tasks = list(self.parts)
-        results = threads.in_order(whole, tasks, parallel=self.workspace.one_a_thread)
-        for (part, _), (given, solved) in zip(tasks, results, strict=True):
+        for (part, _), (given, solved) in self.workspace.over_parts(whole, self.parts):
             add(part, given, solved)
             failed = np.where(solved, failed, np.maximum(failed, part))
         return failed

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore import memory, threads
+from cacore import memory
 from cacore.checkpoint import remembered
 from cacore.comm import Communicator
 from cacore.errors import InputError
@@ -285,8 +285,7 @@ class _Run:
             return done
 
         with comm.phase("train"):
-            results = threads.in_order(train, list(parts), parallel=self.workspace.one_a_thread)
-            for (part, rows), done in zip(parts, results, strict=True):
+            for (part, rows), done in self.workspace.over_parts(train, parts):
                 model.parts[part] = PartModel(parts.X[rows], done["alpha"])
                 self.seconds[part] += done["seconds"]
                 residual[part] = done["residual"]
