@@ -17,6 +17,7 @@ from cacore.files import replacing
 
 SCHEMA = "cakernels-checkpoint/1"
 _FACTS = "run.json"
+_UNFINISHED = ".part"
 
 
 class Checkpoint:
@@ -25,8 +26,12 @@ class Checkpoint:
     Parameters
     ----------
     path : path
-        Made if it is not there. All ranks must see the same directory.
-    comm : Communicator
+        Made by :meth:`open` if it is not there. All ranks must see the same directory.
+
+    Raises
+    ------
+    InputError
+        It is a file.
 
     Notes
     -----
@@ -34,16 +39,10 @@ class Checkpoint:
     the run is killed. No pickle.
     """
 
-    def __init__(self, path: str | Path, comm: Communicator) -> None:
+    def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        with comm.agreed():
-            if self.path.exists() and not self.path.is_dir():
-                raise InputError(f"{self.path}: is a file; --checkpoint needs a directory")
-            if comm.rank == 0:
-                try:
-                    self.path.mkdir(parents=True, exist_ok=True)
-                except OSError as error:
-                    raise InputError(f"{self.path}: cannot make this directory ({error.strerror})") from error
+        if self.path.exists() and not self.path.is_dir():
+            raise InputError(f"{self.path}: is a file; --checkpoint needs a directory")
 
     def open(self, facts: dict[str, Any], comm: Communicator) -> None:
         """Take up the run that `facts` describe, or begin it; collective.
@@ -51,26 +50,40 @@ class Checkpoint:
         Raises
         ------
         InputError
-            On all ranks: the directory belongs to another run. The message names the first fact that differs.
+            On all ranks: the directory cannot be made, or belongs to another run. The message names the
+            first fact that differs.
         """
-        told = json.loads(json.dumps({"schema": SCHEMA, **facts}))
+        told = json.loads(json.dumps({"schema": SCHEMA, **facts}, default=lambda value: value.item()))
         with comm.agreed():
             if comm.rank == 0:
                 self._begin(told)
         comm.barrier()
 
     def _begin(self, facts: dict[str, Any]) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{self.path}: cannot make this directory ({error.strerror})") from error
         path = self.path / _FACTS
-        for left in self.path.glob(".*.part"):  # of a run that was killed while it wrote
-            left.unlink()
-        if not path.exists():
-            if any(self.path.iterdir()):
-                raise InputError(f"{self.path}: not empty, and not a checkpoint; name another directory")
-            with replacing(path, suffix=".part") as temporary:
+        begun = path.exists()
+        if begun:
+            self._compare(path, facts)
+        # What a run left that was killed while it wrote; in a directory that is no checkpoint yet, of this file only.
+        unfinished = set(self.path.glob(f".*{_UNFINISHED}" if begun else f".{_FACTS}.*{_UNFINISHED}"))
+        if not begun and (others := set(self.path.iterdir()) - unfinished):
+            other = min(others).name
+            raise InputError(f"{self.path}: not empty, and not a checkpoint ({other}); name another directory")
+        for entry in unfinished:
+            entry.unlink()
+        if not begun:
+            with replacing(path, suffix=_UNFINISHED) as temporary:
                 temporary.write_text(json.dumps(facts, indent=1) + "\n")
-            return
+
+    def _compare(self, path: Path, facts: dict[str, Any]) -> None:
         try:
             known = json.loads(path.read_text())
+            if not isinstance(known, dict):
+                raise ValueError("no object")
         except ValueError as error:
             raise InputError(f"{path}: not a checkpoint of this package, or a damaged one ({error})") from error
         for name in {**known, **facts}:
@@ -86,14 +99,15 @@ class Checkpoint:
         if not path.exists():
             return None
         try:
-            with np.load(path, allow_pickle=False) as file:
+            # Opened here: numpy forgets to close a file that it cannot read.
+            with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
                 return {key: file[key] for key in file.files}
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
             raise InputError(f"{path}: damaged ({error}); remove it, and it will be computed again") from error
 
     def put(self, name: str, **arrays: NDArray[Any]) -> None:
         """Keep a finished piece."""
-        with replacing(self.path / f"{name}.npz", suffix=".part") as temporary, temporary.open("wb") as file:
+        with replacing(self.path / f"{name}.npz", suffix=_UNFINISHED) as temporary, temporary.open("wb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
 
 

@@ -68,7 +68,7 @@ def command(method: Method, comm: Communicator, argv: list[str] | None, trainer:
             )
         sigma, lam = _grid(args.sigma, "--sigma"), _grid(args.lam, "--lambda")
         coarse = _coarse(args) if method.coarse else Settings()
-    checkpoint = None if args.checkpoint is None else Checkpoint(args.checkpoint, comm)
+        checkpoint = None if args.checkpoint is None else Checkpoint(args.checkpoint)
     limit = start(args, comm)
     warm_up(args.dtype, comm)
     with bar(comm.rank == 0 and not args.quiet) as progress:

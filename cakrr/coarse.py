@@ -184,7 +184,11 @@ def candidates(
 
 
 def _centers(parts: OwnedRows, n: int, M: int, comm: Communicator) -> Rows:
-    """The last M rows of the shuffled order, the last one first: a random sample, and no validation rows."""
+    """The last M rows of the shuffled order, the last one first: a random sample.
+
+    The first rows of each part are its validation rows: unless M or the parts' number is a large share
+    of n, none of them is a center, which would flatter the coarse model.
+    """
     order = parts.columns["order"]
     mine = np.flatnonzero(order >= n - M)
     gathered, places = gather_rows(parts.X[mine], comm), comm.allgather(order[mine])

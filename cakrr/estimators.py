@@ -258,7 +258,7 @@ class TwoLevelKRR(_KRR):
     n_parts : int or None
         Parts, P. None: one a rank, or as many as keep a part at 8,000 rows and its matrix in memory.
     centers : int, sequence of int or None
-        Centres of the coarse model, M; None tries 500, 1,000 and 2,000.
+        Centres of the coarse model, M; None tries 500, 1,000 and 1,500.
     coarse_sigma, coarse_lam : float, sequence of float or None
         Width and ridge of the coarse model; None tries a small grid.
     sigma, lam : float or sequence of float

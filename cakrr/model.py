@@ -119,11 +119,12 @@ class KRRModel:
         """As :meth:`predict`, by route: the model's own, and for "soft" the nearest model's alone as well."""
         comm = self._ranks(comm)
         with comm.guard(), comm.phase("predict"):
+            with comm.agreed():
+                if self.route == "oracle":
+                    raise InputError(f"{self.method} is an oracle: it needs the true answers, and does not predict")
             Z = self._received(X, comm)
             if self.route in ("nearest", "soft"):
                 answers = self._routed(Z, comm)
-            elif self.route == "oracle":
-                raise InputError(f"{self.method} is an oracle: it needs the true answers, and does not predict")
             else:
                 share = len(self.sizes) if self.route == "all" else 1
                 answers = {self.route: self._gathered(Z, comm) / share}

@@ -83,7 +83,7 @@ def prepare(
                 default_parts(n, train.X.dtype.itemsize, options.memory_limit, comm.size) if method.partitioner else 1
             )
         if options.checkpoint is not None:
-            del told["memory_limit"]  # what was free decides about nothing else
+            del told["memory_limit"]  # what is free differs from run to run, and decides about P, which is told
             told |= {"partitions": P, "ranks": comm.size, "threads": threads.current(), "features": train.X.shape[1]}
             told |= {"dtype": str(train.X.dtype), "training rows": _fingerprint(train, weights, comm)}
             if options.select == "test" and test is not None:

@@ -130,6 +130,7 @@ class _Choice:
 
     sigma: float
     lam: float
+    candidate: int
     coarse: CoarseModel | None
     soft: Soft | None
     table: list[dict[str, Any]]
@@ -147,6 +148,15 @@ class _Choice:
         return told if self.soft is None else {**told, "soft_k": self.soft.k, "soft_t": self.soft.t}
 
 
+@dataclass
+class _Judging:
+    """This rank's judging rows: their targets, a column a candidate, and weights."""
+
+    X: Rows
+    y: NDArray[np.float64]
+    weights: NDArray[np.float64]
+
+
 class _Run:
     """One training: what its steps share."""
 
@@ -158,9 +168,12 @@ class _Run:
         self.division, self.workspace, self.comm = division, workspace, comm
         self.parts = division.parts
         self.route = options.route or method.route
+        if self.route == "soft" and len(division.sizes) == 1:
+            self.route = "nearest"  # there is one model to ask
         d = division.centers.shape[1]
         self.sigmas = options.sigma or (method.sigmas(d) if method.coarse else (math.sqrt(d),))
         self.lams = options.lam
+        self.pairs = len(self.sigmas) * len(self.lams)
         self.seconds = np.zeros(len(division.sizes))
         self.begun = comm.seconds["train"]
         self.y = self.parts.columns["y"].astype(np.float64)
@@ -170,76 +183,90 @@ class _Run:
         return self.comm.seconds["train"] - self.begun
 
     def choose(self) -> _Choice:
-        """Sigma, lambda and the grid's errors: the loop of Algorithm 10 around lines 9 to 22."""
-        options, comm, P = self.options, self.comm, len(self.division.sizes)
-        soft = self.route == "soft" and P > 1
-        pairs = len(self.sigmas) * len(self.lams)
-        validated = options.select != "test" and (pairs > 1 or soft or self.method.coarse)
-        with comm.agreed():
+        """Sigma, lambda, and what else there is to choose: the loop of Algorithm 10 around lines 9 to 22."""
+        options, soft = self.options, self.route == "soft"
+        validated = options.select != "test" and (self.pairs > 1 or soft or self.method.coarse)
+        with self.comm.agreed():
             if validated and self.division.sizes.max() < 2:
-                raise InputError("parts of one row leave no rows to validate on; ask for fewer parts")
+                n = int(self.division.sizes.sum())
+                remedy = "ask for fewer parts" if n > 1 else "n_samples = 1, and a choice needs 2"
+                raise InputError(f"parts of one row leave no rows to validate on; {remedy}")
         held = hold_out(self.parts, options.validation_fraction if validated else 0.0)
         tried = self._coarse(held) if self.method.coarse else None
-        if tried is not None and len(tried.settings) == 1 and pairs == 1 and not soft:
-            return _Choice(self.sigmas[0], self.lams[0], tried.chosen(0), None, [], [])
-        if pairs == 1 and tried is None and not soft:
-            return _Choice(self.sigmas[0], self.lams[0], None, None, [], [])
-        targets, judging, unit = self._targets(held, tried)
-        shares = [Soft(SOFT.k, SOFT.t * unit)]
-        c = s = ell = 0
-        table: list[dict[str, Any]] = []
-        notes: list[str] = []
-        if pairs > 1 or tried is not None:
-            loo = options.select == "loo"
-            search = self._search("grid", targets, np.zeros_like(held) if loo else held, self.sigmas, self.lams)
-            judges = None if loo else self._judges(judging, shares)
-            errors, failed = search.left_out_errors(comm) if judges is None else search.errors(judges, comm)
-            with comm.phase("predict"), comm.agreed():
-                c, s, ell = best(errors, self.sigmas, self.lams)
-            note = left_out(failed, self.sigmas, self.lams)
-            notes = [note] if note else []
-            table = self._table(errors, tried)
-        sigma, lam = self.sigmas[s], self.lams[ell]
-        chosen = None
-        if soft:
-            shares = [Soft(one.k, one.t * unit) for one in SOFT_TRIED if one.k <= P]
-            one_target = judging[0], judging[1][:, [c]], judging[2]
-            search = self._search("soft", targets[:, [c]], held, (sigma,), (lam,))
-            errors, _ = search.errors(self._judges(one_target, shares), comm, len(shares))
-            with comm.phase("predict"), comm.agreed():
-                chosen = shares[best(errors, (sigma,), (lam,))[0]]
-        return _Choice(sigma, lam, None if tried is None else tried.chosen(c), chosen, table, notes)
+        settings = self.pairs * (1 if tried is None else len(tried.settings))
+        choice = _Choice(self.sigmas[0], self.lams[0], 0, None, None, [], [])
+        if settings > 1 or soft:
+            targets, judging = self._judging(held, tried)
+            unit = self._unit(judging.X) if soft else 1.0
+            if settings > 1:
+                self._grid(choice, targets, held, judging, tried, [Soft(SOFT.k, SOFT.t * unit)])
+            if soft:
+                shares = [Soft(one.k, one.t * unit) for one in SOFT_TRIED if one.k <= len(self.division.sizes)]
+                self._soften(choice, targets, held, judging, shares)
+        if tried is not None:
+            choice.coarse = tried.chosen(choice.candidate)
+        return choice
 
     def _coarse(self, held: NDArray[np.bool_]) -> Candidates:
         options, n = self.options, int(self.division.sizes.sum())
         return candidates(self.parts, held, n, options.coarse, options.memory_limit, options.checkpoint, self.comm)
 
-    def _targets(
-        self, held: NDArray[np.bool_], tried: Candidates | None
-    ) -> tuple[NDArray[np.float64], tuple[Rows, NDArray[np.float64], NDArray[np.float64]], float]:
-        """What the parts learn, a column a candidate; the judging rows, likewise; and the unit of soft routing's t."""
-        comm = self.comm
+    def _judging(self, held: NDArray[np.bool_], tried: Candidates | None) -> tuple[NDArray[np.float64], _Judging]:
+        """What the parts learn, a column a candidate of the coarse model; and the rows that judge, likewise."""
         if self.options.select == "test":
             X, y, weights = self.given.test_rows()
         else:
             X, y = self.parts.X[held], self.y[held]
             weights = self.parts.columns.get("weight", np.ones(len(held)))[held]
-        with comm.phase("train"):
-            targets, y = self.y[:, None], y[:, None]
-            if tried is not None:
+        targets, y = self.y[:, None], y[:, None]
+        if tried is not None:
+            with self.comm.phase("train"):
                 targets, y = targets - tried.predictions(self.parts.X), y - tried.predictions(X)
-        unit = 1.0
-        if self.route == "soft" and len(self.division.centers) > 1:
-            with comm.phase("partition"):
-                _, squares = closest(X, self.division.centers, 2)
-                gaps = comm.allreduce(np.array([(squares[:, 1] - squares[:, 0]).sum(), len(squares)]))
-                unit = float(gaps[0] / max(gaps[1], 1.0))
-        return targets, (X, y, weights), unit
+        return targets, _Judging(X, y, weights)
 
-    def _judges(self, judging: tuple[Rows, NDArray[np.float64], NDArray[np.float64]], shares: list[Soft]) -> Judges:
+    def _unit(self, X: Rows) -> float:
+        """Mean gap d_2^2 - d_1^2 of the judging rows: the unit of soft routing's t."""
+        with self.comm.phase("partition"):
+            _, squares = closest(X, self.division.centers, 2)
+            gaps = self.comm.allreduce(np.array([(squares[:, 1] - squares[:, 0]).sum(), len(squares)]))
+        return float(gaps[0] / max(gaps[1], 1.0))
+
+    def _grid(
+        self, choice: _Choice, targets: NDArray[np.float64], held: NDArray[np.bool_], judging: _Judging,
+        tried: Candidates | None, shares: list[Soft],
+    ) -> None:  # fmt: skip
+        """Choose sigma, lambda and the coarse candidate."""
+        loo = self.options.select == "loo"
+        search = self._search("grid", targets, np.zeros_like(held) if loo else held, self.sigmas, self.lams)
+        if loo:
+            errors, failed = search.left_out_errors(self.comm)
+        else:
+            errors, failed = search.errors(self._judges(judging, shares), self.comm)
+        with self.comm.phase("predict"), self.comm.agreed():
+            choice.candidate, s, ell = best(errors, self.sigmas, self.lams)
+        choice.sigma, choice.lam = self.sigmas[s], self.lams[ell]
+        choice.table = self._table(errors, tried)
+        note = left_out(failed, self.sigmas, self.lams)
+        choice.notes += [note] if note else []
+
+    def _soften(
+        self, choice: _Choice, targets: NDArray[np.float64], held: NDArray[np.bool_], judging: _Judging,
+        shares: list[Soft],
+    ) -> None:  # fmt: skip
+        """Choose k and t of soft routing, at the chosen pair."""
+        column = [choice.candidate]
+        search = self._search("soft", targets[:, column], held, (choice.sigma,), (choice.lam,))
+        judges = self._judges(_Judging(judging.X, judging.y[:, column], judging.weights), shares)
+        errors, _ = search.errors(judges, self.comm, len(shares))
+        with self.comm.phase("predict"), self.comm.agreed():
+            choice.soft = shares[best(errors, (choice.sigma,), (choice.lam,))[0]]
+
+    def _judges(self, judging: _Judging, shares: list[Soft]) -> Judges:
         division = self.division
         with self.comm.phase("predict" if self.options.select == "test" else "partition"):
-            return Judges.routed(*judging, self.route, shares, division.centers, division.owners, self.comm)
+            return Judges.routed(
+                judging.X, judging.y, judging.weights, self.route, shares, division.centers, division.owners, self.comm
+            )
 
     def _search(
         self, name: str, targets: NDArray[np.float64], held: NDArray[np.bool_], sigmas: tuple[float, ...],

@@ -95,6 +95,7 @@ class Soft:
         squares : ndarray, shape (n, K)
             Squared distances to the K nearest centres, ascending; beyond the k-th the weight is 0.
         """
-        weights = np.exp(-(squares - squares[:, :1]) / max(self.t, np.finfo(float).tiny))
+        with np.errstate(over="ignore"):  # where t is next to nothing, so is the weight
+            weights = np.exp(-(squares - squares[:, :1]) / max(self.t, np.finfo(float).tiny))
         weights[:, self.k :] = 0.0
         return weights / weights.sum(axis=1, keepdims=True)

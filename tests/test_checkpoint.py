@@ -1,0 +1,440 @@
+"""Checkpoints: what is finished survives whatever ends a run, and belongs to that run alone."""
+
+from __future__ import annotations
+
+import gc
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from cacore import checkpoint as module
+from cacore import threads
+from cacore.checkpoint import Checkpoint, remembered
+from cacore.comm import Communicator
+from cacore.errors import InputError
+from cacore.io import Dataset
+from cakrr import bkrr2, coarse, dckrr, kkrr2, twolevel
+from cakrr.coarse import Settings
+from cakrr.local import System
+from cakrr.options import Options
+from cakrr.training import fit
+
+FACTS = {"method": "bkrr2", "seed": 3, "sigma": (0.5, 2.0), "nothing": None, "rows": "90 rows, 0123"}
+
+
+def begun(path, facts=FACTS):
+    kept = Checkpoint(path)
+    kept.open(facts, Communicator())
+    return kept
+
+
+def refused(act, *args):
+    """The message of an InputError: one line."""
+    with pytest.raises(InputError) as caught:
+        act(*args)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def names(path):
+    return sorted(p.name for p in path.iterdir())
+
+
+# -- the directory -----------------------------------------------------------------------------
+
+
+def test_directories_are_made(tmp_path):
+    begun(tmp_path / "deep" / "er")
+    assert names(tmp_path / "deep" / "er") == ["run.json"]
+    begun(tmp_path / "deep" / "er")  # and taken up again
+    (tmp_path / "empty").mkdir()
+    begun(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("name", [*FACTS, "schema"])
+def test_the_fact_that_differs_is_named(name, tmp_path):
+    begun(tmp_path)
+    before = (tmp_path / "run.json").read_bytes()
+    message = refused(begun, tmp_path, {**FACTS, name: "else"})
+    assert f"a checkpoint of another run: {name} was " in message
+    assert message.startswith(f"{tmp_path}: ")
+    assert '"else" here' in message
+    assert (tmp_path / "run.json").read_bytes() == before
+
+
+def test_facts_that_come_or_go(tmp_path):
+    begun(tmp_path)
+    assert "more was null there and is 1 here" in refused(begun, tmp_path, {**FACTS, "more": 1})
+    assert "seed was 3 there and is null here" in refused(begun, tmp_path, {k: FACTS[k] for k in FACTS if k != "seed"})
+
+
+def test_long_facts_are_cut_short(tmp_path):
+    begun(tmp_path, {"sigma": list(range(1000))})
+    assert len(refused(begun, tmp_path, {"sigma": list(range(999))})) < len(str(tmp_path)) + 300
+
+
+def test_a_file_is_no_directory(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    assert "needs a directory" in refused(begun, tmp_path / "file")
+    assert "cannot make this directory" in refused(begun, tmp_path / "file" / "below")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_directory_of_something_else(tmp_path):
+    (tmp_path / "thesis.tex").write_text("mine")
+    assert "not empty, and not a checkpoint" in refused(begun, tmp_path)
+    assert names(tmp_path) == ["thesis.tex"]
+
+
+def test_a_directory_of_something_else_keeps_its_files(tmp_path):
+    for name in ("thesis.tex", ".thesis.tex.part"):
+        (tmp_path / name).write_text("mine")
+    refused(begun, tmp_path)
+    assert names(tmp_path) == [".thesis.tex.part", "thesis.tex"]
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"schema": "cake', "\x00\xff\x00", "{}", '{"schema": "other/9"}'])
+def test_damaged_facts(text, tmp_path):
+    begun(tmp_path)
+    (tmp_path / "run.json").write_bytes(text.encode("latin-1"))
+    message = refused(begun, tmp_path)
+    assert "not a checkpoint of this package, or a damaged one" in message or "schema was" in message
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "3", "null", '"text"'])
+def test_facts_that_are_no_object(text, tmp_path):
+    (tmp_path / "run.json").write_text(text)
+    assert "not a checkpoint of this package, or a damaged one" in refused(begun, tmp_path)
+
+
+def test_what_a_killed_run_left_is_removed(tmp_path):
+    """Half-written pieces go; whole ones stay; half-written facts are no facts."""
+    kept = begun(tmp_path)
+    kept.put("part-000000", alpha=np.ones(3))
+    for name in (".part-000001.npz.k3_x.part", ".run.json.ab.part"):
+        (tmp_path / name).write_bytes(b"half")
+    begun(tmp_path)
+    assert names(tmp_path) == ["part-000000.npz", "run.json"]
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / ".run.json.ab.part").write_bytes(b"half")
+    begun(tmp_path / "new")
+    assert names(tmp_path / "new") == ["run.json"]
+
+
+# -- pieces ------------------------------------------------------------------------------------
+
+
+def test_arrays_come_back_bit_for_bit(tmp_path):
+    kept = begun(tmp_path)
+    given = {
+        "doubles": np.array([np.pi, -0.0, np.nan, np.inf, 5e-324]), "single": np.float32([[1.1, 2.2]]),
+        "solved": np.array(False), "none": np.empty((0, 4)), "whole": np.arange(3),
+    }  # fmt: skip
+    kept.put("part-000007", **given)
+    back = Checkpoint(tmp_path).get("part-000007")
+    assert list(back) == list(given)
+    for name, array in given.items():
+        assert (back[name].dtype, back[name].shape) == (array.dtype, array.shape)
+        assert back[name].tobytes() == array.tobytes()
+    assert kept.get("part-000008") is None
+
+
+def test_put_is_all_or_nothing(tmp_path, monkeypatch):
+    kept = begun(tmp_path)
+    kept.put("old", alpha=np.ones(3))
+
+    def torn(file, **_):
+        file.write(b"PK half of it")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module.np, "savez", torn)
+        for name in ("new", "old"):
+            with pytest.raises(KeyboardInterrupt):
+                kept.put(name, alpha=np.zeros(3))
+    assert names(tmp_path) == ["old.npz", "run.json"]
+    np.testing.assert_array_equal(kept.get("old")["alpha"], np.ones(3))
+    kept.put("old", alpha=np.zeros(3))
+    np.testing.assert_array_equal(kept.get("old")["alpha"], np.zeros(3))
+
+
+@pytest.mark.parametrize("share", [0.02, 0.5, 0.99])
+def test_truncated_piece(share, tmp_path):
+    kept = begun(tmp_path)
+    kept.put("part-000000", alpha=np.arange(100.0))
+    path = tmp_path / "part-000000.npz"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(share * len(whole))])
+    message = refused(kept.get, "part-000000")
+    gc.collect()  # a file left open would say so here
+    assert message.startswith(f"{path}: damaged (")
+    assert message.endswith("remove it, and it will be computed again")
+
+
+def test_empty_piece(tmp_path):
+    kept = begun(tmp_path)
+    (tmp_path / "part-000000.npz").touch()
+    assert "damaged" in refused(kept.get, "part-000000")
+
+
+def test_changed_byte(tmp_path):
+    kept = begun(tmp_path)
+    kept.put("part-000000", alpha=np.arange(100.0))
+    path = tmp_path / "part-000000.npz"
+    whole = bytearray(path.read_bytes())
+    whole[len(whole) // 2] ^= 1
+    path.write_bytes(whole)
+    assert "damaged" in refused(kept.get, "part-000000")
+
+
+def test_no_pickle_is_read(tmp_path):
+    kept = begun(tmp_path)
+    np.savez(tmp_path / "part-000000.npz", alpha=np.array([{"a": 1}], object))
+    assert "damaged" in refused(kept.get, "part-000000")
+
+
+def test_remembered(tmp_path):
+    kept, calls = begun(tmp_path), []
+
+    def work():
+        calls.append(1)
+        return {"x": np.array([len(calls)])}
+
+    for _ in range(2):
+        assert remembered(None, "a", work)["x"] == len(calls)
+    assert len(calls) == 2  # nothing is remembered without a checkpoint
+    assert [int(remembered(kept, name, work)["x"][0]) for name in "aabab"] == [3, 3, 4, 3, 4]
+    assert int(remembered(kept, "a", work, Communicator())["x"][0]) == 5  # a rank's own
+    assert int(remembered(kept, "a", work, Communicator())["x"][0]) == 5
+    assert names(tmp_path) == ["a-rank000000.npz", "a.npz", "b.npz", "run.json"]
+    with pytest.raises(ZeroDivisionError):
+        remembered(kept, "c", lambda: 1 / 0)
+    assert kept.get("c") is None
+
+
+# -- whole runs --------------------------------------------------------------------------------
+
+
+def rows(n=90, seed=0):
+    X = np.random.default_rng(seed).normal(size=(n, 3))
+    return X, np.sin(X[:, 0]) + X[:, 1] * X[:, 2]
+
+
+def train(method, options, path=None, data=None, weights=None, test=None):
+    X, y = rows() if data is None else data
+    kept = None if path is None else Checkpoint(path)
+    given = Dataset(X.copy(), y.copy(), len(y), "rows")
+    return fit(method, given, replace(options, checkpoint=kept), Communicator(), test, weights)
+
+
+GRID = Options(partitions=4, sigma=(0.5, 1.5), lam=(1e-4, 1e-2), seed=1)
+LEVELS = replace(GRID, coarse=Settings((5, 15), (1.5,), (1e-4,)))
+# The method, its options, and how many systems a whole run makes: one a part and stage.
+RUNS = {
+    "one pair": (bkrr2.METHOD, replace(GRID, sigma=(1.0,), lam=(1e-3,)), 4),
+    "grid": (bkrr2.METHOD, GRID, 8),
+    "band": (bkrr2.METHOD, replace(GRID, lam=tuple(np.geomspace(1e-5, 1, 7))), 8),
+    "soft": (kkrr2.METHOD, replace(GRID, route="soft"), 12),
+    "mean of all": (dckrr.METHOD, GRID, 8),
+    "loo": (bkrr2.METHOD, replace(GRID, select="loo"), 8),
+    "two levels": (twolevel.METHOD, LEVELS, 12),
+}
+
+
+class Interrupted(Exception):  # noqa: N818
+    pass
+
+
+@pytest.fixture
+def systems(monkeypatch):
+    """Counts the systems that are made; the one numbered `last` fails. One thread, so that they come in order."""
+    monkeypatch.setattr(threads, "_limit", 1)
+    init, counted = System.__init__, {"made": 0, "last": -1}
+
+    def counting(self, *args, **kwargs):
+        if counted["made"] == counted["last"]:
+            raise Interrupted
+        counted["made"] += 1
+        init(self, *args, **kwargs)
+
+    monkeypatch.setattr(System, "__init__", counting)
+    return counted
+
+
+def same(one, other):
+    """Bit for bit the same model, and the same errors on the way to it."""
+    assert (one.model.sigma, one.model.lam, one.model.soft) == (other.model.sigma, other.model.lam, other.model.soft)
+    assert one.grid == other.grid
+    assert one.params == other.params
+    assert one.model.parts.keys() == other.model.parts.keys()
+    for part, model in one.model.parts.items():
+        assert model.alpha.tobytes() == other.model.parts[part].alpha.tobytes()
+    if one.model.coarse is not None:
+        assert one.model.coarse.beta.tobytes() == other.model.coarse.beta.tobytes()
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weights"])
+@pytest.mark.parametrize("name", RUNS)
+def test_interrupted_anywhere(name, weighted, systems, tmp_path):
+    """A run that ends after k systems goes on with the next one, and ends with the same bits."""
+    method, options, total = RUNS[name]
+    w = np.random.default_rng(0).uniform(0.5, 2, 90) if weighted else None
+    undisturbed = train(method, options, weights=w)
+    assert systems["made"] == total
+    for k in sorted({0, 1, 3, total // 2, total - 1}):
+        path = tmp_path / str(k)
+        systems |= {"made": 0, "last": k}
+        with pytest.raises(Interrupted):
+            train(method, options, path, weights=w)
+        assert len([p for p in names(path) if p.startswith(("grid-", "soft-", "part-"))]) == k
+        assert not list(path.glob(".*"))
+        systems |= {"made": 0, "last": -1}
+        same(train(method, options, path, weights=w), undisturbed)
+        assert systems["made"] == total - k
+        systems["made"] = 0
+        same(train(method, options, path, weights=w), undisturbed)
+        assert systems["made"] == 0
+
+
+def test_with_a_checkpoint_as_without(tmp_path):
+    """On as many threads as there are."""
+    undisturbed = train(bkrr2.METHOD, GRID)
+    for _ in range(2):
+        same(train(bkrr2.METHOD, GRID, tmp_path), undisturbed)
+
+
+def test_coarse_model_is_made_once(systems, tmp_path, monkeypatch):
+    calls, original = [], coarse._normal_equations
+    monkeypatch.setattr(coarse, "_normal_equations", lambda *args: calls.append(1) or original(*args))
+    systems["last"] = 2
+    with pytest.raises(Interrupted):
+        train(twolevel.METHOD, LEVELS, tmp_path)
+    assert len(calls) == 1
+    assert "coarse.npz" in names(tmp_path)
+    systems["last"] = -1
+    train(twolevel.METHOD, LEVELS, tmp_path)
+    assert len(calls) == 1
+
+
+def test_pieces_taken_out_are_made_again(systems, tmp_path):
+    undisturbed = train(bkrr2.METHOD, GRID, tmp_path)
+    systems["made"] = 0
+    (tmp_path / "grid-000002.npz").unlink()
+    (tmp_path / "part-000000.npz").write_bytes(b"PK")
+    assert "part-000000.npz: damaged" in refused(train, bkrr2.METHOD, GRID, tmp_path)
+    (tmp_path / "part-000000.npz").unlink()
+    same(train(bkrr2.METHOD, GRID, tmp_path), undisturbed)
+    assert systems["made"] == 2
+
+
+def test_what_cannot_be_solved_stays_so(systems, tmp_path):
+    """A part without a solution is remembered as one."""
+    X, y = np.tile(rows(30)[0], (3, 1)), np.arange(90.0)
+    options = replace(GRID, partitions=2, sigma=(1.0,), lam=(1e-25,))
+    first = refused(train, bkrr2.METHOD, options, tmp_path, (X, y))
+    systems["made"] = 0
+    assert refused(train, bkrr2.METHOD, options, tmp_path, (X, y)) == first
+    assert systems["made"] == 0
+
+
+def changed_row():
+    X, y = rows()
+    X[40, 1] = np.nextafter(X[40, 1], np.inf)
+    return X, y
+
+
+def changed_target():
+    X, y = rows()
+    return X, np.where(np.arange(90) == 40, y + 1e-9, y)
+
+
+OTHER = {
+    "seed": ({"seed": 2}, {}),
+    "sigma": ({"sigma": (0.5, 1.6)}, {}),
+    "lam": ({"lam": (1e-4,)}, {}),
+    "partitions": ({"partitions": 3}, {}),
+    "standardize": ({"standardize": False}, {}),
+    "route": ({"route": "soft"}, {}),
+    "select": ({"select": "loo"}, {}),
+    "validation_fraction": ({"validation_fraction": 0.2}, {}),
+    "training rows": ({}, {"data": changed_row()}),
+    "training rows (target)": ({}, {"data": changed_target()}),
+    "training rows (order)": ({}, {"data": tuple(values[::-1] for values in rows())}),
+    "training rows (weights)": ({}, {"weights": np.ones(90)}),
+    "features": ({}, {"data": (np.column_stack([rows()[0], np.ones(90)]), rows()[1])}),
+    "dtype": ({}, {"data": (rows()[0].astype(np.float32), rows()[1])}),
+    "method": ({}, {"method": kkrr2.METHOD}),
+}
+
+
+@pytest.mark.parametrize("what", OTHER)
+def test_another_run_is_refused(what, tmp_path, systems):
+    train(bkrr2.METHOD, GRID, tmp_path)
+    before, systems["made"] = names(tmp_path), 0
+    options, given = OTHER[what]
+    message = refused(
+        lambda: train(**{"method": bkrr2.METHOD, **given}, options=replace(GRID, **options), path=tmp_path)
+    )
+    assert f"a checkpoint of another run: {what.split(' (')[0]} was " in message
+    assert (systems["made"], names(tmp_path)) == (0, before)
+
+
+def test_other_weights_are_another_run(tmp_path):
+    w = np.linspace(1, 2, 90)
+    train(bkrr2.METHOD, GRID, tmp_path, weights=w)
+    for other in (w[::-1].copy(), 2 * w, None):
+        message = refused(lambda other=other: train(bkrr2.METHOD, GRID, tmp_path, weights=other))
+        assert "another run: training rows was" in message
+    train(bkrr2.METHOD, GRID, tmp_path, weights=w)
+
+
+def test_another_coarse_model_is_another_run(tmp_path):
+    train(twolevel.METHOD, LEVELS, tmp_path)
+    for name, value in (("centers", (5,)), ("sigma", (1.6,)), ("lam", None)):
+        other = replace(LEVELS, coarse=replace(LEVELS.coarse, **{name: value}))
+        assert f"another run: coarse {name} was" in refused(train, twolevel.METHOD, other, tmp_path)
+
+
+def test_test_rows_count_where_they_choose(tmp_path):
+    options, (T, t) = replace(GRID, select="test"), rows(20, 1)
+    for path, chosen, message in (("a", options, "another run: test rows was"), ("b", GRID, None)):
+        tests = [Dataset(T.copy(), t + shift, 20, "test rows") for shift in (0, 0, 1)]
+        for test in tests[:2]:
+            train(bkrr2.METHOD, chosen, tmp_path / path, test=test)
+        if message is None:
+            train(bkrr2.METHOD, chosen, tmp_path / path, test=tests[2])
+        else:
+            assert message in refused(lambda c=chosen, p=path, t=tests[2]: train(bkrr2.METHOD, c, tmp_path / p, test=t))
+
+
+def test_other_threads_are_another_run(tmp_path, monkeypatch):
+    """Their sums come in another order: the last bits of what is kept."""
+    for count in (1, 2):
+        monkeypatch.setattr(threads, "_limit", count)
+        if count == 1:
+            train(bkrr2.METHOD, GRID, tmp_path)
+        else:
+            assert "another run: threads was 1 there and is 2 here" in refused(train, bkrr2.METHOD, GRID, tmp_path)
+
+
+def test_what_may_differ(tmp_path, systems):
+    """What was free, and who watches; CSR rows with the same numbers are the same rows."""
+    first = train(bkrr2.METHOD, replace(GRID, standardize=False), tmp_path)
+    told = []
+    options = replace(GRID, standardize=False, memory_limit=1 << 33, progress=lambda *a: told.append(a) or (lambda: 0))
+    systems["made"] = 0
+    same(train(bkrr2.METHOD, options, tmp_path), first)
+    assert (systems["made"], len(told)) == (0, 2)
+    X, y = rows()
+    same(train(bkrr2.METHOD, options, tmp_path, (sp.csr_matrix(X), y)), first)
+    assert "memory_limit" not in json.loads((tmp_path / "run.json").read_text())
+
+
+@pytest.mark.parametrize("name", ["partitions", "seed"])
+def test_whole_numbers_of_numpy(name, tmp_path):
+    options = replace(GRID, **{name: np.int64(getattr(GRID, name))})
+    same(train(bkrr2.METHOD, options, tmp_path), train(bkrr2.METHOD, GRID))
+    train(bkrr2.METHOD, GRID, tmp_path)

@@ -1,0 +1,387 @@
+"""The coarse model against its normal equations, and two-level KRR put together by hand."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from scipy.spatial.distance import cdist
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.kernel_ridge import KernelRidge
+from sklearn.metrics.pairwise import rbf_kernel
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from cacore.comm import Communicator
+from cacore.errors import InputError, MemoryLimitError
+from cacore.io import Dataset
+from cacore.shuffle import Shuffle
+from cakrr import BKRR, BKRR2, DKRR, KKRR, KRRModel, TwoLevelKRR, coarse, training, twolevel
+from cakrr.coarse import Settings, candidates
+from cakrr.options import Options
+from cakrr.training import fit
+from partition.redistribute import OwnedRows
+
+formats = pytest.mark.parametrize("csr", [False, True], ids=["dense", "csr"])
+ROOM = 1 << 40
+FEW = Settings((7, 20), (0.7, 1.5), (1e-4, 1e-2))
+
+
+def rows(n=120, seed=0, zeros=0.0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 3))
+    X[:, 1:][rng.random((n, 2)) < zeros] = 0  # no two rows are equal: K_MM has an inverse
+    return X, np.sin(X[:, 0]) + X[:, 1] * X[:, 2]
+
+
+def owned(X, y, order=None, **columns):
+    """As training holds them: one part, in shuffled order."""
+    order = np.arange(len(y)) if order is None else order
+    return OwnedRows(np.array([0]), np.array([0, len(y)]), X, {"y": y, "order": order, **columns})
+
+
+def learn(X, y, settings=FEW, held=12, **columns):
+    """All candidates; the first rows are held out."""
+    parts, which = owned(X, y, **columns), np.arange(len(y)) < held
+    return candidates(parts, which, len(y), settings, ROOM, None, Communicator())
+
+
+def by_hand(X, y, Z, sigma, lam, w=None):
+    """The coefficients from (K'WK + lam sum(w) Kmm) beta = K'W y."""
+    X, Z = (M.toarray() if sp.issparse(M) else M for M in (X, Z))
+    w, gamma = np.ones(len(y)) if w is None else w, 1 / (2 * sigma**2)
+    K = rbf_kernel(X, Z, gamma=gamma)
+    return np.linalg.solve(K.T @ (w[:, None] * K) + lam * w.sum() * rbf_kernel(Z, gamma=gamma), K.T @ (w * y))
+
+
+def answers(T, Z, sigma, beta):
+    return rbf_kernel(T, Z, gamma=1 / (2 * sigma**2)) @ beta
+
+
+def agree(got, expected, tolerance=1e-6):
+    assert np.abs(got - expected).max() <= tolerance * np.abs(expected).max()
+
+
+# -- the coarse model --------------------------------------------------------------------------
+
+
+@formats
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weights"])
+def test_candidates_solve_the_normal_equations(csr, weighted):
+    """`learned` from the rows that are not held out, `whole` from all; centres are the last rows, and nested."""
+    (X, y), (T, _) = rows(zeros=0.4 if csr else 0), rows(40, 1)
+    w = np.random.default_rng(2).uniform(0.3, 3, 120)
+    given = {"weight": w} if weighted else {}
+    tried = learn(sp.csr_matrix(X) if csr else X, y, **given)
+    w = w if weighted else np.ones(120)
+    assert tried.settings == [(M, s, lam) for s in (0.7, 1.5) for M in (7, 20) for lam in (1e-4, 1e-2)]
+    centers = tried.centers.toarray() if csr else tried.centers
+    np.testing.assert_array_equal(centers, X[::-1][:20])
+    predicted = tried.predictions(T)
+    assert predicted.shape == (40, 8)
+    for c, (M, sigma, lam) in enumerate(tried.settings):
+        learned = answers(T, centers[:M], sigma, by_hand(X[12:], y[12:], centers[:M], sigma, lam, w[12:]))
+        agree(predicted[:, c], learned)
+        model = tried.chosen(c)
+        assert (model.centers.shape, model.beta.shape, model.sigma, model.lam) == ((M, 3), (M,), sigma, lam)
+        whole = answers(T, centers[:M], sigma, by_hand(X, y, centers[:M], sigma, lam, w))
+        agree(model.predict(T), whole)
+        assert np.abs(learned - whole).max() > 1e-4 * np.abs(whole).max()  # the rows held out matter
+
+
+def test_nothing_held_out_learns_from_all():
+    tried = learn(*rows(), held=0)
+    np.testing.assert_array_equal(tried.learned, tried.whole)
+
+
+def test_whole_does_not_depend_on_what_is_held_out():
+    X, y = rows()
+    few, many = learn(X, y, held=3), learn(X, y, held=90)
+    agree(few.whole, many.whole, 1e-7)
+    hidden = y.copy()
+    hidden[:90] = 1e6
+    np.testing.assert_array_equal(learn(X, hidden, held=90).learned, many.learned)
+
+
+@formats
+def test_csr_is_dense(csr):
+    """Rows in either form, and test rows in either form; single precision is widened."""
+    (X, y), (T, _) = rows(zeros=0.4), rows(40, 1, zeros=0.4)
+    X, T = X.astype(np.float32), T.astype(np.float32)
+    expected = learn(X.astype(np.float64), y).predictions(T)
+    got = learn(sp.csr_matrix(X), y).predictions(sp.csr_matrix(T) if csr else T)
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-8)
+    np.testing.assert_array_equal(learn(X, y).predictions(T), expected)
+
+
+def test_a_row_of_weight_two_is_the_row_twice():
+    X, y = rows()
+    counts = np.ones(120, np.int64)
+    counts[:90] = np.random.default_rng(0).integers(1, 4, 90)  # the centres, the last 20, stay once
+    weighted = learn(X, y, held=12, weight=counts.astype(float))
+    twice = learn(np.repeat(X, counts, axis=0), np.repeat(y, counts), held=int(counts[:12].sum()))
+    for c in range(8):
+        agree(weighted.predictions(X)[:, c], twice.predictions(X)[:, c], 1e-8)
+        agree(weighted.chosen(c).predict(X), twice.chosen(c).predict(X), 1e-8)
+
+
+def test_equal_rows_as_centers():
+    """K_MM is singular: still a model, and that of the rows that differ."""
+    X, y = rows()
+    X[100:110] = X[110:]
+    y[100:110] = y[110:]
+    tried = learn(X, y, Settings((20,), (1.5,), (1e-3,)))
+    assert np.isfinite(tried.whole).all()
+    expected = answers(X, X[110:], 1.5, by_hand(X, y, X[110:], 1.5, 1e-3))
+    agree(tried.chosen(0).predict(X), expected)
+    one = learn(np.ones((30, 3)), np.ones(30), Settings((8,), (1.0,), (1e-6,)), held=3)
+    np.testing.assert_allclose(one.predictions(np.ones((2, 3))), 1.0, rtol=1e-4)
+
+
+def test_more_centers_than_rows_is_kernel_ridge():
+    """All rows are centres: the subset of regressors is then exact; numbers that come to the same are tried once."""
+    (X, y), (T, _) = rows(50), rows(40, 1)
+    tried = learn(X, y, Settings((60, 50, 999), (1.0,), (1e-3,)), held=0)
+    assert tried.settings == [(50, 1.0, 1e-3)]
+    reference = KernelRidge(kernel="rbf", gamma=0.5, alpha=1e-3 * 50).fit(X, y)
+    agree(tried.predictions(T)[:, 0], reference.predict(T))
+
+
+def test_defaults():
+    """Fewer centres with the wide kernel; given numbers of them with both."""
+    tried = Settings().tried(10_000, 4)
+    assert tried == [(1.0, [500, 1000, 1500], coarse.LAMS), (4.0, [500, 1000], coarse.LAMS)]
+    assert [(s, Ms) for s, Ms, _ in Settings((30,)).tried(1000, 4)] == [(1.0, [30]), (4.0, [30])]
+    assert Settings(sigma=(2.0,), lam=(1.0,)).tried(600, 4) == [(2.0, [500, 600], (1.0,))]
+
+
+def test_centers_are_drawn_from_the_end_of_the_shuffled_order():
+    """Whatever the parts do to the order of the rows."""
+    X, y = rows()
+    order = np.random.default_rng(3).permutation(120)
+    tried = learn(X, y, order=order, held=0)
+    np.testing.assert_array_equal(tried.centers, X[np.argsort(-order)][:20])
+
+
+def test_memory():
+    """Refused before any work, with both figures and a remedy."""
+    X, y = rows()
+    settings = Settings((100,), (1.0,), (1e-3,))
+    need = 8 * (2 * 100**2 + 3 * 100**2 + 2 * 100 * 2048)
+    given = owned(X, y), np.zeros(120, bool), 120, settings
+    with pytest.raises(MemoryLimitError, match=r"a coarse model of 100 centers needs .*GiB.*fewer --centers"):
+        candidates(*given, need - 1, None, Communicator())
+    candidates(*given, need, None, Communicator())
+
+
+# -- two levels --------------------------------------------------------------------------------
+
+
+def train(X, y, options, weights=None):
+    return fit(twolevel.METHOD, Dataset(X.copy(), y.copy(), len(y), "rows"), options, Communicator(), None, weights)
+
+
+ONE = Options(partitions=4, sigma=(0.5,), lam=(1e-3,), coarse=Settings((20,), (1.5,), (1e-4,)), route="nearest")
+
+
+@formats
+@pytest.mark.parametrize("route", ["nearest", "soft", "all"])
+def test_prediction_is_coarse_plus_local(route, csr):
+    """Every piece by hand: scaling, coarse model, residuals, the parts' models, and what routes them."""
+    (X, y), (T, _) = rows(160, zeros=0.4 if csr else 0), rows(40, 1)
+    X, T, y = X * [1, 20, 0.1], T * [1, 20, 0.1], y + 30
+    result = train(sp.csr_matrix(X) if csr else X, y, replace(ONE, route=route))
+    model = result.model
+    scaler = StandardScaler(with_mean=not csr).fit(X)
+    Z, S = scaler.transform(X), scaler.transform(T)
+    centers = model.coarse.centers.toarray() if csr else model.coarse.centers
+    assert (cdist(centers, Z).min(axis=1) < 1e-12).all()
+    beta = by_hand(Z, y - y.mean(), centers, 1.5, 1e-4)
+    residual = y - y.mean() - answers(Z, centers, 1.5, beta)
+    local = []
+    for part in range(4):
+        own = model.parts[part].X
+        own = cdist(own.toarray() if csr else own, Z).argmin(axis=1)
+        ridge = KernelRidge(kernel="rbf", gamma=1 / (2 * 0.5**2), alpha=1e-3 * len(own))
+        local.append(ridge.fit(Z[own], residual[own]).predict(S))
+    local, squares = np.array(local).T, cdist(S, model.centers, "sqeuclidean")
+    if route == "soft":
+        assert result.params["soft_k"] == model.soft.k
+        order = np.argsort(squares, axis=1)[:, : model.soft.k]
+        near = np.take_along_axis(squares, order, axis=1)
+        share = np.exp(-(near - near[:, :1]) / model.soft.t)
+        parts = (share / share.sum(axis=1, keepdims=True) * np.take_along_axis(local, order, axis=1)).sum(axis=1)
+    else:
+        parts = local.mean(axis=1) if route == "all" else local[np.arange(40), squares.argmin(axis=1)]
+    expected = y.mean() + answers(S, centers, 1.5, beta) + parts
+    np.testing.assert_allclose(model.predict(sp.csr_matrix(T) if csr else T), expected, rtol=1e-6)
+
+
+def test_centers_are_no_validation_rows():
+    """Few centres, of the end of the shuffled order, and validation rows of the start: none is both."""
+    for seed in range(5):
+        X, y = rows(200, seed)
+        seen = {}
+        original = training.candidates
+
+        def spy(parts, held, *rest, seen=seen, original=original):
+            seen["held"], seen["tried"] = parts.X[held].copy(), original(parts, held, *rest)
+            return seen["tried"]
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(training, "candidates", spy)
+            train(X, y, replace(ONE, lam=(1e-3, 1e-2), seed=seed))
+        assert len(seen["held"]) == 20
+        assert cdist(seen["held"], seen["tried"].centers).min() > 1e-9
+
+
+def test_choice_is_the_least_validation_error():
+    """Every candidate with every pair, by hand: the coarse model and the parts without the rows held out."""
+    X, y = rows(100)
+    options = Options(
+        partitions=2, sigma=(0.5, 1.0), lam=(1e-3, 1e3), coarse=Settings((5, 15), (1.0,), (1e-3,)), route="nearest",
+        standardize=False, validation_fraction=0.2,
+    )  # fmt: skip
+    result = train(X, y, options)
+    model, y = result.model, y - y.mean()
+    own = [cdist(model.parts[p].X, X).argmin(axis=1) for p in range(2)]  # in shuffled order
+    held = np.concatenate([rows[: round(0.2 * len(rows))] for rows in own])
+    learnt = np.setdiff1d(np.arange(100), held)
+    last = np.argsort(-Shuffle(100, 0).position(np.arange(100)))
+    home, expected = cdist(X, model.centers).argmin(axis=1), []
+    for M in (5, 15):
+        Z = X[last[:M]]
+        left = y - answers(X, Z, 1.0, by_hand(X[learnt], y[learnt], Z, 1.0, 1e-3))
+        for sigma in (0.5, 1.0):
+            for lam in (1e-3, 1e3):
+                parts = [np.setdiff1d(rows, held) for rows in own]
+                models = [KernelRidge(kernel="rbf", gamma=1 / (2 * sigma**2), alpha=lam * len(r)) for r in parts]
+                fitted = [one.fit(X[r], left[r]) for one, r in zip(models, parts, strict=True)]
+                gap = [left[i] - fitted[home[i]].predict(X[i : i + 1])[0] for i in held]
+                expected.append(((M, sigma, lam), np.mean(np.square(gap))))
+    got = [((r["centers"], r["sigma"], r["lambda"]), r["validation_mse"]) for r in result.grid]
+    assert [setting for setting, _ in got] == [setting for setting, _ in expected]
+    np.testing.assert_allclose([mse for _, mse in got], [mse for _, mse in expected], rtol=1e-6)
+    best = min(expected, key=lambda pair: pair[1])[0]
+    assert (result.params["centers"], model.sigma, model.lam) == best
+    assert (result.params["coarse_sigma"], result.params["coarse_lambda"]) == (1.0, 1e-3)
+
+
+def test_weights_of_whole_rows():
+    """Weights that are all alike say nothing; others do."""
+    X, y = rows(100)
+    plain, same = train(X, y, ONE), train(X, y, ONE, np.full(100, 7.0))
+    np.testing.assert_allclose(same.model.predict(X), plain.model.predict(X), rtol=1e-7)
+    other = train(X, y, ONE, np.random.default_rng(0).uniform(0.1, 5, 100))
+    assert np.abs(other.model.predict(X) - plain.model.predict(X)).max() > 1e-3
+
+
+@formats
+def test_model_file(csr, tmp_path):
+    X, y = rows(100, zeros=0.4 if csr else 0)
+    given = sp.csr_matrix(X) if csr else X
+    model = train(given, y, replace(ONE, route="soft")).model
+    model.save(tmp_path / "m.h5")
+    back = KRRModel.load(tmp_path / "m.h5")
+    assert (back.soft, back.coarse.sigma, back.coarse.lam) == (model.soft, 1.5, 1e-4)
+    np.testing.assert_array_equal(back.predict(given), model.predict(given))
+
+
+@pytest.mark.parametrize("n_parts", [1, None])
+def test_one_part(n_parts):
+    """The default, on one rank, for up to 8,000 rows: the part's model of what the coarse one leaves over."""
+    (X, y), (T, _) = rows(), rows(40, 1)
+    model = TwoLevelKRR(
+        n_parts, centers=20, coarse_sigma=1.5, coarse_lam=1e-4, sigma=0.5, lam=1e-3, standardize=False, random_state=0
+    ).fit(X, y)  # fmt: skip
+    Z = model.model_.coarse.centers
+    beta = by_hand(X, y - y.mean(), Z, 1.5, 1e-4)
+    ridge = KernelRidge(kernel="rbf", gamma=1 / (2 * 0.5**2), alpha=1e-3 * 120)
+    local = ridge.fit(X, y - y.mean() - answers(X, Z, 1.5, beta)).predict(T)
+    np.testing.assert_allclose(model.predict(T), y.mean() + answers(T, Z, 1.5, beta) + local, rtol=1e-6)
+
+
+def test_beats_each_level_alone():
+    """What is smooth everywhere is the coarse model's, what is rough in places the parts'."""
+
+    def made(n, seed):
+        rng = np.random.default_rng(seed)
+        X = rng.uniform(-3, 3, size=(n, 2))
+        smooth = 5 * np.sin(0.6 * X[:, 0]) + 3 * np.cos(0.5 * X[:, 1])
+        return X, smooth + 0.5 * np.sin(9 * X[:, 0]) + 0.1 * rng.normal(size=n)
+
+    (X, y), (T, t) = made(900, 0), made(400, 1)
+    grid = {"sigma": [0.05, 0.15, 0.5, 2.0], "n_parts": 12, "random_state": 0}
+    coarse_grid = {"centers": 40, "coarse_sigma": [1.0, 2.0], "coarse_lam": [1e-6, 1e-4]}
+    two = TwoLevelKRR(**grid, lam=[1e-4, 1e-3, 1e-2], **coarse_grid).fit(X, y)
+    alone = TwoLevelKRR(**grid | {"sigma": 0.15}, lam=coarse.ALONE, **coarse_grid).fit(X, y)
+    parts = BKRR2(**grid, lam=[1e-6, 1e-5, 1e-4, 1e-3, 1e-2]).fit(X, y)
+    mse = {name: np.mean((m.predict(T) - t) ** 2) for name, m in (("two", two), ("alone", alone), ("parts", parts))}
+    assert mse["two"] < 0.5 * mse["alone"]
+    assert mse["two"] < 0.9 * mse["parts"]
+
+
+# -- the estimators ----------------------------------------------------------------------------
+
+SMALL = TwoLevelKRR(n_parts=2, centers=20, coarse_lam=1e-4, lam=[1e-4, 1e-2], random_state=0)
+ORDER = "a row twice and a row of weight 2 come in another order, or are judged by other rows"
+FAILING = {
+    "check_fit2d_1sample": "one row is not two parts",
+    "check_sample_weight_equivalence_on_dense_data": ORDER,
+    "check_sample_weight_equivalence_on_sparse_data": ORDER,
+}
+
+
+@parametrize_with_checks(
+    [DKRR(), BKRR(n_parts=2, random_state=0), KKRR(n_parts=2, random_state=0), SMALL],
+    expected_failed_checks=lambda estimator: {} if isinstance(estimator, DKRR) else FAILING,
+)
+def test_scikit_learn(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.parametrize("model", [SMALL, DKRR(lam=[1e-4, 1e-3], random_state=0), BKRR(3, random_state=0)])
+def test_clone_pickle_and_compose(model):
+    X, y = rows()
+    model = clone(model).fit(X, y)
+    fresh = clone(model)
+    assert fresh.get_params() == model.get_params()
+    with pytest.raises(NotFittedError):
+        fresh.predict(X)
+    expected = model.predict(X)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict(X), expected)
+    np.testing.assert_array_equal(fresh.fit(X, y).predict(X), expected)
+    pipe = make_pipeline(StandardScaler(), clone(model).set_params(standardize=False)).fit(X, y)
+    np.testing.assert_allclose(pipe.predict(X), expected, rtol=1e-7, atol=1e-7)
+
+
+def test_search_over_centers():
+    X, y = rows()
+    search = GridSearchCV(SMALL, {"centers": [1, 40], "coarse_sigma": [2.0]}, cv=3).fit(X, y)
+    assert search.best_params_ == {"centers": 40, "coarse_sigma": 2.0}
+
+
+def test_attributes():
+    X, y = rows()
+    model = clone(SMALL).set_params(centers=[5, 20], coarse_sigma=1.0, sigma=[0.5, 1.0]).fit(X, y)
+    assert len(model.grid_) == 2 * 2 * 2
+    best = min(model.grid_, key=lambda row: row["validation_mse"])
+    assert (model.sigma_, model.lam_) == (best["sigma"], best["lambda"])
+    assert set(model.params_) == {"centers", "coarse_sigma", "coarse_lambda", "soft_k", "soft_t"}
+    assert model.params_["centers"] == best["centers"] == len(model.model_.coarse.beta)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("centers", 0), ("centers", 2.5), ("centers", "many"), ("coarse_sigma", -1.0), ("coarse_lam", [1e-3, np.nan])],
+)
+def test_bad_parameters(name, value):
+    with pytest.raises(InputError, match=name) as caught:
+        clone(SMALL).set_params(**{name: value}).fit(*rows())
+    assert "\n" not in str(caught.value)
