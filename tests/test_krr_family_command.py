@@ -1,0 +1,313 @@
+"""The command lines of the whole family, their refusals, and runs that are killed and go on from their checkpoint."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from cacore import scalapack
+from cakrr import KRRModel, bkrr, bkrr2, bkrr3, dckrr, dkrr, kkrr, kkrr3, twolevel
+from cakrr.cli import main
+from cakrr.training import fit
+
+MODULES = {"kkrr": kkrr, "bkrr": bkrr, "kkrr3": kkrr3, "bkrr3": bkrr3, "twolevel": twolevel, "dkrr": dkrr,
+           "dckrr": dckrr, "bkrr2": bkrr2}  # fmt: skip
+MISSING = not os.environ.get(scalapack.VARIABLE) and not scalapack._files("mkl")
+needs_library = pytest.mark.skipif(MISSING, reason="no ScaLAPACK: the mkl package is not installed")
+
+
+def write(path, n=120, seed=0, d=3):
+    """Training and test rows of a smooth function with noise."""
+    rng = np.random.default_rng(seed)
+    with h5py.File(path, "w") as file:
+        for split, rows in (("train", n), ("test", 30)):
+            X = rng.normal(size=(rows, d))
+            file[f"{split}/X"], file[f"{split}/y"] = X, 100 + np.sin(2 * X).sum(axis=1) + 0.1 * rng.normal(size=rows)
+
+
+def in_process(method, words):
+    """The command of a method, in this process."""
+    main(MODULES[method].METHOD, [str(word) for word in words], getattr(MODULES[method], "fit", fit))
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    """Rows, other rows, and a checkpoint of three parts."""
+    folder = tmp_path_factory.mktemp("family")
+    write(folder / "good.h5")
+    write(folder / "other.h5", seed=1)
+    (folder / "file").write_text("not a directory\n")
+    words = [folder / "good.h5", *PAIR, "--partitions", "3", "--quiet", "--checkpoint", folder / "kept"]
+    in_process("bkrr2", words)
+    shutil.copytree(folder / "kept", folder / "cut")
+    piece = folder / "cut" / "part-000001.npz"
+    piece.write_bytes(piece.read_bytes()[:100])
+    shutil.copytree(folder / "kept", folder / "empty")
+    (folder / "empty" / "part-000001.npz").write_bytes(b"")
+    (folder / "full").mkdir()
+    (folder / "full" / "thesis.tex").write_text("not a checkpoint\n")
+    return folder
+
+
+# -- what works --------------------------------------------------------------------------------
+
+PAIR = ["--sigma", "1.5", "--lambda", "1e-3"]
+FIELDS = {"schema", "method", "command", "data", "ranks", "threads_per_rank", "partitions", "partition_sizes", "params",
+          "grid", "metrics", "seconds", "comm", "solver", "memory", "environment"}  # fmt: skip
+PARAMS = {"sigma", "lambda", "route", "select", "standardize", "dtype", "seed"}
+COARSE = {"centers", "coarse_sigma", "coarse_lambda"}
+COMMANDS = {
+    "kkrr": [],
+    "bkrr": ["--select", "test"],
+    "kkrr3": [],
+    "bkrr3": ["--dtype", "float32"],
+    "twolevel": ["--centers", "10,20", "--coarse-sigma", "1,3", "--coarse-lambda", "1e-4"],
+    "dkrr": [],
+}
+
+
+@pytest.mark.parametrize("method", COMMANDS)
+def test_report(method, python, inputs, tmp_path):
+    """As a user starts it, without MPI."""
+    oracle, whole = method.endswith("3"), method == "dkrr"
+    words = ["--sigma", "0.5,1.5", "--lambda", "1e-3,1e-1", "--threads", "1", *COMMANDS[method], "--report", "r.json"]
+    words += ([] if whole else ["--partitions", "3"]) + ([] if oracle else ["--model", "m.h5"])
+    done = python("-W", "error", "-m", f"cakrr.{method}", inputs / "good.h5", *words, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["m.h5"] * (not oracle) + ["r.json"]
+    made = json.loads((tmp_path / "r.json").read_text())
+    assert set(made) == FIELDS
+    assert (made["schema"], made["method"], made["ranks"]) == ("cakernels-report/1", method, 1)
+    assert (made["partitions"], sum(made["partition_sizes"])) == (1 if whole else 3, 120)
+    for phase in ("read", "partition", "train", "predict"):
+        assert made["comm"][phase] == {"bytes": 0, "messages": 0}
+    told, more = made["params"], {"oracle"} if oracle else set()
+    if method == "twolevel":
+        more = {*COARSE, "soft_k", "soft_t"}
+        candidates = {(row["centers"], row["coarse_sigma"], row["coarse_lambda"]) for row in made["grid"]}
+        assert candidates == {(M, sigma, 1e-4) for M in (10, 20) for sigma in (1.0, 3.0)}
+    assert set(told) == PARAMS | more
+    column = "test_mse" if "--select" in words else "validation_mse"
+    best = min(made["grid"], key=lambda row: row[column])
+    assert len(made["grid"]) == (16 if method == "twolevel" else 4)
+    assert {name: told[name] for name in best if not name.endswith("_mse")} == {
+        name: value for name, value in best.items() if not name.endswith("_mse")
+    }
+    assert ("oracle" in done.stdout) == oracle
+    assert ("residual" in made["solver"]) == (told["dtype"] == "float32")
+    with h5py.File(inputs / "good.h5") as file:
+        X, y = file["test/X"][:], file["test/y"][:]
+    if oracle:
+        assert told["oracle"] is True
+        assert told["route"] == "oracle"
+        assert "oracle True" in " ".join(done.stdout.split())
+        assert "a bound, not a prediction" in " ".join(done.stdout.replace("│", " ").split())
+    else:
+        gap = KRRModel.load(tmp_path / "m.h5").predict(X) - y
+        assert made["metrics"]["mse"] == pytest.approx(np.mean(gap**2), rel=1e-10)
+    assert made["metrics"]["r2"] == pytest.approx(1 - made["metrics"]["mse"] / y.var(), rel=1e-10)
+    assert ("nearest_mse" in made["metrics"]) == (method == "twolevel")
+
+
+def test_an_oracle_is_the_best_of_its_models(inputs, tmp_path):
+    """The error of the nearest one, and of the mean, are no less."""
+    errors = {}
+    for method, route in (("bkrr3", None), ("bkrr2", "nearest"), ("bkrr2", "all"), ("bkrr2", "soft")):
+        words = [inputs / "good.h5", *PAIR, "--partitions", "3", "--quiet", "--report", tmp_path / "r.json"]
+        in_process(method, words + (["--route", route] if route else []))
+        errors[route] = json.loads((tmp_path / "r.json").read_text())["metrics"]["mse"]
+    assert errors[None] < min(errors["nearest"], errors["all"], errors["soft"])
+
+
+def test_taken_up(inputs, tmp_path, capsys):
+    """The same command reads all pieces, writes none, sweeps what was half written, and ends with the same bytes."""
+    shutil.copytree(inputs / "kept", tmp_path / "kept")
+    before = {p.name: p.stat().st_ino for p in (tmp_path / "kept").iterdir()}
+    (tmp_path / "kept" / ".part-000001.npz.x1y2.part").write_bytes(b"PK")
+    words = [inputs / "good.h5", *PAIR, "--partitions", "3"]
+    in_process("bkrr2", [*words, "--checkpoint", tmp_path / "kept", "--model", tmp_path / "m.h5"])
+    in_process("bkrr2", [*words, "--model", tmp_path / "undisturbed.h5"])
+    assert {p.name: p.stat().st_ino for p in (tmp_path / "kept").iterdir()} == before
+    assert len(before) == 4
+    assert (tmp_path / "m.h5").read_bytes() == (tmp_path / "undisturbed.h5").read_bytes()
+
+
+# -- what is refused: the method, its arguments, and what the line on stderr must say -----------
+
+KEPT = [*PAIR, "--partitions", "3", "--checkpoint"]
+BAD = {
+    "no centers": ("twolevel", ["good.h5", "--centers", "0"], "--centers 0"),
+    "half a center": ("twolevel", ["good.h5", "--centers", "1.5"], "--centers 1.5"),
+    "centers text": ("twolevel", ["good.h5", "--centers", "x"], "--centers x"),
+    "coarse sigma": ("twolevel", ["good.h5", "--coarse-sigma", "-1"], "--coarse-sigma -1"),
+    "coarse lambda": ("twolevel", ["good.h5", "--coarse-lambda", "1:2"], "--coarse-lambda 1:2"),
+    "centers of others": ("bkrr2", ["good.h5", "--centers", "10"], "--centers"),
+    "parts of the exact": ("dkrr", ["good.h5", "--partitions", "3"], "partitions = 3: dkrr has one model"),
+    "route of the exact": ("dkrr", ["good.h5", "--route", "soft"], "route soft: dkrr has a route of its own"),
+    "route of an oracle": ("bkrr3", ["good.h5", "--route", "nearest"], "route nearest: bkrr3 has a route of its own"),
+    "unknown route": ("bkrr2", ["good.h5", "--route", "oracle"], "--route"),
+    "loo of a mean": ("dckrr", ["good.h5", "--select", "loo"], "select loo"),
+    "loo of two levels": ("twolevel", ["good.h5", "--select", "loo"], "select loo"),
+    "loo of the exact": ("dkrr", ["good.h5", "--select", "loo"], "select loo"),
+    "loo of an oracle": ("kkrr3", ["good.h5", "--select", "loo"], "select loo"),
+    "model of an oracle": ("kkrr3", ["nosuch.h5", "--model", "m.h5"], "--model: kkrr3 is an oracle"),
+    "model of the other": ("bkrr3", ["good.h5", "--model", "m.h5"], "--model: bkrr3 is an oracle"),
+    "memory": ("dkrr", ["good.h5", "--memory-limit", "0.0001"], "bkrr2 or twolevel"),
+    "memory of centers": ("twolevel", ["good.h5", "--partitions", "60", "--memory-limit", "0.0002"], "--centers"),
+    "checkpoint is a file": ("bkrr2", ["good.h5", *KEPT, "file"], "file: is a file"),
+    "checkpoint below a file": ("bkrr2", ["good.h5", *KEPT, "file/kept"], "file/kept"),
+    "no checkpoint": ("bkrr2", ["good.h5", *KEPT, "full"], "full: not empty"),
+    "other seed": ("bkrr2", ["good.h5", *KEPT, "kept", "--seed", "1"], "seed was 0 there and is 1 here"),
+    "other lambda": ("bkrr2", ["good.h5", *KEPT, "kept", "--lambda", "1"], "lam was [0.001] there and is [1.0] here"),
+    "other method": ("kkrr", ["good.h5", *KEPT, "kept"], 'method was "bkrr2" there and is "kkrr" here'),
+    "other rows": ("bkrr2", ["other.h5", *KEPT, "kept"], "training rows was"),
+    "other numbers": ("bkrr2", ["good.h5", *KEPT, "kept", "--dtype", "float32"], "dtype was"),
+    "empty piece": ("bkrr2", ["good.h5", *KEPT, "empty"], "empty/part-000001.npz: damaged"),
+    "truncated piece": ("bkrr2", ["good.h5", *KEPT, "cut"], "cut/part-000001.npz: damaged"),
+}
+
+
+def everything(folder):
+    return {p: p.read_bytes() if p.is_file() else None for p in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_refused(what, inputs, capfd, monkeypatch):
+    """One line, status 2, and nothing that was not there before."""
+    method, words, message = BAD[what]
+    monkeypatch.chdir(inputs)
+    before = everything(inputs)
+    with pytest.raises(SystemExit) as ended:
+        in_process(method, [*words, "--report", "out.json"])
+    out, err = capfd.readouterr()
+    assert (ended.value.code, out) == (2, "")
+    assert (err.count("\n"), err[-1]) == (1, "\n")
+    assert err.startswith(f"cakrr.{method}: ")
+    assert message in err
+    assert everything(inputs) == before
+    if "piece" in what:  # a file that was left open is noticed now
+        del ended
+        gc.collect()
+
+
+@pytest.mark.parametrize(
+    ("method", "words"), [("dckrr", ["good.h5", "--select", "loo"]), ("bkrr2", ["nosuch.h5"])], ids=["option", "data"]
+)
+def test_refused_without_making_the_checkpoint(method, words, inputs, capfd, monkeypatch):
+    monkeypatch.chdir(inputs)
+    with pytest.raises(SystemExit):
+        in_process(method, [*words, "--checkpoint", "new"])
+    left = Path("new").exists()
+    shutil.rmtree("new", ignore_errors=True)
+    assert not left
+
+
+# -- without ScaLAPACK -------------------------------------------------------------------------
+
+HIDDEN = """
+import os, sys
+import cacore.scalapack
+from cakrr.cli import main
+from cakrr.dkrr import METHOD, fit
+
+os.environ.pop(cacore.scalapack.VARIABLE, None)
+cacore.scalapack._files = lambda package: {}
+main(METHOD, sys.argv[1:], trainer=fit)
+"""
+
+
+@pytest.mark.parametrize("way", ["not installed", "not there"])
+def test_no_scalapack(way, mpiexec, inputs, tmp_path):
+    (tmp_path / "hidden.py").write_text(HIDDEN)
+    words = [inputs / "good.h5", *PAIR, "--model", "m.h5", "--report", "r.json"]
+    if way == "not installed":
+        done, message = mpiexec(2, "hidden.py", *words, cwd=tmp_path), "pip install 'cakernels[scalapack]'"
+    else:
+        done = mpiexec(2, "-m", "cakrr.dkrr", *words, cwd=tmp_path, CAKRR_SCALAPACK="/nonexistent.so")
+        message = "CAKRR_SCALAPACK: cannot open /nonexistent.so"
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("cakrr.dkrr: ")
+    assert message in line
+    assert [p.name for p in tmp_path.iterdir()] == ["hidden.py"]
+
+
+# -- killed ------------------------------------------------------------------------------------
+
+KILLED = {  # rows, arguments, pieces in the end, kills
+    "bkrr2": (8400, ["--partitions", "12", "--sigma", "1,2,4", "--lambda", "1e-6,1e-4,1e-2"], 24, 3),
+    "twolevel": (6000, ["--partitions", "12", "--sigma", "1,2", "--lambda", "1e-4,1e-2", "--centers", "200"], 37, 1),
+    "dkrr": (1500, ["--sigma", "1,2,4", "--lambda", "1e-6,1e-4,1e-2"], 20, 1),
+}
+
+
+def is_rank(process, folder):
+    """Whether a process is a rank of a job whose files are in `folder`."""
+    with suppress(OSError):
+        words = Path(f"/proc/{process}/cmdline").read_text(errors="replace").split("\0")
+        return words[0] == sys.executable and words[1:2] == ["-m"] and any(str(folder) in word for word in words)
+    return False
+
+
+def ranks_of(folder):
+    return sorted(int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit() and is_rank(p.name, folder))
+
+
+def kill_one(job, kept, folder, chance, total):
+    """Kill a rank when a random number of pieces has been kept, or a little later; whether there was one left."""
+    wanted, later, which = chance.randrange(total - total // 4), chance.uniform(0, 0.05), chance.random()
+    while not job.done() and not (ranks_of(folder) and (kept / "run.json").exists()):
+        time.sleep(0.005)
+    ranks = ranks_of(folder)
+    while not job.done() and len(list(kept.glob("*.npz"))) < wanted:
+        time.sleep(0.002)
+    time.sleep(later)
+    victim = ranks[int(which * len(ranks))] if ranks else None
+    if job.done() or not is_rank(victim, folder):
+        return False
+    os.kill(victim, signal.SIGKILL)
+    return True
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="ranks are found in /proc")
+@pytest.mark.parametrize("method", ["bkrr2", "twolevel", pytest.param("dkrr", marks=needs_library)])
+def test_killed_and_started_again(method, mpiexec, tmp_path):
+    """However often a rank is killed: the run that comes to its end makes the model of a run that was left alone."""
+    n, words, total, kills = KILLED[method]
+    write(tmp_path / "rows.h5", n)
+    chance, kept = random.Random(method), tmp_path / "kept"
+
+    def start(name, *more):
+        out = ["--model", tmp_path / f"{name}.h5", "--report", tmp_path / f"{name}.json", "--threads", "1", "--quiet"]
+        return mpiexec(2, "-m", f"cakrr.{method}", tmp_path / "rows.h5", *words, *out, *more, timeout=60)
+
+    alone = start("alone")
+    assert (alone.returncode, alone.stderr) == (0, "")
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(kills):
+            job = pool.submit(start, "killed", "--checkpoint", kept)
+            killed, ended = kill_one(job, kept, tmp_path, chance, total), job.result()
+            assert ended.returncode != 124, ended.stderr  # no rank waits for the one that is gone
+            assert ended.returncode == 0 or killed, ended.stderr
+            assert ranks_of(tmp_path) == []
+    again = start("killed", "--checkpoint", kept)
+    assert (again.returncode, again.stderr) == (0, "")
+    assert len(list(kept.glob("*.npz"))) == total
+    assert sorted(p.suffix for p in kept.iterdir()) == sorted([".json"] + [".npz"] * total)
+    made = {name: json.loads((tmp_path / f"{name}.json").read_text()) for name in ("alone", "killed")}
+    for field in ("metrics", "grid", "params", "partition_sizes"):
+        assert made["killed"][field] == made["alone"][field]
+    assert (tmp_path / "killed.h5").read_bytes() == (tmp_path / "alone.h5").read_bytes()
