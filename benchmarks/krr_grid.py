@@ -9,17 +9,18 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.race import headline, race, show
-from cacore import lapack, threads
+from cacore import threads
 from cacore.comm import Communicator
+from cacore.grid import spaced
 from cacore.io import load
 from cacore.kernels import Kernel
 from cakrr import local
-from cakrr.band import Band
 from cakrr.bkrr2 import METHOD
 from cakrr.local import System, Workspace
 from cakrr.options import Fit, Options
@@ -27,38 +28,38 @@ from cakrr.training import fit
 
 
 def crossover(m: int, rounds: int) -> None:
-    """Seconds of the reduction, of 8 lambdas on it, and of one lambda by Cholesky."""
+    """Seconds of a part's solutions for one sigma and few lambdas, by Cholesky and on a reduction."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(m, 8)), rng.normal(size=(1, m))
     kernel, workspace = Kernel.gaussian(2.0), Workspace(m, np.float64)
-    system = System(X, workspace, grid=True)
-    copy = np.empty((m, m))
-    kernel.gram(system.points, copy)
-    reduced = Band(copy)
-    shifts = np.geomspace(1e-5, 1, 8) * m
+    alone = workspace.one_a_thread(m)
+    parts = max(threads.current() if alone else 1, int(2e9 / m**3))  # long enough to be timed
 
-    def factor() -> None:
-        system.factor(kernel, 1e-3)
-        lapack.cholesky_solve(system.K, y.copy())
+    def work(lams: tuple[float, ...], band_from: int) -> None:
+        local.BAND_FROM = band_from
 
-    def reduce() -> None:
-        kernel.gram_from_distances(system.K)
-        Band(system.K)
+        def one(_: int) -> None:
+            System(X, workspace, grid=True).solve(kernel, lams, y)
 
-    results = race({"Cholesky": factor, "reduction": reduce, "8 lambdas": lambda: reduced.solve(y, shifts)}, rounds)
-    one, whole, eight = (results[name].median for name in ("Cholesky", "reduction", "8 lambdas"))
-    least = next(count for count in range(1, 100) if whole + eight * -(-count // 8) < count * one)
-    print(
-        f"m = {m:,}, {threads.current()} threads: one lambda by Cholesky {one:.4f} s, a reduction {whole:.4f} s "
-        f"({whole / one:.1f} of it), 8 lambdas on it {eight:.4f} s: it pays from {least} lambdas on "
-        f"(in use: {local.BAND_FROM})"
-    )
+        for _ in threads.in_order(one, [(part,) for part in range(parts)], parallel=alone):
+            pass
+
+    usual = local.BAND_FROM
+    print(f"m = {m:,}, {threads.current()} threads, {'one part a thread' if alone else 'all on one part'}")
+    for count in (4, 6, 8, 12, 50):
+        lams = tuple(np.geomspace(1e-6, 1, count))
+        rivals = {"Cholesky": partial(work, lams, 1 << 30), "band": partial(work, lams, 0)}
+        results = race(rivals, rounds)
+        each, shared = (results[name].median / parts for name in ("Cholesky", "band"))
+        print(f"  {count:3d} lambdas: Cholesky {each:.4f} s a part, band {shared:.4f} s ({each / shared:.2f} x)")
+    local.BAND_FROM = usual
+    print(f"  in use from {usual} lambdas on")
 
 
 def whole(path: Path, partitions: int, rounds: int) -> bool:
     """The whole training, with and without the reduction: seconds, the chosen pair, the errors."""
     fits: dict[str, Fit] = {}
-    sigmas, lams = tuple(np.geomspace(0.5, 4, 10)), tuple(np.geomspace(1e-7, 1e-1, 50))
+    sigmas, lams = tuple(spaced(0.5, 4, 10)), tuple(spaced(1e-7, 1e-1, 50))
 
     def run(name: str, band_from: int) -> None:
         local.BAND_FROM = band_from

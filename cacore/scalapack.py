@@ -26,7 +26,7 @@ from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.lapack import cholesky, cholesky_solve
 
-BLOCK = 384  # rows and columns of a block
+BLOCK = 320  # rows and columns of a block
 FEW = 4  # right-hand sides solved for one by one: that moves vectors only, where pdpotrs may move the factor
 VARIABLE = "CAKRR_SCALAPACK"
 
@@ -37,9 +37,12 @@ _THREADED = (("libmkl_intel_thread", "libiomp5.so"), ("libmkl_gnu_thread", "libg
 
 
 def grid_shape(ranks: int) -> tuple[int, int]:
-    """Process rows and process columns: as square as can be, and no more columns than rows, which is faster."""
-    columns = max(d for d in range(1, math.isqrt(ranks) + 1) if ranks % d == 0)
-    return ranks // columns, columns
+    """Process rows and process columns: as square as can be, and no more rows than columns.
+
+    On 2 ranks 1 x 2 is a fifth faster than 2 x 1 at n = 12,000 and 18,432.
+    """
+    rows = max(d for d in range(1, math.isqrt(ranks) + 1) if ranks % d == 0)
+    return rows, ranks // rows
 
 
 def layout(n: int, ranks: int, block: int = BLOCK) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
