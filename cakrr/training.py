@@ -29,8 +29,8 @@ from partition.routing import Soft, closest
 
 # Soft routes, with t in units of the mean gap d_2^2 - d_1^2 between the two nearest centres: the one under which
 # sigma and lambda are chosen, and those that are tried then.
-SOFT = Soft(8, 0.7)
-SOFT_TRIED = (Soft(1, 1.0), *(Soft(k, t) for k in (3, 8) for t in (0.35, 0.7, 1.4)))
+SOFT = Soft(4, 0.35)
+SOFT_TRIED = (Soft(1, 1.0), *(Soft(k, t) for k in (3, 8) for t in (0.1, 0.2, 0.4, 0.8)))
 
 
 def fit(
