@@ -102,7 +102,7 @@ class Checkpoint:
             # Opened here: numpy forgets to close a file that it cannot read.
             with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
                 return {key: file[key] for key in file.files}
-        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        except (OSError, EOFError, ValueError, KeyError, NotImplementedError, zipfile.BadZipFile) as error:
             raise InputError(f"{path}: damaged ({error}); remove it, and it will be computed again") from error
 
     def put(self, name: str, **arrays: NDArray[Any]) -> None:

@@ -202,7 +202,8 @@ class BlockCyclic(contextlib.AbstractContextManager["BlockCyclic"]):
         below = (height * row)[::-1].cumsum()[::-1] - height * row  # this rank's rows below block row k
         panels = int((below * height)[column].sum()) * (Pc - 1)
         left = number * self.block  # columns of L left of each diagonal block
-        transposed = int((height * (left + height))[row & column].sum()) * (Pr - 1)
+        diagonal = np.where(number + 1 < len(height), height, 0)  # nobody waits for the last one
+        transposed = int((height * (left + diagonal))[row & column].sum()) * (Pr - 1)
         return (panels + transposed) * self.dtype.itemsize
 
 

@@ -156,7 +156,8 @@ def candidates(
         memory.require(need, limit, f"a coarse model of {most:,} centers", "use fewer --centers")
     with comm.phase("partition"):
         centers = _centers(parts, n, most, comm)
-    kept = checkpoint.get("coarse") if checkpoint is not None else None
+    with comm.agreed():
+        kept = checkpoint.get("coarse") if checkpoint is not None else None
     if comm.all(kept is not None):
         assert kept is not None
         return Candidates(centers, tried, kept["learned"], kept["whole"])

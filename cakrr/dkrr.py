@@ -164,8 +164,9 @@ class _Exact:
             self.weights = self._everywhere(given.columns.get("weight", np.ones(len(self.place))))
         self.sigmas = options.sigma or (math.sqrt(self.X.shape[1]),)
         self.begun, self.sent = comm.seconds["train"], 0
+        total = int(comm.allreduce(np.array([nbytes(self.X)], np.int64))[0])
         with comm.agreed():
-            self._check_memory()
+            self._check_memory(total / self.n)
 
     def _everywhere(self, values: NDArray[Any]) -> NDArray[np.float64]:
         """A number for each row of all ranks, in shuffled order, on every rank."""
@@ -173,9 +174,9 @@ class _Exact:
         out[self.comm.allgather(self.place)] = self.comm.allgather(values.astype(np.float64))
         return out
 
-    def _check_memory(self) -> None:
+    def _check_memory(self, row_bytes: float) -> None:
         rows, columns = layout(self.n, self.comm.size)[self.comm.rank]
-        panels = nbytes(self.X) * (len(rows) + len(columns)) // max(1, self.X.shape[0])
+        panels = int(row_bytes * (len(rows) + len(columns)))
         need = len(rows) * len(columns) * self.X.dtype.itemsize + 2 * panels
         what = f"a rank's share of the {self.n:,} x {self.n:,} matrix, and its rows,"
         remedy = "use more ranks, a larger --memory-limit, --dtype float32, or bkrr2 or twolevel"
