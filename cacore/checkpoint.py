@@ -79,19 +79,28 @@ class Checkpoint:
             with replacing(path, suffix=_UNFINISHED) as temporary:
                 temporary.write_text(json.dumps(facts, indent=1) + "\n")
 
-    def _compare(self, path: Path, facts: dict[str, Any]) -> None:
+    def _known(self, path: Path) -> dict[str, Any]:
         try:
             known = json.loads(path.read_text())
             if not isinstance(known, dict):
                 raise ValueError("no object")
         except ValueError as error:
             raise InputError(f"{path}: not a checkpoint of this package, or a damaged one ({error})") from error
+        return known
+
+    def _compare(self, path: Path, facts: dict[str, Any]) -> None:
+        known = self._known(path)
         for name in {**known, **facts}:
             if known.get(name) != facts.get(name):
                 raise InputError(
                     f"{self.path}: a checkpoint of another run: {name} was {_shown(known.get(name))} there and is "
                     f"{_shown(facts.get(name))} here; run the same command, or name another directory"
                 )
+
+    def fact(self, name: str) -> Any:
+        """A fact of the run that is kept here, or None."""
+        path = self.path / _FACTS
+        return self._known(path).get(name) if path.exists() else None
 
     def get(self, name: str) -> dict[str, NDArray[Any]] | None:
         """The arrays of a finished piece, or None."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from cacore.errors import InputError
+
+_READING_UMASK = threading.Lock()  # it can only be read by setting it
 
 
 @contextmanager
@@ -24,8 +27,9 @@ def replacing(path: str | os.PathLike[str], suffix: str = "") -> Iterator[Path]:
     temporary = Path(name)
     try:
         yield temporary
-        umask = os.umask(0)
-        os.umask(umask)
+        with _READING_UMASK:
+            umask = os.umask(0)
+            os.umask(umask)
         temporary.chmod(0o666 & ~umask)
         os.replace(temporary, target)
     finally:

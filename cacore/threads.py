@@ -91,6 +91,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def one_blas_thread() -> Any:
     """Context in which every BLAS call uses one thread."""
+    current()  # what the BLAS was given has to be seen before it is limited
     return _controller().limit(limits=1, user_api="blas")
 
 

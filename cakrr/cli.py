@@ -230,11 +230,17 @@ def _notes(method: Method, args: argparse.Namespace, result: Fit, test: Dataset 
         notes.append(refine.note(float(result.residual.max())))
     if args.select == "test" and result.grid:
         notes.append("sigma and lambda were chosen by the test error, so it is too low; --select validation is honest")
-    if result.model.lam == ALONE:
+    if method.coarse and result.model.lam == ALONE:
         notes.append(f"lambda {ALONE:g}: the parts' models add next to nothing to the coarse model")
     chosen = result.model.sigma, result.model.lam
     for name, value in zip(("sigma", "lambda"), chosen, strict=True):
-        values = sorted({float(np.float64(row[name])) for row in result.grid if row[name] != ALONE})
+        values = sorted(
+            {
+                float(np.float64(row[name]))
+                for row in result.grid
+                if not (name == "lambda" and method.coarse and row[name] == ALONE)
+            }
+        )
         if len(values) > 2 and value in (values[0], values[-1]):
             notes.append(f"the chosen {name} {value:g} is the end of its grid: a wider one may be better")
     return notes

@@ -4,7 +4,8 @@ f(x) = sum_j beta_j k(x, z_j) minimises sum_i (f(x_i) - y_i)^2 + lambda n |f|^2,
 (K_nM^T K_nM + lambda n K_MM) beta = K_nM^T y (Smola and Schoelkopf, 2000; Rudi, Camoriano and Rosasco, 2015).
 With K_MM = L L^T and W = K_nM L^-T that is (W^T W + lambda n I) L^T beta = W^T y, whose matrix is as well
 conditioned as the lambda allows: K_nM^T K_nM itself loses, at half the digits, what small lambdas need.
-Each rank adds up its rows' share of W^T W; one Allreduce of M x M + M numbers makes the whole.
+Each rank adds up its rows' share of W^T W; one Allreduce of M x M + M numbers makes the whole (M x M + 3 M where
+validation rows are summed apart).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from cacore import lapack, memory, threads
 from cacore.checkpoint import Checkpoint
 from cacore.comm import Communicator
+from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.rows import Rows, gather_rows
 from partition.redistribute import OwnedRows
@@ -160,7 +162,7 @@ def candidates(
         kept = checkpoint.get("coarse") if checkpoint is not None else None
     if comm.all(kept is not None):
         assert kept is not None
-        return Candidates(centers, tried, kept["learned"], kept["whole"])
+        return _solved(Candidates(centers, tried, kept["learned"], kept["whole"]), comm)
     with comm.phase("train"):
         factors = [_factor(centers[: Ms[-1]], sigma) for sigma, Ms, _ in sets]
         shares = [
@@ -181,7 +183,18 @@ def candidates(
             c = some.stop
     if checkpoint is not None and comm.rank == 0:
         checkpoint.put("coarse", learned=learned, whole=whole)
-    return Candidates(centers, tried, learned, whole)
+    return _solved(Candidates(centers, tried, learned, whole), comm)
+
+
+def _solved(given: Candidates, comm: Communicator) -> Candidates:
+    """The candidates that have a solution: one without must not spoil the others' grid."""
+    good = np.flatnonzero(np.isfinite(given.learned).all(axis=1) & np.isfinite(given.whole).all(axis=1))
+    good = comm.bcast(good)
+    with comm.agreed():
+        if not good.size:
+            raise InputError("no coarse model could be solved: its lambda is too small; use a larger --coarse-lambda")
+    settings = [given.settings[c] for c in good]
+    return Candidates(given.centers, settings, given.learned[good], given.whole[good])
 
 
 def _centers(parts: OwnedRows, n: int, M: int, comm: Communicator) -> Rows:
@@ -292,5 +305,7 @@ def _coefficients(
 
 def _apply(X: Rows, centers: Rows, sigma: float, beta: NDArray[np.float64]) -> NDArray[np.float64]:
     kernel = Kernel.gaussian(sigma)
-    right = kernel.points(centers)
-    return kernel.apply(kernel.points(X.astype(np.float64), like=right), right, beta)
+    right, out = kernel.points(centers), np.empty((X.shape[0], *beta.shape[1:]))
+    for lo, hi in threads.blocks(X.shape[0], 8 * _ROWS):  # in double precision: not all rows at once
+        out[lo:hi] = kernel.apply(kernel.points(X[lo:hi].astype(np.float64), like=right), right, beta)
+    return out

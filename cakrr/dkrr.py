@@ -68,7 +68,7 @@ def fit(
     sigma, lam, rows, notes = run.choose()
     alpha, residual = run.solve(sigma, lam)
     model = run.model(sigma, lam, alpha)
-    if residual > refine.ACCEPTED:
+    if not residual <= refine.ACCEPTED:  # which a residual that is no number is not
         with comm.agreed():
             raise InputError(not_definite(f"the system of all {run.n:,} rows", model))
     with comm.uncounted():
@@ -122,8 +122,17 @@ class _System:
             alpha = self.matrix.solve(y)
             return alpha, 0.0 if np.isfinite(alpha).all() else np.inf
         return refine.solve(
-            lambda wider: self.factor(kernel, wider), self.matrix.solve, self._product(kernel, lam), lam, y
+            lambda wider: self.factor(kernel, wider),
+            self.matrix.solve,
+            self._product(kernel, lam),
+            lam,
+            y,
+            self._agreed,
         )
+
+    def _agreed(self, residual: float) -> float:
+        """Rank 0's: all ranks take as many steps."""
+        return float(self.comm.bcast(np.array([residual]))[0])
 
     def _product(self, kernel: Kernel, lam: float) -> refine.Operator:
         """Multiplication by K + lambda n I in double precision: each rank's blocks, and one Allreduce of n numbers."""
@@ -176,8 +185,10 @@ class _Exact:
 
     def _check_memory(self, row_bytes: float) -> None:
         rows, columns = layout(self.n, self.comm.size)[self.comm.rank]
-        panels = int(row_bytes * (len(rows) + len(columns)))
-        need = len(rows) * len(columns) * self.X.dtype.itemsize + 2 * panels
+        # The rows read, those on their way, those received, and both panels of them, in double where that is refined.
+        copies = 2 if self.X.dtype == np.float64 else 5
+        held = int(row_bytes * (2 * self.X.shape[0] + copies * (len(rows) + len(columns))))
+        need = len(rows) * len(columns) * self.X.dtype.itemsize + held
         what = f"a rank's share of the {self.n:,} x {self.n:,} matrix, and its rows,"
         remedy = "use more ranks, a larger --memory-limit, --dtype float32, or bkrr2 or twolevel"
         memory.require(need, self.options.memory_limit, what, remedy)
@@ -209,8 +220,7 @@ class _Exact:
         with comm.phase("predict"):
             gap = np.square(comm.allreduce(predicted) - y)
             errors = gap @ weights / weights.sum()
-            with comm.agreed():
-                _, s, ell = best(errors[None], self.sigmas, lams)
+            _, s, ell = best(errors[None], self.sigmas, lams, comm)
         note = left_out(failed, self.sigmas, lams)
         return self.sigmas[s], lams[ell], table(errors, self.sigmas, lams, options.select), [note] if note else []
 

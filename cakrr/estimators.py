@@ -110,7 +110,7 @@ class _KRR(RegressorMixin, BaseEstimator):
             with comm.agreed():
                 train, weights = self._checked(X, y, sample_weight, comm)
                 sigma = None if self.sigma is None else grid.checked(self.sigma, "sigma")
-                lam = grid.checked(self.lam, "lam")
+                lam, coarse = grid.checked(self.lam, "lam"), self._coarse()
             train.n = comm.offset(train.X.shape[0])[1]
             with comm.agreed():
                 if train.n == 0:
@@ -119,7 +119,7 @@ class _KRR(RegressorMixin, BaseEstimator):
                 partitions=self.n_parts,
                 sigma=sigma,
                 lam=lam,
-                coarse=self._coarse(),
+                coarse=coarse,
                 select=self.select,
                 validation_fraction=self.validation_fraction,
                 route=self.route,

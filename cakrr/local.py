@@ -22,6 +22,7 @@ SMALL = 32 << 20
 
 # From so many lambdas on one reduction is cheaper than a factorisation each: `benchmarks.krr_grid` measures it.
 BAND_FROM = 6
+EIGEN_BYTES = 1 << 29
 EIGEN_FROM = 12  # the same for leave-one-out errors, which need the diagonal of the inverse
 
 _ANY = Kernel.gaussian(1.0)  # points are the same for every sigma
@@ -65,11 +66,6 @@ class Workspace(threading.local):
         large = [task for task in tasks if not self.one_a_thread(task[1].stop - task[1].start)]
         for group, parallel in ((large, False), (tasks[len(large) :], True)):
             yield from zip(group, threads.in_order(work, group, parallel), strict=True)
-
-    def holds(self, matrices: int, m: int) -> bool:
-        """Whether so many more m x m matrices a thread fit the limit."""
-        users = threads.current() if self.one_a_thread(m) else 1
-        return (matrices + 1) * users * m * m * self.dtype.itemsize <= self.limit
 
 
 class System:
@@ -179,11 +175,11 @@ class System:
         Notes
         -----
         2/3 m^3 flops a lambda, by Cholesky; from `EIGEN_FROM` lambdas on one eigendecomposition, about
-        the price of 25 factorisations, if four matrices fit the limit.
+        the price of 25 factorisations, where its five matrices stay under `EIGEN_BYTES`.
         """
         m = len(self.points)
         errors, solved = np.full((len(lams), m), np.nan), np.zeros(len(lams), np.bool_)
-        if len(lams) >= EIGEN_FROM and self.workspace.holds(4, m):
+        if len(lams) >= EIGEN_FROM and 5 * m * m * self.K.itemsize <= EIGEN_BYTES:
             self._form_scaled(kernel)
             values, V = scipy.linalg.eigh(self.K, lower=True, driver="evd", check_finite=False)
             inverse = 1.0 / (values.astype(np.float64) + np.array(lams)[:, None] * m)  # (L, m)

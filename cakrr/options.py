@@ -141,9 +141,10 @@ class Options:
         if self.route is not None and self.route != method.route:
             self._check_route(method)
         if self.select == "loo" and (method.coarse or (self.route or method.route) not in ("nearest", "soft")):
+            fixed = method.coarse or method.oracle or method.partitioner is None
             raise InputError(
                 f"select loo: a row is left out of its own part's model, and {method.name} answers otherwise; "
-                "use select validation, or route nearest"
+                f"use select validation{'' if fixed else ', or route nearest'}"
             )
         if method.partitioner is None and (self.partitions or 1) != 1:
             raise InputError(f"partitions = {self.partitions}: {method.name} has one model of all rows; leave it out")

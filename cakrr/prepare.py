@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore import memory, threads
+from cacore import __version__, memory, threads
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.io import Dataset
@@ -79,13 +79,24 @@ def prepare(
         n = comm.offset(train.X.shape[0])[1]
         # All ranks come to the same number: the limit is theirs together.
         with comm.agreed():
-            P = options.partitions or (
-                default_parts(n, train.X.dtype.itemsize, options.memory_limit, comm.size) if method.partitioner else 1
+            known = options.checkpoint.fact("partitions") if options.checkpoint is not None else None
+            P = (
+                options.partitions
+                or known
+                or (
+                    default_parts(n, train.X.dtype.itemsize, options.memory_limit, comm.size)
+                    if method.partitioner
+                    else 1
+                )
             )
         if options.checkpoint is not None:
-            del told["memory_limit"]  # what is free differs from run to run, and decides about P, which is told
+            # What memory is free differs from run to run, and decides about P alone, which is told.
+            del told["memory_limit"]
             told |= {"partitions": P, "ranks": comm.size, "threads": threads.current(), "features": train.X.shape[1]}
             told |= {"dtype": str(train.X.dtype), "training rows": _fingerprint(train, weights, comm)}
+            told |= {"package": __version__}
+            if method.coarse:
+                told["coarse tried"] = options.coarse.tried(n, train.X.shape[1])
             if options.select == "test" and test is not None:
                 told["test rows"] = _fingerprint(test, None, comm)
             options.checkpoint.open(told, comm)

@@ -26,7 +26,7 @@ Operator = Callable[[Vector], Vector]
 
 
 def conjugate_gradients(
-    product: Callable[[Vector], Vector], precondition: Callable[[Vector], Vector], y: Vector
+    product: Operator, precondition: Operator, y: Vector, agreed: Callable[[float], float] = float
 ) -> tuple[Vector, float]:
     """Solve a positive definite system; the solution and its relative residual |y - A x| / |y|, recomputed.
 
@@ -41,10 +41,13 @@ def conjugate_gradients(
     least, since = np.inf, 0
     for _ in range(STEPS):
         Ap = product(p)
-        step = rz / float(p @ Ap)
+        curvature = float(p @ Ap)
+        if not curvature > 0.0:
+            break  # rounding is all that is left
+        step = rz / curvature
         x += step * p
         r -= step * Ap
-        now = float(np.linalg.norm(r))
+        now = agreed(float(np.linalg.norm(r)))
         least, since = (now, 0) if now < 0.5 * least else (least, since + 1)
         if not now > TOLERANCE * size or since > 20:
             break
@@ -55,7 +58,12 @@ def conjugate_gradients(
 
 
 def solve(
-    factor: Callable[[float], bool], apply_inverse: Operator, product: Operator, lam: float, y: Vector
+    factor: Callable[[float], bool],
+    apply_inverse: Operator,
+    product: Operator,
+    lam: float,
+    y: Vector,
+    agreed: Callable[[float], float] = float,
 ) -> tuple[Vector, float]:
     """Solve a system to double precision with a factor in single precision.
 
@@ -69,6 +77,8 @@ def solve(
         Multiply by the system's matrix in double precision.
     lam : float
     y : ndarray of float64, shape (m,)
+    agreed : callable
+        Makes a number the same on all ranks, where they solve together.
 
     Returns
     -------
@@ -93,7 +103,7 @@ def solve(
         largest = float(np.abs(r).max()) or 1.0  # single precision has little room below 1
         return apply_inverse(r / largest).astype(np.float64) * largest
 
-    return conjugate_gradients(product, precondition, y)
+    return conjugate_gradients(product, precondition, y, agreed)
 
 
 def solve_part(system: System, kernel: Kernel, lam: float, y: Vector) -> tuple[Vector, float]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore import memory
+from cacore import memory, threads
 from cacore.checkpoint import Checkpoint, remembered
 from cacore.comm import Communicator
 from cacore.errors import InputError
@@ -146,7 +146,7 @@ class Judges:
 
 def held_out(m: int, fraction: float) -> int:
     """Validation rows of a part of m rows: `fraction` of them, and at least one row is left to learn from."""
-    return min(m - 1, max(1, round(fraction * m))) if fraction else 0
+    return max(0, min(m - 1, max(1, round(fraction * m)))) if fraction else 0
 
 
 def hold_out(parts: OwnedRows, fraction: float) -> NDArray[np.bool_]:
@@ -226,8 +226,9 @@ class Search:
         rows = 1 if judges.rule == "nearest" else len(judges.y)
         shape = (max(ways, self.shape[0]), *self.shape[1:])
         with comm.agreed():
-            need = 8 * int(np.prod(shape)) * rows
-            what = f"the grid's predictions ({need // (8 * rows):,} settings, {rows:,} rows)"
+            # Their sum, what the reduction makes of it, and two parts' shares a thread that wait to be added.
+            need = 8 * int(np.prod(shape)) * rows * (4 + 2 * threads.current())
+            what = f"the grid's predictions ({int(np.prod(shape)):,} settings, {rows:,} rows)"
             memory.require(need, self.workspace.limit, what, "use a smaller grid or --validation-fraction")
         totals = judges.totals(shape)
 
@@ -307,18 +308,24 @@ def left_out(failed: NDArray[np.int64], sigmas: tuple[float, ...], lams: tuple[f
     return f"left out, K + lambda m I is not positive definite: {', '.join(pairs[:3])}{more}" if pairs else ""
 
 
-def best(errors: NDArray[np.float64], sigmas: tuple[float, ...], lams: tuple[float, ...]) -> tuple[int, int, int]:
+def best(
+    errors: NDArray[np.float64], sigmas: tuple[float, ...], lams: tuple[float, ...], comm: Communicator
+) -> tuple[int, int, int]:
     """The setting with the least error; of equal ones the smoothest: last sigma and lambda, first candidate.
+
+    Collective: the ranks' errors may differ in the last bit, and their choice must not.
 
     Raises
     ------
     InputError
         No pair could be solved.
     """
-    if not np.isfinite(errors).any():
-        raise InputError(
-            f"no pair of the grid could be solved: lambda up to {max(lams):g} is too small "
-            f"for sigma {min(sigmas):g} to {max(sigmas):g}; use a larger --lambda or --dtype float64"
-        )
-    c, s, ell = np.unravel_index(int(np.nanargmin(errors[:, ::-1, ::-1])), errors.shape)
+    with comm.agreed():
+        if not np.isfinite(errors).any():
+            raise InputError(
+                f"no pair of the grid could be solved: lambda up to {max(lams):g} is too small "
+                f"for sigma {min(sigmas):g} to {max(sigmas):g}; use a larger --lambda or --dtype float64"
+            )
+    least = comm.bcast(np.array([np.nanargmin(errors[:, ::-1, ::-1])], np.int64))[0]
+    c, s, ell = np.unravel_index(int(least), errors.shape)
     return int(c), len(sigmas) - 1 - int(s), len(lams) - 1 - int(ell)

@@ -201,8 +201,9 @@ class _Run:
             if settings > 1:
                 self._grid(choice, targets, held, judging, tried, [Soft(SOFT.k, SOFT.t * unit)])
             if soft:
-                shares = [Soft(one.k, one.t * unit) for one in SOFT_TRIED if one.k <= len(self.division.sizes)]
-                self._soften(choice, targets, held, judging, shares)
+                P = len(self.division.sizes)
+                shares = dict.fromkeys(Soft(min(one.k, P), one.t * unit) for one in SOFT_TRIED)
+                self._soften(choice, targets, held, judging, list(shares))
         if tried is not None:
             choice.coarse = tried.chosen(choice.candidate)
         return choice
@@ -242,8 +243,8 @@ class _Run:
             errors, failed = search.left_out_errors(self.comm)
         else:
             errors, failed = search.errors(self._judges(judging, shares), self.comm)
-        with self.comm.phase("predict"), self.comm.agreed():
-            choice.candidate, s, ell = best(errors, self.sigmas, self.lams)
+        with self.comm.phase("predict"):
+            choice.candidate, s, ell = best(errors, self.sigmas, self.lams, self.comm)
         choice.sigma, choice.lam = self.sigmas[s], self.lams[ell]
         choice.table = self._table(errors, tried)
         note = left_out(failed, self.sigmas, self.lams)
@@ -258,8 +259,8 @@ class _Run:
         search = self._search("soft", targets[:, column], held, (choice.sigma,), (choice.lam,))
         judges = self._judges(_Judging(judging.X, judging.y[:, column], judging.weights), shares)
         errors, _ = search.errors(judges, self.comm, len(shares))
-        with self.comm.phase("predict"), self.comm.agreed():
-            choice.soft = shares[best(errors, (choice.sigma,), (choice.lam,))[0]]
+        with self.comm.phase("predict"):
+            choice.soft = shares[best(errors, (choice.sigma,), (choice.lam,), self.comm)[0]]
 
     def _judges(self, judging: _Judging, shares: list[Soft]) -> Judges:
         division = self.division

@@ -77,7 +77,7 @@ def test_predicted_bytes_are_those_of_every_block_sent(shape):
     sizes = [min(block, n - lo) for lo in range(0, n, block)]
     sent = np.zeros((Pr, Pc), int)
     for k, width in enumerate(sizes):
-        sent[k % Pr, k % Pc] += width * width * (Pr - 1)
+        sent[k % Pr, k % Pc] += width * width * (Pr - 1) * (k + 1 < len(sizes))
         for i in range(k + 1, len(sizes)):
             sent[i % Pr, k % Pc] += sizes[i] * width * (Pc - 1)
             sent[i % Pr, i % Pc] += sizes[i] * width * (Pr - 1)
