@@ -295,7 +295,7 @@ def test_memory(grid):
 
 def test_memory_of_the_grid():
     X, y = rows()
-    options = Options(memory_limit=8 * 157**2 + 4 * X.nbytes, lam=tuple(np.geomspace(1e-5, 1, 2000)))
+    options = Options(memory_limit=8 * 157**2 + 7 * X.nbytes, lam=tuple(np.geomspace(1e-5, 1, 2000)))
     refused("smaller grid", dataset(X, y, even(157)), options)
 
 
