@@ -36,7 +36,7 @@ def source() -> tuple[str, Path, int]:
     path = FOLDER / "data.csv"
     try:
         socket.setdefaulttimeout(10)
-        X, y = fetch_california_housing(return_X_y=True, n_retries=0)
+        X, y = fetch_california_housing(return_X_y=True, n_retries=1, delay=0.1)
         name, n_train = "California housing, fetched by scikit-learn", 18432
     except OSError:
         X, y = make_friedman1(20000, noise=1.0, random_state=0)
