@@ -234,13 +234,8 @@ def _notes(method: Method, args: argparse.Namespace, result: Fit, test: Dataset 
         notes.append(f"lambda {ALONE:g}: the parts' models add next to nothing to the coarse model")
     chosen = result.model.sigma, result.model.lam
     for name, value in zip(("sigma", "lambda"), chosen, strict=True):
-        values = sorted(
-            {
-                float(np.float64(row[name]))
-                for row in result.grid
-                if not (name == "lambda" and method.coarse and row[name] == ALONE)
-            }
-        )
+        apart = {ALONE} if method.coarse and name == "lambda" else set()
+        values = sorted({row[name] for row in result.grid} - apart)
         if len(values) > 2 and value in (values[0], values[-1]):
             notes.append(f"the chosen {name} {value:g} is the end of its grid: a wider one may be better")
     return notes

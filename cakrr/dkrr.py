@@ -23,6 +23,7 @@ from cacore.rows import Rows, exchange_rows, gather_rows, nbytes
 from cacore.scalapack import BlockCyclic, layout
 from cacore.shuffle import Shuffle
 from cakrr import refine
+from cakrr.local import ANY
 from cakrr.model import KRRModel, PartModel
 from cakrr.options import Fit, Method, Options
 from cakrr.prepare import Prepared, prepare
@@ -32,8 +33,6 @@ from cakrr.training import not_definite, table
 METHOD = Method("dkrr", "sum", "exact, one system of all rows over all ranks (ScaLAPACK)")
 
 PIECE = 2048  # rows of a piece of the model: what ranks share when they load it
-
-_ANY = Kernel.gaussian(1.0)  # points are the same for every sigma
 
 
 def dkrr(train: Dataset, options: Options, comm: Any = None, test: Dataset | None = None) -> Fit:
@@ -101,7 +100,7 @@ class _System:
         self.received, places = _panels(X, number, self.n, comm)
         order = np.argsort(places)
         self._rows, self._columns = (order[np.searchsorted(places[order], wanted)] for wanted in (rows, columns))
-        points = _ANY.points(self.received)
+        points = ANY.points(self.received)
         self.left, self.right = points[self._columns], points[self._rows]
         _, self._i, self._j = np.intersect1d(rows, columns, assume_unique=True, return_indices=True)
 

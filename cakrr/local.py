@@ -25,7 +25,7 @@ BAND_FROM = 6
 EIGEN_BYTES = 1 << 29
 EIGEN_FROM = 12  # the same for leave-one-out errors, which need the diagonal of the inverse
 
-_ANY = Kernel.gaussian(1.0)  # points are the same for every sigma
+ANY = Kernel.gaussian(1.0)  # points are the same for every sigma
 
 
 class Workspace(threading.local):
@@ -87,8 +87,8 @@ class System:
     def __init__(
         self, rows: Rows, workspace: Workspace, weights: NDArray[Any] | None = None, grid: bool = False
     ) -> None:
-        self.rows, self.points = rows, _ANY.points(rows)
-        self.workspace, self.grid = workspace, grid
+        self.rows, self.points = rows, ANY.points(rows)
+        self.grid = grid
         self.K = workspace.matrix(len(self.points))
         w = np.ones(len(self.points)) if weights is None else np.asarray(weights, np.float64)
         self.weighted = weights is not None

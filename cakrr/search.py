@@ -230,54 +230,48 @@ class Search:
             need = 8 * int(np.prod(shape)) * rows * (4 + 2 * threads.current())
             what = f"the grid's predictions ({int(np.prod(shape)):,} settings, {rows:,} rows)"
             memory.require(need, self.workspace.limit, what, "use a smaller grid or --validation-fraction")
-        totals = judges.totals(shape)
 
-        def judge(part: int, system: System, kernel: Kernel) -> tuple[Any, Any]:
-            alphas, solved = system.solve(kernel, self.lams, self._learnt(part).T)
+        def judge(part: int, system: System, kernel: Kernel, y: NDArray[np.float64]) -> tuple[Any, Any]:
+            alphas, solved = system.solve(kernel, self.lams, y.T)
             mine = judges.parts[part]
             flat = np.ascontiguousarray(alphas.reshape(-1, alphas.shape[-1]).T)
             predicted = kernel.apply(kernel.points(mine.X, like=system.points), system.points, flat)
             return judges.judge(part, predicted.T.reshape(*alphas.shape[:2], -1)), solved
 
-        with comm.phase("train"):
-            failed = self._all_parts(judge, lambda part, given, solved: judges.add(totals, part, given, solved))
-        comm.wait()
-        with comm.phase("predict"):
-            errors = judges.errors(totals, comm)
-            return errors, self._where(failed, errors, comm)
+        return self._judged(judge, judges, shape, comm)
 
     def left_out_errors(self, comm: Communicator) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """As :meth:`errors`: leave-one-out errors of every row by its own part's model, in closed form."""
-        totals, weights = np.zeros((*self.shape, 1)), self.parts.columns.get("weight", np.ones(len(self.held)))
+        weights = self.parts.columns.get("weight", np.ones(len(self.held)))
         rows = dict(self.parts)
 
-        def judge(part: int, system: System, kernel: Kernel) -> tuple[Any, Any]:
-            errors, solved = system.left_out(kernel, self.lams, self._learnt(part)[:, 0])
+        def judge(part: int, system: System, kernel: Kernel, y: NDArray[np.float64]) -> tuple[Any, Any]:
+            errors, solved = system.left_out(kernel, self.lams, y[:, 0])
             return (np.square(errors) @ weights[rows[part]])[None, :, None], solved
 
-        def add(part: int, given: NDArray[np.float64], solved: NDArray[np.bool_]) -> None:
-            np.add(totals, np.where(solved[None, :, :, None], given, np.nan), out=totals)
+        # Each row judges its own part's model, where it lies already.
+        return self._judged(judge, Judges("nearest", {}, self.targets, weights), self.shape, comm)
 
+    def _judged(
+        self, judge: Callable[..., tuple[Any, Any]], judges: Judges, shape: tuple[int, int, int], comm: Communicator
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Let `judge` look at every part, add up, and reduce once."""
+        totals = judges.totals(shape)
         with comm.phase("train"):
-            failed = self._all_parts(judge, add)
+            failed = self._all_parts(judge, judges, totals)
         comm.wait()
         with comm.phase("predict"):
-            summed = comm.allreduce(np.append(totals.ravel(), weights.sum()))
-            errors = summed[:-1].reshape(self.shape) / summed[-1]
+            errors = judges.errors(totals, comm)
             return errors, self._where(failed, errors, comm)
 
     def _where(self, failed: NDArray[np.int64], errors: NDArray[np.float64], comm: Communicator) -> NDArray[np.int64]:
         """All ranks' failures; they are asked for where there are some, which all ranks know."""
         return comm.allreduce(failed, "max") if np.isnan(errors).any() else failed
 
-    def _learnt(self, part: int) -> NDArray[np.float64]:
-        rows = dict(self.parts)[part]
-        return self.targets[rows][~self.held[rows]]
-
     def _all_parts(
-        self, judge: Callable[..., tuple[Any, Any]], add: Callable[[int, NDArray[np.float64], NDArray[np.bool_]], None]
+        self, judge: Callable[..., tuple[Any, Any]], judges: Judges, totals: NDArray[np.float64]
     ) -> NDArray[np.int64]:
-        """Call `judge` for every part and sigma and `add` for every part in order; the parts that failed."""
+        """Call `judge` for every part and sigma and add to `totals` part by part, in order; the parts that failed."""
         failed = np.full(self.shape[1:], -1, np.int64)
 
         def whole(part: int, rows: slice) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
@@ -286,7 +280,8 @@ class Search:
                 learn = slice(rows.start + int(self.held[rows].sum()), rows.stop)
                 weights = self.parts.columns["weight"][learn] if "weight" in self.parts.columns else None
                 system = System(self.parts.X[learn], self.workspace, weights, grid=True)
-                results = [judge(part, system, Kernel.gaussian(sigma)) for sigma in self.sigmas]
+                y = self.targets[learn]
+                results = [judge(part, system, Kernel.gaussian(sigma), y) for sigma in self.sigmas]
                 given, solved = np.stack([r[0] for r in results], axis=1), np.stack([r[1] for r in results])
                 return {"given": given, "solved": solved, "seconds": np.array(time.perf_counter() - begun)}
 
@@ -296,7 +291,7 @@ class Search:
             return done["given"], done["solved"]
 
         for (part, _), (given, solved) in self.workspace.over_parts(whole, self.parts):
-            add(part, given, solved)
+            judges.add(totals, part, given, solved)
             failed = np.where(solved, failed, np.maximum(failed, part))
         return failed
 
