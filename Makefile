@@ -34,7 +34,7 @@ $(VENV)/.demo: pyproject.toml | $(BIN)/python
 	@$(PIP) -e '.[mpi]'
 	@touch $@
 
-$(VENV)/.test: pyproject.toml | $(BIN)/python
+$(VENV)/.test: pyproject.toml Makefile | $(BIN)/python
 	@echo "installing into $(VENV) ..."
 	@$(PIP) -e '.[mpi,scalapack,test]'
 	@touch $@

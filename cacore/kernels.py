@@ -92,8 +92,10 @@ class Kernel:
             raise InputError(f"sigma = {sigma:g}: it must be a positive number")
         return cls("gaussian", 1.0 / (2.0 * sigma * sigma) if sigma > 1e-150 else np.finfo(float).max)
 
-    def _gamma(self, dtype: np.dtype[Any]) -> Any:
-        return dtype.type(min(self.gamma, float(np.finfo(dtype).max)))
+    def parameters(self, dtype: np.dtype[Any]) -> tuple[int, Any, Any, int]:
+        """What :func:`finish` takes: kind, gamma, coef0 and degree."""
+        gamma = min(self.gamma, float(np.finfo(dtype).max))
+        return KINDS.index(self.kind), dtype.type(gamma), dtype.type(self.coef0), int(self.degree)
 
     def points(self, X: Rows, like: Points | None = None) -> Points:
         """`X` ready for this kernel, shifted to its own mean, or as `like` is, where the kernel does not mind."""
@@ -125,16 +127,16 @@ class Kernel:
         if out is None:
             out = np.empty((len(A), len(B)), A.X.dtype)
         _product(A.X, B.X, out)
-        real = out.dtype.type
-        if self.kind == "gaussian":
-            _gaussian(*_flat(out), A.squares, B.squares, self._gamma(out.dtype))
-        elif self.kind == "polynomial":
-            np.power(
-                np.add(np.multiply(out, real(self.gamma), out=out), real(self.coef0), out=out), self.degree, out=out
-            )
-        elif self.kind == "sigmoid":
-            np.tanh(np.add(np.multiply(out, real(self.gamma), out=out), real(self.coef0), out=out), out=out)
+        _finish_rows(*_flat(out), A.squares, B.squares, *self.parameters(out.dtype))
         return out
+
+    def diagonal(self, X: Rows) -> NDArray[np.float64]:
+        """Kernel value of each row of `X` with itself, shape (m,), in double precision."""
+        if self.kind == "gaussian":
+            return np.ones(X.shape[0])
+        squares = Points(X.astype(np.float64)).squares
+        finish(squares, 0.0, squares, *self.parameters(squares.dtype))
+        return squares
 
     def fill(self, A: Points, B: Points, out: NDArray[Any]) -> None:
         """:meth:`block` on all threads."""
@@ -164,7 +166,7 @@ class Kernel:
 
         m^2/2 exponentials, on all threads; what lies above the diagonal stays, for the next sigma.
         """
-        m, gamma = len(G), self._gamma(G.dtype)
+        m, gamma = len(G), self.parameters(G.dtype)[1]
 
         def rows(lo: int, hi: int) -> None:
             _mirrored(G.reshape(-1), m, lo, hi, gamma)
@@ -248,12 +250,35 @@ def _flat(G: NDArray[Any]) -> tuple[NDArray[Any], int]:
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
-def _gaussian(G: Any, ld: Any, a: Any, b: Any, gamma: Any) -> None:  # pragma: no cover - compiled
-    zero, two = G.dtype.type(0.0), G.dtype.type(2.0)
+def finish(
+    row: Any, a: Any, b: Any, kind: Any, gamma: Any, coef0: Any, degree: Any
+) -> None:  # pragma: no cover - compiled
+    """Kernel values in place of inner products: of one row, of squared norm `a`, with those of squared norms `b`.
+
+    `kind` is a place in :data:`KINDS`. Compiled code calls it where the products are still in cache.
+    """
+    zero, two = row.dtype.type(0.0), row.dtype.type(2.0)
+    if kind == 2:
+        for j in range(row.size):
+            row[j] = fastmath.exp(-gamma * max(zero, a + b[j] - two * row[j]))
+    elif kind == 1:
+        for j in range(row.size):
+            x = gamma * row[j] + coef0
+            value = row.dtype.type(1.0)
+            for _ in range(degree):
+                value *= x
+            row[j] = value
+    elif kind == 3:
+        for j in range(row.size):
+            row[j] = math.tanh(gamma * row[j] + coef0)
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _finish_rows(
+    G: Any, ld: Any, a: Any, b: Any, kind: Any, gamma: Any, coef0: Any, degree: Any
+) -> None:  # pragma: no cover - compiled
     for i in range(a.size):
-        row = G[i * ld : i * ld + b.size]
-        for j in range(b.size):
-            row[j] = fastmath.exp(-gamma * max(zero, a[i] + b[j] - two * row[j]))
+        finish(G[i * ld : i * ld + b.size], a[i], b, kind, gamma, coef0, degree)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})

@@ -1,0 +1,118 @@
+"""Which way kernel values of a set of rows are computed: in panels of nonzeros, or by matrix products."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from cacore.kernels import Kernel, Points
+from cacore.panels import Panels, nonzeros
+from cacore.rows import Rows
+from cacore.threads import blocks
+
+# Measured: a matrix product does about as well as panels once 6 features in 10 are nonzero and panels of all of them
+# leave the first cache; below 256 features panels are the faster in any case.
+_DENSE, _FEW = 0.6, 256
+_WIDEST = 4096  # features of a panel that still lies in the second cache
+_SAMPLE = 1000
+# At 8 (ijcnn1) single precision changes the dual objective by 5e-8, at 128 (covtype, gamma = 32) by 1e-6.
+_FAR = 32.0
+
+
+class Blocks:
+    """Rows as columns of kernel values, by matrix products (or sparse ones); used as :class:`Panels` is."""
+
+    def __init__(self, points: Points) -> None:
+        self.points, self.n = points, len(points)
+
+    def __len__(self) -> int:
+        return self.n
+
+    def tasks(self, count: int) -> list[tuple[int, int]]:
+        """At most `count` ranges of columns."""
+        return blocks(self.n, -(-self.n // count))
+
+    def add(
+        self, kernel: Kernel, A: Points, lo: int, hi: int, coefficients: NDArray[np.float64] | None = None,
+        total: NDArray[np.float64] | None = None, store: NDArray[Any] | None = None,
+        places: NDArray[np.int64] | None = None,
+    ) -> None:  # fmt: skip
+        """As :meth:`Panels.add`."""
+        for first, last in ((lo + a, lo + b) for a, b in blocks(hi - lo, 1024)):
+            B = self.points[first:last]
+            for i, end in blocks(len(A), 256):
+                K = kernel.block(A[i:end], B)
+                if coefficients is not None and total is not None:
+                    kept = K if store is None else K.astype(store.dtype)
+                    total[first:last] += coefficients[i:end] @ kept.astype(np.float64)
+                if store is not None:
+                    at = np.arange(i, end) if places is None else places[i:end]
+                    store[at[at >= 0], first:last] = K[at >= 0]
+
+
+Columns = Panels | Blocks
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How rows lie in memory for their kernel values; the same for both sides.
+
+    Attributes
+    ----------
+    dtype : dtype
+        Of the kernel values.
+    shift : ndarray, shape (d,), or None
+        Subtracted from dense rows that lie far from the origin, of kernels of a distance.
+    packed : bool
+    """
+
+    dtype: Any
+    shift: NDArray[np.float64] | None
+    packed: bool
+
+    @classmethod
+    def of(cls, X: Rows, kernel: Kernel, dtype: Any) -> Layout:
+        """The layout that suits `X`, shape (n, d), by a sample of its rows.
+
+        Single precision is widened where the rounding of distances would show in the kernel values.
+        """
+        n, d = X.shape
+        sample = X[:: max(1, n // _SAMPLE)]
+        if sp.issparse(X):
+            return cls(_wide(kernel, Points(sample), dtype), None, d <= _WIDEST)
+        shift, nonzero = None, np.count_nonzero(sample) / max(1, sample.size)
+        if kernel.kind == "gaussian" and n:
+            mean, about = sample.mean(axis=0, dtype=np.float64), sample.std(axis=0, dtype=np.float64)
+            # Rounding in distances grows with the distance from the origin; a shift costs the zeros.
+            if mean @ mean > 4.0 * (about @ about):
+                shift, nonzero = mean, 1.0
+        dtype = _wide(kernel, Points(sample, shift), dtype)
+        return cls(dtype, shift, d <= _FEW or (d <= _WIDEST and nonzero < _DENSE))
+
+    def columns(self, X: Rows) -> Columns:
+        """`X` as columns; n d numbers of memory, if dense or packed."""
+        return Panels(X, self.dtype, self.shift) if self.packed else Blocks(self._points(X))
+
+    def rows(self, X: Rows) -> Points:
+        """`X` as rows to meet the columns."""
+        return nonzeros(X, self.dtype, self.shift) if self.packed else self._points(X)
+
+    def nbytes(self, X: Rows) -> int:
+        """Bytes that :meth:`columns` needs."""
+        size = X.nnz * 2 if sp.issparse(X) and not self.packed else X.shape[0] * X.shape[1]
+        return int(size * np.dtype(self.dtype).itemsize)
+
+    def _points(self, X: Rows) -> Points:
+        if sp.issparse(X) or self.shift is None:
+            return Points(X.astype(self.dtype))
+        return Points((X - self.shift).astype(self.dtype))
+
+
+def _wide(kernel: Kernel, sample: Points, dtype: Any) -> Any:
+    """float64 where gamma |x|^2, which magnifies the rounding of |x - z|^2, is large."""
+    far = kernel.kind == "gaussian" and len(sample) and kernel.gamma * float(np.mean(sample.squares)) > _FAR
+    return np.dtype(np.float64) if far else np.dtype(dtype)

@@ -1,0 +1,427 @@
+"""Rows of the kernel matrix over the rows that still matter: computed once, kept under a byte budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numba
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from cacore import threads
+from cacore.columns import Layout
+from cacore.kernels import Kernel
+from cacore.rows import Rows
+from cacore.threads import blocks, for_blocks
+from casvm.pair import padded
+
+Index = NDArray[np.int64]
+Vector = NDArray[np.float64]
+
+_SOME = 2048  # rows computed in one go
+_DOUBT = 20  # calls for which a row that was fetched and never read stays
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of K in memory.
+
+    Attributes
+    ----------
+    K : ndarray, shape (slots, >= active columns), C-contiguous
+    where : ndarray of int64
+        The row of `K` that holds each active row's kernel values, or -1.
+    used : ndarray of int64, shape (slots,)
+        When each was read last: those who read set it to `now`.
+    now : int
+    """
+
+    K: NDArray[Any]
+    where: Index
+    used: Index
+    now: int
+
+
+class Gram(Protocol):
+    """What the solver asks of a kernel matrix; rows are global numbers, columns the active ones.
+
+    Attributes
+    ----------
+    n : int
+    rows_computed, values_computed, values_read : int
+        Rows of K over the active columns, kernel values in all, and those read again from memory.
+    price : float
+        What a kernel value costs, in units of reading one again.
+    """
+
+    n: int
+    price: float
+    rows_computed: int
+    values_computed: int
+    values_read: int
+
+    def square(self, rows: Index) -> NDArray[Any]:
+        """K(rows, rows), filled up to a multiple of :data:`casvm.pair.LANES`; valid until the next call."""
+
+    def subtract(self, rows: Index, change: Vector, v: Vector, keep: NDArray[np.bool_]) -> None:
+        """``v -= change @ K(rows, active)``; rows marked in `keep` are likely to be asked for again."""
+
+    def outside(self, rows: Index, change: Vector, columns: Index) -> Vector:
+        """``change @ K(rows, columns)``, for any columns."""
+
+    def restrict(self, kept: Index) -> None:
+        """Only the active columns at these places, ascending, stay active."""
+
+    def activate(self, rows: Index) -> None:
+        """These columns are active; what was kept is not kept any longer."""
+
+    def quadratic(self, rows: Index, beta: Vector) -> float:
+        """``beta @ K(rows, rows) @ beta`` in double precision."""
+
+    def diagonal(self) -> Vector:
+        """K_ii of the active rows."""
+
+    def fetch(self, rows: Index) -> None:
+        """Compute these rows, and keep them."""
+
+    def table(self) -> Table:
+        """What is kept, over the active columns."""
+
+
+class KernelRows:
+    """Kernel values of `X` with itself.
+
+    Parameters
+    ----------
+    X : ndarray or CSR, shape (n, d)
+        Not changed, and not copied whole but in the form that its products need.
+    kernel : Kernel
+    dtype : dtype
+        Of the kernel values that are computed and kept.
+    budget : int
+        Bytes for the packed rows and the cache together.
+
+    Notes
+    -----
+    2 n nnz flops a row of K, with nnz the nonzeros of a row of `X` (or 2 n d where a matrix product is
+    faster); n numbers of memory a cached row. The least recently used rows make room.
+    """
+
+    def __init__(self, X: Rows, kernel: Kernel, dtype: Any, budget: int) -> None:
+        self.X, self.kernel, self.dtype, self.budget = X, kernel, np.dtype(dtype), budget
+        self.n = int(X.shape[0])
+        self.layout = Layout.of(X, kernel, self.dtype)
+        nonzeros = X.nnz / max(1, self.n) if sp.issparse(X) else X.shape[1]
+        self.price = 3.0 + nonzeros / 4
+        self.rows_computed = self.values_computed = self.values_read = 0
+        self._scratch = np.zeros(0, self.dtype)
+        self._diagonal = kernel.diagonal(X)
+        room = max(0, self.budget - self.layout.nbytes(X)) // self.dtype.itemsize
+        self._memory = np.zeros(min(room, self.n * padded(self.n)), self.dtype)
+        self._all: _Cache | None = None
+        self.active = np.arange(self.n)
+        self.columns = self.layout.columns(X)
+        self._cache = _Cache(self._memory, self.n, self.n)
+
+    def activate(self, rows: Index) -> None:
+        """See :class:`Gram`; what is kept over all columns stays so, if there is room."""
+        if not self._keep_all(len(rows)):
+            self._cache = _Cache(self._memory, len(rows), self.n)
+        self._turn_to(rows)
+
+    def restrict(self, kept: Index) -> None:
+        """See :class:`Gram`; what is cached stays, cut to these columns."""
+        if not self._keep_all(len(kept)):
+            self._cache.restrict(kept)
+        self._turn_to(self.active[kept])
+
+    def _keep_all(self, columns: int) -> bool:
+        """Put rows over all columns by, and begin a second cache behind them, over some; whether there is room."""
+        whole = self._all or (self._cache if len(self.active) == self.n else None)
+        if whole is None or self._memory.size - whole.end < (whole.count + 1024) * padded(columns):
+            self._all = None
+            return False
+        self._all = whole
+        self._cache = _Cache(self._memory[whole.end :], columns, self.n)
+        return True
+
+    def _turn_to(self, rows: Index) -> None:
+        self.active = rows
+        self.columns = self.layout.columns(self.X if len(rows) == self.n else self.X[rows])
+        if self._all is not None:
+            self._cache.copy(self._all, rows)
+
+    def square(self, rows: Index) -> NDArray[Any]:
+        """See :class:`Gram`."""
+        size = padded(len(rows))
+        if self._scratch.size < size * size:
+            self._scratch = np.zeros(size * size, self.dtype)
+        K = self._scratch[: size * size].reshape(size, size)
+        mine = self.X[rows]
+        A, columns = self.layout.rows(mine), self.layout.columns(mine)
+        for_blocks(lambda lo, hi: columns.add(self.kernel, A, lo, hi, store=K), columns.tasks(2 * threads.current()))
+        self.values_computed += len(rows) ** 2
+        return K
+
+    def subtract(self, rows: Index, change: Vector, v: Vector, keep: NDArray[np.bool_]) -> None:
+        """See :class:`Gram`."""
+        for lo, hi in blocks(len(rows), _SOME):
+            self._subtract(rows[lo:hi], change[lo:hi], v, keep[lo:hi])
+
+    def _subtract(self, rows: Index, change: Vector, v: Vector, keep: NDArray[np.bool_]) -> None:
+        slots, known = self._cache.places(rows, keep)
+        cached, at = change[known], slots[known]
+        missing, given, into = self.layout.rows(self.X[rows[~known]]), -change[~known], slots[~known]
+        store = self._cache.values
+
+        def work(lo: int, hi: int) -> None:
+            if at.size:
+                _subtract_rows(store, at, cached, v, lo, hi)
+            if given.size:
+                self.columns.add(self.kernel, missing, lo, hi, given, v, store, into)
+
+        for_blocks(work, self.columns.tasks(2 * threads.current()))
+        self.rows_computed += len(given)
+        self.values_computed += len(given) * len(v)
+        self.values_read += at.size * len(v)
+
+    def diagonal(self) -> Vector:
+        """See :class:`Gram`."""
+        return self._diagonal[self.active]
+
+    def fetch(self, rows: Index) -> None:
+        """See :class:`Gram`."""
+        slots, known = self._cache.places(rows, np.ones(len(rows), np.bool_))
+        missing, into = self.layout.rows(self.X[rows[~known]]), slots[~known]
+        self._cache.doubt(into)
+
+        def work(lo: int, hi: int) -> None:
+            self.columns.add(self.kernel, missing, lo, hi, store=self._cache.values, places=into)
+
+        for_blocks(work, self.columns.tasks(2 * threads.current()))
+        self.rows_computed += len(into)
+        self.values_computed += len(into) * len(self.active)
+
+    def table(self) -> Table:
+        """See :class:`Gram`."""
+        return self._cache.table(self.active)
+
+    def outside(self, rows: Index, change: Vector, columns: Index) -> Vector:
+        """See :class:`Gram`."""
+        total, kept = np.zeros(len(columns)), np.zeros(len(rows), np.bool_)
+        if self._all is not None:
+            slots = self._all.slot[rows]
+            kept, store = slots >= 0, self._all.values
+            at, given = slots[kept], change[kept]
+            for_blocks(
+                lambda lo, hi: _add_columns(store, at, given, columns[lo:hi], total[lo:hi]), blocks(len(columns), 4096)
+            )
+        rows, change = rows[~kept], change[~kept]
+        self.values_read += int(np.count_nonzero(kept)) * len(columns)
+        self.values_computed += len(rows) * len(columns)
+        return total + self._sums(self.layout, rows, change, columns)
+
+    def quadratic(self, rows: Index, beta: Vector) -> float:
+        """See :class:`Gram`."""
+        layout = Layout(np.dtype(np.float64), self.layout.shift, self.layout.packed)
+        value = 0.0
+        for lo, hi in blocks(len(rows), _SOME):
+            # K is symmetric: what lies below the diagonal counts twice.
+            sums = self._sums(layout, rows[lo:], np.append(beta[lo:hi], 2.0 * beta[hi:]), rows[lo:hi])
+            value += float(sums @ beta[lo:hi])
+        return value
+
+    def _sums(self, layout: Layout, rows: Index, change: Vector, columns: Index) -> Vector:
+        total = np.zeros(len(columns))
+        for first, last in blocks(len(columns), 8192):  # bounds the memory of the packed columns
+            side = layout.columns(self.X[columns[first:last]])
+            for lo, hi in blocks(len(rows), _SOME):
+                A, given, part = layout.rows(self.X[rows[lo:hi]]), change[lo:hi], total[first:last]
+
+                def work(at: int, to: int, side: Any = side, A: Any = A, given: Any = given, part: Any = part) -> None:
+                    side.add(self.kernel, A, at, to, given, part)
+
+                for_blocks(work, side.tasks(2 * threads.current()))
+        return total
+
+
+class Precomputed:
+    """A kernel matrix that is there: ``K``, shape (n, n), not changed."""
+
+    def __init__(self, K: NDArray[Any]) -> None:
+        self.K, self.n, self.price = K, len(K), 1.0
+        self.rows_computed = self.values_computed = self.values_read = 0
+        self.active = np.arange(self.n)
+
+    def square(self, rows: Index) -> NDArray[Any]:
+        """See :class:`Gram`."""
+        K = np.zeros((padded(len(rows)),) * 2, self.K.dtype)
+        K[: len(rows), : len(rows)] = self.K[np.ix_(rows, rows)]
+        return K
+
+    def subtract(self, rows: Index, change: Vector, v: Vector, keep: NDArray[np.bool_]) -> None:
+        """See :class:`Gram`."""
+        v -= self.outside(rows, change, self.active)
+
+    def outside(self, rows: Index, change: Vector, columns: Index) -> Vector:
+        """See :class:`Gram`."""
+        self.values_read += len(rows) * len(columns)
+        total = np.zeros(len(columns))
+        for lo, hi in blocks(len(rows), 64):
+            total += change[lo:hi] @ self.K[np.ix_(rows[lo:hi], columns)]
+        return total
+
+    def restrict(self, kept: Index) -> None:
+        """See :class:`Gram`."""
+        self.active = self.active[kept]
+
+    def activate(self, rows: Index) -> None:
+        """See :class:`Gram`."""
+        self.active = rows
+
+    def quadratic(self, rows: Index, beta: Vector) -> float:
+        """See :class:`Gram`."""
+        return float(self.outside(rows, beta, rows) @ beta)
+
+    def diagonal(self) -> Vector:
+        """See :class:`Gram`."""
+        return np.diagonal(self.K)[self.active].astype(np.float64)
+
+    def fetch(self, rows: Index) -> None:
+        """See :class:`Gram`; nothing is kept."""
+
+    def table(self) -> Table:
+        """See :class:`Gram`."""
+        return Table(self.K[:0], np.full(len(self.active), -1), np.zeros(0, np.int64), 0)
+
+
+class _Cache:
+    """Slots of one row each in one piece of memory, the least recently used given up first."""
+
+    def __init__(self, memory: NDArray[Any], columns: int, n: int) -> None:
+        self._memory, self.slot, self._now = memory, np.full(n, -1), 0
+        self._row, self._used = np.full(0, -1), np.zeros(0, np.int64)
+        self._shape(columns)
+
+    def _shape(self, columns: int) -> None:
+        stride = padded(columns)
+        slots = min(len(self.slot), self._memory.size // max(1, stride))
+        self.values = self._memory[: slots * stride].reshape(slots, stride)
+        more = slots - len(self._row)
+        self._row = np.append(self._row, np.full(more, -1))
+        self._used = np.append(self._used, np.zeros(more, np.int64))
+
+    def table(self, active: Index) -> Table:
+        """See :class:`Table`."""
+        return Table(self.values, self.slot[active], self._used, self._now)
+
+    def places(self, rows: Index, keep: NDArray[np.bool_]) -> tuple[Index, NDArray[np.bool_]]:
+        """A slot for each row to `keep`, or -1 where there is none left, and whether the row is there already."""
+        self._now += 1
+        slots = self.slot[rows]
+        known = slots >= 0
+        self._used[slots[known]] = self._now
+        wanted = np.flatnonzero(~known & keep)
+        if wanted.size:
+            oldest = np.arange(len(self._used))
+            if len(wanted) < len(oldest):
+                # Ties go to the lower slot, whatever the partition does with them.
+                age = self._used * len(oldest) + oldest
+                oldest = np.argpartition(age, len(wanted))[: len(wanted)]
+            oldest = np.sort(oldest[self._used[oldest] < self._now])
+            slots[wanted[: len(oldest)]] = oldest
+            gone = self._row[oldest]
+            self.slot[gone[gone >= 0]] = -1
+            taken = rows[wanted[: len(oldest)]]
+            self._row[oldest], self.slot[taken], self._used[oldest] = taken, oldest, self._now
+        return slots, known
+
+    def doubt(self, slots: Index) -> None:
+        """Nobody has read these rows yet: if nobody does, they are among the first to make room."""
+        self._used[slots] = self._now - _DOUBT
+
+    @property
+    def count(self) -> int:
+        """Rows kept."""
+        return int(np.count_nonzero(self._row >= 0))
+
+    @property
+    def end(self) -> int:
+        """Numbers of the memory in use, from its beginning."""
+        return (int(np.flatnonzero(self._row >= 0).max(initial=-1)) + 1) * self.values.shape[1]
+
+    def copy(self, whole: _Cache, columns: Index) -> None:
+        """Take the rows of `whole`, over these of its columns; for an empty cache."""
+        slots = np.flatnonzero(whole._row >= 0)[: len(self._row)]
+        places = np.arange(len(slots))
+        self._row[places] = whole._row[slots]
+        self._used[places] = whole._used[slots]
+        self.slot[self._row[places]] = places
+        self._now = whole._now
+        for_blocks(
+            lambda lo, hi: _copy(whole.values, slots[lo:hi], columns, self.values[lo:hi]), blocks(len(slots), 64)
+        )
+
+    def restrict(self, kept: Index) -> None:
+        """Cut every row to the columns `kept` and move the rows together, which makes room for more."""
+        last = int(np.flatnonzero(self._row >= 0).max(initial=-1)) + 1
+        old, new, done = self.values.shape[1], padded(len(kept)), 0
+        while done < last:
+            # Rows whose new places lie before all their old ones can move side by side.
+            until = min(last, max(done + 1, done * old // max(1, new)))
+
+            def move(lo: int, hi: int) -> None:
+                _cut(self._memory, lo, hi, old, new, kept)
+
+            for_blocks(move, [(done + a, done + b) for a, b in blocks(until - done, 64)])
+            done = until
+        self._shape(len(kept))
+
+
+@numba.njit(cache=True, nogil=True)
+def _cut(memory: Any, lo: Any, hi: Any, old: Any, new: Any, kept: Any) -> None:  # pragma: no cover - compiled
+    for row in range(lo, hi):
+        for k in range(kept.size):
+            memory[row * new + k] = memory[row * old + kept[k]]
+        for k in range(kept.size, new):
+            memory[row * new + k] = 0
+
+
+@numba.njit(cache=True, nogil=True)
+def _copy(values: Any, slots: Any, columns: Any, out: Any) -> None:  # pragma: no cover - compiled
+    for i in range(slots.size):
+        row, line = values[slots[i]], out[i]
+        for k in range(columns.size):
+            line[k] = row[columns[k]]
+
+
+@numba.njit(cache=True, nogil=True)
+def _add_columns(values: Any, slots: Any, change: Any, columns: Any, total: Any) -> None:  # pragma: no cover - compiled
+    for i in range(slots.size):
+        row, c = values[slots[i]], change[i]
+        for k in range(columns.size):
+            total[k] += c * np.float64(row[columns[k]])
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+def _subtract_rows(
+    values: Any, slots: Any, change: Any, v: Any, lo: Any, hi: Any
+) -> None:  # pragma: no cover - compiled
+    """``v[lo:hi] -= change @ values[slots, lo:hi]``, four rows a pass over a stretch of v that stays in cache."""
+    for at in range(lo, hi, 1024):
+        end = min(at + 1024, hi)
+        part, s = v[at:end], 0
+        while s + 4 <= slots.size:
+            a, b, c, d = values[slots[s]], values[slots[s + 1]], values[slots[s + 2]], values[slots[s + 3]]
+            a, b, c, d = a[at:end], b[at:end], c[at:end], d[at:end]
+            p, q, r, t = change[s], change[s + 1], change[s + 2], change[s + 3]
+            for k in range(part.size):
+                part[k] -= (p * np.float64(a[k]) + q * np.float64(b[k])) + (r * np.float64(c[k]) + t * np.float64(d[k]))
+            s += 4
+        while s < slots.size:
+            row, p = values[slots[s], at:end], change[s]
+            for k in range(part.size):
+                part[k] -= p * np.float64(row[k])
+            s += 1
