@@ -11,6 +11,8 @@ from typing import Any, NoReturn
 from cacore import memory, threads
 from cacore.comm import Communicator, world
 from cacore.errors import InputError
+from cacore.io import Dataset, load
+from cacore.io.dataset import count_overlap
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
@@ -103,3 +105,40 @@ def start(args: argparse.Namespace, comm: Communicator) -> int:
             raise InputError(f"--partitions {args.partitions}: at least 1 is needed")
     threads.set_threads(threads.share(comm, args.threads))
     return memory.limit_per_rank(comm, args.memory_limit)
+
+
+def read(args: argparse.Namespace, comm: Communicator, limit: int) -> tuple[Dataset, Dataset | None]:
+    """Training rows, and test rows if there are any, which must match and must not be training rows."""
+    splits = load(args.data, comm, args.dtype, args.target, limit=limit)
+    with comm.agreed():
+        if "train" not in splits:
+            raise InputError(f"{args.data}: test rows alone; there is nothing to learn from")
+    train, test = splits["train"], splits.get("test")
+    with comm.phase("read"):
+        with comm.agreed():
+            train.target()
+            if args.test is not None and test is not None:
+                raise InputError(f"{args.data}: has test rows of its own; drop --test")
+        if args.test is not None:
+            others = load(args.test, comm, args.dtype, args.target, train.X.shape[1], limit=limit)
+            test = others.get("test", others.get("train"))
+        comm.wait()
+        if test is None:
+            return train, None
+        with comm.agreed():
+            test.target()
+            if None not in (train.base, test.base) and train.base != test.base:
+                raise InputError(
+                    f"{test.where}: the features start at {test.base}, and at {train.base} in {train.where}: "
+                    "convert both files together, with cacore.io convert --test"
+                )
+            if test.X.shape[1] != train.X.shape[1]:
+                raise InputError(f"{test.where}: {test.X.shape[1]} features, and {train.X.shape[1]} in {train.where}")
+        count, first = (0, -1) if args.allow_overlap else count_overlap(train, test, comm)
+        with comm.agreed():
+            if count:
+                raise InputError(
+                    f"{test.where}: {count:,} of {test.n:,} test rows are training rows too (first: row {first}), "
+                    "which flatters the error: remove them (convert --drop-duplicates) or pass --allow-overlap"
+                )
+    return train, test

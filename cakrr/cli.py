@@ -12,9 +12,8 @@ from cacore.checkpoint import Checkpoint
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.files import check_writable
-from cacore.io import Dataset, load
-from cacore.io.dataset import count_overlap
-from cacore.launch import Parser, add_common_options, run, start
+from cacore.io import Dataset
+from cacore.launch import Parser, add_common_options, read, run, start
 from cacore.progress import bar
 from cacore.rows import row_hashes
 from cakrr import refine
@@ -153,43 +152,6 @@ def warm_up(dtype: str, comm: Communicator) -> None:
                 options = Options(partitions=2, sigma=(1.0, 2.0), lam=tuple(np.geomspace(0.1, 1.0, BAND_FROM)))
                 fit(BKRR2, train, options, Communicator()).model.predict(X[:1])
             comm.barrier()
-
-
-def read(args: argparse.Namespace, comm: Communicator, limit: int) -> tuple[Dataset, Dataset | None]:
-    """Training rows, and test rows if there are any, which must match and must not be training rows."""
-    splits = load(args.data, comm, args.dtype, args.target, limit=limit)
-    with comm.agreed():
-        if "train" not in splits:
-            raise InputError(f"{args.data}: test rows alone; there is nothing to learn from")
-    train, test = splits["train"], splits.get("test")
-    with comm.phase("read"):
-        with comm.agreed():
-            train.target()
-            if args.test is not None and test is not None:
-                raise InputError(f"{args.data}: has test rows of its own; drop --test")
-        if args.test is not None:
-            others = load(args.test, comm, args.dtype, args.target, train.X.shape[1], limit=limit)
-            test = others.get("test", others.get("train"))
-        comm.wait()
-        if test is None:
-            return train, None
-        with comm.agreed():
-            test.target()
-            if None not in (train.base, test.base) and train.base != test.base:
-                raise InputError(
-                    f"{test.where}: the features start at {test.base}, and at {train.base} in {train.where}: "
-                    "convert both files together, with cacore.io convert --test"
-                )
-            if test.X.shape[1] != train.X.shape[1]:
-                raise InputError(f"{test.where}: {test.X.shape[1]} features, and {train.X.shape[1]} in {train.where}")
-        count, first = (0, -1) if args.allow_overlap else count_overlap(train, test, comm)
-        with comm.agreed():
-            if count:
-                raise InputError(
-                    f"{test.where}: {count:,} of {test.n:,} test rows are training rows too (first: row {first}), "
-                    "which flatters the error: remove them (convert --drop-duplicates) or pass --allow-overlap"
-                )
-    return train, test
 
 
 def _report(

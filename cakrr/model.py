@@ -10,17 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_array
 
-from cacore import models, threads
+from cacore import models
 from cacore.comm import Communicator, as_communicator
 from cacore.errors import InputError
 from cacore.kernels import Kernel
-from cacore.rows import Rows, check_alike, exchange_rows, gather_rows
+from cacore.rows import Rows, check_alike
 from cacore.standardize import Standardizer
 from cakrr.coarse import CoarseModel
-from partition.redistribute import returned
+from partition.asking import ask, visit
 from partition.routing import Soft, closest, nearest
-
-_GATHERED_ROWS = 1 << 16  # test rows that visit all models at a time
 
 
 @dataclass
@@ -170,35 +168,19 @@ class KRRModel:
 
     def _asked(self, Z: Rows, labels: NDArray[np.int32], comm: Communicator) -> NDArray[Any]:
         """What the model of part ``labels[i]`` says of row i."""
-        # Sorted by owner, and by part within an owner, so that a part's rows are one block.
-        send = np.lexsort((labels, self.owners[labels]))
-        counts = np.bincount(self.owners[labels], minlength=comm.size).astype(np.int64)
-        rows = exchange_rows(Z[send], counts, comm)
-        parts, received = comm.alltoall(labels[send], counts)
-        place = np.argsort(parts, kind="stable")
-        values = np.empty(len(parts))
-        for part, model in self.parts.items():
-            mine = place[np.searchsorted(parts[place], part) : np.searchsorted(parts[place], part, side="right")]
-            if mine.size:
-                values[mine] = model.predict(rows[mine], self.kernel)
-        return returned(values, received, send, comm)
+        return ask(Z, labels, self.owners, self.parts, lambda p, rows: self.parts[p].predict(rows, self.kernel), comm)
 
     def _gathered(self, Z: Rows, comm: Communicator, y: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
         """The sum of all models' predictions; or, given the answers `y`, the least distance of one from them."""
-        answer = np.empty(Z.shape[0])
-        longest = int(comm.allreduce(np.array([Z.shape[0]]), "max")[0])
-        for lo, hi in threads.blocks(longest, max(1, _GATHERED_ROWS // comm.size)):
-            mine = Z[lo:hi]
-            first, _ = comm.offset(mine.shape[0])
-            rows = gather_rows(mine, comm)
-            target = None if y is None else comm.allgather(y[lo:hi])
+
+        def together(rows: Rows, target: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
             total = np.full(rows.shape[0], 0.0 if target is None else np.inf)
             for model in self.parts.values():
                 values = model.predict(rows, self.kernel)
                 total = total + values if target is None else np.minimum(total, np.abs(values - target))
-            total = comm.allreduce(total, "sum" if target is None else "min")
-            answer[lo:hi] = total[first : first + mine.shape[0]]
-        return answer
+            return total
+
+        return visit(Z, together, comm, op="sum" if y is None else "min", column=y)
 
     def save(self, path: str | Path, comm: Any = None) -> None:
         """Write the model to one HDF5 file; collective, by default on the ranks that trained or loaded it."""

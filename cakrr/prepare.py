@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore import __version__, memory, threads
+from cacore.checkpoint import fingerprint
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.io import Dataset
-from cacore.rows import Rows, check_alike, row_hashes
-from cacore.shuffle import mix64
+from cacore.rows import Rows, check_alike
 from cacore.standardize import Standardizer
 from cakrr.options import Method, Options
 
@@ -93,12 +93,12 @@ def prepare(
             # What memory is free differs from run to run, and decides about P alone, which is told.
             del told["memory_limit"]
             told |= {"partitions": P, "ranks": comm.size, "threads": threads.current(), "features": train.X.shape[1]}
-            told |= {"dtype": str(train.X.dtype), "training rows": _fingerprint(train, weights, comm)}
+            told |= {"dtype": str(train.X.dtype), "training rows": fingerprint(train.X, train.target(), weights, comm)}
             told |= {"package": __version__}
             if method.coarse:
                 told["coarse tried"] = options.coarse.tried(n, train.X.shape[1])
             if options.select == "test" and test is not None:
-                told["test rows"] = _fingerprint(test, None, comm)
+                told["test rows"] = fingerprint(test.X, test.target(), None, comm)
             options.checkpoint.open(told, comm)
         X, standardizer = _standardized(train, options, comm, weights)
         offset = _mean(y, weights, comm)
@@ -126,16 +126,6 @@ def _told(method: Method, options: Options) -> dict[str, Any]:
     """The options that decide about the result."""
     values = {name: value for name, value in vars(options).items() if name not in ("progress", "checkpoint", "coarse")}
     return {"method": method.name, **values, **{f"coarse {k}": v for k, v in asdict(options.coarse).items()}}
-
-
-def _fingerprint(data: Dataset, weights: NDArray[Any] | None, comm: Communicator) -> str:
-    """Number of rows and a hash of all rows, targets and weights, in their order; the same for any split over ranks."""
-    first, n = comm.offset(data.X.shape[0])
-    place = np.arange(first, first + data.X.shape[0], dtype=np.uint64)
-    words = row_hashes(data.X, data.target()) ^ mix64(place)
-    if weights is not None:
-        words ^= mix64(mix64(np.asarray(weights, np.float64).view(np.uint64)))
-    return f"{n} rows, {int(comm.allreduce(np.array([mix64(words).sum(dtype=np.uint64)]))[0]):016x}"
 
 
 def _standardized(

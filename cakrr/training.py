@@ -25,7 +25,7 @@ from cakrr.options import Fit, Method, Options
 from cakrr.prepare import Prepared, prepare
 from cakrr.search import Judges, Search, best, hold_out, left_out
 from partition.redistribute import OwnedRows, assign_owners, redistribute
-from partition.routing import Soft, closest
+from partition.routing import Soft, gap
 
 # Soft routes, with t in units of the mean gap d_2^2 - d_1^2 between the two nearest centres: the one under which
 # sigma and lambda are chosen, and those that are tried then.
@@ -228,9 +228,7 @@ class _Run:
     def _unit(self, X: Rows) -> float:
         """Mean gap d_2^2 - d_1^2 of the judging rows: the unit of soft routing's t."""
         with self.comm.phase("partition"):
-            _, squares = closest(X, self.division.centers, 2)
-            gaps = self.comm.allreduce(np.array([(squares[:, 1] - squares[:, 0]).sum(), len(squares)]))
-        return float(gaps[0] / max(gaps[1], 1.0))
+            return gap(X, self.division.centers, self.comm)
 
     def _grid(
         self, choice: _Choice, targets: NDArray[np.float64], held: NDArray[np.bool_], judging: _Judging,

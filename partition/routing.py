@@ -99,3 +99,10 @@ class Soft:
             weights = np.exp(-(squares - squares[:, :1]) / max(self.t, np.finfo(float).tiny))
         weights[:, self.k :] = 0.0
         return weights / weights.sum(axis=1, keepdims=True)
+
+
+def gap(X: Rows, centers: NDArray[np.float64], comm: Communicator) -> float:
+    """Mean of d_2^2 - d_1^2, of the two nearest of at least two centres, over all ranks' rows: a unit for t."""
+    _, squares = closest(X, centers, 2)
+    total = comm.allreduce(np.array([(squares[:, 1] - squares[:, 0]).sum(), len(squares)]))
+    return float(total[0] / max(total[1], 1.0))
