@@ -142,3 +142,44 @@ def read(args: argparse.Namespace, comm: Communicator, limit: int) -> tuple[Data
                     "which flatters the error: remove them (convert --drop-duplicates) or pass --allow-overlap"
                 )
     return train, test
+
+
+def add_predict_options(parser: argparse.ArgumentParser) -> None:
+    """Options of the commands that predict with a saved model."""
+    parser.add_argument("model", metavar="MODEL", type=Path)
+    parser.add_argument("data", metavar="DATA", type=Path, help="its test rows, if it has some, or all rows")
+    parser.add_argument("--target", metavar="COLUMN", help="target column of CSV files that have one")
+    parser.add_argument("-o", "--output", metavar="OUT.csv", type=Path, help="write the predictions, a line a row")
+    add_run_options(parser)
+
+
+def read_to_predict(
+    args: argparse.Namespace, comm: Communicator, d: int, dtype: str, source: dict[str, Any], limit: int
+) -> Dataset:
+    """Rows for a model of `d` features, which was trained on a file read as `source` tells."""
+    splits = load(args.data, comm, dtype, args.target, d, source.get("target"), limit)
+    rows = splits["test"] if "test" in splits else splits["train"]
+    with comm.agreed():
+        if None not in (rows.base, source.get("base")) and rows.base != source["base"]:
+            raise InputError(
+                f"{rows.where}: the features start at {rows.base}, and at {source['base']} in the training rows: "
+                "convert both files together, with cacore.io convert --test"
+            )
+        if rows.X.shape[1] != d:
+            raise InputError(f"{rows.where}: {rows.X.shape[1]} features, the model {args.model} has {d}")
+    return rows
+
+
+def compiled(work: Callable[[], object], comm: Communicator) -> None:
+    """Do `work`, which compiles or loads what was compiled, before anything is timed; collective.
+
+    numba's cache is on disk, often a shared one, and ranks that all fill it at once do the same work and
+    race for the files: so rank 0 goes first, then one rank of each other machine, then the rest.
+    """
+    with comm.phase("compile"):
+        first_here = comm.node().rank == 0  # collective: every rank asks
+        turn = 0 if comm.rank == 0 else 1 if first_here else 2
+        for now in range(3):
+            if now == turn:
+                work()
+            comm.barrier()

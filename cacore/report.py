@@ -34,6 +34,25 @@ def regression_metrics(
     return {"mse": mse, "rmse": math.sqrt(mse), "r2": 1.0 - sse / spread if spread > 0 else None}
 
 
+def classification_metrics(
+    y: NDArray[Any], predicted: NDArray[Any], classes: NDArray[Any], comm: Communicator
+) -> dict[str, Any]:
+    """Accuracy, the mean of the classes' recalls, and the confusion matrix; one Allreduce of k^2 numbers.
+
+    Row i, column j of the matrix counts the rows of the i-th of `classes` that were taken for the j-th.
+    """
+    k = len(classes)
+    places = np.searchsorted(classes, y) * k + np.searchsorted(classes, predicted)
+    confusion = comm.allreduce(np.bincount(places, minlength=k * k).astype(np.int64)).reshape(k, k)
+    counts = confusion.sum(axis=1)
+    right, there = np.diagonal(confusion), counts > 0
+    return {
+        "accuracy": float(right.sum() / max(1, counts.sum())),
+        "balanced_accuracy": float((right[there] / counts[there]).mean()) if there.any() else 0.0,
+        "confusion": confusion.tolist(),
+    }
+
+
 def build(
     method: str,
     comm: Communicator,

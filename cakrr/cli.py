@@ -13,7 +13,7 @@ from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.files import check_writable
 from cacore.io import Dataset
-from cacore.launch import Parser, add_common_options, read, run, start
+from cacore.launch import Parser, add_common_options, compiled, read, run, start
 from cacore.progress import bar
 from cacore.rows import row_hashes
 from cakrr import refine
@@ -136,22 +136,16 @@ def _listed(values: tuple[float, ...]) -> str:
 
 
 def warm_up(dtype: str, comm: Communicator) -> None:
-    """Compile, or load what was compiled, before anything is timed.
+    """Compile, or load what was compiled, before anything is timed."""
 
-    numba's cache is on disk, often a shared one, and ranks that all fill it at once do the same work and
-    race for the files: so rank 0 goes first, then one rank of each other machine, then the rest.
-    """
-    with comm.phase("compile"):
-        first_here = comm.node().rank == 0  # collective: every rank asks
-        turn = 0 if comm.rank == 0 else 1 if first_here else 2
-        for now in range(3):
-            if now == turn:
-                X = np.random.default_rng(0).normal(size=(12, 3)).astype(dtype)
-                row_hashes(X, X[:, 0])
-                train = Dataset(X, X[:, 0].astype(np.float64), len(X), "warm-up")
-                options = Options(partitions=2, sigma=(1.0, 2.0), lam=tuple(np.geomspace(0.1, 1.0, BAND_FROM)))
-                fit(BKRR2, train, options, Communicator()).model.predict(X[:1])
-            comm.barrier()
+    def work() -> None:
+        X = np.random.default_rng(0).normal(size=(12, 3)).astype(dtype)
+        row_hashes(X, X[:, 0])
+        train = Dataset(X, X[:, 0].astype(np.float64), len(X), "warm-up")
+        options = Options(partitions=2, sigma=(1.0, 2.0), lam=tuple(np.geomspace(0.1, 1.0, BAND_FROM)))
+        fit(BKRR2, train, options, Communicator()).model.predict(X[:1])
+
+    compiled(work, comm)
 
 
 def _report(

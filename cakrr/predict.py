@@ -9,10 +9,8 @@ from numpy.typing import NDArray
 
 from cacore import report
 from cacore.comm import Communicator
-from cacore.errors import InputError
 from cacore.files import check_writable, replacing
-from cacore.io import load
-from cacore.launch import Parser, add_run_options, run, start
+from cacore.launch import Parser, add_predict_options, read_to_predict, run, start
 from cakrr.cli import warm_up
 from cakrr.model import KRRModel
 
@@ -25,11 +23,7 @@ def main(argv: list[str] | None = None) -> None:
 def command(comm: Communicator, argv: list[str] | None) -> None:
     """Load, read, predict, write."""
     parser = Parser(prog="python -m cakrr.predict", description="Predict with a saved model.", rank=comm.rank)
-    parser.add_argument("model", metavar="MODEL", type=Path)
-    parser.add_argument("data", metavar="DATA", type=Path, help="its test rows, if it has some, or all rows")
-    parser.add_argument("--target", metavar="COLUMN", help="target column of CSV files that have one")
-    parser.add_argument("-o", "--output", metavar="OUT.csv", type=Path, help="write the predictions, a line a row")
-    add_run_options(parser)
+    add_predict_options(parser)
     with comm.agreed():
         args = parser.parse_args(argv)
         for path in (args.output, args.report):
@@ -38,19 +32,7 @@ def command(comm: Communicator, argv: list[str] | None) -> None:
     limit = start(args, comm)
     model = KRRModel.load(args.model, comm)
     warm_up(model.dtype, comm)
-    d, source = model.centers.shape[1], model.source
-    splits = load(args.data, comm, model.dtype, args.target, d, source.get("target"), limit)
-    rows = splits["test"] if "test" in splits else splits["train"]
-    with comm.agreed():
-        if None not in (rows.base, source.get("base")) and rows.base != source["base"]:
-            raise InputError(
-                f"{rows.where}: the features start at {rows.base}, and at {source['base']} in the training rows: "
-                "convert both files together, with cacore.io convert --test"
-            )
-        if rows.X.shape[1] != model.centers.shape[1]:
-            raise InputError(
-                f"{rows.where}: {rows.X.shape[1]} features, the model {args.model} has {model.centers.shape[1]}"
-            )
+    rows = read_to_predict(args, comm, model.centers.shape[1], model.dtype, model.source, limit)
     predicted = model.predict(rows.X, comm)
     with comm.phase("predict"):
         metrics = {} if rows.y is None else report.regression_metrics(rows.y, predicted, comm)

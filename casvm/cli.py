@@ -1,0 +1,224 @@
+"""The command line that all methods of the family share."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import numpy as np
+
+from cacore import report
+from cacore.checkpoint import Checkpoint
+from cacore.comm import Communicator
+from cacore.errors import InputError
+from cacore.files import check_writable
+from cacore.io import Dataset
+from cacore.kernels import KINDS
+from cacore.launch import Parser, add_common_options, compiled, read, run, start
+from cacore.memory import GIB
+from cacore.progress import bar
+from cacore.rows import row_hashes, scatter_rows
+from cacore.shuffle import Shuffle
+from casvm import training
+from casvm.casvm import METHOD as CASVM
+from casvm.libsvm import export_libsvm
+from casvm.options import INITIAL, ROUTES, Fit, Method, Options
+from casvm.smo import Limits
+from casvm.training import Labelled, all_classes
+
+
+def parser(method: Method, rank: int) -> argparse.ArgumentParser:
+    """Options of one method's command."""
+    p = Parser(prog=f"python -m casvm.{method.name}", description=f"{method.name}: {method.summary}.", rank=rank)
+    add_common_options(p, standardize=False, routes=ROUTES, route="nearest")
+    add_solver_options(p)
+    if method.partitioner is None:
+        p.add_argument(
+            "--initial", choices=INITIAL, default="local",
+            help="who reads the rows: each rank its own, or rank 0, which deals them out",
+        )  # fmt: skip
+    else:
+        p.add_argument("--ratio", action="store_true", help="balance every class as well as the parts' sizes")
+    p.add_argument("--libsvm", metavar="OUT.model", help="write each part's model in LIBSVM's text format as well")
+    return p
+
+
+def add_solver_options(p: argparse.ArgumentParser) -> None:
+    """Options of the dual problem and its solver."""
+    p.add_argument("--C", metavar="C", type=float, default=1.0, help="bound of the coefficients alpha")
+    p.add_argument("--kernel", choices=KINDS, default="gaussian")
+    p.add_argument("--gamma", metavar="G", default="scale", help="number, scale = 1 / (features x variance), or auto")
+    p.add_argument("--degree", metavar="D", type=int, default=3, help="of the polynomial kernel")
+    p.add_argument("--coef0", metavar="R", type=float, default=0.0, help="of the polynomial and sigmoid kernels")
+    p.add_argument("--tol", metavar="T", type=float, default=1e-3, help="largest violation at which training stops")
+    p.add_argument("--cache-gib", metavar="GIB", type=float, default=1.0, help="of kernel values that a rank keeps")
+    p.add_argument("--max-iter", metavar="N", type=int, default=-1, help="pairs a part's solver may take")
+    p.add_argument("--max-time", metavar="S", type=float, default=float("inf"), help="seconds it may take")
+    p.add_argument("--balanced", action="store_true", help="weigh the classes so that each counts as much")
+
+
+def main(method: Method, argv: list[str] | None = None) -> None:
+    """``python -m casvm.METHOD``."""
+    run(lambda comm: command(method, comm, argv), f"casvm.{method.name}")
+
+
+def command(method: Method, comm: Communicator, argv: list[str] | None) -> None:
+    """Read, train, test, save, report."""
+    with comm.agreed():
+        args = parser(method, comm.rank).parse_args(argv)
+        for path in (args.model, args.report, args.libsvm):
+            if path is not None and comm.rank == 0:
+                check_writable(path)
+        if args.libsvm is not None and comm.size > 1:
+            raise InputError("--libsvm: one process writes the parts; save --model, and convert it on one rank")
+        options = _options(args)
+    limit = start(args, comm)
+    warm_up(args.dtype, comm)
+    with bar(comm.rank == 0 and not args.quiet) as progress:
+        whole = getattr(args, "initial", "local") == "root"
+        train, test = _read_at_root(args, comm, limit) if whole else read(args, comm, limit)
+        options = Options(**{**vars(options), "memory_limit": limit, "progress": progress})
+        n_train, d = train.n, train.X.shape[1]
+        rows = Labelled(train.X, _labels(train))
+        base, train.X = train.base, train.X[:0]
+        result = training.fit(method, rows, options, comm)
+        result.model.source |= {"target": args.target, "base": base}
+        metrics = {} if test is None else tested(result.model, test, comm)
+    made = _report(method, result, args, comm, metrics, (n_train, 0 if test is None else test.n, d))
+    if args.model is not None:
+        result.model.save(args.model, comm)
+    if args.libsvm is not None:
+        export_libsvm(result.model, args.libsvm)
+    if comm.rank == 0:
+        if args.report is not None:
+            report.write(args.report, made)
+        if not args.quiet:
+            report.show(made, _notes(method, args, result, test))
+            if args.verbose:
+                _print_parts(made)
+
+
+def _options(args: argparse.Namespace) -> Options:
+    try:
+        gamma: float | str = args.gamma if args.gamma in ("scale", "auto") else float(args.gamma)
+    except ValueError as error:
+        raise InputError(f"--gamma {args.gamma}: it must be a positive number, scale or auto") from error
+    if not 0 <= args.cache_gib < float("inf"):
+        raise InputError(f"--cache-gib {args.cache_gib:g}: it must be a number of at least 0")
+    return Options(
+        partitions=args.partitions, C=args.C, kind=args.kernel, gamma=gamma, degree=args.degree, coef0=args.coef0,
+        class_weight="balanced" if args.balanced else None,
+        limits=Limits(args.tol, args.max_iter, args.max_time), cache_bytes=int(args.cache_gib * GIB),
+        route=args.route, ratio=getattr(args, "ratio", False), standardize=args.standardize, seed=args.seed,
+        checkpoint=None if args.checkpoint is None else Checkpoint(args.checkpoint),
+    ).checked()  # fmt: skip
+
+
+def _labels(data: Dataset) -> np.ndarray:
+    """Whole numbers where they are."""
+    y = data.target()
+    return y.astype(np.int64) if (y == np.rint(y)).all() and np.abs(y).max(initial=0) < 2**53 else y
+
+
+def _read_at_root(args: argparse.Namespace, comm: Communicator, limit: int) -> tuple[Dataset, Dataset | None]:
+    """casvm1: rank 0 reads everything and deals the training rows out in shuffled order."""
+    args_here = argparse.Namespace(**vars(args))
+    alone: tuple[Dataset | None, Dataset | None] = None, None
+    with comm.phase("read"), comm.agreed():
+        if comm.rank == 0:
+            alone = read(args_here, Communicator(), limit)
+    train, test = alone
+    with comm.phase("read"):
+        has_test = bool(comm.bcast(np.array([test is not None], np.int64))[0])
+    with comm.phase("partition"):
+        mixed = _dealt(train, comm, args.seed)
+    if not has_test:
+        return mixed, None
+    with comm.phase("read"):
+        return mixed, _dealt(test, comm, None)
+
+
+def _dealt(data: Dataset | None, comm: Communicator, seed: int | None) -> Dataset:
+    """Each rank's even share of rank 0's rows."""
+    facts = np.array([0, -1], np.int64)
+    X = y = None
+    if data is not None:
+        n = data.n
+        place = np.arange(n) if seed is None else np.argsort(Shuffle(n, seed).position(np.arange(n)))
+        X, y = data.X[place], data.target()[place].reshape(-1, 1)
+        facts[:] = n, -1 if data.base is None else data.base
+    n, base = comm.bcast(facts).tolist()
+    rows = scatter_rows(X, n, comm)
+    labels = np.asarray(scatter_rows(y, n, comm), np.float64).ravel()
+    return Dataset(rows, labels, n, "rank 0's rows", None if base < 0 else base)
+
+
+def tested(model: Any, test: Dataset, comm: Communicator) -> dict[str, Any]:
+    """Metrics on the test rows. Collective."""
+    y = _labels(test)
+    predicted = model.predict(test.X, comm)
+    with comm.phase("predict"):
+        classes = np.union1d(model.classes, all_classes(y, comm).astype(model.classes.dtype))
+        return report.classification_metrics(y, predicted, classes, comm)
+
+
+def warm_up(dtype: str, comm: Communicator) -> None:
+    """Compile, or load what was compiled, before anything is timed."""
+
+    def work() -> None:
+        X = np.random.default_rng(0).normal(size=(24, 3)).astype(dtype)
+        row_hashes(X, X[:, 0])
+        rows = Labelled(X, (np.arange(24) % 2).astype(np.int64))
+        limits = Limits(max_iter=50)
+        training.fit(CASVM, rows, Options(limits=limits), Communicator()).model.predict(X[:2])
+
+    compiled(work, comm)
+
+
+def _report(
+    method: Method, result: Fit, args: argparse.Namespace, comm: Communicator, metrics: dict[str, Any],
+    shape: tuple[int, int, int],
+) -> dict[str, Any]:  # fmt: skip
+    model, kernel = result.model, result.model.kernel
+    assert kernel is not None
+    described: dict[str, Any] = {"C": model.C, "kernel": kernel.kind}
+    if kernel.kind != "linear":
+        described["gamma"] = kernel.gamma
+    if kernel.kind in ("polynomial", "sigmoid"):
+        described["coef0"] = kernel.coef0
+    if kernel.kind == "polynomial":
+        described["degree"] = kernel.degree
+    extra = {"initial": args.initial} if method.partitioner is None else {"ratio": args.ratio}
+    soft = {} if model.soft is None else {"soft_k": model.soft.k, "soft_t": model.soft.t}
+    return report.build(
+        method.name,
+        comm,
+        data={"path": str(args.data), **dict(zip(("n_train", "n_test", "n_features"), shape, strict=True))},
+        partition_sizes=result.sizes,
+        params={
+            **described, "tol": args.tol, "cache_gib": args.cache_gib, "route": model.route, **soft, **extra,
+            "balanced": args.balanced, "standardize": args.standardize, "dtype": model.dtype, "seed": args.seed,
+        },
+        metrics=metrics,
+        solver=result.solver,
+        busy=result.busy,
+    )  # fmt: skip
+
+
+def _notes(method: Method, args: argparse.Namespace, result: Fit, test: Dataset | None) -> list[str]:
+    notes = list(result.notes)
+    if test is None:
+        notes.append("no test rows: give --test, or convert the data with --split")
+    if method.partitioner is None and len(result.sizes) > 1 and args.route == "nearest":
+        notes.append("random parts: --route all, the mean of all models' decisions, is usually more accurate")
+    return notes
+
+
+def _print_parts(made: dict[str, Any]) -> None:
+    solver = made["solver"]
+    columns = (made["partition_sizes"], *(solver[k] for k in ("n_support", "iterations", "gap", "seconds")))
+    for part, (m, support, iterations, gap, seconds) in enumerate(zip(*columns, strict=True)):
+        print(
+            f"part {part}: {m:,} rows, {support:,} support vectors, {iterations:,} iterations, "
+            f"violation {gap:.2g}, {seconds:.3f} s"
+        )

@@ -1,0 +1,207 @@
+"""A trained SVM in parts: routing, decisions, saving and loading."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_array
+
+from cacore import models
+from cacore.comm import Communicator, as_communicator
+from cacore.errors import InputError
+from cacore.kernels import Kernel
+from cacore.rows import Rows, check_alike
+from cacore.standardize import Standardizer
+from casvm.part import PartSVM, votes
+from partition.asking import ask, visit
+from partition.routing import Soft, closest, nearest
+
+
+@dataclass
+class SVMModel:
+    """Kernel SVMs of P parts, of which this rank holds some.
+
+    Attributes
+    ----------
+    method : str
+    route : {"nearest", "soft", "all"}
+        The model of the nearest centre answers; the weighted mean of the decisions of the nearest ones'; or
+        the mean of all decisions, which is right for random parts, whose centres say little.
+    classes : ndarray, shape (k,)
+        Labels, ascending.
+    kernel : Kernel or None
+        None: rows are kernel values with the training rows.
+    C : float
+    centers : ndarray, shape (P, d)
+        In standardised features.
+    sizes : ndarray of int64, shape (P,)
+    owners : ndarray of int64, shape (P,)
+        Rank of each part.
+    standardizer : Standardizer or None
+    dtype : str
+        Of the rows.
+    soft : Soft or None
+        Of the route "soft".
+    parts : dict of int to PartSVM
+        This rank's.
+    source : dict
+        How the training file was read.
+    comm : Communicator or None
+        The ranks that hold the parts; not part of a copy or a pickle.
+    """
+
+    method: str
+    route: str
+    classes: NDArray[Any]
+    kernel: Kernel | None
+    C: float
+    centers: NDArray[np.float64]
+    sizes: NDArray[np.int64]
+    owners: NDArray[np.int64]
+    standardizer: Standardizer | None
+    dtype: str
+    soft: Soft | None = None
+    parts: dict[int, PartSVM] = field(default_factory=dict)
+    source: dict[str, Any] = field(default_factory=dict)
+    comm: Any = field(default=None, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "comm": None}
+
+    def predict(self, X: Rows, comm: Any = None) -> NDArray[Any]:
+        """Labels of this rank's rows; a collective call.
+
+        Parameters
+        ----------
+        X : array-like or CSR, shape (n_local, d)
+            Not changed.
+        comm : mpi4py communicator, Communicator or None
+            As many ranks as hold the model's parts; by default those that trained or loaded it.
+
+        Returns
+        -------
+        ndarray, shape (n_local,)
+
+        Notes
+        -----
+        2 nnz flops a row, with nnz the nonzeros of all support vectors that are asked. ``nearest``, ``soft``:
+        each row travels to the ranks of its models, their decisions back. ``all``: every row visits every
+        rank, and one reduction of n_test numbers adds up.
+        """
+        scores = self._scores(X, comm)
+        # A part's own votes, as LIBSVM counts them; a mean of several parts' has no equals.
+        codes = votes(scores) if self.route == "nearest" or scores.shape[1] == 1 else scores.argmax(axis=1)
+        return np.asarray(self.classes[codes])
+
+    def decision_function(self, X: Rows, comm: Any = None) -> NDArray[np.float64]:
+        """Decisions, shape (n_local,) for two classes, positive for the second; else (n_local, k).
+
+        More than two: the pairs' votes for each class, and up to a third of a vote for how clear they were.
+        Collective, as :meth:`predict`.
+        """
+        scores = self._scores(X, comm)
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def asked(self, X: Rows, labels: NDArray[np.int32], comm: Any = None) -> NDArray[np.float64]:
+        """Scores of each row by the model of the part that `labels` names; collective."""
+        comm = self._ranks(comm)
+        with comm.guard(), comm.phase("predict"):
+            return self._asked(self._received(X, comm), labels, comm)
+
+    @property
+    def _width(self) -> int:
+        return 1 if len(self.classes) == 2 else len(self.classes)
+
+    def _scores(self, X: Rows, comm: Any) -> NDArray[np.float64]:
+        comm = self._ranks(comm)
+        with comm.guard(), comm.phase("predict"):
+            Z = self._received(X, comm)
+            if self.route == "all" and len(self.sizes) > 1:
+                return visit(Z, self._together, comm, (self._width,)) / len(self.sizes)
+            if self.soft is None:
+                labels = nearest(Z, self.centers) if len(self.sizes) > 1 else np.zeros(Z.shape[0], np.int32)
+                return self._asked(Z, labels, comm)
+            labels, squares = closest(Z, self.centers, min(self.soft.k, len(self.centers)))
+            n, k = labels.shape
+            values = self._asked(Z[np.arange(n).repeat(k)], labels.ravel(), comm).reshape(n, k, -1)
+            return np.einsum("ijc,ij->ic", values, self.soft.weights(squares))
+
+    def _together(self, rows: Rows) -> NDArray[np.float64]:
+        total = np.zeros((rows.shape[0], self._width))
+        for part in self.parts.values():
+            total += part.scores(rows, self.kernel, len(self.classes))
+        return total
+
+    def _asked(self, Z: Rows, labels: NDArray[np.int32], comm: Communicator) -> NDArray[np.float64]:
+        def answer(part: int, rows: Rows) -> NDArray[np.float64]:
+            return self.parts[part].scores(rows, self.kernel, len(self.classes))
+
+        return ask(Z, labels, self.owners, self.parts, answer, comm, (self._width,))
+
+    def _ranks(self, comm: Any) -> Communicator:
+        return as_communicator(self.comm if comm is None else comm)
+
+    def _received(self, X: Any, comm: Communicator) -> Rows:
+        with comm.agreed():
+            try:
+                X = check_array(X, accept_sparse="csr", dtype=self.dtype, order="C", ensure_min_samples=0)
+            except ValueError as error:
+                raise InputError(str(error)) from error
+            if X.shape[1] != self.centers.shape[1]:
+                raise InputError(f"{X.shape[1]} features in the rows to predict, {self.centers.shape[1]} in the model")
+            self._check_ranks(comm)
+        check_alike(X, comm)
+        return X if self.standardizer is None else self.standardizer.apply(X)
+
+    def _check_ranks(self, comm: Communicator) -> None:
+        if comm.size <= int(self.owners.max()) or len(self.parts) != np.count_nonzero(self.owners == comm.rank):
+            raise InputError("the model lies on other ranks than these: save it, and load it on the ranks that use it")
+
+    def save(self, path: str | Path, comm: Any = None) -> None:
+        """Write the model to one HDF5 file; collective, by default on the ranks that trained or loaded it."""
+        comm = self._ranks(comm)
+        attributes = {
+            "method": self.method, "route": self.route, "C": self.C, "dtype": self.dtype, "source": self.source,
+            "classes": self.classes.tolist(), "labels": self.classes.dtype.str,
+            "kernel": None if self.kernel is None else asdict(self.kernel),
+            "soft": None if self.soft is None else asdict(self.soft),
+        }  # fmt: skip
+        shared: dict[str, Rows] = {"centers": self.centers, "sizes": self.sizes}
+        if self.standardizer is not None:
+            shared.update(asdict(self.standardizer))
+        with comm.guard():
+            with comm.agreed():
+                self._check_ranks(comm)
+            parts = {number: vars(part) for number, part in self.parts.items()}
+            models.save(path, "svm", attributes, shared, parts, self.owners, comm)
+
+    @classmethod
+    def load(cls, path: str | Path, comm: Any = None) -> SVMModel:
+        """Read a model on any number of ranks; collective.
+
+        Raises
+        ------
+        InputError
+            The file is missing, damaged, not a model, or one of another family.
+        """
+        comm = as_communicator(comm)
+        with comm.guard():
+            attributes, shared, parts, owners = models.load(path, "svm", comm)
+            with comm.agreed():
+                try:
+                    kernel, soft = attributes["kernel"], attributes["soft"]
+                    return cls(
+                        attributes["method"], attributes["route"],
+                        np.array(attributes["classes"], np.dtype(attributes["labels"])),
+                        None if kernel is None else Kernel(**kernel), attributes["C"], shared["centers"],
+                        shared["sizes"], owners,
+                        Standardizer(shared["mean"], shared["scale"]) if "mean" in shared else None,
+                        attributes["dtype"], None if soft is None else Soft(**soft),
+                        {number: PartSVM(**fields) for number, fields in parts.items()}, attributes["source"], comm,
+                    )  # fmt: skip
+                except (KeyError, TypeError) as error:
+                    raise InputError(f"{path}: a damaged model file, without {error}") from error

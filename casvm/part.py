@@ -1,0 +1,229 @@
+"""The model of one part: one-vs-one among the classes it holds, in LIBSVM's order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from cacore import threads
+from cacore.columns import Layout
+from cacore.kernels import Kernel, Points
+from cacore.rows import Rows
+from cacore.threads import blocks, for_blocks
+from casvm.kernel_rows import Gram, KernelRows, Precomputed
+from casvm.smo import Limits, Progress, Solution, solve
+
+_SMALL = 2000  # rows whose kernel values cost next to nothing in double precision
+_BLOCK_BYTES = 1 << 25
+
+
+@dataclass
+class PartSVM:
+    """Support vectors and coefficients of one part.
+
+    Attributes
+    ----------
+    classes : ndarray of int64, shape (k,)
+        Codes of the classes that the part holds, ascending. With one, every row is of that class.
+    X : ndarray or CSR, shape (s, d)
+        Support vectors, class by class, in the order of the rows. With a precomputed kernel, no columns.
+    rows : ndarray of int64, shape (s,)
+        Their global row numbers.
+    coef : ndarray of float64, shape (k - 1, s)
+        Coefficients alpha y as LIBSVM lays them out: those of a row of the i-th class in the pair with the
+        j-th stand in line j - 1 for i < j, and in line j for i > j.
+    b : ndarray of float64, shape (k (k - 1) / 2,)
+        Of the pairs (0, 1), (0, 2), ..., (1, 2), ...; a positive decision is for the first.
+    n_support : ndarray of int64, shape (k,)
+        Support vectors of each class.
+    """
+
+    classes: NDArray[np.int64]
+    X: Rows
+    rows: NDArray[np.int64]
+    coef: NDArray[np.float64]
+    b: NDArray[np.float64]
+    n_support: NDArray[np.int64]
+
+    def pairs(self, X: Rows, kernel: Kernel | None) -> NDArray[np.float64]:
+        """Decisions of all pairs, shape (len(X), pairs): 2 len(X) nnz flops, nnz the support vectors' nonzeros.
+
+        `X` has the support vectors' features; or, where `kernel` is None, kernel values with all training rows.
+        """
+        weights = self._weights()
+        if kernel is None:
+            return np.asarray(X)[:, self.rows] @ weights + self.b
+        out = np.zeros((X.shape[0], weights.shape[1]))
+        layout = Layout.of(self.X, kernel, X.dtype)
+        A = layout.rows(self.X)
+        step = max(1024, _BLOCK_BYTES // (8 * max(X.shape[1], len(A) if weights.shape[1] > 1 else 1)))
+        # A block of rows a task where there are many, and threads within a block where there is one.
+        for_blocks(lambda lo, hi: _decide(layout, kernel, A, weights, X[lo:hi], out[lo:hi]), blocks(X.shape[0], step))
+        return out + self.b
+
+    def scores(self, X: Rows, kernel: Kernel | None, n_classes: int) -> NDArray[np.float64]:
+        """What the part says of each row.
+
+        Returns
+        -------
+        ndarray, shape (len(X), 1) or (len(X), n_classes)
+            Two classes: the decision, positive for the second. More: the votes of the pairs for each class,
+            and a third of a vote at most for how clear they were; -1 for a class that the part does not hold.
+        """
+        n, k = X.shape[0], len(self.classes)
+        if n_classes == 2:
+            if k == 1:
+                return np.full((n, 1), 1.0 if self.classes[0] == 1 else -1.0)
+            return -self.pairs(X, kernel)
+        out = np.full((n, n_classes), -1.0)
+        if k == 1:
+            out[:, self.classes[0]] = 0.0
+            return out
+        decisions = self.pairs(X, kernel)
+        votes, sure = np.zeros((2, n, k))
+        for column, (i, j) in enumerate(combinations(range(k), 2)):
+            first = decisions[:, column] > 0
+            votes[:, i] += first
+            votes[:, j] += ~first
+            sure[:, i] += decisions[:, column]
+            sure[:, j] -= decisions[:, column]
+        out[:, self.classes] = votes + sure / (3.0 * (np.abs(sure) + 1.0))
+        return out
+
+    def _weights(self) -> NDArray[np.float64]:
+        """Coefficients of all pairs, shape (s, pairs)."""
+        k = len(self.classes)
+        stops = np.append(0, np.cumsum(self.n_support))
+        weights = np.zeros((len(self.rows), k * (k - 1) // 2))
+        for column, (i, j) in enumerate(combinations(range(k), 2)):
+            first, second = slice(stops[i], stops[i + 1]), slice(stops[j], stops[j + 1])
+            weights[first, column] = self.coef[j - 1, first]
+            weights[second, column] = self.coef[i, second]
+        return weights
+
+
+def _decide(
+    layout: Layout, kernel: Kernel, A: Points, weights: NDArray[np.float64], X: Rows, out: NDArray[np.float64]
+) -> None:
+    columns = layout.columns(X)
+    tasks = columns.tasks(2 * threads.current())
+    if weights.shape[1] == 1:
+        total = np.zeros(X.shape[0])
+        given = np.ascontiguousarray(weights[:, 0])
+        for_blocks(lambda lo, hi: columns.add(kernel, A, lo, hi, given, total), tasks)
+        out[:, 0] = total
+        return
+    K = np.empty((len(A), X.shape[0]), layout.dtype)
+    for_blocks(lambda lo, hi: columns.add(kernel, A, lo, hi, store=K), tasks)
+    out[:] = K.T @ weights
+
+
+def votes(scores: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Class of each row, from one part's :meth:`PartSVM.scores`: the most votes, the lower class of equals."""
+    if scores.shape[1] == 1:
+        return (scores[:, 0] > 0).astype(np.int64)
+    return np.rint(scores).argmax(axis=1)
+
+
+@dataclass
+class Learning:
+    """What a part is told.
+
+    Attributes
+    ----------
+    kernel : Kernel or None
+        None: the rows are kernel values.
+    limits : Limits
+    cache_bytes : int
+    watch : callable or None
+    """
+
+    kernel: Kernel | None
+    limits: Limits
+    cache_bytes: int
+    watch: Callable[[Progress], None] | None = None
+
+    def gram(self, X: Rows, C: NDArray[np.float64]) -> Gram:
+        """Kernel values of these rows, in single precision where that does not show."""
+        if self.kernel is None:
+            return Precomputed(np.asarray(X))
+        return KernelRows(X, self.kernel, _precision(self.kernel, X, C, self.limits.tol), self.cache_bytes)
+
+
+def _precision(kernel: Kernel, X: Rows, C: NDArray[np.float64], tol: float) -> Any:
+    """float64 for few rows, and where the rounding of C K_ij in single precision comes near the tolerance."""
+    if X.shape[0] <= _SMALL:
+        return np.float64
+    largest = float(np.abs(kernel.diagonal(X[:: max(1, X.shape[0] // 1000)])).max())
+    return np.float64 if 8 * np.finfo(np.float32).eps * float(C.max()) * largest > tol else np.float32
+
+
+def fit_part(
+    X: Rows, codes: NDArray[np.int64], C: NDArray[np.float64], rows: NDArray[np.int64], learning: Learning
+) -> tuple[PartSVM, list[Solution]]:
+    """Train one-vs-one.
+
+    Parameters
+    ----------
+    X : ndarray or CSR, shape (m, d)
+        Not changed.
+    codes : ndarray of int64, shape (m,)
+        Class of each row.
+    C : ndarray of float64, shape (m,)
+        Bound of each row's alpha; a row with 0 counts as absent.
+    rows : ndarray of int64, shape (m,)
+        Global row numbers.
+    learning : Learning
+
+    Returns
+    -------
+    part : PartSVM
+    solutions : list of Solution
+        Of each pair of classes.
+    """
+    there = C > 0
+    classes = np.unique(codes[there])
+    members = [np.flatnonzero(there & (codes == code)) for code in classes]
+    k = len(classes)
+    alphas = np.zeros((max(k - 1, 0), len(codes)))
+    solutions: list[Solution] = []
+    tasks = [(i, j) for i, j in combinations(range(k), 2)]
+
+    def pair(i: int, j: int) -> tuple[NDArray[np.int64], NDArray[np.float64], Solution]:
+        chosen = np.concatenate([members[i], members[j]])
+        y = np.where(codes[chosen] == classes[i], 1.0, -1.0)
+        if learning.kernel is None:
+            mine = np.ascontiguousarray(np.asarray(X)[np.ix_(chosen, rows[chosen])])
+        else:
+            mine = X if len(chosen) == X.shape[0] and (np.diff(chosen) > 0).all() else X[chosen]
+        return chosen, y, solve(learning.gram(mine, C[chosen]), y, C[chosen], learning.limits, watch=learning.watch)
+
+    for (i, j), (chosen, y, solution) in zip(tasks, _in_turn(pair, tasks), strict=True):
+        beta, first = solution.alpha * y, len(members[i])
+        alphas[j - 1, chosen[:first]] = beta[:first]
+        alphas[i, chosen[first:]] = beta[first:]
+        solutions.append(solution)
+    support = [mine[alphas[:, mine].any(axis=0)] for mine in members] if k > 1 else []
+    places = np.concatenate([np.zeros(0, np.int64), *support])
+    part = PartSVM(
+        classes, X[places] if learning.kernel is not None else np.zeros((len(places), 0)), rows[places],
+        np.ascontiguousarray(alphas[:, places]), np.array([one.b for one in solutions]),
+        np.array([len(mine) for mine in support], np.int64) if k > 1 else np.zeros(k, np.int64),
+    )  # fmt: skip
+    return part, solutions
+
+
+def _in_turn(work: Callable[..., Any], tasks: list[tuple[int, int]]) -> Iterator[Any]:
+    """Many pairs side by side, few one after the other with all threads each."""
+    yield from threads.in_order(work, tasks, parallel=len(tasks) >= 2 * threads.current())
+
+
+def empty(d: int, sparse: bool, dtype: Any) -> Rows:
+    """No rows of d features."""
+    return sp.csr_matrix((0, d), dtype=dtype) if sparse else np.zeros((0, d), dtype)

@@ -1,0 +1,356 @@
+"""Kernel values by panels and by blocks against brute force in float64, and the choice between the two."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.metrics.pairwise import pairwise_kernels
+
+from cacore.columns import Blocks, Layout
+from cacore.kernels import Kernel
+from cacore.panels import GROUP, ROWS, Panels, nonzeros, width
+
+KERNELS = {
+    "linear": (Kernel("linear"), "linear", {}),
+    "polynomial": (
+        Kernel("polynomial", gamma=0.3, degree=3, coef0=0.7), "poly", {"gamma": 0.3, "degree": 3, "coef0": 0.7}
+    ),
+    "gaussian": (Kernel("gaussian", gamma=0.2), "rbf", {"gamma": 0.2}),
+    "sigmoid": (Kernel("sigmoid", gamma=0.1, coef0=-0.4), "sigmoid", {"gamma": 0.1, "coef0": -0.4}),
+}  # fmt: skip
+TOLERANCE = {"float64": 1e-12, "float32": 2e-5}
+FORMS = {"dense": np.array, "csr": sp.csr_matrix}
+SIDES = ["panels", "blocks"]
+
+
+def rows_of(n, d=7, seed=0, dtype="float64", offset=0.0):
+    """Rows with zeros, some of them all zero, and one column that is."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d)) * (rng.random((n, d)) < 0.6) + offset
+    X[::6] = 0
+    X[:, d // 2] = 0
+    return X.astype(dtype)
+
+
+def values(kind, A, B):
+    """By scikit-learn, and the gaussian ones by differences, which lose nothing far from the origin."""
+    A, B = (M.toarray() if sp.issparse(M) else M for M in (A, B))
+    A, B = A.astype(np.float64), B.astype(np.float64)
+    kernel, metric, options = KERNELS[kind]
+    if kind == "gaussian":
+        return np.exp(-kernel.gamma * ((A[:, None, :] - B[None, :, :]) ** 2).sum(axis=2))
+    return pairwise_kernels(A, B, metric=metric, **options)
+
+
+def sides(side, A, B, dtype, shift=None):
+    """`A` as rows and `B` as columns."""
+    layout = Layout(np.dtype(dtype), shift, side == "panels")
+    assert isinstance(layout.columns(B), Panels if side == "panels" else Blocks)
+    return layout.rows(A), layout.columns(B)
+
+
+def kept(columns, kernel, A, dtype, tasks=3):
+    """All kernel values, as they are kept."""
+    store = np.full((len(A), len(columns)), np.nan, dtype)
+    for lo, hi in columns.tasks(tasks):
+        columns.add(kernel, A, lo, hi, store=store)
+    return store
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", KERNELS)
+@pytest.mark.parametrize("side", SIDES)
+def test_add_equals_brute_force(side, kind, form, dtype):
+    """Columns that fill several groups of panels and part of one more, rows that fill several tiles and part of one."""
+    n, m, kernel = 2 * GROUP * width("float32") + 37, 2 * ROWS + 3, KERNELS[kind][0]
+    A, B = rows_of(m, seed=1, dtype=dtype), rows_of(n, dtype=dtype)
+    rows, columns = sides(side, FORMS[form](A), FORMS[form](B), dtype)
+    c, total, store = np.linspace(-1, 2, m), np.arange(n, dtype=float), np.full((m, n + 5), -7, dtype)
+    for lo, hi in columns.tasks(5):
+        columns.add(kernel, rows, lo, hi, c, total, store)
+    want = values(kind, A, B)
+    np.testing.assert_allclose(store[:, :n], want, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+    np.testing.assert_allclose(total - np.arange(n), c @ want, rtol=0, atol=30 * m * TOLERANCE[dtype])
+    # What is added up is what is kept, and nothing is written behind the columns.
+    np.testing.assert_allclose(total - np.arange(n), c @ store[:, :n].astype(np.float64), rtol=0, atol=1e-10)
+    assert (store[:, n:] == -7).all()
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("n", [1, 2, 63, 64, 65, 129])
+def test_few_columns(n, side):
+    A, B = rows_of(5, seed=1), rows_of(n, seed=2)
+    rows, columns = sides(side, A, B, "float64")
+    assert len(columns) == n
+    total = np.zeros(n)
+    for lo, hi in columns.tasks(4):
+        columns.add(KERNELS["gaussian"][0], rows, lo, hi, np.ones(5), total)
+    np.testing.assert_allclose(total, values("gaussian", A, B).sum(axis=0), rtol=1e-12)
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 100])
+@pytest.mark.parametrize("n", [1, 64, 65, 1000])
+def test_tasks_cover_every_column_once(n, count, side):
+    tasks = sides(side, rows_of(1), rows_of(n), "float64")[1].tasks(count)
+    assert 1 <= len(tasks) <= count
+    assert [j for lo, hi in tasks for j in range(lo, hi)] == list(range(n))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("kind", KERNELS)
+def test_values_do_not_depend_on_the_tasks(kind, dtype):
+    """So that results are the same, bit for bit, for any number of threads."""
+    X = rows_of(1111, dtype=dtype)
+    rows, columns = sides("panels", X[:40], X, dtype)
+    whole = kept(columns, KERNELS[kind][0], rows, dtype, tasks=1)
+    for tasks in (2, 3, 5, 100):
+        assert np.array_equal(kept(columns, KERNELS[kind][0], rows, dtype, tasks), whole)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_one_range_leaves_the_others_alone(side):
+    X = rows_of(500)
+    rows, columns = sides(side, X[:3], X, "float64")
+    lo, hi = columns.tasks(4)[1]
+    total, store = np.full(500, -7.0), np.full((3, 500), -7.0)
+    columns.add(KERNELS["gaussian"][0], rows, lo, hi, np.ones(3), total, store)
+    outside = np.r_[0:lo, hi:500]
+    assert 0 < lo < hi < 500
+    assert (total[outside] == -7).all()
+    assert (store[:, outside] == -7).all()
+    np.testing.assert_allclose(store[:, lo:hi], values("gaussian", X[:3], X[lo:hi]), rtol=1e-12)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_places(side):
+    """Rows go where they are told, rows without a place nowhere; all of them are added up."""
+    X, kernel = rows_of(200), KERNELS["polynomial"][0]
+    rows, columns = sides(side, X[:40], X, "float64")
+    places = np.full(40, -1)
+    some = np.arange(0, 40, 3)
+    places[some] = np.random.default_rng(0).permutation(50)[: len(some)]
+    total, store, want = np.zeros(200), np.full((50, 200), -7.0), values("polynomial", X[:40], X)
+    for lo, hi in columns.tasks(2):
+        columns.add(kernel, rows, lo, hi, np.ones(40), total, store, places)
+    np.testing.assert_allclose(store[places[some]], want[some], rtol=1e-12)
+    assert (np.delete(store, places[some], axis=0) == -7).all()
+    np.testing.assert_allclose(total, want.sum(axis=0), rtol=1e-10)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_no_row_has_a_place(side):
+    X = rows_of(70)
+    rows, columns = sides(side, X[:5], X, "float64")
+    store = np.full((2, 70), -7.0)
+    columns.add(KERNELS["linear"][0], rows, 0, 70, store=store, places=np.full(5, -1))
+    assert (store == -7).all()
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+@pytest.mark.parametrize("side", SIDES)
+def test_kept_in_single_precision_computed_in_double(side, kind):
+    """The sums are those of the rounded values: what is read again later takes away what was added."""
+    X, c = rows_of(300), np.random.default_rng(3).standard_normal(20)
+    rows, columns = sides(side, X[:20], X, "float64")
+    total, store = np.zeros(300), np.zeros((20, 300), np.float32)
+    for lo, hi in columns.tasks(2):
+        columns.add(KERNELS[kind][0], rows, lo, hi, c, total, store)
+    want = values(kind, X[:20], X)
+    np.testing.assert_allclose(store, want, rtol=1e-7)
+    np.testing.assert_allclose(total, c @ store.astype(np.float64), rtol=0, atol=1e-12)
+    assert np.abs(total - c @ want).max() > 1e-9  # so that the line before says something
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("offset", [3.0, 1000.0])
+def test_shift(offset, side, dtype):
+    """Rows far from the origin: rounding is that of their distances, not of their norms."""
+    rng = np.random.default_rng(0)
+    A, B = ((rng.standard_normal((m, 5)) + offset).astype(dtype) for m in (20, 150))
+    rows, columns = sides(side, A, B, dtype, B.mean(axis=0, dtype=np.float64))
+    got = kept(columns, KERNELS["gaussian"][0], rows, dtype)
+    np.testing.assert_allclose(got, values("gaussian", A, B), rtol=0, atol=20 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("form", [*FORMS, "shifted"])
+@pytest.mark.parametrize("kind", KERNELS)
+def test_symmetric_to_the_last_bit(kind, form, dtype):
+    """A pair's kernel value is the same whichever of the two rows is computed, and 1 on the diagonal of gaussians."""
+    X = rows_of(300, d=11, dtype=dtype) * np.asarray(3, dtype)
+    given, shift = FORMS.get(form, np.array)(X), X.mean(axis=0, dtype=np.float64) if form == "shifted" else None
+    rows, columns = sides("panels", given, given, dtype, shift)
+    K = kept(columns, KERNELS[kind][0], rows, dtype)
+    assert np.array_equal(K, K.T)
+    if kind == "gaussian":
+        assert (np.diagonal(K) == 1).all()
+        assert K.max() == 1
+
+
+@pytest.mark.parametrize("gamma", [1e-12, 50.0, 1e6, 1e300])
+def test_a_row_with_itself_whatever_gamma(gamma):
+    X = rows_of(100, dtype="float32")
+    rows, columns = sides("panels", X, X, "float32")
+    K = kept(columns, Kernel("gaussian", gamma=gamma), rows, "float32")
+    assert (np.diagonal(K) == 1).all()
+    assert np.isfinite(K).all()
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("side", SIDES)
+def test_nothing_but_zeros(side, form, kind):
+    Z = FORMS[form](np.zeros((70, 3)))
+    rows, columns = sides(side, Z, Z, "float64")
+    want = {"linear": 0.0, "polynomial": 0.7**3, "gaussian": 1.0, "sigmoid": np.tanh(-0.4)}[kind]
+    np.testing.assert_allclose(kept(columns, KERNELS[kind][0], rows, "float64"), want, rtol=1e-12)
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("form", FORMS)
+def test_no_rows_to_meet_the_columns(form, side):
+    X = FORMS[form](rows_of(70))
+    rows, columns = sides(side, X[:0], X, "float64")
+    total = np.full(70, 2.0)
+    columns.add(KERNELS["gaussian"][0], rows, 0, 70, np.zeros(0), total)
+    assert (total == 2).all()
+
+
+def test_csr_entries_that_are_zero_or_not_in_order():
+    X = rows_of(90)
+    csr = sp.csr_matrix(X)
+    csr.data[::5] = 0  # zeros that are stored
+    X = csr.toarray()
+    for i in range(90):
+        part = slice(csr.indptr[i], csr.indptr[i + 1])
+        csr.indices[part], csr.data[part] = csr.indices[part][::-1].copy(), csr.data[part][::-1].copy()
+    csr.has_sorted_indices = False
+    got = kept(Panels(csr, "float64"), KERNELS["gaussian"][0], nonzeros(csr, "float64"), "float64")
+    np.testing.assert_allclose(got, values("gaussian", X, X), rtol=1e-12)
+
+
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+@pytest.mark.parametrize("container", [sp.csr_matrix, sp.csr_array])
+def test_csr_of_any_sort(container, index):
+    X = rows_of(90)
+    csr = container(X)
+    csr.indices, csr.indptr = csr.indices.astype(index), csr.indptr.astype(index)
+    rows, columns = sides("panels", csr, csr, "float32")
+    np.testing.assert_allclose(
+        kept(columns, KERNELS["linear"][0], rows, "float32"), X @ X.T, rtol=2e-5, atol=TOLERANCE["float32"]
+    )
+
+
+@pytest.mark.parametrize("order", ["C", "F", "strided"])
+def test_dense_in_any_order(order):
+    X = np.repeat(rows_of(90), 2, axis=0)[::2] if order == "strided" else np.array(rows_of(90), order=order)
+    for side in SIDES:
+        rows, columns = sides(side, X, X, "float64")
+        np.testing.assert_allclose(
+            kept(columns, KERNELS["gaussian"][0], rows, "float64"), values("gaussian", X, X), rtol=1e-12
+        )
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_rows_are_not_changed(dtype, form, side):
+    X = FORMS[form](rows_of(150, dtype=dtype, offset=3.0))
+    before, kernel = X.copy(), KERNELS["gaussian"][0]
+    shift = X.mean(axis=0, dtype=np.float64) if form == "dense" else None
+    for target in TOLERANCE:
+        rows, columns = sides(side, X, X, target, shift)
+        kept(columns, kernel, rows, target)
+    Layout.of(X, kernel, "float32").columns(X)
+    kernel.diagonal(X)
+    assert abs(X - before).max() == 0
+    assert X.dtype == dtype
+
+
+# -- which layout ------------------------------------------------------------------------------
+
+
+def one_hot(n=2000, d=100):
+    return np.eye(d)[np.random.default_rng(0).integers(0, d, n)]
+
+
+GAUSSIAN = Kernel("gaussian", gamma=0.2)
+
+
+def test_far_from_the_origin_is_shifted():
+    X = np.random.default_rng(0).standard_normal((3000, 4)) + 100.0
+    layout = Layout.of(X, GAUSSIAN, "float32")
+    np.testing.assert_allclose(layout.shift, X.mean(axis=0), atol=0.2)
+    assert layout.packed
+    assert layout.dtype == np.float32  # where they lie after the shift counts
+    assert Layout.of(X - 100.0, GAUSSIAN, "float32").shift is None
+
+
+def test_one_hot_is_not_shifted():
+    assert Layout.of(one_hot(), GAUSSIAN, "float32") == Layout(np.dtype(np.float32), None, True)
+
+
+@pytest.mark.parametrize("kind", ["linear", "polynomial", "sigmoid"])
+def test_only_kernels_of_a_distance_are_shifted(kind):
+    layout = Layout.of(rows_of(100, offset=100.0), KERNELS[kind][0], "float32")
+    assert (layout.shift, layout.dtype) == (None, np.float32)
+
+
+@pytest.mark.parametrize("offset", [0.0, 100.0])
+def test_csr_is_not_shifted(offset):
+    assert Layout.of(sp.csr_matrix(rows_of(100, offset=offset)), GAUSSIAN, "float64").shift is None
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("gamma", "dtype"), [(0.5, np.float32), (100.0, np.float64)])
+def test_double_precision_where_rounding_would_show(gamma, dtype, form):
+    X = FORMS[form](rows_of(500, dtype="float32"))
+    assert Layout.of(X, Kernel("gaussian", gamma=gamma), "float32").dtype == dtype
+    assert Layout.of(X, Kernel("gaussian", gamma=gamma), "float64").dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("d", "zeros", "packed"), [(256, 0.0, True), (1000, 0.0, False), (1000, 0.8, True), (5000, 0.99, False)]
+)
+def test_wide_dense_goes_by_matrix_products(d, zeros, packed):
+    rng = np.random.default_rng(0)
+    X = (rng.standard_normal((60, d)) * (rng.random((60, d)) >= zeros)).astype(np.float32)
+    layout = Layout.of(X, Kernel("gaussian", gamma=0.5 / d), "float32")
+    assert layout.packed == packed
+    assert isinstance(layout.columns(X), Panels if packed else Blocks)
+
+
+@pytest.mark.parametrize(("d", "packed"), [(4000, True), (5000, False)])
+def test_very_wide_csr_stays_csr(d, packed):
+    X = sp.random(30, d, density=0.01, format="csr", random_state=0)
+    layout = Layout.of(X, Kernel("linear"), "float64")
+    assert layout.packed == packed
+    rows, columns = layout.rows(X), layout.columns(X)
+    np.testing.assert_allclose(
+        kept(columns, Kernel("linear"), rows, "float64"), (X @ X.T).toarray(), rtol=1e-12, atol=1e-14
+    )
+
+
+def test_bytes_of_the_columns():
+    X, csr = rows_of(128), sp.random(30, 5000, density=0.01, format="csr", random_state=0)
+    layout = Layout(np.dtype(np.float32), None, True)
+    assert layout.nbytes(X) == layout.columns(X).data.nbytes
+    assert Layout(np.dtype(np.float64), None, False).nbytes(csr) >= csr.data.nbytes
+
+
+# -- the diagonal ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", KERNELS)
+def test_diagonal(kind, form, dtype):
+    """In double precision, whatever the rows are."""
+    X = rows_of(80, dtype=dtype)
+    got = KERNELS[kind][0].diagonal(FORMS[form](X))
+    assert (got.dtype, got.shape) == (np.float64, (80,))
+    np.testing.assert_allclose(got, np.diagonal(values(kind, X, X)), rtol=1e-12)
