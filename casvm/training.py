@@ -74,6 +74,11 @@ def fit(method: Method, train: Labelled, options: Options, comm: Communicator) -
     """
     with comm.agreed():
         options.checked()
+        P = options.partitions or comm.size
+        if comm.size > P:
+            raise InputError(
+                f"partitions = {P} on {comm.size} ranks: every rank needs a part; ask for {comm.size} or more"
+            )
     with comm.phase("read"):
         check_alike(train.X, comm)
         comm.require_equal({"sample_weight given (1) or not (0)": int(train.weights is not None)})
