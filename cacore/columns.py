@@ -14,9 +14,9 @@ from cacore.panels import Panels, nonzeros
 from cacore.rows import Rows
 from cacore.threads import blocks
 
-# Measured: a matrix product does about as well as panels once 6 features in 10 are nonzero and panels of all of them
-# leave the first cache; below 256 features panels are the faster in any case.
-_DENSE, _FEW = 0.6, 256
+# Measured: a matrix product does better than panels once 6 features in 10 are nonzero and a panel of all of them
+# leaves the first cache.
+_DENSE, _FEW = 0.6, 64
 _WIDEST = 4096  # features of a panel that still lies in the second cache
 _SAMPLE = 1000
 # At 8 (ijcnn1) single precision changes the dual objective by 5e-8, at 128 (covtype, gamma = 32) by 1e-6.

@@ -19,7 +19,7 @@ from cacore.threads import blocks, for_blocks
 from casvm.kernel_rows import Gram, KernelRows, Precomputed
 from casvm.smo import Limits, Progress, Solution, solve
 
-_SMALL = 2000  # rows whose kernel values cost next to nothing in double precision
+_SMALL = 2000, 100_000  # rows, and numbers in them, whose kernel values cost next to nothing in double precision
 _BLOCK_BYTES = 1 << 25
 
 
@@ -158,7 +158,7 @@ class Learning:
 
 def _precision(kernel: Kernel, X: Rows, C: NDArray[np.float64], tol: float) -> Any:
     """float64 for few rows, and where the rounding of C K_ij in single precision comes near the tolerance."""
-    if X.shape[0] <= _SMALL:
+    if X.shape[0] <= _SMALL[0] and X.shape[0] * X.shape[1] <= _SMALL[1]:
         return np.float64
     largest = float(np.abs(kernel.diagonal(X[:: max(1, X.shape[0] // 1000)])).max())
     return np.float64 if 8 * np.finfo(np.float32).eps * float(C.max()) * largest > tol else np.float32
