@@ -18,6 +18,7 @@ from cacore.threads import blocks
 # leaves the first cache.
 _DENSE, _FEW = 0.6, 64
 _WIDEST = 4096  # features of a panel that still lies in the second cache
+_CUT = 1024  # columns of one matrix product
 _SAMPLE = 1000
 # At 8 (ijcnn1) single precision changes the dual objective by 5e-8, at 128 (covtype, gamma = 32) by 1e-6.
 _FAR = 32.0
@@ -33,8 +34,8 @@ class Blocks:
         return self.n
 
     def tasks(self, count: int) -> list[tuple[int, int]]:
-        """At most `count` ranges of columns."""
-        return blocks(self.n, -(-self.n // count))
+        """At most `count` ranges of columns, cut where any number of tasks would be: same products, same bits."""
+        return blocks(self.n, max(1, -(-self.n // (count * _CUT))) * _CUT)
 
     def add(
         self, kernel: Kernel, A: Points, lo: int, hi: int, coefficients: NDArray[np.float64] | None = None,
@@ -42,7 +43,7 @@ class Blocks:
         places: NDArray[np.int64] | None = None,
     ) -> None:  # fmt: skip
         """As :meth:`Panels.add`."""
-        for first, last in ((lo + a, lo + b) for a, b in blocks(hi - lo, 1024)):
+        for first, last in ((lo + a, lo + b) for a, b in blocks(hi - lo, _CUT)):
             B = self.points[first:last]
             for i, end in blocks(len(A), 256):
                 K = kernel.block(A[i:end], B)
@@ -68,11 +69,14 @@ class Layout:
     shift : ndarray, shape (d,), or None
         Subtracted from dense rows that lie far from the origin, of kernels of a distance.
     packed : bool
+    nonzeros : float
+        Numbers of a row that take part in a product, on average.
     """
 
     dtype: Any
     shift: NDArray[np.float64] | None
     packed: bool
+    nonzeros: float = 0.0
 
     @classmethod
     def of(cls, X: Rows, kernel: Kernel, dtype: Any) -> Layout:
@@ -83,7 +87,7 @@ class Layout:
         n, d = X.shape
         sample = X[:: max(1, n // _SAMPLE)]
         if sp.issparse(X):
-            return cls(_wide(kernel, Points(sample), dtype), None, d <= _WIDEST)
+            return cls(_wide(kernel, Points(sample), dtype), None, d <= _WIDEST, X.nnz / max(1, n))
         shift, nonzero = None, np.count_nonzero(sample) / max(1, sample.size)
         if kernel.kind == "gaussian" and n:
             mean, about = sample.mean(axis=0, dtype=np.float64), sample.std(axis=0, dtype=np.float64)
@@ -91,7 +95,8 @@ class Layout:
             if mean @ mean > 4.0 * (about @ about):
                 shift, nonzero = mean, 1.0
         dtype = _wide(kernel, Points(sample, shift), dtype)
-        return cls(dtype, shift, d <= _FEW or (d <= _WIDEST and nonzero < _DENSE))
+        packed = bool(d <= _FEW or (d <= _WIDEST and nonzero < _DENSE))
+        return cls(dtype, shift, packed, float(d * nonzero if packed else d))
 
     def columns(self, X: Rows) -> Columns:
         """`X` as columns; n d numbers of memory, if dense or packed."""

@@ -79,7 +79,7 @@ class Panels:
     def tasks(self, count: int) -> list[tuple[int, int]]:
         """At most `count` ranges of columns, each whole panels but for the last."""
         W = self.data.shape[2]
-        return [(lo * W, min(hi * W, self.n)) for lo, hi in blocks(len(self.data), -(-len(self.data) // count))]
+        return [(lo * W, min(hi * W, self.n)) for lo, hi in blocks(len(self.data), max(1, -(-len(self.data) // count)))]
 
     def add(
         self, kernel: Kernel, A: Points, lo: int, hi: int, coefficients: NDArray[np.float64] | None = None,
@@ -115,6 +115,9 @@ class Panels:
             store, places = np.empty((0, 0), self.data.dtype), np.empty(0, np.int64)
         elif places is None:
             places = np.arange(len(A))
+        # Compiled code does not look.
+        assert not total.size or (total.size >= hi and len(coefficients) == len(A))
+        assert not places.size or (store.shape[1] >= hi and len(store) > places.max() and len(places) == len(A))
         _add(
             self.data, self.squares, A.X.data, A.X.indices, A.X.indptr, A.squares,
             *kernel.parameters(self.data.dtype), lo, hi, coefficients, total, store, places,
@@ -134,6 +137,7 @@ def nonzeros(X: Rows, dtype: Any, shift: NDArray[Any] | None = None) -> Points:
     points = object.__new__(Points)
     if sp.issparse(X):
         csr = sp.csr_matrix((X.data.astype(dtype), X.indices.astype(np.int32), X.indptr.astype(np.int64)), X.shape)
+        csr.sum_duplicates()  # of these copies: an entry given in pieces has one square
     else:
         rows = _shifted(X, shift, dtype)
         csr = sp.csr_matrix(_compress(rows), rows.shape)

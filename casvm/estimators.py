@@ -124,8 +124,11 @@ class _SVC(ClassifierMixin, BaseEstimator):
         coef = np.concatenate([_spread(part, k) for part in parts], axis=1)[:, order]
         self.dual_coef_ = -coef if two else coef  # a positive decision is for the second class
         vectors = [part.X for part in parts]
-        stacked = sp.vstack(vectors, format="csr") if sp.issparse(vectors[0]) else np.concatenate(vectors)
-        self.support_vectors_ = stacked[order]
+        if len(parts) == 1:
+            self.support_vectors_ = vectors[0]  # in this order already
+        else:
+            stacked = sp.vstack(vectors, format="csr") if sp.issparse(vectors[0]) else np.concatenate(vectors)
+            self.support_vectors_ = stacked[order]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

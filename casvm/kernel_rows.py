@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numba
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from cacore import threads
 from cacore.columns import Layout
+from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.rows import Rows
 from cacore.threads import blocks, for_blocks
@@ -113,11 +113,12 @@ class KernelRows:
         self.X, self.kernel, self.dtype, self.budget = X, kernel, np.dtype(dtype), budget
         self.n = int(X.shape[0])
         self.layout = Layout.of(X, kernel, self.dtype)
-        nonzeros = X.nnz / max(1, self.n) if sp.issparse(X) else X.shape[1]
-        self.price = 3.0 + nonzeros / 4
+        self.price = 3.0 + self.layout.nonzeros / 4
         self.rows_computed = self.values_computed = self.values_read = 0
         self._scratch = np.zeros(0, self.dtype)
         self._diagonal = kernel.diagonal(X)
+        if not np.isfinite(self._diagonal.astype(self.dtype)).all():
+            raise InputError(f"{kernel.kind} kernel: its values overflow {self.dtype}; scale the features")
         room = max(0, self.budget - self.layout.nbytes(X)) // self.dtype.itemsize
         self._memory = np.zeros(min(room, self.n * padded(self.n)), self.dtype)
         self._all: _Cache | None = None
@@ -225,7 +226,7 @@ class KernelRows:
 
     def quadratic(self, rows: Index, beta: Vector) -> float:
         """See :class:`Gram`."""
-        layout = Layout(np.dtype(np.float64), self.layout.shift, self.layout.packed)
+        layout = replace(self.layout, dtype=np.dtype(np.float64))
         value = 0.0
         for lo, hi in blocks(len(rows), _SOME):
             # K is symmetric: what lies below the diagonal counts twice.

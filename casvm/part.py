@@ -196,18 +196,18 @@ def fit_part(
     tasks = [(i, j) for i, j in combinations(range(k), 2)]
 
     def pair(i: int, j: int) -> tuple[NDArray[np.int64], NDArray[np.float64], Solution]:
-        chosen = np.concatenate([members[i], members[j]])
+        chosen = np.sort(np.concatenate([members[i], members[j]]))
         y = np.where(codes[chosen] == classes[i], 1.0, -1.0)
         if learning.kernel is None:
             mine = np.ascontiguousarray(np.asarray(X)[np.ix_(chosen, rows[chosen])])
         else:
-            mine = X if len(chosen) == X.shape[0] and (np.diff(chosen) > 0).all() else X[chosen]
+            mine = X if len(chosen) == X.shape[0] else X[chosen]
         return chosen, y, solve(learning.gram(mine, C[chosen]), y, C[chosen], learning.limits, watch=learning.watch)
 
     for (i, j), (chosen, y, solution) in zip(tasks, _in_turn(pair, tasks), strict=True):
-        beta, first = solution.alpha * y, len(members[i])
-        alphas[j - 1, chosen[:first]] = beta[:first]
-        alphas[i, chosen[first:]] = beta[first:]
+        first = y > 0
+        alphas[j - 1, chosen[first]] = solution.alpha[first]
+        alphas[i, chosen[~first]] = -solution.alpha[~first]
         solutions.append(solution)
     support = [mine[alphas[:, mine].any(axis=0)] for mine in members] if k > 1 else []
     places = np.concatenate([np.zeros(0, np.int64), *support])

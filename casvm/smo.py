@@ -23,7 +23,7 @@ from casvm.pair import Pairs
 Vector = NDArray[np.float64]
 Index = NDArray[np.int64]
 
-WORKING_SET = 2048  # rows of a round
+WORKING_SET = 2048  # most rows of a round
 _RELAX = 0.1  # of the violation, what a round leaves of it among its rows
 _PAIRS = 2.0  # pairs are worth it while a step costs less than this many times a round's
 _CHUNK = 1000  # pairs between two looks at the rows in play
@@ -172,6 +172,7 @@ class _Solver:
         self.aside: list[_Aside] = []
         self.iterations = self.rounds = self.returns = 0
         self.by_pairs = False
+        self.room = min(WORKING_SET, _room(self.n, gram.price))
         self._activate(np.arange(self.n))
         moved = np.flatnonzero(self.all_beta)
         self.gram.subtract(moved, self.all_beta[moved], self.v, self._free(moved))
@@ -196,7 +197,7 @@ class _Solver:
                 if not self._return(spent):
                     return self._solution()
                 continue
-            if self.limits.shrinking:
+            if self.limits.shrinking and self.returns <= _RETURNS:
                 self._shrink(top, bottom)
             step = self._pairs if self.by_pairs else self._round
             stuck = not step(top, bottom, most - self.iterations)
@@ -221,7 +222,7 @@ class _Solver:
         self.iterations, self.rounds = self.iterations + problem.iterations, self.rounds + 1
         if everything:
             self.v[:] = problem.v
-            return bool(len(moved))
+            return problem.iterations > 0
         # A row that has come to a bound will hardly move again.
         gram.subtract(rows[moved], change[moved], self.v, self._free(chosen[moved]))
         now = (gram.rows_computed, gram.values_computed, gram.values_read)
@@ -233,7 +234,7 @@ class _Solver:
             and _PAIRS * problem.iterations * len(self.v) < values * gram.price + read
             and absent + _FETCH < len(table.K) // 2
         )
-        return bool(len(moved))
+        return problem.iterations > 0
 
     def _pairs(self, top: float, bottom: float, most: int) -> bool:
         """Pairs among all active rows, from rows of K that are in memory, and some that are added to them."""
@@ -255,7 +256,7 @@ class _Solver:
         self.objective += 0.5 * float(change @ (self.v + problem.v))
         self.v, self.beta = problem.v.copy(), problem.beta.copy()
         self.iterations += problem.iterations
-        return True
+        return problem.iterations > 0 or not self.by_pairs
 
     def _wanted(self, problem: Pairs, missing: int, where: Index) -> Index:
         """Places of rows without kernel values that are likely to be asked for soon, and of the one that was."""
@@ -274,16 +275,16 @@ class _Solver:
 
     def _working_set(self, top: float, bottom: float) -> Index:
         """Places of the rows to work on: half of the last ones, free rows first, and the worst violators."""
-        if len(self.v) <= WORKING_SET:
+        if len(self.v) <= self.room:
             return np.arange(len(self.v))
         rise, fall = self.beta < self.upper, self.beta > self.lower
         old = np.flatnonzero(self.last)
-        if len(old) > WORKING_SET // 2:
+        if len(old) > self.room // 2:
             free = rise[old] & fall[old]
-            old = old[np.argsort(~free, kind="stable")[: WORKING_SET // 2]]
+            old = old[np.argsort(~free, kind="stable")[: self.room // 2]]
         chosen = np.zeros(len(self.v), np.bool_)
         chosen[old] = True
-        share = (WORKING_SET - len(old)) // 2
+        share = (self.room - len(old)) // 2
         for may, score in ((rise & (self.v > bottom), -self.v), (fall & (self.v < top), self.v)):
             rows = np.flatnonzero(may & ~chosen)
             if len(rows) > share:
@@ -294,7 +295,7 @@ class _Solver:
 
     def _shrink(self, top: float, bottom: float) -> None:
         """Put rows aside that sit at a bound and could not be chosen, once they are many."""
-        if len(self.v) <= WORKING_SET // 2:
+        if len(self.v) <= self.room // 2:
             return
         idle = _idle(self.v, self.beta, self.lower, self.upper, top, bottom)
         self.patience[~idle] = 0
@@ -343,6 +344,11 @@ class _Solver:
             self.gram.rows_computed, self.gram.values_computed, self.gram.values_read,
             time.perf_counter() - self.begun, self.y - self.all_v + b,
         )  # fmt: skip
+
+
+def _room(n: int, price: float) -> int:
+    """Rows of a round: fewer where their own kernel values are a large share of all that will be needed."""
+    return 2048 if n >= 16_384 else 1024 if price < 30.0 else 512
 
 
 def _extremes(v: Vector, beta: Vector, lower: Vector, upper: Vector) -> tuple[float, float]:

@@ -112,13 +112,13 @@ def test_values_do_not_depend_on_the_tasks(kind, dtype):
 
 @pytest.mark.parametrize("side", SIDES)
 def test_one_range_leaves_the_others_alone(side):
-    X = rows_of(500)
+    X = rows_of(3000)
     rows, columns = sides(side, X[:3], X, "float64")
     lo, hi = columns.tasks(4)[1]
-    total, store = np.full(500, -7.0), np.full((3, 500), -7.0)
+    total, store = np.full(3000, -7.0), np.full((3, 3000), -7.0)
     columns.add(KERNELS["gaussian"][0], rows, lo, hi, np.ones(3), total, store)
-    outside = np.r_[0:lo, hi:500]
-    assert 0 < lo < hi < 500
+    outside = np.r_[0:lo, hi:3000]
+    assert 0 < lo < hi < 3000
     assert (total[outside] == -7).all()
     assert (store[:, outside] == -7).all()
     np.testing.assert_allclose(store[:, lo:hi], values("gaussian", X[:3], X[lo:hi]), rtol=1e-12)
@@ -291,7 +291,7 @@ def test_far_from_the_origin_is_shifted():
 
 
 def test_one_hot_is_not_shifted():
-    assert Layout.of(one_hot(), GAUSSIAN, "float32") == Layout(np.dtype(np.float32), None, True)
+    assert Layout.of(one_hot(), GAUSSIAN, "float32") == Layout(np.dtype(np.float32), None, True, 1.0)
 
 
 @pytest.mark.parametrize("kind", ["linear", "polynomial", "sigmoid"])
@@ -314,7 +314,7 @@ def test_double_precision_where_rounding_would_show(gamma, dtype, form):
 
 
 @pytest.mark.parametrize(
-    ("d", "zeros", "packed"), [(256, 0.0, True), (1000, 0.0, False), (1000, 0.8, True), (5000, 0.99, False)]
+    ("d", "zeros", "packed"), [(64, 0.0, True), (65, 0.0, False), (1000, 0.0, False), (1000, 0.8, True), (5000, 0.99, False)]
 )
 def test_wide_dense_goes_by_matrix_products(d, zeros, packed):
     rng = np.random.default_rng(0)

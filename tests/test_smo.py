@@ -260,6 +260,37 @@ def test_the_same_solution_in_every_way(dtype, form, shrinking, rows, small_set)
 
 
 @pytest.mark.parametrize("rows", [0, 200, 1500])
+def test_more_support_vectors_than_are_computed_in_one_go(rows, small_set, monkeypatch):
+    (X, y), (kernel, C), (K, expected, decision) = many(), HARD, reference()
+    monkeypatch.setattr(kernel_rows, "_SOME", 50)
+    got = solve(KernelRows(X, kernel, "float64", budget(X, kernel, "float64", rows)), y, np.full(1500, C), LIMITS)
+    assert np.count_nonzero(got.alpha) > 200
+    check(got, K, y, C, 1e-4)
+    agrees(got, expected, decision)
+
+
+def test_what_is_asked_for_does_not_make_room():
+    """The least recently used does, and what was never read before that."""
+    cached = kernel_rows._Cache(np.zeros(4 * padded(10)), 10, 10)
+
+    def ask(*rows, keep=True):
+        slots, known = cached.places(np.array(rows), np.full(len(rows), keep))
+        return slots.tolist(), known.tolist()
+
+    assert ask(0, 1, 2) == ([0, 1, 2], [False] * 3)
+    assert ask(5, keep=False) == ([-1], [False])
+    assert ask(3) == ([3], [False])
+    assert ask(0, 1) == ([0, 1], [True, True])
+    assert ask(0, 7) == ([0, 2], [True, False])
+    assert ask(1, 8, 9, 4) == ([1, 0, 2, 3], [True, False, False, False])
+    assert ask(0, 3, 7, keep=False) == ([-1] * 3, [False] * 3)
+    assert ask(1, 8, 9, 4, 6) == ([1, 0, 2, 3, -1], [True] * 4 + [False])
+    cached.doubt(np.array([2]))
+    assert ask(5) == ([2], [False])
+    assert cached.count == 4
+
+
+@pytest.mark.parametrize("rows", [0, 200, 1500])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_threads_do_not_change_a_bit(dtype, rows, small_set, monkeypatch):
     (X, y), (kernel, C) = many(), HARD
