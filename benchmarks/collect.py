@@ -12,7 +12,8 @@ PHASES = ("read", "partition", "train", "predict", "total")
 def row(report: dict) -> list[str]:
     """One report as cells."""
     metrics, sizes = report["metrics"], report["partition_sizes"]
-    quality = [f"{metrics[name]:.4g}" if metrics.get(name) is not None else "-" for name in ("mse", "r2")]
+    names = ("accuracy", "balanced_accuracy") if "accuracy" in metrics else ("mse", "r2")
+    quality = [f"{metrics[name]:.4g}" if metrics.get(name) is not None else "-" for name in names]
     return [
         Path(report["data"]["path"]).stem,
         report["method"]
@@ -37,8 +38,8 @@ def main() -> None:
         "R",
         "P",
         "part rows",
-        "mse",
-        "r2",
+        "mse or accuracy",
+        "r2 or balanced",
         *PHASES,
         *(f"bytes {phase}" for phase in PHASES[:-1]),
         "MiB",

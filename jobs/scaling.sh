@@ -1,7 +1,8 @@
 #!/bin/bash
 # scaling.sh weak|strong DATA.h5: a report per method and number of ranks in OUT, then a table.
 # Run it from the repository. MPI_TYPE is what srun speaks to your MPI: pmix (Open MPI), pmi2 (MPICH).
-# Settings: OUT=scaling ROWS=2000 PARTS=64 SIGMA=3 LAMBDA=1e-4 RANKS="1 2 4 ..." METHODS="bkrr2 kkrr2 dckrr"
+# Settings: OUT=scaling ROWS=2000 PARTS=64 RANKS="1 2 4 ..." METHODS="bkrr2 kkrr2 dckrr", of ridge regression
+# SIGMA=3 LAMBDA=1e-4, of SVMs (casvm cpsvm bkmsvm fcfssvm) C=1 GAMMA=scale.
 set -euo pipefail
 mode=${1:?weak or strong} data=${2:?DATA.h5}
 out=${OUT:-scaling} rows=${ROWS:-2000} parts=${PARTS:-64}
@@ -27,9 +28,13 @@ for ranks in $RANKS; do
   for method in ${METHODS:-bkrr2 kkrr2 dckrr}; do
     divided="--partitions $p"
     if [ "$method" = dkrr ]; then divided=; fi # one system of all rows
+    case $method in
+    *svm) module=casvm.$method settings="--C ${C:-1} --gamma ${GAMMA:-scale}" ;;
+    *) module=cakrr.$method settings="--sigma ${SIGMA:-3} --lambda ${LAMBDA:-1e-4}" ;;
+    esac
     # shellcheck disable=SC2086
-    launch "$ranks" python -m "cakrr.$method" "$file" $divided --sigma "${SIGMA:-3}" \
-      --lambda "${LAMBDA:-1e-4}" --allow-overlap --quiet --report "$out/${mode}_${method}_$ranks.json"
+    launch "$ranks" python -m "$module" "$file" $divided $settings \
+      --allow-overlap --quiet --report "$out/${mode}_${method}_$ranks.json"
   done
 done
 python -m benchmarks.collect "$out/${mode}"_*.json

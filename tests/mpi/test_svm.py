@@ -35,7 +35,9 @@ R, RANK = WORLD.size, WORLD.rank
 METHODS = {"casvm": casvm.METHOD, "cpsvm": cpsvm.METHOD, "bkmsvm": bkmsvm.METHOD, "fcfssvm": fcfssvm.METHOD}
 NAMES = {"casvm": "random", "cpsvm": "kmeans", "bkmsvm": "bkm", "fcfssvm": "fcfs"}
 methods = pytest.mark.parametrize("name", METHODS)
-formats = pytest.mark.parametrize("csr", [False, True], ids=["dense", "csr"])
+KINDS = {"dense": (False, np.float64), "csr": (True, np.float64), "dense float32": (False, np.float32),
+         "csr float32": (True, np.float32)}  # fmt: skip
+kinds = pytest.mark.parametrize(("csr", "dtype"), KINDS.values(), ids=KINDS)
 N, T_ROWS, GAMMA = 157, 41, 0.4  # 157 is no multiple of any number of ranks
 
 
@@ -83,11 +85,10 @@ def same_part(got, expected, tolerance):
 
 
 @pytest.mark.parametrize("name", ["cpsvm", "bkmsvm", "fcfssvm"])
-@formats
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("k", [2, 3])
-def test_parts_as_one_process_trains_them(name, csr, dtype, k, mine, everywhere):
+@kinds
+def test_parts_as_one_process_trains_them(name, csr, dtype, mine, everywhere):
     """The partitioners divide the rows of any number of ranks alike, and a part's rows come in the same order."""
+    k = 3 if csr else 2
     (X, y), (T, _) = rows(csr=csr, dtype=dtype, k=k), rows(T_ROWS, 1, csr, k, dtype)
     comm = Communicator(WORLD)
     result = train(name, X, y, mine(N), comm)
@@ -111,11 +112,10 @@ def test_parts_as_one_process_trains_them(name, csr, dtype, k, mine, everywhere)
     assert (traffic["partition"]["bytes"] > 0) == (R > 1)
 
 
-@formats
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("k", [2, 3])
-def test_random_parts(csr, dtype, k):
+@kinds
+def test_random_parts(csr, dtype):
     """Each rank deals its own rows to its own parts and sends nothing: as casvm on each rank's rows by itself."""
+    k = 2 if csr else 3
     (X, y), my = rows(csr=csr, dtype=dtype, k=k), even(N)
     comm, P = Communicator(WORLD), 2 * R + 1
     result = train("casvm", X, y, my, comm, partitions=P)
@@ -132,13 +132,13 @@ def test_random_parts(csr, dtype, k):
         expected, _ = fit_part(X[chosen], y[chosen], np.ones(len(chosen)), chosen, learning)
         same_part(model.parts[number], expected, 1e-12)
         center = dense(X[chosen]).mean(axis=0, dtype=np.float64)
-        np.testing.assert_allclose(model.centers[number], center, rtol=1e-6 if dtype == np.float32 else 1e-12)
+        # Of CSR rows in single precision scipy takes the mean in single precision.
+        np.testing.assert_allclose(model.centers[number], center, rtol=0, atol=1e-6 if dtype == np.float32 else 1e-12)
     assert (sum(model.sizes), len(model.sizes)) == (N, P)
 
 
 @methods
-@pytest.mark.parametrize("route", ["nearest", "soft", "all"])
-@pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.parametrize(("route", "k"), [("nearest", 2), ("soft", 3), ("all", 3), ("all", 2)])
 def test_saved_by_many_and_loaded_by_one(name, route, k, folder, everywhere):
     """The same labels, and decisions to 1e-12 (a mean over ranks is summed in another order)."""
     (X, y), (T, _), comm = rows(k=k, csr=name == "bkmsvm"), rows(T_ROWS, 1, name == "bkmsvm", k), Communicator(WORLD)
@@ -182,17 +182,19 @@ def test_saved_by_one_and_loaded_by_many(folder, everywhere):
     np.testing.assert_allclose(got, serial.decision_function(T), rtol=0, atol=1e-12)
 
 
-@methods
-def test_gamma_of_all_rows(name, mine):
-    """And the balanced weights: of all ranks' rows, not of a part's or a rank's."""
+def weighed_over_all(name, my):
+    """Gamma and the balanced weights are of all ranks' rows, not of a part's or a rank's."""
     X, y = rows()
     y = (np.arange(N) % 5 == 0).astype(int)
-    model = train(name, X, y, mine(N), Communicator(WORLD), gamma="scale", class_weight="balanced", C=0.01).model
-    parts = gathered(model)
+    model = train(name, X, y, my, Communicator(WORLD), gamma="scale", class_weight="balanced", C=0.01).model
+    parts, gammas = gathered(model), WORLD.allgather(model.kernel.gamma)
+    if name != "casvm":
+        serial = train(name, X, y, gamma="scale", class_weight="balanced", C=0.01).model
+        for number, part in serial.parts.items():
+            same_part(parts[number], part, 1e-10)
     assert model.kernel.gamma == pytest.approx(1 / (4 * X.var()), rel=1e-12)
-    assert len(set(WORLD.allgather(model.kernel.gamma))) == 1
-    count = np.bincount(y)
-    bound = 0.01 * N / (2 * count)
+    assert gammas == [gammas[0]] * R
+    bound = 0.01 * N / (2 * np.bincount(y))  # the largest coefficients: C is so small that some are there
     for part in parts.values():
         of = part.classes.repeat(part.n_support)
         largest = np.abs(part.coef).max(axis=0, initial=0)
@@ -200,12 +202,27 @@ def test_gamma_of_all_rows(name, mine):
         assert len(part.classes) == 1 or np.isclose(largest, bound[of]).any()
 
 
+@methods
+def test_gamma_and_balance_of_all_rows(name):
+    weighed_over_all(name, even(N))
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.xfail(
+    strict=True, reason="bug: a rank without rows counts them as integers, which the others' floats are not"
+)
+@pytest.mark.parametrize("name", ["cpsvm", "bkmsvm", "fcfssvm"])
+def test_gamma_and_balance_with_a_rank_without_rows(name):
+    share = np.cumsum([0, 2, 0, 3, 1][: R + 1])
+    cuts = N * share // share[-1]
+    weighed_over_all(name, slice(int(cuts[RANK]), int(cuts[RANK + 1])))
+
+
 # -- the estimator -----------------------------------------------------------------------------------
 
 
 @methods
-@formats
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(("csr", "dtype"), [KINDS["dense"], KINDS["csr float32"]], ids=["dense", "csr float32"])
 def test_estimator(name, csr, dtype, mine, everywhere):
     (X, y), (T, u) = rows(csr=csr, dtype=dtype, k=3), rows(T_ROWS, 1, csr, 3, dtype)
     given = {"n_parts": 5, "partitioner": NAMES[name], "gamma": GAMMA, "tol": 1e-6, "random_state": 7}
