@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cacore import report
 from cacore.checkpoint import Checkpoint
@@ -79,7 +80,8 @@ def command(method: Method, comm: Communicator, argv: list[str] | None) -> None:
         train, test = _read_at_root(args, comm, limit) if whole else read(args, comm, limit)
         options = Options(**{**vars(options), "memory_limit": limit, "progress": progress})
         n_train, d = train.n, train.X.shape[1]
-        rows = Labelled(train.X, _labels(train))
+        rows = Labelled(train.X, _labels(train, comm))
+        _check_export(args, rows, comm)
         base, train.X = train.base, train.X[:0]
         result = training.fit(method, rows, options, comm)
         result.model.source |= {"target": args.target, "base": base}
@@ -114,10 +116,18 @@ def _options(args: argparse.Namespace) -> Options:
     ).checked()  # fmt: skip
 
 
-def _labels(data: Dataset) -> np.ndarray:
-    """Whole numbers where they are."""
+def _check_export(args: argparse.Namespace, rows: Labelled, comm: Communicator) -> None:
+    with comm.agreed():
+        if args.libsvm is not None and rows.y.dtype.kind != "i":
+            raise InputError("--libsvm: LIBSVM's labels are whole numbers, and some of these are not")
+
+
+def _labels(data: Dataset, comm: Communicator) -> NDArray[Any]:
+    """Whole numbers if they are so on all ranks."""
     y = data.target()
-    return y.astype(np.int64) if (y == np.rint(y)).all() and np.abs(y).max(initial=0) < 2**53 else y
+    whole = bool((y == np.rint(y)).all() and np.abs(y).max(initial=0) < 2**53)
+    with comm.uncounted():
+        return y.astype(np.int64) if comm.all(whole) else y
 
 
 def _read_at_root(args: argparse.Namespace, comm: Communicator, limit: int) -> tuple[Dataset, Dataset | None]:
@@ -155,11 +165,12 @@ def _dealt(data: Dataset | None, comm: Communicator, seed: int | None) -> Datase
 
 def tested(model: Any, test: Dataset, comm: Communicator) -> dict[str, Any]:
     """Metrics on the test rows. Collective."""
-    y = _labels(test)
+    y = _labels(test, comm)
     predicted = model.predict(test.X, comm)
+    if model.classes.dtype.kind not in "biuf":
+        return {}  # the labels of a file are numbers
     with comm.phase("predict"):
-        classes = np.union1d(model.classes, all_classes(y, comm).astype(model.classes.dtype))
-        return report.classification_metrics(y, predicted, classes, comm)
+        return report.classification_metrics(y, predicted, np.union1d(model.classes, all_classes(y, comm)), comm)
 
 
 def warm_up(dtype: str, comm: Communicator) -> None:

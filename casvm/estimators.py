@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,11 @@ class _SVC(ClassifierMixin, BaseEstimator):
     def _options(self, classes: NDArray[Any], limit: int, **more: Any) -> Options:
         if not isinstance(self.kernel, str):
             raise InputError(f"kernel {self.kernel!r}: give the name of one")
+        for name in ("C", "gamma", "degree", "coef0", "tol", "cache_gib", "max_iter", "max_time"):
+            value = getattr(self, name)
+            usual = (name == "gamma" and isinstance(value, str)) or (name == "max_time" and value is None)
+            if not (usual or isinstance(value, Real)):
+                raise InputError(f"{name} = {value!r}: it must be a number")
         if not 0 <= self.cache_gib < float("inf"):
             raise InputError(f"cache_gib = {self.cache_gib:g}: it must be a number of at least 0")
         return Options(
@@ -72,8 +78,9 @@ class _SVC(ClassifierMixin, BaseEstimator):
         unknown = [label for label in self.class_weight if label not in known]
         if unknown:
             raise InputError(f"class_weight: there is no class {unknown[0]!r} among the labels")
-        if any(not weight >= 0 for weight in self.class_weight.values()):
-            raise InputError("class_weight: negative weights cannot be used")
+        for label, weight in self.class_weight.items():
+            if not (isinstance(weight, Real) and 0 < float(weight) < float("inf")):
+                raise InputError(f"class_weight of {label!r} = {weight!r}: it must be a positive number")
         return {known[label]: float(weight) for label, weight in self.class_weight.items()}
 
     def _checked(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int = 1) -> Labelled:
@@ -101,7 +108,7 @@ class _SVC(ClassifierMixin, BaseEstimator):
 
     def _rows(self, X: Any, least: int = 1) -> Any:
         """Rows to predict, as the model has them."""
-        check_is_fitted(self)
+        check_is_fitted(self, "model_")
         try:
             X = validate_data(
                 self, X, reset=False, accept_sparse="csr", dtype=self.model_.dtype, order="C",
@@ -124,8 +131,8 @@ class _SVC(ClassifierMixin, BaseEstimator):
         coef = np.concatenate([_spread(part, k) for part in parts], axis=1)[:, order]
         self.dual_coef_ = -coef if two else coef  # a positive decision is for the second class
         vectors = [part.X for part in parts]
-        if len(parts) == 1:
-            self.support_vectors_ = vectors[0]  # in this order already
+        if len(parts) == 1 and (np.diff(order) == 1).all():
+            self.support_vectors_ = vectors[0]
         else:
             stacked = sp.vstack(vectors, format="csr") if sp.issparse(vectors[0]) else np.concatenate(vectors)
             self.support_vectors_ = stacked[order]
@@ -340,6 +347,7 @@ class SMOSVC(_SVC):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.pairwise = self.kernel == "precomputed"
+        tags.input_tags.sparse = not tags.input_tags.pairwise
         return tags
 
 
@@ -367,8 +375,8 @@ class CASVC(_SVC):
     n_parts : int or None
         Parts, P. None: one a rank.
     partitioner : {"random", "fcfs", "bkm", "kmeans", "kbalance"} or Partitioner
-        "random" is CA-SVM, "fcfs" FCFS-SVM, "bkm" BKM-SVM and "kmeans" CP-SVM. A Partitioner is cloned, and
-        used with `n_parts`, unless that is None.
+        "random" is CA-SVM, "fcfs" FCFS-SVM, "bkm" BKM-SVM and "kmeans" CP-SVM. Of a Partitioner its own
+        parameters are used, but for `n_parts`, if that is given here, and `random_state`.
     C, kernel, gamma, degree, coef0, tol, class_weight, max_iter, max_time
         As for :class:`SMOSVC`, of every part. "balanced" counts the rows of all parts.
     route : {"nearest", "soft", "all"}
@@ -502,13 +510,13 @@ class CASVC(_SVC):
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Decisions for `X`, shape (n_local,) with two classes, else (n_local, k); with `comm`, collective."""
-        check_is_fitted(self)
+        check_is_fitted(self, "model_")
         with as_communicator(self.comm).guard():
             return self.model_.decision_function(*self._input(X))
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Labels for `X`, shape (n_local, d); with `comm`, a collective call."""
-        check_is_fitted(self)
+        check_is_fitted(self, "model_")
         with as_communicator(self.comm).guard():
             return self.model_.predict(*self._input(X))
 

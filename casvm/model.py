@@ -127,7 +127,7 @@ class SVMModel:
                 return self._asked(Z, labels, comm)
             labels, squares = closest(Z, self.centers, min(self.soft.k, len(self.centers)))
             n, k = labels.shape
-            values = self._asked(Z[np.arange(n).repeat(k)], labels.ravel(), comm).reshape(n, k, -1)
+            values = self._asked(Z[np.arange(n).repeat(k)], labels.ravel(), comm).reshape(n, k, self._width)
             return np.einsum("ijc,ij->ic", values, self.soft.weights(squares))
 
     def _together(self, rows: Rows) -> NDArray[np.float64]:

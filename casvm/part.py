@@ -125,9 +125,12 @@ def _decide(
 
 
 def votes(scores: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Class of each row, from one part's :meth:`PartSVM.scores`: the most votes, the lower class of equals."""
+    """Class of each row, from one part's :meth:`PartSVM.scores`: the most votes, the lower class of equals.
+
+    A decision of 0 is for the second class of a pair, as in LIBSVM.
+    """
     if scores.shape[1] == 1:
-        return (scores[:, 0] > 0).astype(np.int64)
+        return (scores[:, 0] >= 0).astype(np.int64)
     return np.rint(scores).argmax(axis=1)
 
 

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,8 @@ def fit(method: Method, train: Labelled, options: Options, comm: Communicator) -
     """
     with comm.agreed():
         options.checked()
+        if options.ratio and method.partitioner is None:
+            raise InputError(f"ratio: {method.name} leaves the rows where they are, and does not balance classes")
         P = options.partitions or comm.size
         if comm.size > P:
             raise InputError(
@@ -118,13 +121,13 @@ def one_class(classes: NDArray[Any]) -> str:
 
 
 def all_classes(y: NDArray[Any], comm: Communicator) -> NDArray[Any]:
-    """Labels that occur on any rank, ascending."""
+    """Labels that occur on any rank, ascending, of one type on all of them."""
     mine = np.unique(y)
     if comm.size == 1:
         return mine
     text = np.frombuffer((json.dumps(mine.tolist()) + "\n").encode(), np.uint8)
     lines = comm.allgather(text).tobytes().decode().splitlines()
-    return np.unique([label for line in lines for label in json.loads(line)]).astype(mine.dtype)
+    return np.unique([label for line in lines for label in json.loads(line)])
 
 
 def _columns(
@@ -136,7 +139,7 @@ def _columns(
     weights = np.ones(len(codes)) if train.weights is None else train.weights
     factor = np.ones(len(classes))
     if options.class_weight == "balanced":
-        count = comm.allreduce(np.bincount(codes, weights, len(classes)))
+        count = comm.allreduce(np.bincount(codes, weights, len(classes)).astype(np.float64))
         factor = count.sum() / (len(classes) * count)
     elif options.class_weight is not None:
         factor = np.array([float(options.class_weight.get(code, 1.0)) for code in range(len(classes))])
@@ -179,7 +182,7 @@ def _divide(
         partitioner = method.partitioner(P, random_state=options.seed, **chosen)
     except TypeError as error:
         raise InputError(f"ratio: the partitioner of {method.name} does not balance classes") from error
-    partitioner.fit(X, columns["code"] if options.ratio else None, comm=comm)
+    partitioner.fit(X, columns["code"] if getattr(partitioner, "ratio", False) else None, comm=comm)
     owners = assign_owners(partitioner.sizes_, comm.size, lambda m: m**1.7)
     order = {**columns, "order": Shuffle(comm.offset(X.shape[0])[1], options.seed).position(columns["row"])}
     parts = redistribute(X, partitioner.labels_, owners, comm, order, order="order")
@@ -282,7 +285,9 @@ def _soft(parts: OwnedRows, centers: NDArray[np.float64], options: Options, comm
 def _open(method: Method, train: Labelled, C: NDArray[np.float64], options: Options, comm: Communicator) -> None:
     assert options.checkpoint is not None
     told = {
-        name: value for name, value in vars(options).items() if name not in ("progress", "checkpoint", "memory_limit")
+        name: value
+        for name, value in vars(options).items()
+        if name not in ("progress", "checkpoint", "memory_limit", "cache_bytes")
     }
     told |= {"limits": vars(options.limits), "method": method.name, "ranks": comm.size, "package": __version__}
     told |= {"features": train.X.shape[1], "dtype": str(train.X.dtype), "partitions": options.partitions or comm.size}
@@ -294,7 +299,7 @@ def _open(method: Method, train: Labelled, C: NDArray[np.float64], options: Opti
 
 def hash_label(label: Any) -> int:
     """A number for a label that is none, the same in every process."""
-    return int.from_bytes(str(label).encode()[:6].ljust(6, b"\0"), "little")
+    return int.from_bytes(blake2b(str(label).encode(), digest_size=6).digest(), "little")
 
 
 def _result(

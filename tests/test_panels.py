@@ -314,7 +314,8 @@ def test_double_precision_where_rounding_would_show(gamma, dtype, form):
 
 
 @pytest.mark.parametrize(
-    ("d", "zeros", "packed"), [(64, 0.0, True), (65, 0.0, False), (1000, 0.0, False), (1000, 0.8, True), (5000, 0.99, False)]
+    ("d", "zeros", "packed"),
+    [(64, 0.0, True), (65, 0.0, False), (1000, 0.0, False), (1000, 0.8, True), (5000, 0.99, False)],
 )
 def test_wide_dense_goes_by_matrix_products(d, zeros, packed):
     rng = np.random.default_rng(0)

@@ -230,7 +230,6 @@ def test_labels_that_were_not_trained(inputs, tmp_path):
 
 
 @pytest.mark.parametrize("label", [2.5, 0.5])
-@pytest.mark.xfail(strict=True, reason="bug: broken labels of test rows are cut to the training labels' whole numbers")
 def test_broken_labels_of_test_rows(label, inputs, tmp_path):
     with h5py.File(tmp_path / "in.h5", "w") as file:
         for split in SIZE:
@@ -503,7 +502,6 @@ def test_predict_refused(what, inputs, capfd, monkeypatch):
     refuse(predict.main, given, BAD_PREDICT[what][1], inputs, capfd, monkeypatch)
 
 
-@pytest.mark.xfail(strict=True, reason="bug: refused after training, with the model written and no report")
 def test_libsvm_of_broken_labels(inputs, capfd, monkeypatch):
     words = ["halves.h5", "--libsvm", "out.model", "--model", "out.h5", "--report", "out.json"]
     try:

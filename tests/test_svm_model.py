@@ -130,7 +130,7 @@ def test_other_form_of_the_rows():
     [
         "nearest",
         "all",
-        pytest.param("soft", marks=pytest.mark.xfail(strict=True, reason="bug: (0, k, -1) has no shape")),
+        "soft",
     ],
 )
 @formats
