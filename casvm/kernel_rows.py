@@ -113,7 +113,7 @@ class KernelRows:
         self.X, self.kernel, self.dtype, self.budget = X, kernel, np.dtype(dtype), budget
         self.n = int(X.shape[0])
         self.layout = Layout.of(X, kernel, self.dtype)
-        self.price = 3.0 + self.layout.nonzeros / 4
+        self.price = (3.0 + self.layout.nonzeros / 4) * self.layout.dtype.itemsize / 4
         self.rows_computed = self.values_computed = self.values_read = 0
         self._scratch = np.zeros(0, self.dtype)
         self._diagonal = kernel.diagonal(X)

@@ -25,7 +25,7 @@ Index = NDArray[np.int64]
 
 WORKING_SET = 2048  # most rows of a round
 _RELAX = 0.1  # of the violation, what a round leaves of it among its rows
-_PAIRS = 2.0  # pairs are worth it while a step costs less than this many times a round's
+_PAIRS = 1.0  # pairs are worth it while a step costs less than this many times a round's
 _CHUNK = 1000  # pairs between two looks at the rows in play
 _FETCH = 64  # rows of K computed at once when pairs ask for one
 _PATIENCE = 3  # looks at which a row must have been idle before it leaves
