@@ -98,20 +98,21 @@ class Layout:
         packed = bool(d <= _FEW or (d <= _WIDEST and nonzero < _DENSE))
         return cls(dtype, shift, packed, float(d * nonzero if packed else d))
 
-    def columns(self, X: Rows) -> Columns:
-        """`X` as columns; n d numbers of memory, if dense or packed."""
-        return Panels(X, self.dtype, self.shift) if self.packed else Blocks(self._points(X))
+    def columns(self, X: Rows, rows: NDArray[np.int64] | None = None) -> Columns:
+        """`X`, or these rows of it, as columns; n d numbers of memory, if dense or packed."""
+        return Panels(X, self.dtype, self.shift, rows) if self.packed else Blocks(self._points(X, rows))
 
-    def rows(self, X: Rows) -> Points:
-        """`X` as rows to meet the columns."""
-        return nonzeros(X, self.dtype, self.shift) if self.packed else self._points(X)
+    def rows(self, X: Rows, rows: NDArray[np.int64] | None = None) -> Points:
+        """`X`, or these rows of it, as rows to meet the columns."""
+        return nonzeros(X, self.dtype, self.shift, rows) if self.packed else self._points(X, rows)
 
     def nbytes(self, X: Rows) -> int:
         """Bytes that :meth:`columns` needs."""
         size = X.nnz * 2 if sp.issparse(X) and not self.packed else X.shape[0] * X.shape[1]
         return int(size * np.dtype(self.dtype).itemsize)
 
-    def _points(self, X: Rows) -> Points:
+    def _points(self, X: Rows, rows: NDArray[np.int64] | None) -> Points:
+        X = X if rows is None else X[rows]
         if sp.issparse(X) or self.shift is None:
             return Points(X.astype(self.dtype))
         return Points((X - self.shift).astype(self.dtype))

@@ -44,6 +44,8 @@ class Panels:
         Of the packed values: float32 or float64.
     shift : ndarray, shape (d,), or None
         Subtracted from dense rows; see :class:`cacore.kernels.Points`.
+    rows : ndarray of int64, shape (n,), optional
+        Which rows of `X`, and in what order; all by default. They are gathered a few at a time.
 
     Attributes
     ----------
@@ -56,22 +58,25 @@ class Panels:
     n d numbers of `dtype`; packing passes once over them, on all threads.
     """
 
-    def __init__(self, X: Rows, dtype: Any, shift: NDArray[Any] | None = None) -> None:
-        self.n, self.shift = int(X.shape[0]), shift
+    def __init__(
+        self, X: Rows, dtype: Any, shift: NDArray[Any] | None = None, rows: NDArray[np.int64] | None = None
+    ) -> None:
+        self.n, self.shift = int(X.shape[0] if rows is None else len(rows)), shift
         count, W = -(-self.n // width(dtype)), width(dtype)
         self.data = np.empty((count, X.shape[1], W), dtype)
         self.squares = np.zeros(count * W, dtype)
 
         def pack(lo: int, hi: int) -> None:
             self.data[lo:hi] = 0
-            rows = X[lo * W : hi * W]
-            if sp.issparse(rows):
-                _pack_csr(rows.data, rows.indices, rows.indptr, self.data[lo:hi])
+            these = slice(lo * W, hi * W)
+            mine = X[these if rows is None else rows[these]]
+            if sp.issparse(mine):
+                _pack_csr(mine.data, mine.indices, mine.indptr, self.data[lo:hi])
             else:
-                _pack(_shifted(rows, shift, dtype), self.data[lo:hi])
+                _pack(_shifted(mine, shift, dtype), self.data[lo:hi])
             _squares(self.data[lo:hi], self.squares[lo * W : hi * W])
 
-        for_blocks(pack, blocks(count, 8))
+        for_blocks(pack, blocks(count, 4))
 
     def __len__(self) -> int:
         return self.n
@@ -124,7 +129,7 @@ class Panels:
         )  # fmt: skip
 
 
-def nonzeros(X: Rows, dtype: Any, shift: NDArray[Any] | None = None) -> Points:
+def nonzeros(X: Rows, dtype: Any, shift: NDArray[Any] | None = None, rows: NDArray[np.int64] | None = None) -> Points:
     """The nonzeros of `X`, shifted, as rows for :class:`Panels`; a pass over its values.
 
     Parameters
@@ -133,14 +138,24 @@ def nonzeros(X: Rows, dtype: Any, shift: NDArray[Any] | None = None) -> Points:
         Not changed.
     dtype, shift
         Those of the panels.
+    rows : ndarray of int64, optional
+        Which rows of `X`; all by default.
     """
     points = object.__new__(Points)
+    m = X.shape[0] if rows is None else len(rows)
     if sp.issparse(X):
+        X = X if rows is None else X[rows]
         csr = sp.csr_matrix((X.data.astype(dtype), X.indices.astype(np.int32), X.indptr.astype(np.int64)), X.shape)
         csr.sum_duplicates()  # of these copies: an entry given in pieces has one square
     else:
-        rows = _shifted(X, shift, dtype)
-        csr = sp.csr_matrix(_compress(rows), rows.shape)
+        # A few rows at a time: large temporary arrays cost more than what is done with them.
+        cut = [slice(lo, hi) for lo, hi in blocks(m, 256)]
+        pieces = [_compress(_shifted(X[one if rows is None else rows[one]], shift, dtype)) for one in cut]
+        ends = np.cumsum([0, *(len(piece[0]) for piece in pieces)])
+        starts = [piece[2][1:] + end for piece, end in zip(pieces, ends[:-1], strict=True)]
+        values = np.concatenate([np.zeros(0, dtype), *(piece[0] for piece in pieces)])
+        columns = np.concatenate([np.zeros(0, np.int32), *(piece[1] for piece in pieces)])
+        csr = sp.csr_matrix((values, columns, np.concatenate([np.zeros(1, np.int64), *starts])), (m, X.shape[1]))
     points.X, points.shift, points.squares = csr, shift, _norms(csr.data, csr.indptr)
     return points
 

@@ -150,7 +150,7 @@ class KernelRows:
 
     def _turn_to(self, rows: Index) -> None:
         self.active = rows
-        self.columns = self.layout.columns(self.X if len(rows) == self.n else self.X[rows])
+        self.columns = self.layout.columns(self.X, None if len(rows) == self.n else rows)
         if self._all is not None:
             self._cache.copy(self._all, rows)
 
@@ -160,8 +160,7 @@ class KernelRows:
         if self._scratch.size < size * size:
             self._scratch = np.zeros(size * size, self.dtype)
         K = self._scratch[: size * size].reshape(size, size)
-        mine = self.X[rows]
-        A, columns = self.layout.rows(mine), self.layout.columns(mine)
+        A, columns = self.layout.rows(self.X, rows), self.layout.columns(self.X, rows)
         for_blocks(lambda lo, hi: columns.add(self.kernel, A, lo, hi, store=K), columns.tasks(2 * threads.current()))
         self.values_computed += len(rows) ** 2
         return K
@@ -174,7 +173,7 @@ class KernelRows:
     def _subtract(self, rows: Index, change: Vector, v: Vector, keep: NDArray[np.bool_]) -> None:
         slots, known = self._cache.places(rows, keep)
         cached, at = change[known], slots[known]
-        missing, given, into = self.layout.rows(self.X[rows[~known]]), -change[~known], slots[~known]
+        missing, given, into = self.layout.rows(self.X, rows[~known]), -change[~known], slots[~known]
         store = self._cache.values
 
         def work(lo: int, hi: int) -> None:
@@ -195,7 +194,7 @@ class KernelRows:
     def fetch(self, rows: Index) -> None:
         """See :class:`Gram`."""
         slots, known = self._cache.places(rows, np.ones(len(rows), np.bool_))
-        missing, into = self.layout.rows(self.X[rows[~known]]), slots[~known]
+        missing, into = self.layout.rows(self.X, rows[~known]), slots[~known]
         self._cache.doubt(into)
 
         def work(lo: int, hi: int) -> None:
@@ -237,9 +236,9 @@ class KernelRows:
     def _sums(self, layout: Layout, rows: Index, change: Vector, columns: Index) -> Vector:
         total = np.zeros(len(columns))
         for first, last in blocks(len(columns), 8192):  # bounds the memory of the packed columns
-            side = layout.columns(self.X[columns[first:last]])
+            side = layout.columns(self.X, columns[first:last])
             for lo, hi in blocks(len(rows), _SOME):
-                A, given, part = layout.rows(self.X[rows[lo:hi]]), change[lo:hi], total[first:last]
+                A, given, part = layout.rows(self.X, rows[lo:hi]), change[lo:hi], total[first:last]
 
                 def work(at: int, to: int, side: Any = side, A: Any = A, given: Any = given, part: Any = part) -> None:
                     side.add(self.kernel, A, at, to, given, part)
