@@ -6,11 +6,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from casvm.estimators import CASVC, SMOSVC
+    from casvm.estimators import CASVC
+    from casvm.exact import SMOSVC
     from casvm.libsvm import export_libsvm
     from casvm.model import SVMModel
 
-_HOMES = {"CASVC": "estimators", "SMOSVC": "estimators", "SVMModel": "model", "export_libsvm": "libsvm"}
+_HOMES = {"CASVC": "estimators", "SMOSVC": "exact", "SVMModel": "model", "export_libsvm": "libsvm"}
 
 __all__ = ["CASVC", "SMOSVC", "SVMModel", "export_libsvm"]
 

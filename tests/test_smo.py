@@ -21,7 +21,7 @@ from cacore import threads
 from cacore.columns import Layout
 from cacore.errors import InputError
 from cacore.kernels import Kernel
-from casvm import kernel_rows, smo
+from casvm import kernel_rows, row_cache, smo
 from casvm.kernel_rows import KernelRows, Precomputed
 from casvm.pair import padded
 from casvm.smo import Limits, solve
@@ -217,14 +217,14 @@ def counts(monkeypatch):
         original = getattr(owner, name)
 
         def call(*args, **keywords):
-            before = args[0].slot >= 0 if owner is kernel_rows._Cache else None
+            before = args[0].slot >= 0 if owner is row_cache.RowCache else None
             result = original(*args, **keywords)
             count.update(tell(result, before, args))
             return result
 
         monkeypatch.setattr(owner, name, call)
 
-    solver, cached = smo._Solver, kernel_rows._Cache
+    solver, cached = smo._Solver, row_cache.RowCache
     watched(solver, "_round", lambda *_: {"rounds": 1})
     watched(solver, "_pairs", lambda *_: {"pairs": 1})
     watched(solver, "_return", lambda again, *_: {"returns": int(again)})
@@ -271,7 +271,7 @@ def test_more_support_vectors_than_are_computed_in_one_go(rows, small_set, monke
 
 def test_what_is_asked_for_does_not_make_room():
     """The least recently used does, and what was never read before that."""
-    cached = kernel_rows._Cache(np.zeros(4 * padded(10)), 10, 10)
+    cached = row_cache.RowCache(np.zeros(4 * padded(10)), 10, 10)
 
     def ask(*rows, keep=True):
         slots, known = cached.places(np.array(rows), np.full(len(rows), keep))

@@ -1,0 +1,236 @@
+"""The exact solver as a scikit-learn classifier."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted
+
+from cacore import memory
+from cacore.comm import Communicator
+from cacore.errors import InputError
+from casvm.base import BaseSVC
+from casvm.model import SVMModel
+from casvm.options import Options
+from casvm.part import Learning, PartSVM, fit_part, votes
+from casvm.smo import Limits, Progress, Solution
+from casvm.training import all_classes, numeric_gamma, one_class
+
+
+class SMOSVC(BaseSVC):
+    """Kernel SVM by the exact solver, in one process and all its threads.
+
+    Parameters
+    ----------
+    C : float
+        Bound of the coefficients.
+    kernel : {"gaussian", "linear", "polynomial", "sigmoid", "precomputed"}
+        scikit-learn's names "rbf" and "poly" are understood.
+    gamma : float or {"scale", "auto"}
+        exp(-gamma |x-z|^2); (gamma x.z + coef0)^degree; tanh(gamma x.z + coef0). "scale" is 1 / (d var(X)).
+    degree : int
+    coef0 : float
+    tol : float
+        Largest violation of the optimality conditions at which training stops, as LIBSVM's.
+    class_weight : dict, "balanced" or None
+    shrinking : bool
+    decision_function_shape : {"ovr", "ovo"}
+        One column a class, or one a pair of classes; nothing to choose with two classes.
+    cache_gib : float
+        Memory for kernel values and packed rows.
+    max_iter : int
+        Pairs of rows optimised, of each problem of two classes; -1 for no limit.
+    max_time : float or None
+        Seconds, of each problem of two classes.
+    verbose : bool
+        Print how far it is, about once a second.
+
+    Attributes
+    ----------
+    classes_ : ndarray, shape (k,)
+    support_ : ndarray, shape (s,)
+        Rows of the support vectors, class by class.
+    support_vectors_ : ndarray or CSR, shape (s, d)
+    n_support_ : ndarray, shape (k,)
+    dual_coef_ : ndarray, shape (k - 1, s)
+        Coefficients in scikit-learn's layout.
+    intercept_ : ndarray, shape (k (k - 1) / 2,)
+    coef_ : ndarray or CSR, shape (k (k - 1) / 2, d)
+        Of the linear kernel.
+    objective_ : ndarray, shape (k (k - 1) / 2,)
+        Of the dual, maximised.
+    gap_, n_iter_ : ndarray, shape (k (k - 1) / 2,)
+        Violation left; pairs of rows optimised.
+    fit_status_ : int
+        0 if all problems met the tolerance, 1 otherwise.
+    model_ : SVMModel
+        ``model_.save(path)`` writes it; :func:`casvm.export_libsvm` writes LIBSVM's text format.
+    n_features_in_ : int
+
+    Notes
+    -----
+    About 2 s n nnz flops for s support vectors among n rows of nnz nonzeros, on all threads; see
+    :func:`casvm.smo.solve`. Probabilities: ``sklearn.calibration.CalibratedClassifierCV``.
+    """
+
+    def __init__(
+        self,
+        *,
+        C: float = 1.0,
+        kernel: str = "gaussian",
+        gamma: Any = "scale",
+        degree: int = 3,
+        coef0: float = 0.0,
+        tol: float = 1e-3,
+        class_weight: Any = None,
+        shrinking: bool = True,
+        decision_function_shape: str = "ovr",
+        cache_gib: float = 1.0,
+        max_iter: int = -1,
+        max_time: float | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.C = C
+        self.kernel = kernel
+        self.gamma = gamma
+        self.degree = degree
+        self.coef0 = coef0
+        self.tol = tol
+        self.class_weight = class_weight
+        self.shrinking = shrinking
+        self.decision_function_shape = decision_function_shape
+        self.cache_gib = cache_gib
+        self.max_iter = max_iter
+        self.max_time = max_time
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> SMOSVC:
+        """Train on `X`, shape (n, d), dense or CSR, and labels `y`, shape (n,); neither is changed.
+
+        With a precomputed kernel, `X` is K, shape (n, n). Raises InputError, a ValueError, on what cannot
+        be used; warns with ConvergenceWarning if a limit was reached.
+        """
+        comm = Communicator()
+        train = self._checked(X, y, sample_weight)
+        n, d = train.X.shape
+        precomputed = self.kernel == "precomputed"
+        if precomputed and n != d:
+            raise InputError(f"a precomputed kernel is square; this has shape {(n, d)}")
+        if precomputed and sp.issparse(train.X):
+            raise InputError("a precomputed kernel has to be dense")
+        if self.decision_function_shape not in ("ovr", "ovo"):
+            raise InputError(f"decision_function_shape {self.decision_function_shape!r}: choose ovr or ovo")
+        weights = np.ones(n) if train.weights is None else train.weights
+        classes = all_classes(train.y[weights > 0], comm)
+        if len(classes) < 2:
+            raise InputError(one_class(classes))
+        options = self._options(classes, memory.limit_per_rank(comm)) if not precomputed else self._precomputed(classes)
+        kernel = None if precomputed else options.kernel(numeric_gamma(train.X, options.gamma, comm))
+        budget = min(options.cache_bytes, n * n * 8 + 2 * n * d * 8)
+        remedy = "use a smaller cache_gib"
+        memory.require(budget, options.memory_limit, "the kernel cache", remedy)
+        codes = np.clip(np.searchsorted(classes, train.y), 0, len(classes) - 1).astype(np.int64)
+        factor = self._factors(options.class_weight, codes, weights, len(classes))
+        limits = Limits(options.limits.tol, options.limits.max_iter, options.limits.max_time, bool(self.shrinking))
+        learning = Learning(kernel, limits, budget, _printer() if self.verbose else None)
+        part, solutions = fit_part(train.X, codes, options.C * factor[codes] * weights, np.arange(n), learning)
+        model = SVMModel(
+            "smo", "nearest", classes, kernel, float(self.C), np.zeros((1, d)), np.array([n]), np.zeros(1, np.int64),
+            None, str(train.X.dtype), parts={0: part},
+        )  # fmt: skip
+        self._expose(model, train.X)
+        self._tell(part, solutions, factor)
+        return self
+
+    def _precomputed(self, classes: NDArray[Any]) -> Options:
+        kind, self.kernel = self.kernel, "linear"
+        try:
+            return self._options(classes, memory.limit_per_rank(Communicator()))
+        finally:
+            self.kernel = kind
+
+    def _factors(
+        self, class_weight: Any, codes: NDArray[np.int64], weights: NDArray[np.float64], k: int
+    ) -> NDArray[np.float64]:
+        if class_weight == "balanced":
+            count = np.bincount(codes, weights, k)
+            return np.asarray(count.sum() / (k * count))
+        return np.array([1.0 if class_weight is None else class_weight.get(code, 1.0) for code in range(k)])
+
+    def _tell(self, part: PartSVM, solutions: list[Solution], factor: NDArray[np.float64]) -> None:
+        two = len(self.classes_) == 2
+        if len(part.classes) < len(self.classes_):
+            raise InputError("a class has no row with a positive weight")
+        self.intercept_ = -part.b if two else part.b
+        self.class_weight_ = factor
+        self.n_iter_ = np.array([one.iterations for one in solutions])
+        self.objective_ = np.array([one.objective for one in solutions])
+        self.gap_ = np.array([one.gap for one in solutions])
+        self.solutions_ = solutions
+        late = [one for one in solutions if not one.converged]
+        self.fit_status_ = int(bool(late))
+        if late:
+            worst = max(late, key=lambda one: one.gap)
+            of = "" if len(solutions) == 1 else f" ({len(late)} of {len(solutions)} pairs of classes)"
+            warnings.warn(
+                f"SMOSVC stopped after {worst.iterations:,} iterations at a violation of {worst.gap:.3g}, above "
+                f"tol = {self.tol:g}{of}: raise max_iter or max_time, or scale the features",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+    @property
+    def coef_(self) -> Any:
+        """Weights of the features, of the linear kernel."""
+        check_is_fitted(self)
+        if self.kernel != "linear":
+            raise AttributeError("coef_ is there for the linear kernel only")
+        part = self.model_.parts[0]
+        coef = part.X.T @ part._weights()
+        coef = coef.T if len(self.classes_) > 2 else -coef.T
+        return sp.csr_matrix(coef) if sp.issparse(part.X) else np.ascontiguousarray(coef)
+
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """Decisions for `X`, shape (n, d): shape (n,) with two classes, else (n, k), or (n, pairs) for "ovo"."""
+        X = self._rows(X)
+        if self.decision_function_shape == "ovo" and len(self.classes_) > 2:
+            return self.model_.parts[0].pairs(X, self.model_.kernel)
+        scores = self._scores(X)
+        return scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Labels for `X`, shape (n, d), or kernel values with all training rows, shape (n, n_train)."""
+        codes = votes(self._scores(self._rows(X)))
+        return np.asarray(self.classes_[codes])
+
+    def _scores(self, X: Any) -> NDArray[np.float64]:
+        return self.model_.parts[0].scores(X, self.model_.kernel, len(self.classes_))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.pairwise = self.kernel == "precomputed"
+        tags.input_tags.sparse = not tags.input_tags.pairwise
+        return tags
+
+
+def _printer() -> Callable[[Progress], None]:
+    last = time.perf_counter()
+
+    def show(progress: Progress) -> None:
+        nonlocal last
+        if time.perf_counter() - last > 1.0:
+            last = time.perf_counter()
+            print(
+                f"{progress.iterations:>12,} iterations, violation {progress.gap:.3g}, "
+                f"objective {progress.objective:.8g}, {progress.active:,} rows in play",
+                flush=True,
+            )
+
+    return show
