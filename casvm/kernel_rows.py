@@ -54,6 +54,9 @@ class Gram(Protocol):
     def restrict(self, kept: Index) -> None:
         """Only the active columns at these places, ascending, stay active."""
 
+    def copies(self, columns: int) -> bool:
+        """Whether restricting to so many columns copies what is kept, so that it should not be done often."""
+
     def activate(self, rows: Index) -> None:
         """These columns are active; what was kept is not kept any longer."""
 
@@ -118,13 +121,17 @@ class KernelRows:
             self._cache.restrict(kept)
         self._turn_to(self.active[kept])
 
+    def copies(self, columns: int) -> bool:
+        """See :class:`Gram`."""
+        whole = self._all or (self._cache if len(self.active) == self.n else None)
+        return whole is not None and self._memory.size - whole.end >= (whole.count + 1024) * padded(columns)
+
     def _keep_all(self, columns: int) -> bool:
         """Put rows over all columns by, and begin a second cache behind them, over some; whether there is room."""
-        whole = self._all or (self._cache if len(self.active) == self.n else None)
-        if whole is None or self._memory.size - whole.end < (whole.count + 1024) * padded(columns):
+        if not self.copies(columns):
             self._all = None
             return False
-        self._all = whole
+        whole = self._all = self._all or self._cache
         self._cache = RowCache(self._memory[whole.end :], columns, self.n)
         return True
 
@@ -256,6 +263,10 @@ class Precomputed:
     def restrict(self, kept: Index) -> None:
         """See :class:`Gram`."""
         self.active = self.active[kept]
+
+    def copies(self, columns: int) -> bool:
+        """See :class:`Gram`; nothing is kept."""
+        return False
 
     def activate(self, rows: Index) -> None:
         """See :class:`Gram`."""

@@ -29,7 +29,7 @@ _PAIRS = 1.0  # pairs are worth it while a step costs less than this many times 
 _CHUNK = 1000  # pairs between two looks at the rows in play
 _FETCH = 64  # rows of K computed at once when pairs ask for one
 _PATIENCE = 3  # looks at which a row must have been idle before it leaves
-_LEAVING = 0.4  # share of the rows that must be ready to leave
+_LEAVING, _LEAVING_COPY = 0.4, 0.65  # share of the rows that must be ready to leave; where that copies the cache
 _RETURNS = 20  # times that all rows are looked at before all of them stay
 
 
@@ -301,7 +301,10 @@ class _Solver:
         self.patience[~idle] = 0
         self.patience[idle & (self.patience < _PATIENCE)] += 1
         leaving = self.patience >= _PATIENCE
-        if np.count_nonzero(leaving) < _LEAVING * len(leaving):
+        count = int(np.count_nonzero(leaving))
+        if count < _LEAVING * len(leaving):
+            return
+        if count < _LEAVING_COPY * len(leaving) and self.gram.copies(len(leaving) - count):
             return
         self._settle()
         rows = self.active[leaving]
