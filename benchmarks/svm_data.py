@@ -55,6 +55,12 @@ def _covtype(folder: Path, train: int | None, test: int | None, parts: int) -> P
     return Problem(X[mine], y[mine], X[others], y[others], 32.0, 32.0, parts)
 
 
+def _first_digits(problem: Problem) -> Problem:
+    """Digits 0 to 4 against the rest."""
+    problem.y, problem.yt = (np.where(labels <= 4, 1.0, -1.0) for labels in (problem.y, problem.yt))
+    return problem
+
+
 SETS = {
     "ijcnn1": lambda folder: _libsvm(folder, "ijcnn1", 22, 32.0, 2.0),
     "a9a": lambda folder: _libsvm(folder, "a9a", 123, 1.0, 0.008),
@@ -62,6 +68,7 @@ SETS = {
     "covtype": lambda folder: _covtype(folder, None, None, 64),
     "mnist_odd": lambda folder: _images(folder, "mnist", True, 10.0, 0.02),
     "mnist": lambda folder: _images(folder, "mnist", False, 10.0, 0.02),
+    "usps_binary": lambda folder: _first_digits(_libsvm(folder, "usps", 256, 10.0, 0.0078125)),
     "usps": lambda folder: _libsvm(folder, "usps", 256, 10.0, 0.0078125),
     "face": lambda folder: _images(folder, "face", False, 10.0, 0.02),
 }

@@ -98,6 +98,11 @@ class Layout:
         packed = bool(d <= _FEW or (d <= _WIDEST and nonzero < _DENSE))
         return cls(dtype, shift, packed, float(d * nonzero if packed else d))
 
+    @property
+    def price(self) -> float:
+        """What a kernel value costs, in units of reading one again."""
+        return (3.0 + self.nonzeros / 4) * np.dtype(self.dtype).itemsize / 4
+
     def columns(self, X: Rows, rows: NDArray[np.int64] | None = None) -> Columns:
         """`X`, or these rows of it, as columns; n d numbers of memory, if dense or packed."""
         return Panels(X, self.dtype, self.shift, rows) if self.packed else Blocks(self._points(X, rows))

@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.errors import InputError
+from cacore.mpi import Timed, all_ranks, patiently
 
 PHASES = ("read", "partition", "train", "predict")
 
-_LAUNCHER_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID", "PALS_RANKID")
-_SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 _DTYPES = tuple(np.dtype(code) for code in "bBhHiIqQfd?")
 _HEADER = 8  # dtype, number of dimensions, up to six dimensions
 
@@ -38,6 +37,8 @@ class Communicator:
     rank, size : int
     seconds : dict of str to float
         Wall-clock seconds of this rank in each phase.
+    mpi_seconds : dict of str to float
+        Those of them that it was inside calls of MPI, waiting for other ranks included.
 
     Notes
     -----
@@ -51,13 +52,15 @@ class Communicator:
     send                           the sender counts it
     =============================  ===============================================================
 
-    The lengths and headers that these calls exchange are counted as well. Every call but ``send``
-    and ``recv`` is collective: all ranks make it, in the same order.
+    The lengths and headers that these calls exchange are counted as well (an allgather that is given
+    `counts` needs none). Every call but ``send`` and ``recv`` is collective: all ranks make it, in the
+    same order.
     """
 
     def __init__(self, comm: Any = None, chunk_bytes: int = 1 << 30) -> None:
         # A communicator of one rank needs no library, and sends nothing.
         self._mpi: Any = comm if comm is not None and comm.Get_size() > 1 else None
+        self._timed: Any = Timed(comm, self._spent) if self._mpi is not None else None
         self.rank: int = comm.Get_rank() if self._mpi is not None else 0
         self.size: int = comm.Get_size() if self._mpi is not None else 1
         self._chunk = int(chunk_bytes)
@@ -65,6 +68,7 @@ class Communicator:
         self._phase = "other"
         self._entered = time.perf_counter()
         self.seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
+        self.mpi_seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
         # The last column counts what has no single receiver.
         self._bytes: dict[str, NDArray[np.int64]] = {}
         self._messages: dict[str, NDArray[np.int64]] = {}
@@ -96,6 +100,14 @@ class Communicator:
         outer, self._phase = self._phase, name
         return outer
 
+    def clock(self) -> dict[str, float]:
+        """This rank's seconds in each phase up to now: those of PHASES first, then the others by name."""
+        self._switch(self._phase)
+        return {p: self.seconds[p] for p in (*PHASES, *sorted(set(self.seconds) - set(PHASES)))}
+
+    def _spent(self, seconds: float) -> None:
+        self.mpi_seconds[self._phase] = self.mpi_seconds.get(self._phase, 0.0) + seconds
+
     def _count(self, nbytes: int, dest: int | None = None) -> None:
         slot = self.size if dest is None else dest
         if slot == self.rank or nbytes == 0:
@@ -111,12 +123,11 @@ class Communicator:
 
     def totals(self) -> tuple[dict[str, dict[str, int]], dict[str, float]]:
         """Traffic summed over ranks, and each phase's seconds on its slowest rank. Not counted itself."""
-        self._switch(self._phase)
-        names = list(PHASES) + sorted(set(self.seconds) - set(PHASES))
+        seconds = self.clock()
+        names = list(seconds)
         mine = np.array([[self.sent(p)[0].sum(), self.sent(p)[1].sum()] for p in names], np.int64)
-        clock = np.array([self.seconds[p] for p in names])
         with self.uncounted():
-            mine, clock = self.allreduce(mine), self.allreduce(clock, "max")
+            mine, clock = self.allreduce(mine), self.allreduce(np.array(list(seconds.values())), "max")
         traffic = {
             p: {"bytes": int(b), "messages": int(m)}
             for p, (b, m) in zip(names, mine, strict=True)
@@ -138,7 +149,7 @@ class Communicator:
     def barrier(self) -> None:
         """Wait for every rank."""
         if self._mpi is not None:
-            self._mpi.Barrier()
+            patiently(self._mpi.Ibarrier().Test, self._spent)
 
     def bcast(self, array: NDArray[Any] | None, root: int = 0) -> NDArray[Any]:
         """The root's array, on every rank; the others pass anything."""
@@ -160,7 +171,7 @@ class Communicator:
 
     def _bcast(self, array: NDArray[Any], root: int) -> None:
         for piece in self._pieces(array):
-            self._mpi.Bcast(piece, root=root)
+            self._timed.Bcast(piece, root=root)
             if self.rank == root:
                 for dest in range(self.size):
                     self._count(piece.nbytes, dest)
@@ -173,30 +184,38 @@ class Communicator:
 
         out = np.array(array, order="C")
         for piece in self._pieces(out):
-            self._mpi.Allreduce(MPI.IN_PLACE, piece, op={"sum": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX}[op])
+            self._timed.Allreduce(MPI.IN_PLACE, piece, op={"sum": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX}[op])
             self._count(piece.nbytes)
         return out
 
-    def allgather(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Every rank's rows, one after the other in rank order, on every rank."""
-        return self.allgather_parts(array)[0]
+    def allgather(self, array: NDArray[Any], counts: NDArray[np.int64] | None = None) -> NDArray[Any]:
+        """Every rank's rows, one after the other in rank order, on every rank.
 
-    def allgather_parts(self, array: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        Where every rank knows how many come from each, all give these `counts`, and no lengths are sent.
+        """
+        return self.allgather_parts(array, counts)[0]
+
+    def allgather_parts(
+        self, array: NDArray[Any], counts: NDArray[np.int64] | None = None
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """As :meth:`allgather`, and how many rows came from each rank."""
         array = np.ascontiguousarray(array)
+        if counts is not None and (len(counts) != self.size or counts[self.rank] != len(array)):
+            raise ValueError(f"counts {counts}, and rank {self.rank} of {self.size} has {len(array)} rows")
         if self._mpi is None:
             return array, np.array([len(array)], np.int64)
-        counts = np.empty(self.size, np.int64)
-        mine = np.array([len(array)], np.int64)
-        self._mpi.Allgather(mine, counts)
-        self._count(mine.nbytes)
+        if counts is None:
+            counts = np.empty(self.size, np.int64)
+            mine = np.array([len(array)], np.int64)
+            self._timed.Allgather(mine, counts)
+            self._count(mine.nbytes)
         out = np.empty((int(counts.sum()), *array.shape[1:]), array.dtype)
         places = np.cumsum(counts) - counts
         with self._row_type(array) as (row, step):
             for lo in range(0, int(counts.max()), step):
                 now = np.clip(counts - lo, 0, step)
                 send = array[lo : lo + step]
-                self._mpi.Allgatherv([send, len(send), row], [out, now, places + lo * (now > 0), row])
+                self._timed.Allgatherv([send, len(send), row], [out, now, places + lo * (now > 0), row])
                 self._count(send.nbytes)
         return out, counts
 
@@ -239,7 +258,7 @@ class Communicator:
             return array, np.array(counts, np.int64)
         sends = np.array(counts, np.int64)
         arrives = np.empty(self.size, np.int64)
-        self._mpi.Alltoall(sends, arrives)
+        self._timed.Alltoall(sends, arrives)
         for dest in range(self.size):
             self._count(sends.itemsize, dest)
         out = np.empty((int(arrives.sum()), *array.shape[1:]), array.dtype)
@@ -248,7 +267,7 @@ class Communicator:
         with self._row_type(array) as (row, step):
             for lo in range(0, longest, step):
                 now, then = np.clip(sends - lo, 0, step), np.clip(arrives - lo, 0, step)
-                self._mpi.Alltoallv([array, now, from_ + lo * (now > 0), row], [out, then, to + lo * (then > 0), row])
+                self._timed.Alltoallv([array, now, from_ + lo * (now > 0), row], [out, then, to + lo * (then > 0), row])
                 for dest, rows in enumerate(now):
                     self._count(int(rows) * (array.nbytes // max(1, len(array))), dest)
         return out, arrives
@@ -260,16 +279,17 @@ class Communicator:
         head[:2] = _DTYPES.index(array.dtype), array.ndim
         head[2 : 2 + array.ndim] = array.shape
         for piece in (head, *self._pieces(array)):
-            self._mpi.Send(piece, dest=dest)
+            patiently(self._mpi.Isend(piece, dest=dest).Test, self._spent)
             self._count(piece.nbytes, dest)
 
     def recv(self, source: int) -> NDArray[Any]:
         """The array that `source` sends."""
         head = np.empty(_HEADER, np.int64)
-        self._mpi.Recv(head, source=source)
+        patiently(lambda: self._mpi.Iprobe(source=source), self._spent)
+        self._timed.Recv(head, source=source)
         array = np.empty(tuple(head[2 : 2 + head[1]]), _DTYPES[head[0]])
         for piece in self._pieces(array):
-            self._mpi.Recv(piece, source=source)
+            self._timed.Recv(piece, source=source)
         return array
 
     def offset(self, count: int) -> tuple[int, int]:
@@ -284,7 +304,7 @@ class Communicator:
             if self._mpi is not None:
                 from mpi4py import MPI
 
-                split = self._mpi.Split_type(MPI.COMM_TYPE_SHARED)
+                split = self._timed.Split_type(MPI.COMM_TYPE_SHARED)
             self._node = Communicator(split, self._chunk)
         return self._node
 
@@ -376,20 +396,4 @@ def as_communicator(comm: Any) -> Communicator:
 
 def world() -> Communicator:
     """All ranks of this job; one rank where no MPI library can be loaded."""
-    try:
-        from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:
-        if any(name in os.environ for name in _LAUNCHER_VARIABLES):
-            raise InputError(
-                f"started by mpiexec, but mpi4py cannot load an MPI ({error}): pip install 'cakernels[mpi]'"
-            ) from error
-        return Communicator()
-    ranks = MPI.COMM_WORLD.Get_size()
-    started = max(int(os.environ.get(name, "1")) for name in _SIZE_VARIABLES)
-    if ranks == 1 < started:
-        library = MPI.Get_library_version().split()[0].strip("\0,:")
-        raise InputError(
-            f"started as {started} ranks, but by another MPI than the one that mpi4py loaded ({library}), so each "
-            "would run alone: use that library's own mpiexec, or install mpi4py for yours"
-        )
-    return Communicator(MPI.COMM_WORLD)
+    return Communicator(all_ranks())

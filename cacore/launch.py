@@ -79,6 +79,10 @@ def add_common_options(parser: argparse.ArgumentParser, standardize: bool, route
         "--checkpoint", metavar="DIR", type=Path,
         help="keep finished parts here; the same command goes on from them if it is killed",
     )  # fmt: skip
+    parser.add_argument(
+        "--comm-matrix", metavar="FILE.npz", type=Path,
+        help="save bytes and messages by phase, sender and receiver (cacore.traffic draws them)",
+    )  # fmt: skip
     add_run_options(parser)
 
 

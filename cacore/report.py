@@ -65,17 +65,25 @@ def build(
     solver: dict[str, Any] | None = None,
     busy: NDArray[np.float64] | None = None,
     library_bytes: int = 0,
+    volume: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Assemble the report; a collective call, whose own messages are not counted."""
-    traffic, seconds = comm.totals()
+    counted, seconds = comm.totals()
     seconds["total"] = sum(comm.seconds.values())
+    inside = np.array([comm.mpi_seconds.get(phase, 0.0) for phase in counted])
     with comm.uncounted():
+        inside = comm.allreduce(inside) / comm.size
         seconds["total"] = float(comm.allreduce(np.array([seconds["total"]]), "max")[0])
         peaks = comm.allgather(np.array([memory.peak_rss_mib()]))
         counts = comm.allgather(np.array([threads.current()]))
         library = int(comm.allreduce(np.array([library_bytes]))[0])
+    traffic: dict[str, dict[str, Any]] = {
+        phase: {**sent, "seconds": float(mean)} for (phase, sent), mean in zip(counted.items(), inside, strict=True)
+    }
     if library:  # what a library sends by itself, from a formula
         traffic["train"]["library_bytes_predicted"] = library
+    if volume:
+        volume = {**volume, "measured_bytes": traffic["partition"]["bytes"] + traffic["train"]["bytes"]}
     empty: dict[str, Any] = {"iterations": [], "n_support": [], "objective": [], "gap": [], "seconds": []}
     return {
         "schema": SCHEMA,
@@ -91,6 +99,7 @@ def build(
         "metrics": metrics,
         "seconds": seconds,
         "comm": traffic,
+        **({"volume": volume} if volume else {}),
         "solver": {**empty, **(solver or {}), **({} if busy is None else _balance(busy))},
         "memory": {"peak_rss_mib": [round(float(peak), 1) for peak in peaks]},
         "environment": environment(comm),
@@ -112,7 +121,7 @@ def environment(comm: Communicator) -> dict[str, str]:
         "mpi": _mpi_version() if comm.size > 1 else "none",
         "numpy": np.__version__,
         "blas": ", ".join(dict.fromkeys(blas)),
-        "cpu": _cpu(),
+        "cpu": cpu_name(),
         "package": _package_version(),
     }
 
@@ -130,7 +139,8 @@ def _package_version() -> str:
         return f"cakernels {__version__}"
 
 
-def _cpu() -> str:
+def cpu_name() -> str:
+    """Of this machine's processor."""
     info = Path("/proc/cpuinfo")
     if info.exists():
         for line in info.read_text().splitlines():
@@ -188,6 +198,14 @@ def show(report: dict[str, Any], notes: list[str]) -> None:
         table.add_row(
             "and ScaLAPACK", f"{report['comm']['train']['library_bytes_predicted']:,} bytes in training, by its formula"
         )
+    if report["ranks"] > 1 and "volume" in report:
+        volume = report["volume"]
+        table.add_row(
+            "volume", f"{volume['measured_bytes']:,} bytes in partition and training; "
+            f"{volume['predicted_bytes']:,} predicted, in words of 4 bytes {volume['formula']}"
+        )  # fmt: skip
+    if "average_parallelism" in report["solver"]:
+        table.add_row("parallelism", f"{report['solver']['average_parallelism']:.2f} ranks busy on average (eq. 2.13)")
     if report["ranks"] > 1 and "imbalance" in report["solver"]:
         table.add_row("imbalance", f"{report['solver']['imbalance']:.3f}: the busiest rank's seconds over the mean's")
     table.add_row("peak memory", f"{max(report['memory']['peak_rss_mib']):,.0f} MiB a rank")

@@ -13,6 +13,9 @@ from cacore.comm import Communicator
 from cacore.shuffle import mix64
 from cacore.threads import blocks, for_blocks
 
+_PACKED = 0.7  # share of nonzeros up to which dense rows travel without their zeros
+_SAMPLE = 1000
+
 Rows = Any  # an ndarray, or a scipy CSR matrix or array
 
 
@@ -49,12 +52,41 @@ def dense(X: Rows) -> NDArray[Any]:
     return X.toarray() if sp.issparse(X) else X
 
 
-def exchange_rows(X: Rows, counts: NDArray[np.int64], comm: Communicator) -> Rows:
-    """Send rows, sorted by receiver, as :meth:`Communicator.alltoall` does; CSR stays CSR."""
-    if not sp.issparse(X):
-        return comm.alltoall(X, counts)[0]
+def worth_packing(X: Rows, comm: Communicator) -> bool:
+    """Whether dense rows have so many zeros that they should travel without them; one Allreduce of two numbers."""
+    if sp.issparse(X) or comm.size == 1:
+        return False
+    sample = X[:: max(1, len(X) // _SAMPLE)]
+    nonzero, size = comm.allreduce(np.array([np.count_nonzero(sample), sample.size], np.int64)).tolist()
+    return bool(nonzero < _PACKED * size)
+
+
+def _packed(X: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[Any], NDArray[np.int64]]:
+    """A bit for each number that is not 0 (bit by bit: -0.0 is not), those numbers, and how many each row has."""
+    there = np.ascontiguousarray(X).view(f"u{X.itemsize}") != 0
+    return np.packbits(there, axis=1), X[there], there.sum(axis=1, dtype=np.int64)
+
+
+def _unpacked(bits: NDArray[np.uint8], values: NDArray[Any], d: int) -> NDArray[Any]:
+    out = np.zeros((len(bits), d), values.dtype)
+    out[np.unpackbits(bits, axis=1, count=d).view(np.bool_)] = values
+    return out
+
+
+def exchange_rows(X: Rows, counts: NDArray[np.int64], comm: Communicator, pack: bool = False) -> Rows:
+    """Send rows, sorted by receiver, as :meth:`Communicator.alltoall` does; CSR stays CSR.
+
+    `pack`, the same on all ranks: dense rows travel without their zeros.
+    """
     if comm.size == 1:
         return X
+    if not sp.issparse(X):
+        if not pack:
+            return comm.alltoall(X, counts)[0]
+        bits, values, lengths = _packed(X)
+        ends = np.append(0, np.cumsum(lengths))[np.cumsum(counts)]
+        arrived, _ = comm.alltoall(bits, counts)
+        return _unpacked(arrived, comm.alltoall(values, np.diff(ends, prepend=0))[0], X.shape[1])
     lengths, _ = comm.alltoall(np.diff(X.indptr).astype(np.int64), counts)
     stops = X.indptr[np.cumsum(counts)].astype(np.int64)
     values = np.diff(stops, prepend=0)
@@ -63,12 +95,47 @@ def exchange_rows(X: Rows, counts: NDArray[np.int64], comm: Communicator) -> Row
     return _csr(data, indices, lengths, X.shape[1])
 
 
-def gather_rows(X: Rows, comm: Communicator) -> Rows:
-    """All ranks' rows, in rank order, on every rank."""
+def gather_rows(X: Rows, comm: Communicator, counts: NDArray[np.int64] | None = None) -> Rows:
+    """All ranks' rows, in rank order, on every rank; `counts` as for :meth:`Communicator.allgather`."""
     if not sp.issparse(X):
-        return comm.allgather(X)
-    lengths = comm.allgather(np.diff(X.indptr).astype(np.int64))
-    return _csr(comm.allgather(X.data), comm.allgather(X.indices.astype(np.int64)), lengths, X.shape[1])
+        return comm.allgather(X, counts)
+    lengths, counts = comm.allgather_parts(np.diff(X.indptr).astype(np.int64), counts)
+    ends = np.append(0, np.cumsum(lengths))[np.append(0, np.cumsum(counts))]
+    values = np.diff(ends).astype(np.int64)
+    indices = comm.allgather(X.indices.astype(np.int64), values)
+    return _csr(comm.allgather(X.data, values), indices, lengths, X.shape[1])
+
+
+def bcast_rows(X: Rows | None, comm: Communicator, root: int) -> Rows:
+    """The root's rows on every rank; the others pass anything."""
+    if comm.size == 1:
+        return X
+    shape = comm.bcast(None if X is None else np.array([*X.shape, sp.issparse(X)], np.int64), root)
+    if not shape[2]:
+        return comm.bcast(X, root)
+    lengths = comm.bcast(None if X is None else np.diff(X.indptr).astype(np.int64), root)
+    data = comm.bcast(None if X is None else X.data, root)
+    return _csr(data, comm.bcast(None if X is None else X.indices, root), lengths, int(shape[1]))
+
+
+def send_rows(X: Rows, dest: int, comm: Communicator) -> None:
+    """Point to point, without zeros if there are many; the receiver calls :func:`recv_rows`."""
+    if not sp.issparse(X):
+        pack = np.count_nonzero(X) < _PACKED * X.size
+        for values in _packed(X)[:2] if pack else (X,):
+            comm.send(values, dest)
+        return
+    for values in (np.diff(X.indptr).astype(np.int64), X.data, X.indices):
+        comm.send(values, dest)
+
+
+def recv_rows(source: int, comm: Communicator, like: Rows) -> Rows:
+    """The rows that `source` sends, of the kind and features of `like`."""
+    if not sp.issparse(like):
+        X = comm.recv(source)
+        return _unpacked(X, comm.recv(source), like.shape[1]) if X.dtype == np.uint8 else X
+    lengths, data, indices = (comm.recv(source) for _ in range(3))
+    return _csr(data, indices, lengths, like.shape[1])
 
 
 def scatter_rows(X: Rows | None, n: int, comm: Communicator, root: int = 0) -> Rows:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cacore import grid, report
+from cacore import grid, report, traffic
 from cacore.checkpoint import Checkpoint
 from cacore.comm import Communicator
 from cacore.errors import InputError
@@ -58,7 +58,7 @@ def command(method: Method, comm: Communicator, argv: list[str] | None, trainer:
     """Read, train, test, save, report."""
     with comm.agreed():
         args = parser(method, comm.rank).parse_args(argv)
-        for path in (args.model, args.report):
+        for path in (args.model, args.report, args.comm_matrix):
             if path is not None and comm.rank == 0:
                 check_writable(path)
         if method.oracle and args.model is not None:
@@ -92,6 +92,7 @@ def command(method: Method, comm: Communicator, argv: list[str] | None, trainer:
         result.model.source = {"target": args.target, "base": base}
         metrics = {} if test is None else tested(result.model, test, comm)
     made = _report(method, result, args, comm, metrics, n_train, test)
+    traffic.record(args.comm_matrix, method.name, comm)
     if args.model is not None:
         result.model.save(args.model, comm)
     if comm.rank == 0:

@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from cacore import grid, memory, report, threads
 from cacore.comm import Communicator, as_communicator
 from cacore.errors import InputError
 from cacore.io import Dataset
+from cacore.validation import checked_weights, shared_seed, validated
 from cakrr import bkrr, bkrr2, dckrr, dkrr, kkrr, kkrr2, twolevel
 from cakrr.coarse import LOCAL_LAMS as LAMS
 from cakrr.coarse import Settings
@@ -124,7 +124,7 @@ class _KRR(RegressorMixin, BaseEstimator):
                 validation_fraction=self.validation_fraction,
                 route=self.route,
                 standardize=self.standardize,
-                seed=_seed(self.random_state, comm),
+                seed=shared_seed(self.random_state, comm),
                 memory_limit=memory.limit_per_rank(comm),
             )
             result = self._trainer(self._method, train, options, comm, weights=weights)
@@ -146,7 +146,7 @@ class _KRR(RegressorMixin, BaseEstimator):
         comm = as_communicator(self.comm)
         with comm.guard():
             with comm.agreed():
-                X = _validated(
+                X = validated(
                     self, X, reset=False, accept_sparse="csr", dtype=self.dtype, ensure_min_samples=int(comm.size == 1)
                 )
             return self.model_.predict(X, comm)
@@ -159,7 +159,7 @@ class _KRR(RegressorMixin, BaseEstimator):
         predicted = self.predict(X)
         with comm.guard():
             with comm.agreed():
-                weights = None if sample_weight is None else _checked_weights(sample_weight, len(predicted))
+                weights = None if sample_weight is None else checked_weights(sample_weight, len(predicted))
             r2 = report.regression_metrics(np.asarray(y), predicted, comm, weights)["r2"]
         return float("nan") if r2 is None else r2
 
@@ -169,14 +169,14 @@ class _KRR(RegressorMixin, BaseEstimator):
         """A copy of this rank's rows, which training takes over."""
         if self.dtype not in ("float64", "float32"):
             raise InputError(f"dtype {self.dtype!r}: choose float64 or float32")
-        X, y = _validated(
+        X, y = validated(
             self, X, y, accept_sparse="csr", dtype=self.dtype, order="C", copy=True, y_numeric=True,
             ensure_min_samples=int(comm.size == 1),
         )  # fmt: skip
         y = np.asarray(y, np.float64)
         if sample_weight is None:
             return Dataset(X, y, X.shape[0], "X"), None
-        weights = _checked_weights(sample_weight, X.shape[0])
+        weights = checked_weights(sample_weight, X.shape[0])
         kept = weights > 0
         return Dataset(X[kept], y[kept], int(kept.sum()), "X"), weights[kept]
 
@@ -184,32 +184,6 @@ class _KRR(RegressorMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
-
-
-def _validated(estimator: BaseEstimator, *args: Any, **kwargs: Any) -> Any:
-    """scikit-learn's own checks; what they refuse, all ranks refuse."""
-    try:
-        return validate_data(estimator, *args, **kwargs)
-    except ValueError as error:
-        raise InputError(str(error)) from error
-
-
-def _checked_weights(sample_weight: ArrayLike, n: int) -> NDArray[np.float64]:
-    """One finite weight of at least 0 a row; a rank's may all be 0."""
-    try:
-        weights = check_array(sample_weight, ensure_2d=False, dtype=np.float64, ensure_min_samples=0)
-    except ValueError as error:
-        raise InputError(f"sample_weight: {error}") from error
-    if weights.shape != (n,):
-        raise InputError(f"sample_weight has shape {weights.shape}; {n} rows need {n} weights")
-    if (weights < 0).any():
-        raise InputError("sample_weight: negative weights cannot be used")
-    return weights
-
-
-def _seed(random_state: Any, comm: Communicator) -> int:
-    drawn = check_random_state(random_state).randint(2**31 - 1)
-    return int(comm.bcast(np.array([drawn], np.int64))[0])
 
 
 _REST = (_KRR.__doc__ or "").split(chr(10), 2)[2]

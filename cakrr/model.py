@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_array
 
 from cacore import models
 from cacore.comm import Communicator, as_communicator
 from cacore.errors import InputError
 from cacore.kernels import Kernel
-from cacore.rows import Rows, check_alike
+from cacore.rows import Rows
 from cacore.standardize import Standardizer
 from cakrr.coarse import CoarseModel
 from partition.asking import ask, visit
+from partition.model import InParts
 from partition.routing import Soft, closest, nearest
 
 
@@ -35,7 +35,7 @@ class PartModel:
 
 
 @dataclass
-class KRRModel:
+class KRRModel(InParts):
     """Kernel ridge regression models of P parts, of which this rank holds some.
 
     Attributes
@@ -84,9 +84,6 @@ class KRRModel:
     source: dict[str, Any] = field(default_factory=dict)
     comm: Any = field(default=None, repr=False, compare=False)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "comm": None}
-
     @property
     def kernel(self) -> Kernel:
         """exp(-|x-z|^2 / (2 sigma^2))."""
@@ -134,29 +131,6 @@ class KRRModel:
         comm = self._ranks(comm)
         with comm.guard(), comm.phase("predict"):
             return self._gathered(self._received(X, comm), comm, y - self.offset)
-
-    def _received(self, X: Any, comm: Communicator) -> Rows:
-        with comm.agreed():
-            X = self._checked(X, comm)
-        check_alike(X, comm)
-        return X if self.standardizer is None else self.standardizer.apply(X)
-
-    def _ranks(self, comm: Any) -> Communicator:
-        return as_communicator(self.comm if comm is None else comm)
-
-    def _checked(self, X: Any, comm: Communicator) -> Rows:
-        try:
-            X = check_array(X, accept_sparse="csr", dtype=self.dtype, order="C", ensure_min_samples=0)
-        except ValueError as error:
-            raise InputError(str(error)) from error
-        if X.shape[1] != self.centers.shape[1]:
-            raise InputError(f"{X.shape[1]} features in the rows to predict, {self.centers.shape[1]} in the model")
-        self._check_ranks(comm)
-        return X
-
-    def _check_ranks(self, comm: Communicator) -> None:
-        if comm.size <= int(self.owners.max()) or len(self.parts) != np.count_nonzero(self.owners == comm.rank):
-            raise InputError("the model lies on other ranks than these: save it, and load it on the ranks that use it")
 
     def _routed(self, Z: Rows, comm: Communicator) -> dict[str, NDArray[Any]]:
         if self.soft is None:

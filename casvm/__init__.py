@@ -1,4 +1,4 @@
-"""Kernel support vector machines: the local solver, and the methods that train in parts."""
+"""Kernel support vector machines: the exact solver, the methods that train in parts, and those that communicate."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ if TYPE_CHECKING:
     from casvm.exact import SMOSVC
     from casvm.libsvm import export_libsvm
     from casvm.model import SVMModel
+    from casvm.one_model import DCSVC, CascadeSVC, DCFilterSVC, DisSMOSVC
 
-_HOMES = {"CASVC": "estimators", "SMOSVC": "exact", "SVMModel": "model", "export_libsvm": "libsvm"}
+_HOMES = {
+    "CASVC": "estimators", "CascadeSVC": "one_model", "DCFilterSVC": "one_model", "DCSVC": "one_model",
+    "DisSMOSVC": "one_model", "SMOSVC": "exact", "SVMModel": "model", "export_libsvm": "libsvm",
+}  # fmt: skip
 
-__all__ = ["CASVC", "SMOSVC", "SVMModel", "export_libsvm"]
+__all__ = ["CASVC", "DCSVC", "SMOSVC", "CascadeSVC", "DCFilterSVC", "DisSMOSVC", "SVMModel", "export_libsvm"]
 
 
 def __getattr__(name: str) -> Any:

@@ -10,15 +10,15 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from cacore.errors import InputError
 from cacore.memory import GIB
+from cacore.validation import checked_weights, validated
 from casvm.model import SVMModel
 from casvm.options import Options
-from casvm.part import PartSVM
+from casvm.prepare import Labelled
 from casvm.smo import Limits
-from casvm.training import Labelled
 
 _ALIASES = {"rbf": "gaussian", "poly": "polynomial"}
 _KINDS = ("float64", "float32")
@@ -39,9 +39,9 @@ class BaseSVC(ClassifierMixin, BaseEstimator):
     class_weight: Any
     model_: SVMModel
 
-    def _options(self, classes: NDArray[Any], limit: int, **more: Any) -> Options:
-        if not isinstance(self.kernel, str):
-            raise InputError(f"kernel {self.kernel!r}: give the name of one")
+    def _options(self, classes: NDArray[Any], limit: int, kernel: Any, **more: Any) -> Options:
+        if not isinstance(kernel, str):
+            raise InputError(f"kernel {kernel!r}: give the name of one")
         for name in ("C", "gamma", "degree", "coef0", "tol", "cache_gib", "max_iter", "max_time"):
             value = getattr(self, name)
             usual = (name == "gamma" and isinstance(value, str)) or (name == "max_time" and value is None)
@@ -50,7 +50,7 @@ class BaseSVC(ClassifierMixin, BaseEstimator):
         if not 0 <= self.cache_gib < float("inf"):
             raise InputError(f"cache_gib = {self.cache_gib:g}: it must be a number of at least 0")
         return Options(
-            C=self.C, kind=_ALIASES.get(self.kernel, self.kernel), gamma=self.gamma, degree=self.degree,
+            C=self.C, kind=_ALIASES.get(kernel, kernel), gamma=self.gamma, degree=self.degree,
             coef0=self.coef0, class_weight=self._class_weight(classes), cache_bytes=int(self.cache_gib * GIB),
             limits=Limits(self.tol, self.max_iter, float("inf") if self.max_time is None else self.max_time),
             memory_limit=limit, **more,
@@ -71,41 +71,26 @@ class BaseSVC(ClassifierMixin, BaseEstimator):
         return {known[label]: float(weight) for label, weight in self.class_weight.items()}
 
     def _checked(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int = 1) -> Labelled:
+        X, y = validated(
+            self, X, y, accept_sparse="csr", dtype=_KINDS, order="C", accept_large_sparse=False,
+            ensure_min_samples=least,
+        )  # fmt: skip
         try:
-            X, y = validate_data(
-                self, X, y, accept_sparse="csr", dtype=_KINDS, order="C", accept_large_sparse=False,
-                ensure_min_samples=least,
-            )  # fmt: skip
             check_classification_targets(y)
             y = column_or_1d(y, warn=True)
         except ValueError as error:
             raise InputError(str(error)) from error
-        y = np.asarray(y)
-        if sample_weight is None:
-            return Labelled(X, y)
-        try:
-            weights = check_array(sample_weight, ensure_2d=False, dtype=np.float64, ensure_min_samples=0)
-        except ValueError as error:
-            raise InputError(f"sample_weight: {error}") from error
-        if weights.shape != (X.shape[0],):
-            raise InputError(f"sample_weight has shape {weights.shape}; {X.shape[0]} rows need {X.shape[0]} weights")
-        if (weights < 0).any():
-            raise InputError("sample_weight: negative weights cannot be used")
-        return Labelled(X, y, weights)
+        return Labelled(X, np.asarray(y), None if sample_weight is None else checked_weights(sample_weight, X.shape[0]))
 
     def _rows(self, X: Any, least: int = 1) -> Any:
         """Rows to predict, as the model has them."""
         check_is_fitted(self, "model_")
-        try:
-            X = validate_data(
-                self, X, reset=False, accept_sparse="csr", dtype=self.model_.dtype, order="C",
-                accept_large_sparse=False, ensure_min_samples=least,
-            )  # fmt: skip
-        except ValueError as error:
-            raise InputError(str(error)) from error
-        return X
+        return validated(
+            self, X, reset=False, accept_sparse="csr", dtype=self.model_.dtype, order="C", accept_large_sparse=False,
+            ensure_min_samples=least,
+        )  # fmt: skip
 
-    def _expose(self, model: SVMModel, X: Any) -> None:
+    def _expose(self, model: SVMModel) -> None:
         """The fitted attributes that SVC has, of this process' parts together."""
         self.model_, self.classes_ = model, model.classes
         k, two = len(model.classes), len(model.classes) == 2
@@ -115,7 +100,7 @@ class BaseSVC(ClassifierMixin, BaseEstimator):
         order = np.lexsort((rows, codes))
         self.support_ = rows[order].astype(np.int32 if rows.size == 0 or rows.max() < 2**31 else np.int64)
         self.n_support_ = np.bincount(codes, minlength=k).astype(np.int32)
-        coef = np.concatenate([_spread(part, k) for part in parts], axis=1)[:, order]
+        coef = np.concatenate([part.spread(k) for part in parts], axis=1)[:, order]
         self.dual_coef_ = -coef if two else coef  # a positive decision is for the second class
         vectors = [part.X for part in parts]
         if len(parts) == 1 and (np.diff(order) == 1).all():
@@ -128,15 +113,3 @@ class BaseSVC(ClassifierMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
-
-
-def _spread(part: PartSVM, k: int) -> NDArray[np.float64]:
-    """A part's coefficients in the layout of all k classes; the pairs that it does not hold have 0."""
-    out = np.zeros((k - 1, len(part.rows)))
-    mine = part.classes.repeat(part.n_support)
-    for i, code in enumerate(part.classes):
-        here = mine == code
-        for j, other in enumerate(part.classes):
-            if i != j:
-                out[other - (other > code)][here] = part.coef[j - (j > i)][here]
-    return out

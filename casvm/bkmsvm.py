@@ -9,7 +9,8 @@ from typing import Any
 
 from cacore.comm import as_communicator
 from casvm.options import Fit, Method, Options
-from casvm.training import Labelled, fit
+from casvm.prepare import Labelled
+from casvm.training import fit
 from partition import BalancedKMeans
 
 METHOD = Method("bkmsvm", "parts by balanced K-means", BalancedKMeans)

@@ -11,7 +11,8 @@ from typing import Any
 
 from cacore.comm import as_communicator
 from casvm.options import Fit, Method, Options
-from casvm.training import Labelled, fit
+from casvm.prepare import Labelled
+from casvm.training import fit
 
 METHOD = Method("casvm", "random parts where the rows are, nothing is sent")
 

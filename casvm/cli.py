@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore import report
+from cacore import report, traffic
 from cacore.checkpoint import Checkpoint
 from cacore.comm import Communicator
 from cacore.errors import InputError
@@ -23,15 +24,17 @@ from cacore.shuffle import Shuffle
 from casvm import training
 from casvm.casvm import METHOD as CASVM
 from casvm.libsvm import export_libsvm
+from casvm.model import SVMModel
 from casvm.options import INITIAL, ROUTES, Fit, Method, Options
+from casvm.prepare import Labelled, all_classes
 from casvm.smo import Limits
-from casvm.training import Labelled, all_classes
+from casvm.volume import predicted
 
 
 def parser(method: Method, rank: int) -> argparse.ArgumentParser:
     """Options of one method's command."""
     p = Parser(prog=f"python -m casvm.{method.name}", description=f"{method.name}: {method.summary}.", rank=rank)
-    add_common_options(p, standardize=False, routes=ROUTES, route="nearest")
+    add_common_options(p, standardize=False, routes=("nearest",) if method.one_model else ROUTES, route="nearest")
     add_solver_options(p)
     if method.partitioner is None:
         p.add_argument(
@@ -40,6 +43,13 @@ def parser(method: Method, rank: int) -> argparse.ArgumentParser:
         )  # fmt: skip
     else:
         p.add_argument("--ratio", action="store_true", help="balance every class as well as the parts' sizes")
+    if method.merge == "support":
+        told = "most passes, made while the objective changes"
+        p.add_argument("--passes", metavar="N", type=int, default=method.passes, help=told)
+    if method.whole:
+        p.add_argument(
+            "--working-set", metavar="Q", type=int, help="rows of a round (default: the solver's; 2: the textbook's)"
+        )
     p.add_argument("--libsvm", metavar="OUT.model", help="write each part's model in LIBSVM's text format as well")
     return p
 
@@ -58,16 +68,19 @@ def add_solver_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--balanced", action="store_true", help="weigh the classes so that each counts as much")
 
 
-def main(method: Method, argv: list[str] | None = None) -> None:
+Trainer = Callable[[Method, Labelled, Options, Communicator], Fit]
+
+
+def main(method: Method, argv: list[str] | None = None, trainer: Trainer = training.fit) -> None:
     """``python -m casvm.METHOD``."""
-    run(lambda comm: command(method, comm, argv), f"casvm.{method.name}")
+    run(lambda comm: command(method, comm, argv, trainer), f"casvm.{method.name}")
 
 
-def command(method: Method, comm: Communicator, argv: list[str] | None) -> None:
+def command(method: Method, comm: Communicator, argv: list[str] | None, trainer: Trainer = training.fit) -> None:
     """Read, train, test, save, report."""
     with comm.agreed():
         args = parser(method, comm.rank).parse_args(argv)
-        for path in (args.model, args.report, args.libsvm):
+        for path in (args.model, args.report, args.libsvm, args.comm_matrix):
             if path is not None and comm.rank == 0:
                 check_writable(path)
         if args.libsvm is not None and comm.size > 1:
@@ -82,11 +95,12 @@ def command(method: Method, comm: Communicator, argv: list[str] | None) -> None:
         n_train, d = train.n, train.X.shape[1]
         rows = Labelled(train.X, _labels(train, comm))
         _check_export(args, rows, comm)
-        base, train.X = train.base, train.X[:0]
-        result = training.fit(method, rows, options, comm)
+        base, train.X = train.base, train.X[:0].copy()  # a view would keep all rows
+        result = trainer(method, rows, options, comm)
         result.model.source |= {"target": args.target, "base": base}
-        metrics = {} if test is None else tested(result.model, test, comm)
+        metrics = {} if test is None else tested(result.model, test, result.model.predict(test.X, comm), comm)
     made = _report(method, result, args, comm, metrics, (n_train, 0 if test is None else test.n, d))
+    traffic.record(args.comm_matrix, method.name, comm)
     if args.model is not None:
         result.model.save(args.model, comm)
     if args.libsvm is not None:
@@ -112,6 +126,7 @@ def _options(args: argparse.Namespace) -> Options:
         class_weight="balanced" if args.balanced else None,
         limits=Limits(args.tol, args.max_iter, args.max_time), cache_bytes=int(args.cache_gib * GIB),
         route=args.route, ratio=getattr(args, "ratio", False), standardize=args.standardize, seed=args.seed,
+        passes=getattr(args, "passes", 1), working_set=getattr(args, "working_set", None),
         checkpoint=None if args.checkpoint is None else Checkpoint(args.checkpoint),
     ).checked()  # fmt: skip
 
@@ -132,11 +147,10 @@ def _labels(data: Dataset, comm: Communicator) -> NDArray[Any]:
 
 def _read_at_root(args: argparse.Namespace, comm: Communicator, limit: int) -> tuple[Dataset, Dataset | None]:
     """casvm1: rank 0 reads everything and deals the training rows out in shuffled order."""
-    args_here = argparse.Namespace(**vars(args))
     alone: tuple[Dataset | None, Dataset | None] = None, None
     with comm.phase("read"), comm.agreed():
         if comm.rank == 0:
-            alone = read(args_here, Communicator(), limit)
+            alone = read(args, Communicator(), limit)
     train, test = alone
     with comm.phase("read"):
         has_test = bool(comm.bcast(np.array([test is not None], np.int64))[0])
@@ -163,10 +177,9 @@ def _dealt(data: Dataset | None, comm: Communicator, seed: int | None) -> Datase
     return Dataset(rows, labels, n, "rank 0's rows", None if base < 0 else base)
 
 
-def tested(model: Any, test: Dataset, comm: Communicator) -> dict[str, Any]:
-    """Metrics on the test rows. Collective."""
+def tested(model: SVMModel, test: Dataset, predicted: NDArray[Any], comm: Communicator) -> dict[str, Any]:
+    """Metrics of what was predicted for the test rows. Collective."""
     y = _labels(test, comm)
-    predicted = model.predict(test.X, comm)
     if model.classes.dtype.kind not in "biuf":
         return {}  # the labels of a file are numbers
     with comm.phase("predict"):
@@ -199,7 +212,7 @@ def _report(
         described["coef0"] = kernel.coef0
     if kernel.kind == "polynomial":
         described["degree"] = kernel.degree
-    extra = {"initial": args.initial} if method.partitioner is None else {"ratio": args.ratio}
+    extra = {name: getattr(args, name) for name in ("initial", "ratio", "passes", "working_set") if hasattr(args, name)}
     soft = {} if model.soft is None else {"soft_k": model.soft.k, "soft_t": model.soft.t}
     return report.build(
         method.name,
@@ -211,25 +224,46 @@ def _report(
             "balanced": args.balanced, "standardize": args.standardize, "dtype": model.dtype, "seed": args.seed,
         },
         metrics=metrics,
-        solver=result.solver,
+        solver={**result.solver, **result.more},
         busy=result.busy,
+        volume=_volume(method, args, result),
     )  # fmt: skip
+
+
+def _volume(method: Method, args: argparse.Namespace, result: Fit) -> dict[str, Any]:
+    """What theory predicts, where it speaks of what was done: rows that rank 0 deals out, it does not."""
+    if getattr(args, "initial", "local") == "root":
+        return {}
+    told = predicted(method.name, result.terms)
+    return {**told, "formula": f"{told['formula']}, one pass"} if result.more.get("passes", 1) > 1 else told
 
 
 def _notes(method: Method, args: argparse.Namespace, result: Fit, test: Dataset | None) -> list[str]:
     notes = list(result.notes)
     if test is None:
         notes.append("no test rows: give --test, or convert the data with --split")
-    if method.partitioner is None and len(result.sizes) > 1 and args.route == "nearest":
+    if method.partitioner is None and not method.one_model and len(result.sizes) > 1 and args.route == "nearest":
         notes.append("random parts: --route all, the mean of all models' decisions, is usually more accurate")
     return notes
 
 
 def _print_parts(made: dict[str, Any]) -> None:
     solver = made["solver"]
-    columns = (made["partition_sizes"], *(solver[k] for k in ("n_support", "iterations", "gap", "seconds")))
-    for part, (m, support, iterations, gap, seconds) in enumerate(zip(*columns, strict=True)):
+    if "layers" in solver:
+        for layer in solver["layers"]:
+            where = f"pass {layer['pass']}, layer {layer['layer']}"
+            print(f"{where}: {layer['layer_seconds']:.3f} s on {layer['ranks']} ranks")
+            _print_problems("problem", layer, layer["rows"])
+        return
+    _print_problems(
+        "part", solver, made["partition_sizes"] if len(solver["seconds"]) > 1 else [made["data"]["n_train"]]
+    )
+
+
+def _print_problems(what: str, told: dict[str, Any], rows: Any) -> None:
+    columns = (rows, *(told[k] for k in ("n_support", "iterations", "gap", "seconds")))
+    for number, (m, support, iterations, gap, seconds) in enumerate(zip(*columns, strict=True)):
         print(
-            f"part {part}: {m:,} rows, {support:,} support vectors, {iterations:,} iterations, "
+            f"{what} {number}: {m:,} rows, {support:,} support vectors, {iterations:,} iterations, "
             f"violation {gap:.2g}, {seconds:.3f} s"
         )

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
-
-from cacore import memory, threads
-from cacore.comm import Communicator, as_communicator
 from cacore.errors import InputError
 from casvm import bkmsvm, casvm, cpsvm, fcfssvm
-from casvm.base import BaseSVC
+from casvm.collective import CollectiveSVC
 from casvm.options import Fit, Method
-from casvm.training import Labelled, all_classes, fit
 from partition import KBalance, Partitioner
 
 _NAMED = {
@@ -26,7 +16,7 @@ _NAMED = {
 }  # fmt: skip
 
 
-class CASVC(BaseSVC):
+class CASVC(CollectiveSVC):
     """Kernel SVM in parts: nothing is sent while the parts are trained (Algorithm 5).
 
     Parameters
@@ -110,32 +100,12 @@ class CASVC(BaseSVC):
         self.random_state = random_state
         self.comm = comm
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> CASVC:
-        """Train on `X`, shape (n_local, d), dense or CSR, and labels `y`; neither is changed.
+    def _take(self, result: Fit) -> None:
+        super()._take(result)
+        self.centers_ = result.model.centers
 
-        Rows of weight 0 count as absent. Raises InputError, a ValueError, on what cannot be used; warns with
-        ConvergenceWarning if a limit was reached.
-        """
-        comm = as_communicator(self.comm)
-        with comm.guard():
-            threads.share_once(comm)
-            with comm.agreed():
-                train = self._checked(X, y, sample_weight, int(comm.size == 1))
-            if train.weights is not None:
-                kept = train.weights > 0
-                train = Labelled(train.X[kept], train.y[kept], train.weights[kept])
-            classes = all_classes(train.y, comm)
-            drawn = check_random_state(self.random_state).randint(2**31 - 1)
-            seed = int(comm.bcast(np.array([drawn], np.int64))[0])
-            with comm.agreed():
-                method, partitions = self._method()
-                options = self._options(
-                    classes, memory.limit_per_rank(comm), partitions=partitions, route=self.route, ratio=self.ratio,
-                    standardize=self.standardize, seed=seed,
-                )  # fmt: skip
-            result = fit(method, train, options, comm)
-        self._take(result, X)
-        return self
+    def _own_options(self) -> dict[str, Any]:
+        return {"route": self.route, "ratio": self.ratio}
 
     def _method(self) -> tuple[Method, int | None]:
         if isinstance(self.partitioner, str):
@@ -153,39 +123,3 @@ class CASVC(BaseSVC):
 
         name = type(own).__name__.lower()
         return Method(name, f"parts by {name}", Chosen), own.n_parts if self.n_parts is None else self.n_parts
-
-    def _take(self, result: Fit, X: Any) -> None:
-        self._expose(result.model, X)
-        self.sizes_, self.centers_, self.solver_ = result.sizes, result.model.centers, result.solver
-        self.n_iter_ = result.solver["iterations"]
-        for note in result.notes:
-            warnings.warn(note, ConvergenceWarning, stacklevel=3)
-
-    def _input(self, X: Any) -> tuple[Any, Communicator]:
-        comm = as_communicator(self.comm)
-        with comm.agreed():
-            X = self._rows(X, int(comm.size == 1))
-        return X, comm
-
-    def decision_function(self, X: Any) -> NDArray[np.float64]:
-        """Decisions for `X`, shape (n_local,) with two classes, else (n_local, k); with `comm`, collective."""
-        check_is_fitted(self, "model_")
-        with as_communicator(self.comm).guard():
-            return self.model_.decision_function(*self._input(X))
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Labels for `X`, shape (n_local, d); with `comm`, a collective call."""
-        check_is_fitted(self, "model_")
-        with as_communicator(self.comm).guard():
-            return self.model_.predict(*self._input(X))
-
-    def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Accuracy; with `comm`, over all ranks' rows, the same number on each: a collective call."""
-        comm = as_communicator(self.comm)
-        if comm.size == 1:
-            return float(super().score(X, y, sample_weight))
-        predicted = self.predict(X)
-        with comm.guard():
-            weights = np.ones(len(predicted)) if sample_weight is None else np.asarray(sample_weight, np.float64)
-            right, every = comm.allreduce(np.array([weights @ (predicted == np.asarray(y)), weights.sum()]))
-        return float(right / every)

@@ -18,10 +18,9 @@ from cacore.comm import Communicator
 from cacore.errors import InputError
 from casvm.base import BaseSVC
 from casvm.model import SVMModel
-from casvm.options import Options
 from casvm.part import Learning, PartSVM, fit_part, votes
+from casvm.prepare import all_classes, class_factors, numeric_gamma, one_class
 from casvm.smo import Limits, Progress, Solution
-from casvm.training import all_classes, numeric_gamma, one_class
 
 
 class SMOSVC(BaseSVC):
@@ -131,13 +130,14 @@ class SMOSVC(BaseSVC):
         classes = all_classes(train.y[weights > 0], comm)
         if len(classes) < 2:
             raise InputError(one_class(classes))
-        options = self._options(classes, memory.limit_per_rank(comm)) if not precomputed else self._precomputed(classes)
+        # Of a precomputed kernel nothing is evaluated.
+        options = self._options(classes, memory.limit_per_rank(comm), "linear" if precomputed else self.kernel)
         kernel = None if precomputed else options.kernel(numeric_gamma(train.X, options.gamma, comm))
         budget = min(options.cache_bytes, n * n * 8 + 2 * n * d * 8)
         remedy = "use a smaller cache_gib"
         memory.require(budget, options.memory_limit, "the kernel cache", remedy)
         codes = np.clip(np.searchsorted(classes, train.y), 0, len(classes) - 1).astype(np.int64)
-        factor = self._factors(options.class_weight, codes, weights, len(classes))
+        factor = class_factors(options.class_weight, codes, weights, len(classes), comm)
         limits = Limits(options.limits.tol, options.limits.max_iter, options.limits.max_time, bool(self.shrinking))
         learning = Learning(kernel, limits, budget, _printer() if self.verbose else None)
         part, solutions = fit_part(train.X, codes, options.C * factor[codes] * weights, np.arange(n), learning)
@@ -145,24 +145,9 @@ class SMOSVC(BaseSVC):
             "smo", "nearest", classes, kernel, float(self.C), np.zeros((1, d)), np.array([n]), np.zeros(1, np.int64),
             None, str(train.X.dtype), parts={0: part},
         )  # fmt: skip
-        self._expose(model, train.X)
+        self._expose(model)
         self._tell(part, solutions, factor)
         return self
-
-    def _precomputed(self, classes: NDArray[Any]) -> Options:
-        kind, self.kernel = self.kernel, "linear"
-        try:
-            return self._options(classes, memory.limit_per_rank(Communicator()))
-        finally:
-            self.kernel = kind
-
-    def _factors(
-        self, class_weight: Any, codes: NDArray[np.int64], weights: NDArray[np.float64], k: int
-    ) -> NDArray[np.float64]:
-        if class_weight == "balanced":
-            count = np.bincount(codes, weights, k)
-            return np.asarray(count.sum() / (k * count))
-        return np.array([1.0 if class_weight is None else class_weight.get(code, 1.0) for code in range(k)])
 
     def _tell(self, part: PartSVM, solutions: list[Solution], factor: NDArray[np.float64]) -> None:
         two = len(self.classes_) == 2

@@ -43,7 +43,7 @@ class Gram(Protocol):
     values_read: int
 
     def square(self, rows: Index) -> NDArray[Any]:
-        """K(rows, rows), filled up to a multiple of :data:`casvm.pair.LANES`; valid until the next call."""
+        """K(rows, rows), filled up as :func:`casvm.pair.padded` says; valid until the next call."""
 
     def subtract(self, rows: Index, change: Vector, v: Vector, keep: NDArray[np.bool_]) -> None:
         """``v -= change @ K(rows, active)``; rows marked in `keep` are likely to be asked for again."""
@@ -85,6 +85,11 @@ class KernelRows:
         Of the kernel values that are computed and kept.
     budget : int
         Bytes for the packed rows and the cache together.
+    layout : Layout, optional
+        By default what suits `X`.
+    sources : ndarray or CSR, shape (s, d), optional
+        The rows of K, where they are not those of `X`, which are its columns. The caller may change a row of
+        them, and tells :meth:`forget`.
 
     Notes
     -----
@@ -92,27 +97,32 @@ class KernelRows:
     faster); n numbers of memory a cached row. The least recently used rows make room.
     """
 
-    def __init__(self, X: Rows, kernel: Kernel, dtype: Any, budget: int) -> None:
-        self.X, self.kernel, self.dtype, self.budget = X, kernel, np.dtype(dtype), budget
+    def __init__(
+        self, X: Rows, kernel: Kernel, dtype: Any, budget: int, layout: Layout | None = None,
+        sources: Rows | None = None,
+    ) -> None:  # fmt: skip
+        self.X, self.kernel, self.dtype = X, kernel, np.dtype(dtype)
         self.n = int(X.shape[0])
-        self.layout = Layout.of(X, kernel, self.dtype)
-        self.price = (3.0 + self.layout.nonzeros / 4) * self.layout.dtype.itemsize / 4
+        self.layout = layout or Layout.of(X, kernel, self.dtype)
+        self.sources = X if sources is None else sources
+        self.n_rows = int(self.sources.shape[0])
+        self.price = self.layout.price
         self.rows_computed = self.values_computed = self.values_read = 0
         self._scratch = np.zeros(0, self.dtype)
         self._diagonal = kernel.diagonal(X)
         if not np.isfinite(self._diagonal.astype(self.dtype)).all():
             raise InputError(f"{kernel.kind} kernel: its values overflow {self.dtype}; scale the features")
-        room = max(0, self.budget - self.layout.nbytes(X)) // self.dtype.itemsize
-        self._memory = np.zeros(min(room, self.n * padded(self.n)), self.dtype)
+        room = max(0, budget - self.layout.nbytes(X)) // self.dtype.itemsize
+        self._memory = np.zeros(min(room, self.n_rows * padded(self.n)), self.dtype)
         self._all: RowCache | None = None
         self.active = np.arange(self.n)
         self.columns = self.layout.columns(X)
-        self._cache = RowCache(self._memory, self.n, self.n)
+        self._cache = RowCache(self._memory, self.n, self.n_rows)
 
     def activate(self, rows: Index) -> None:
         """See :class:`Gram`; what is kept over all columns stays so, if there is room."""
         if not self._keep_all(len(rows)):
-            self._cache = RowCache(self._memory, len(rows), self.n)
+            self._cache = RowCache(self._memory, len(rows), self.n_rows)
         self._turn_to(rows)
 
     def restrict(self, kept: Index) -> None:
@@ -132,7 +142,7 @@ class KernelRows:
             self._all = None
             return False
         whole = self._all = self._all or self._cache
-        self._cache = RowCache(self._memory[whole.end :], columns, self.n)
+        self._cache = RowCache(self._memory[whole.end :], columns, self.n_rows)
         return True
 
     def _turn_to(self, rows: Index) -> None:
@@ -147,7 +157,7 @@ class KernelRows:
         if self._scratch.size < size * size:
             self._scratch = np.zeros(size * size, self.dtype)
         K = self._scratch[: size * size].reshape(size, size)
-        A, columns = self.layout.rows(self.X, rows), self.layout.columns(self.X, rows)
+        A, columns = self.layout.rows(self.sources, rows), self.layout.columns(self.sources, rows)
         for_blocks(lambda lo, hi: columns.add(self.kernel, A, lo, hi, store=K), columns.tasks(2 * threads.current()))
         self.values_computed += len(rows) ** 2
         return K
@@ -160,7 +170,7 @@ class KernelRows:
     def _subtract(self, rows: Index, change: Vector, v: Vector, keep: NDArray[np.bool_]) -> None:
         slots, known = self._cache.places(rows, keep)
         cached, at = change[known], slots[known]
-        missing, given, into = self.layout.rows(self.X, rows[~known]), -change[~known], slots[~known]
+        missing, given, into = self.layout.rows(self.sources, rows[~known]), -change[~known], slots[~known]
         store = self._cache.values
 
         def work(lo: int, hi: int) -> None:
@@ -181,7 +191,7 @@ class KernelRows:
     def fetch(self, rows: Index) -> None:
         """See :class:`Gram`."""
         slots, known = self._cache.places(rows, np.ones(len(rows), np.bool_))
-        missing, into = self.layout.rows(self.X, rows[~known]), slots[~known]
+        missing, into = self.layout.rows(self.sources, rows[~known]), slots[~known]
         self._cache.doubt(into)
 
         def work(lo: int, hi: int) -> None:
@@ -208,24 +218,32 @@ class KernelRows:
         rows, change = rows[~kept], change[~kept]
         self.values_read += int(np.count_nonzero(kept)) * len(columns)
         self.values_computed += len(rows) * len(columns)
-        return total + self._sums(self.layout, rows, change, columns)
+        return total + self.product(self.sources, rows, change, columns)
 
     def quadratic(self, rows: Index, beta: Vector) -> float:
         """See :class:`Gram`."""
-        layout = replace(self.layout, dtype=np.dtype(np.float64))
         value = 0.0
         for lo, hi in blocks(len(rows), _SOME):
             # K is symmetric: what lies below the diagonal counts twice.
-            sums = self._sums(layout, rows[lo:], np.append(beta[lo:hi], 2.0 * beta[hi:]), rows[lo:hi])
+            given = np.append(beta[lo:hi], 2.0 * beta[hi:])
+            sums = self.product(self.sources, rows[lo:], given, rows[lo:hi], exact=True)
             value += float(sums @ beta[lo:hi])
         return value
 
-    def _sums(self, layout: Layout, rows: Index, change: Vector, columns: Index) -> Vector:
+    def forget(self, rows: Index) -> None:
+        """These rows of the sources are about to become others."""
+        self._cache.drop(rows)
+        if self._all is not None:
+            self._all.drop(rows)
+
+    def product(self, X: Rows, rows: Index, change: Vector, columns: Index, exact: bool = False) -> Vector:
+        """``change @ K(X[rows], columns)``; `exact`: in double precision."""
+        layout = replace(self.layout, dtype=np.dtype(np.float64)) if exact else self.layout
         total = np.zeros(len(columns))
         for first, last in blocks(len(columns), 8192):  # bounds the memory of the packed columns
             side = layout.columns(self.X, columns[first:last])
             for lo, hi in blocks(len(rows), _SOME):
-                A, given, part = layout.rows(self.X, rows[lo:hi]), change[lo:hi], total[first:last]
+                A, given, part = layout.rows(X, rows[lo:hi]), change[lo:hi], total[first:last]
 
                 def work(at: int, to: int, side: Any = side, A: Any = A, given: Any = given, part: Any = part) -> None:
                     side.add(self.kernel, A, at, to, given, part)

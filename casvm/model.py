@@ -8,36 +8,38 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_array
 
 from cacore import models
 from cacore.comm import Communicator, as_communicator
 from cacore.errors import InputError
 from cacore.kernels import Kernel
-from cacore.rows import Rows, check_alike
+from cacore.rows import Rows
 from cacore.standardize import Standardizer
-from casvm.part import PartSVM, votes
+from casvm.part import PartSVM, counted, votes
+from casvm.pieces import join
 from partition.asking import ask, visit
+from partition.model import InParts
 from partition.routing import Soft, closest, nearest
 
 
 @dataclass
-class SVMModel:
+class SVMModel(InParts):
     """Kernel SVMs of P parts, of which this rank holds some.
 
     Attributes
     ----------
     method : str
-    route : {"nearest", "soft", "all"}
+    route : {"nearest", "soft", "all", "sum"}
         The model of the nearest centre answers; the weighted mean of the decisions of the nearest ones'; or
-        the mean of all decisions, which is right for random parts, whose centres say little.
+        the mean of all decisions, which is right for random parts, whose centres say little. "sum": the parts are
+        pieces of one model, see :mod:`casvm.pieces`.
     classes : ndarray, shape (k,)
         Labels, ascending.
     kernel : Kernel or None
         None: rows are kernel values with the training rows.
     C : float
     centers : ndarray, shape (P, d)
-        In standardised features.
+        In standardised features; (0, d) for pieces.
     sizes : ndarray of int64, shape (P,)
     owners : ndarray of int64, shape (P,)
         Rank of each part.
@@ -69,9 +71,6 @@ class SVMModel:
     source: dict[str, Any] = field(default_factory=dict)
     comm: Any = field(default=None, repr=False, compare=False)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "comm": None}
-
     def predict(self, X: Rows, comm: Any = None) -> NDArray[Any]:
         """Labels of this rank's rows; a collective call.
 
@@ -92,9 +91,12 @@ class SVMModel:
         each row travels to the ranks of its models, their decisions back. ``all``: every row visits every
         rank, and one reduction of n_test numbers adds up.
         """
-        scores = self._scores(X, comm)
+        return self.labels(self.scores(X, comm))
+
+    def labels(self, scores: NDArray[np.float64]) -> NDArray[Any]:
+        """Labels of rows of these :meth:`scores`."""
         # A part's own votes, as LIBSVM counts them; a mean of several parts' has no equals.
-        codes = votes(scores) if self.route == "nearest" or scores.shape[1] == 1 else scores.argmax(axis=1)
+        codes = votes(scores) if self.route in ("nearest", "sum") or scores.shape[1] == 1 else scores.argmax(axis=1)
         return np.asarray(self.classes[codes])
 
     def decision_function(self, X: Rows, comm: Any = None) -> NDArray[np.float64]:
@@ -103,7 +105,7 @@ class SVMModel:
         More than two: the pairs' votes for each class, and up to a third of a vote for how clear they were.
         Collective, as :meth:`predict`.
         """
-        scores = self._scores(X, comm)
+        scores = self.scores(X, comm)
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def asked(self, X: Rows, labels: NDArray[np.int32], comm: Any = None) -> NDArray[np.float64]:
@@ -112,23 +114,42 @@ class SVMModel:
         with comm.guard(), comm.phase("predict"):
             return self._asked(self._received(X, comm), labels, comm)
 
+    def intercepts(self) -> NDArray[np.float64]:
+        """The one b of each pair of classes, of a model in pieces; collective on the ranks that hold them."""
+        k = len(self.classes)
+        mine = np.sum([part.b for part in self.parts.values()], axis=0) if self.parts else np.zeros(k * (k - 1) // 2)
+        return self._ranks(None).allreduce(mine)
+
     @property
     def _width(self) -> int:
         return 1 if len(self.classes) == 2 else len(self.classes)
 
-    def _scores(self, X: Rows, comm: Any) -> NDArray[np.float64]:
-        comm = self._ranks(comm)
+    def scores(self, X: Rows, comm: Any = None) -> NDArray[np.float64]:
+        """As :meth:`decision_function`, but shape (n_local, 1) for two classes; collective."""
+        comm, k = self._ranks(comm), len(self.classes)
         with comm.guard(), comm.phase("predict"):
             Z = self._received(X, comm)
+            if self.route == "sum":
+                return self._summed(visit(Z, self._pieces, comm, (k * (k - 1) // 2,)))
             if self.route == "all" and len(self.sizes) > 1:
                 return visit(Z, self._together, comm, (self._width,)) / len(self.sizes)
             if self.soft is None:
                 labels = nearest(Z, self.centers) if len(self.sizes) > 1 else np.zeros(Z.shape[0], np.int32)
                 return self._asked(Z, labels, comm)
             labels, squares = closest(Z, self.centers, min(self.soft.k, len(self.centers)))
-            n, k = labels.shape
-            values = self._asked(Z[np.arange(n).repeat(k)], labels.ravel(), comm).reshape(n, k, self._width)
+            n, few = labels.shape
+            values = self._asked(Z[np.arange(n).repeat(few)], labels.ravel(), comm).reshape(n, few, self._width)
             return np.einsum("ijc,ij->ic", values, self.soft.weights(squares))
+
+    def _pieces(self, rows: Rows) -> NDArray[np.float64]:
+        k = len(self.classes)
+        total = np.zeros((rows.shape[0], k * (k - 1) // 2))
+        for part in self.parts.values():
+            total += part.pairs(rows, self.kernel) if len(part.rows) else part.b
+        return total
+
+    def _summed(self, decisions: NDArray[np.float64]) -> NDArray[np.float64]:
+        return -decisions if len(self.classes) == 2 else counted(decisions, len(self.classes))
 
     def _together(self, rows: Rows) -> NDArray[np.float64]:
         total = np.zeros((rows.shape[0], self._width))
@@ -141,25 +162,6 @@ class SVMModel:
             return self.parts[part].scores(rows, self.kernel, len(self.classes))
 
         return ask(Z, labels, self.owners, self.parts, answer, comm, (self._width,))
-
-    def _ranks(self, comm: Any) -> Communicator:
-        return as_communicator(self.comm if comm is None else comm)
-
-    def _received(self, X: Any, comm: Communicator) -> Rows:
-        with comm.agreed():
-            try:
-                X = check_array(X, accept_sparse="csr", dtype=self.dtype, order="C", ensure_min_samples=0)
-            except ValueError as error:
-                raise InputError(str(error)) from error
-            if X.shape[1] != self.centers.shape[1]:
-                raise InputError(f"{X.shape[1]} features in the rows to predict, {self.centers.shape[1]} in the model")
-            self._check_ranks(comm)
-        check_alike(X, comm)
-        return X if self.standardizer is None else self.standardizer.apply(X)
-
-    def _check_ranks(self, comm: Communicator) -> None:
-        if comm.size <= int(self.owners.max()) or len(self.parts) != np.count_nonzero(self.owners == comm.rank):
-            raise InputError("the model lies on other ranks than these: save it, and load it on the ranks that use it")
 
     def save(self, path: str | Path, comm: Any = None) -> None:
         """Write the model to one HDF5 file; collective, by default on the ranks that trained or loaded it."""
@@ -194,14 +196,27 @@ class SVMModel:
             with comm.agreed():
                 try:
                     kernel, soft = attributes["kernel"], attributes["soft"]
+                    held = {number: PartSVM(**fields) for number, fields in parts.items()}
+                    sizes = shared["sizes"]
+                    if attributes["route"] == "sum":
+                        held, sizes, owners = _joined(held, sizes, owners)
                     return cls(
                         attributes["method"], attributes["route"],
                         np.array(attributes["classes"], np.dtype(attributes["labels"])),
                         None if kernel is None else Kernel(**kernel), attributes["C"], shared["centers"],
-                        shared["sizes"], owners,
+                        sizes, owners,
                         Standardizer(shared["mean"], shared["scale"]) if "mean" in shared else None,
                         attributes["dtype"], None if soft is None else Soft(**soft),
-                        {number: PartSVM(**fields) for number, fields in parts.items()}, attributes["source"], comm,
+                        held, attributes["source"], comm,
                     )  # fmt: skip
                 except (KeyError, TypeError) as error:
                     raise InputError(f"{path}: a damaged model file, without {error}") from error
+
+
+def _joined(
+    parts: dict[int, PartSVM], sizes: NDArray[np.int64], owners: NDArray[np.int64]
+) -> tuple[dict[int, PartSVM], NDArray[np.int64], NDArray[np.int64]]:
+    """One piece a rank instead of several."""
+    ranks = np.unique(owners)
+    mine = {int(np.searchsorted(ranks, owners[next(iter(parts))])): join(list(parts.values()))} if parts else {}
+    return mine, np.bincount(owners, sizes)[ranks].astype(np.int64), ranks

@@ -17,6 +17,7 @@ from cacore.kernels import KINDS, Kernel
 from cacore.progress import silent
 from casvm.model import SVMModel
 from casvm.smo import Limits
+from casvm.volume import Terms
 from partition import Partitioner
 
 ROUTES = ("nearest", "soft", "all")
@@ -34,11 +35,25 @@ class Method:
         One line for the command's help.
     partitioner : type of Partitioner or None
         None: each rank's rows stay where they are, dealt at random to its own parts.
+    merge : {"", "support", "all"}
+        What goes up a tree of merges, which ends in one model: support vectors, or all rows. "": no tree.
+    passes : int
+        Of a tree of support vectors, unless told otherwise.
+    whole : bool
+        One problem of all rows, of which every rank holds a share.
     """
 
     name: str
     summary: str
     partitioner: type[Partitioner] | None = None
+    merge: str = ""
+    passes: int = 1
+    whole: bool = False
+
+    @property
+    def one_model(self) -> bool:
+        """Whether training ends in one model, so that there is nothing to route."""
+        return self.whole or bool(self.merge)
 
 
 @dataclass(frozen=True)
@@ -66,6 +81,10 @@ class Options:
     ratio : bool
         Balance every class as well as the parts' sizes, for partitioners that can.
     standardize : bool
+    passes : int
+        Most passes through a tree of support vectors; a further one is made while the objective changes.
+    working_set : int or None
+        Rows of a round of Dis-SMO; None leaves it to the solver, 2 is the textbook's.
     seed : int
     memory_limit : int
         Bytes a rank may use.
@@ -87,6 +106,8 @@ class Options:
     route: str = "nearest"
     ratio: bool = False
     standardize: bool = False
+    passes: int = 1
+    working_set: int | None = None
     seed: int = 0
     memory_limit: int = 1 << 62
     checkpoint: Checkpoint | None = None
@@ -99,29 +120,44 @@ class Options:
         ------
         InputError
         """
-        if self.partitions is not None and not (isinstance(self.partitions, Integral) and self.partitions >= 1):
-            raise InputError(f"partitions = {self.partitions!r}: it must be a whole number of at least 1")
-        if not (math.isfinite(self.C) and self.C > 0):
-            raise InputError(f"C = {self.C:g}: it must be a positive number")
-        if self.kind not in KINDS:
-            raise InputError(f"kernel {self.kind!r}: choose one of {', '.join(KINDS)}")
-        if isinstance(self.gamma, str) and self.gamma not in ("scale", "auto"):
-            raise InputError(f"gamma {self.gamma!r}: it must be a positive number, 'scale' or 'auto'")
-        if not isinstance(self.gamma, str) and not (math.isfinite(self.gamma) and self.gamma > 0):
-            raise InputError(f"gamma = {self.gamma:g}: it must be a positive number")
-        if not (isinstance(self.degree, Integral) and self.degree >= 0):
-            raise InputError(f"degree = {self.degree!r}: it must be a whole number of at least 0")
-        if not math.isfinite(self.coef0):
-            raise InputError(f"coef0 = {self.coef0:g}: it must be a finite number")
-        if self.cache_bytes < 0:
-            raise InputError("cache: a negative budget cannot be used")
-        if self.route not in ROUTES:
-            raise InputError(f"route {self.route!r}: choose one of {', '.join(ROUTES)}")
+        text = isinstance(self.gamma, str)
+        checks = (
+            (
+                _whole(self.partitions, 1, True),
+                f"partitions = {self.partitions!r}: it must be a whole number of at least 1",
+            ),
+            (_positive(self.C), f"C = {self.C:g}: it must be a positive number"),
+            (self.kind in KINDS, f"kernel {self.kind!r}: choose one of {', '.join(KINDS)}"),
+            (
+                self.gamma in ("scale", "auto") if text else _positive(self.gamma),
+                f"gamma = {self.gamma!r}: it must be a positive number, 'scale' or 'auto'",
+            ),
+            (_whole(self.degree, 0), f"degree = {self.degree!r}: it must be a whole number of at least 0"),
+            (math.isfinite(self.coef0), f"coef0 = {self.coef0:g}: it must be a finite number"),
+            (self.cache_bytes >= 0, "cache: a negative budget cannot be used"),
+            (_whole(self.passes, 1), f"passes = {self.passes!r}: it must be a whole number of at least 1"),
+            (
+                _whole(self.working_set, 2, True),
+                f"working_set = {self.working_set!r}: it must be a whole number of at least 2",
+            ),
+            (self.route in ROUTES, f"route {self.route!r}: choose one of {', '.join(ROUTES)}"),
+        )
+        for good, message in checks:
+            if not good:
+                raise InputError(message)
         return self
 
     def kernel(self, gamma: float) -> Kernel:
         """The kernel, with gamma as a number."""
         return Kernel(self.kind, gamma, int(self.degree), float(self.coef0))
+
+
+def _whole(value: Any, least: int, may_be_none: bool = False) -> bool:
+    return (value is None and may_be_none) or (isinstance(value, Integral) and int(value) >= least)
+
+
+def _positive(value: Any) -> bool:
+    return math.isfinite(value) and value > 0
 
 
 @dataclass
@@ -133,17 +169,21 @@ class Fit:
     model : SVMModel
     sizes : ndarray of int64, shape (P,)
     solver : dict of str to ndarray
-        An entry a part: iterations, n_support, objective, gap, seconds, kernel_rows, kernel_values.
-    converged : bool
-        Whether every part's solver met its rule.
+        An entry a part, or a layer: iterations, n_support, objective, gap, seconds, kernel_rows, kernel_values.
     busy : ndarray, shape (R,)
-        Seconds each rank worked on its parts.
+        Seconds each rank worked on its problems.
+    terms : Terms
+        What a prediction of the volume needs.
     notes : list of str
+        That a solver did not meet its rule.
+    more : dict
+        What the report says besides: a tree's layers.
     """
 
     model: SVMModel
     sizes: NDArray[np.int64]
     solver: dict[str, NDArray[Any]]
-    converged: bool
     busy: NDArray[np.float64]
+    terms: Terms
     notes: list[str] = field(default_factory=list)
+    more: dict[str, Any] = field(default_factory=dict)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from cacore import threads
@@ -17,7 +16,7 @@ from cacore.kernels import Kernel, Points
 from cacore.rows import Rows
 from cacore.threads import blocks, for_blocks
 from casvm.kernel_rows import Gram, KernelRows, Precomputed
-from casvm.smo import Limits, Progress, Solution, solve
+from casvm.smo import Limits, Progress, Solution, feasible, solve
 
 _SMALL = 2000, 100_000  # rows, and numbers in them, whose kernel values cost next to nothing in double precision
 _BLOCK_BYTES = 1 << 25
@@ -85,15 +84,18 @@ class PartSVM:
         if k == 1:
             out[:, self.classes[0]] = 0.0
             return out
-        decisions = self.pairs(X, kernel)
-        votes, sure = np.zeros((2, n, k))
-        for column, (i, j) in enumerate(combinations(range(k), 2)):
-            first = decisions[:, column] > 0
-            votes[:, i] += first
-            votes[:, j] += ~first
-            sure[:, i] += decisions[:, column]
-            sure[:, j] -= decisions[:, column]
-        out[:, self.classes] = votes + sure / (3.0 * (np.abs(sure) + 1.0))
+        out[:, self.classes] = counted(self.pairs(X, kernel), k)
+        return out
+
+    def spread(self, n_classes: int) -> NDArray[np.float64]:
+        """Coefficients in the layout of all classes, shape (n_classes - 1, s); 0 for pairs that the part lacks."""
+        out = np.zeros((n_classes - 1, len(self.rows)))
+        mine = self.classes.repeat(self.n_support)
+        for i, code in enumerate(self.classes):
+            here = mine == code
+            for j, other in enumerate(self.classes):
+                if i != j:
+                    out[other - (other > code)][here] = self.coef[j - (j > i)][here]
         return out
 
     def _weights(self) -> NDArray[np.float64]:
@@ -106,6 +108,24 @@ class PartSVM:
             weights[first, column] = self.coef[j - 1, first]
             weights[second, column] = self.coef[i, second]
         return weights
+
+
+def counted(decisions: NDArray[np.float64], k: int) -> NDArray[np.float64]:
+    """Scores of k classes from the decisions of all their pairs: votes, and how clear they were."""
+    votes, sure = np.zeros((2, len(decisions), k))
+    for column, (i, j) in enumerate(combinations(range(k), 2)):
+        first = decisions[:, column] > 0
+        votes[:, i] += first
+        votes[:, j] += ~first
+        sure[:, i] += decisions[:, column]
+        sure[:, j] -= decisions[:, column]
+    return votes + sure / (3.0 * (np.abs(sure) + 1.0))
+
+
+def placed(wanted: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where among `rows`, which are all different, the wanted ones are."""
+    order = np.argsort(rows)
+    return order[np.searchsorted(rows, wanted, sorter=order)]
 
 
 def _decide(
@@ -156,20 +176,26 @@ class Learning:
         """Kernel values of these rows, in single precision where that does not show."""
         if self.kernel is None:
             return Precomputed(np.asarray(X))
-        return KernelRows(X, self.kernel, _precision(self.kernel, X, C, self.limits.tol), self.cache_bytes)
+        sample = X[:: max(1, X.shape[0] // 1000)]
+        dtype = precision(X.shape[0], sample, self.kernel, float(C.max()), self.limits.tol)
+        return KernelRows(X, self.kernel, dtype, self.cache_bytes)
 
 
-def _precision(kernel: Kernel, X: Rows, C: NDArray[np.float64], tol: float) -> Any:
-    """float64 for few rows, and where the rounding of C K_ij in single precision comes near the tolerance."""
-    if X.shape[0] <= _SMALL[0] and X.shape[0] * X.shape[1] <= _SMALL[1]:
+def precision(n: int, sample: Rows, kernel: Kernel, C: float, tol: float) -> Any:
+    """float64 for few rows, and where the rounding of C K_ij in single precision comes near the tolerance.
+
+    `n` rows, of which `sample` is a part; `C` is the largest bound.
+    """
+    if n <= _SMALL[0] and n * sample.shape[1] <= _SMALL[1]:
         return np.float64
-    largest = float(np.abs(kernel.diagonal(X[:: max(1, X.shape[0] // 1000)])).max())
-    return np.float64 if 8 * np.finfo(np.float32).eps * float(C.max()) * largest > tol else np.float32
+    largest = float(np.abs(kernel.diagonal(sample)).max())
+    return np.float64 if 8 * np.finfo(np.float32).eps * C * largest > tol else np.float32
 
 
 def fit_part(
-    X: Rows, codes: NDArray[np.int64], C: NDArray[np.float64], rows: NDArray[np.int64], learning: Learning
-) -> tuple[PartSVM, list[Solution]]:
+    X: Rows, codes: NDArray[np.int64], C: NDArray[np.float64], rows: NDArray[np.int64], learning: Learning,
+    start: NDArray[np.float64] | None = None,
+) -> tuple[PartSVM, list[Solution]]:  # fmt: skip
     """Train one-vs-one.
 
     Parameters
@@ -183,6 +209,8 @@ def fit_part(
     rows : ndarray of int64, shape (m,)
         Global row numbers.
     learning : Learning
+    start : ndarray, shape (n_classes - 1, m), optional
+        Coefficients alpha y to begin with, as :meth:`PartSVM.spread` lays them out; made feasible first.
 
     Returns
     -------
@@ -196,7 +224,7 @@ def fit_part(
     k = len(classes)
     alphas = np.zeros((max(k - 1, 0), len(codes)))
     solutions: list[Solution] = []
-    tasks = [(i, j) for i, j in combinations(range(k), 2)]
+    tasks = list(combinations(range(k), 2))
 
     def pair(i: int, j: int) -> tuple[NDArray[np.int64], NDArray[np.float64], Solution]:
         chosen = np.sort(np.concatenate([members[i], members[j]]))
@@ -205,9 +233,16 @@ def fit_part(
             mine = np.ascontiguousarray(np.asarray(X)[np.ix_(chosen, rows[chosen])])
         else:
             mine = X if len(chosen) == X.shape[0] else X[chosen]
-        return chosen, y, solve(learning.gram(mine, C[chosen]), y, C[chosen], learning.limits, watch=learning.watch)
+        begin = None
+        if start is not None:
+            given = np.where(y > 0, start[classes[j] - 1, chosen], start[classes[i], chosen])
+            begin = feasible(y * given, y, C[chosen])
+        gram = learning.gram(mine, C[chosen])
+        return chosen, y, solve(gram, y, C[chosen], learning.limits, begin, learning.watch)
 
-    for (i, j), (chosen, y, solution) in zip(tasks, _in_turn(pair, tasks), strict=True):
+    # Many pairs side by side, few one after the other with all threads each.
+    solved = threads.in_order(pair, tasks, parallel=len(tasks) >= 2 * threads.current())
+    for (i, j), (chosen, y, solution) in zip(tasks, solved, strict=True):
         first = y > 0
         alphas[j - 1, chosen[first]] = solution.alpha[first]
         alphas[i, chosen[~first]] = -solution.alpha[~first]
@@ -220,13 +255,3 @@ def fit_part(
         np.array([len(mine) for mine in support], np.int64) if k > 1 else np.zeros(k, np.int64),
     )  # fmt: skip
     return part, solutions
-
-
-def _in_turn(work: Callable[..., Any], tasks: list[tuple[int, int]]) -> Iterator[Any]:
-    """Many pairs side by side, few one after the other with all threads each."""
-    yield from threads.in_order(work, tasks, parallel=len(tasks) >= 2 * threads.current())
-
-
-def empty(d: int, sparse: bool, dtype: Any) -> Rows:
-    """No rows of d features."""
-    return sp.csr_matrix((0, d), dtype=dtype) if sparse else np.zeros((0, d), dtype)

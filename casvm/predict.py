@@ -35,9 +35,9 @@ def command(comm: Communicator, argv: list[str] | None) -> None:
     model = SVMModel.load(args.model, comm)
     warm_up(model.dtype, comm)
     rows = read_to_predict(args, comm, model.centers.shape[1], model.dtype, model.source, limit)
-    predicted = model.predict(rows.X, comm)
-    decisions = model.decision_function(rows.X, comm) if args.decisions else None
-    metrics: dict[str, Any] = {} if rows.y is None else tested(model, rows, comm)
+    scores = model.scores(rows.X, comm)
+    predicted = model.labels(scores)
+    metrics: dict[str, Any] = {} if rows.y is None else tested(model, rows, predicted, comm)
     made = report.build(
         "predict",
         comm,
@@ -49,7 +49,7 @@ def command(comm: Communicator, argv: list[str] | None) -> None:
     with comm.phase("write"):
         codes = np.searchsorted(model.classes, predicted).astype(np.int64)
         everything = None if args.output is None else comm.gather(codes)
-        values = None if args.output is None or decisions is None else comm.gather(decisions.reshape(len(codes), -1))
+        values = comm.gather(scores) if args.output is not None and args.decisions else None
     if comm.rank == 0:
         if everything is not None:
             write_labels(args.output, model.classes, everything, values)

@@ -82,6 +82,12 @@ class RowCache:
         """Nobody has read these rows yet: if nobody does, they are among the first to make room."""
         self._used[slots] = self._now - _DOUBT
 
+    def drop(self, rows: Index) -> None:
+        """Give up these rows, where they are kept."""
+        slots = self.slot[rows]
+        slots = slots[slots >= 0]
+        self._row[slots], self._used[slots], self.slot[rows] = -1, 0, -1
+
     @property
     def count(self) -> int:
         """Rows kept."""

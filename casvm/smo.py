@@ -167,12 +167,12 @@ class _Solver:
         self.gram, self.y, self.limits, self.watch = gram, np.asarray(y, np.float64), limits, watch
         self.n, self.begun = len(y), time.perf_counter()
         self.bounds = np.minimum(0.0, C * self.y), np.maximum(0.0, C * self.y)
-        self.all_beta = np.zeros(self.n) if start is None else _feasible(start, self.y, C)
+        self.all_beta = np.zeros(self.n) if start is None else _checked(start, self.y, C)
         self.all_v = self.y.copy()
         self.aside: list[_Aside] = []
         self.iterations = self.rounds = self.returns = 0
         self.by_pairs = False
-        self.room = min(WORKING_SET, _room(self.n, gram.price))
+        self.room = min(WORKING_SET, round_size(self.n, gram.price))
         self._activate(np.arange(self.n))
         moved = np.flatnonzero(self.all_beta)
         self.gram.subtract(moved, self.all_beta[moved], self.v, self._free(moved))
@@ -191,7 +191,7 @@ class _Solver:
         """Rounds and pairs until the rule is met, a limit is reached or nothing moves."""
         most, stuck = self.limits.pairs(self.n), False
         while True:
-            top, bottom = _extremes(self.v, self.beta, self.lower, self.upper)
+            top, bottom = extremes(self.v, self.beta, self.lower, self.upper)
             spent = stuck or self.iterations >= most or time.perf_counter() - self.begun > self.limits.max_time
             if top - bottom < self.limits.tol or spent:
                 if not self._return(spent):
@@ -262,7 +262,7 @@ class _Solver:
         """Places of rows without kernel values that are likely to be asked for soon, and of the one that was."""
         absent = np.flatnonzero(where < 0)
         v, beta = problem.v[absent], problem.beta[absent]
-        top, bottom = _extremes(problem.v, problem.beta, self.lower, self.upper)
+        top, bottom = extremes(problem.v, problem.beta, self.lower, self.upper)
         rise, fall = beta < self.upper[absent], beta > self.lower[absent]
         worst = np.maximum(np.where(rise, v - bottom, 0.0), np.where(fall, top - v, 0.0))
         absent, worst = absent[worst > 0], worst[worst > 0]
@@ -297,7 +297,7 @@ class _Solver:
         """Put rows aside that sit at a bound and could not be chosen, once they are many."""
         if len(self.v) <= self.room // 2:
             return
-        idle = _idle(self.v, self.beta, self.lower, self.upper, top, bottom)
+        idle = idle_rows(self.v, self.beta, self.lower, self.upper, top, bottom)
         self.patience[~idle] = 0
         self.patience[idle & (self.patience < _PATIENCE)] += 1
         leaving = self.patience >= _PATIENCE
@@ -323,11 +323,11 @@ class _Solver:
             self.all_v[group.rows] = group.v - self.gram.outside(moved, change, group.rows)
         self.aside = []
         lower, upper = self.bounds
-        top, bottom = _extremes(self.all_v, self.all_beta, lower, upper)
+        top, bottom = extremes(self.all_v, self.all_beta, lower, upper)
         if spent or top - bottom < self.limits.tol:
             return False
         self.returns += 1
-        idle = _idle(self.all_v, self.all_beta, lower, upper, top, bottom)
+        idle = idle_rows(self.all_v, self.all_beta, lower, upper, top, bottom)
         rest = np.flatnonzero(idle) if self.returns <= _RETURNS else np.zeros(0, np.int64)
         if len(rest):
             self.aside = [_Aside(rest, self.all_v[rest], self.all_beta.copy())]
@@ -339,7 +339,7 @@ class _Solver:
 
     def _solution(self) -> Solution:
         beta, (lower, upper) = self.all_beta, self.bounds
-        top, bottom = _extremes(self.all_v, beta, lower, upper)
+        top, bottom = extremes(self.all_v, beta, lower, upper)
         b, support = 0.5 * (top + bottom), np.flatnonzero(beta)
         objective = float(np.abs(beta).sum() - 0.5 * self.gram.quadratic(support, beta[support]))
         return Solution(
@@ -349,23 +349,32 @@ class _Solver:
         )  # fmt: skip
 
 
-def _room(n: int, price: float) -> int:
+def round_size(n: int, price: float) -> int:
     """Rows of a round: fewer where their own kernel values are a large share of all that will be needed."""
     return 2048 if n >= 16_384 else 1024 if price < 30.0 else 512
 
 
-def _extremes(v: Vector, beta: Vector, lower: Vector, upper: Vector) -> tuple[float, float]:
+def extremes(v: Vector, beta: Vector, lower: Vector, upper: Vector) -> tuple[float, float]:
     """The largest v of a row that may rise, and the smallest of one that may fall."""
     top = np.max(v, where=beta < upper, initial=-np.inf)
     return float(top), float(np.min(v, where=beta > lower, initial=np.inf))
 
 
-def _idle(v: Vector, beta: Vector, lower: Vector, upper: Vector, top: float, bottom: float) -> NDArray[np.bool_]:
+def idle_rows(v: Vector, beta: Vector, lower: Vector, upper: Vector, top: float, bottom: float) -> NDArray[np.bool_]:
     """Whether a row sits at a bound and, as things are, no pair would take it away from there."""
     return ((beta >= upper) & (v > top)) | ((beta <= lower) & (v < bottom))
 
 
-def _feasible(alpha: Vector, y: Vector, C: Vector) -> Vector:
+def feasible(alpha: Vector, y: Vector, C: Vector) -> Vector:
+    """A start from any alpha: clipped to [0, C], and the heavier class scaled down until sum alpha y = 0."""
+    alpha = np.clip(alpha, 0.0, C)
+    rise, fall = alpha[y > 0].sum(), alpha[y < 0].sum()
+    if abs(rise - fall) > 1e-12 * max(rise, fall):  # rounding alone must not take rows off their bound
+        alpha[y * (rise - fall) > 0] *= min(rise, fall) / max(rise, fall)
+    return alpha
+
+
+def _checked(alpha: Vector, y: Vector, C: Vector) -> Vector:
     """Beta of a start, if it is one."""
     alpha = np.asarray(alpha, np.float64)
     if alpha.shape != y.shape or not np.isfinite(alpha).all() or (alpha < 0).any() or (alpha > C).any():

@@ -2,7 +2,7 @@
 # scaling.sh weak|strong DATA.h5: a report per method and number of ranks in OUT, then a table.
 # Run it from the repository. MPI_TYPE is what srun speaks to your MPI: pmix (Open MPI), pmi2 (MPICH).
 # Settings: OUT=scaling ROWS=2000 PARTS=64 RANKS="1 2 4 ..." METHODS="bkrr2 kkrr2 dckrr", of ridge regression
-# SIGMA=3 LAMBDA=1e-4, of SVMs (casvm cpsvm bkmsvm fcfssvm) C=1 GAMMA=scale.
+# SIGMA=3 LAMBDA=1e-4, of SVMs (casvm cpsvm bkmsvm fcfssvm dissmo cascade dcsvm dcfilter) C=1 GAMMA=scale.
 set -euo pipefail
 mode=${1:?weak or strong} data=${2:?DATA.h5}
 out=${OUT:-scaling} rows=${ROWS:-2000} parts=${PARTS:-64}
@@ -27,9 +27,9 @@ for ranks in $RANKS; do
   fi
   for method in ${METHODS:-bkrr2 kkrr2 dckrr}; do
     divided="--partitions $p"
-    if [ "$method" = dkrr ]; then divided=; fi # one system of all rows
+    case $method in dkrr | dissmo) divided= ;; esac # one problem of all rows
     case $method in
-    *svm) module=casvm.$method settings="--C ${C:-1} --gamma ${GAMMA:-scale}" ;;
+    *svm | dissmo | cascade | dcfilter) module=casvm.$method settings="--C ${C:-1} --gamma ${GAMMA:-scale}" ;;
     *) module=cakrr.$method settings="--sigma ${SIGMA:-3} --lambda ${LAMBDA:-1e-4}" ;;
     esac
     # shellcheck disable=SC2086

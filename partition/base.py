@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClusterMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from cacore.comm import Communicator, as_communicator
 from cacore.errors import InputError
 from cacore.rows import Rows, check_alike
+from cacore.validation import shared_seed
 from partition.assign import PartRows
 from partition.routing import nearest
 
@@ -84,7 +84,7 @@ class Partitioner(ClusterMixin, BaseEstimator):
             _, n = comm.offset(X.shape[0])
             with comm.agreed():
                 self._check_parts(n, X.shape[0], comm)
-            rows = PartRows(X, comm, self._seed(comm))
+            rows = PartRows(X, comm, shared_seed(self.random_state, comm))
             self.labels_, self.centers_ = self._partition(rows, target)
             self.sizes_ = comm.allreduce(np.bincount(self.labels_, minlength=self.n_parts).astype(np.int64))
         self.n_features_in_ = X.shape[1]
@@ -114,8 +114,3 @@ class Partitioner(ClusterMixin, BaseEstimator):
     def _check_parts(self, n: int, n_local: int, comm: Communicator) -> None:
         if self.n_parts > n:
             raise InputError(f"{self.n_parts:,} parts of {n:,} rows: every part needs a row; ask for {n:,} or fewer")
-
-    def _seed(self, comm: Communicator) -> int:
-        """A seed that all ranks share, also when ``random_state`` is None."""
-        drawn = check_random_state(self.random_state).randint(2**31 - 1)
-        return int(comm.bcast(np.array([drawn], np.int64))[0])

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.rows import Rows, concatenate, exchange_rows, is_sparse
+from cacore.rows import Rows, concatenate, exchange_rows, is_sparse, worth_packing
 
 
 def assign_owners(
@@ -146,9 +146,10 @@ def _exchange(
     seats[place] = np.arange(len(place))
     out = None if is_sparse(X) else np.empty((len(place), X.shape[1]), X.dtype)
     pieces: list[Rows] = []
+    pack = worth_packing(X, comm)
     for g in reversed(range(groups)):
         rows = slice(starts[g], starts[g + 1])
-        block = exchange_rows(X[rows], np.bincount(toward[rows], minlength=comm.size).astype(np.int64), comm)
+        block = exchange_rows(X[rows], np.bincount(toward[rows], minlength=comm.size).astype(np.int64), comm, pack)
         mine = seats[arriving == g]  # a group's rows end up beside each other
         if out is None:
             pieces.insert(0, block[np.argsort(mine)])

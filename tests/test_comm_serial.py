@@ -6,6 +6,7 @@ import copy
 import numpy as np
 import pytest
 
+from cacore import mpi
 from cacore.comm import PHASES, Communicator, as_communicator
 from cacore.errors import InputError
 from cacore.models import load
@@ -165,3 +166,26 @@ def test_abort_ends_the_process_with_one_line(python):
 def test_mpi4py_is_not_imported(python):
     done = python("-c", "import sys, cacore.io, cacore.models, cacore.report; print('mpi4py' in sys.modules)")
     assert (done.returncode, done.stdout) == (0, "False\n")
+
+
+def test_waiting_leaves_the_core_to_others(monkeypatch):
+    """A loop for a millisecond, then pauses that grow to a limit."""
+    clock, pauses, spent = [0.0], [], []
+
+    def pause(seconds):
+        pauses.append(seconds)
+        clock[0] += seconds
+
+    def now():
+        clock[0] += 1e-5
+        return clock[0]
+
+    monkeypatch.setattr(mpi, "perf_counter", now)
+    monkeypatch.setattr(mpi, "sleep", pause)
+    mpi.patiently(lambda: clock[0] > 0.5, spent.append)
+    assert len(spent) == 1
+    assert spent[0] == pytest.approx(0.5, abs=0.01)
+    assert pauses == sorted(pauses)
+    assert pauses[0] < 2e-4
+    assert pauses[-1] == 5e-3
+    assert 1e-3 < spent[0] - sum(pauses) < 0.02  # what it was busy for

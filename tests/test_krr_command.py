@@ -100,7 +100,7 @@ def test_report(method, python, inputs, tmp_path):
     assert (made["params"]["sigma"], made["params"]["lambda"]) == (best["sigma"], best["lambda"])
     assert all(g["test_mse"] is None for g in made["grid"])
     assert set(made["comm"]) >= PHASES
-    assert all(made["comm"][p] == {"bytes": 0, "messages": 0} for p in PHASES)
+    assert all(made["comm"][p] == {"bytes": 0, "messages": 0, "seconds": 0} for p in PHASES)
     assert set(made["seconds"]) >= PHASES | {"total"}
     assert made["seconds"]["total"] >= made["seconds"]["train"] > 0
     assert set(made["solver"]) == {

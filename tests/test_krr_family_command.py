@@ -93,7 +93,7 @@ def test_report(method, python, inputs, tmp_path):
     assert (made["schema"], made["method"], made["ranks"]) == ("cakernels-report/1", method, 1)
     assert (made["partitions"], sum(made["partition_sizes"])) == (1 if whole else 3, 120)
     for phase in ("read", "partition", "train", "predict"):
-        assert made["comm"][phase] == {"bytes": 0, "messages": 0}
+        assert made["comm"][phase] == {"bytes": 0, "messages": 0, "seconds": 0}
     told, more = made["params"], {"oracle"} if oracle else set()
     if method == "twolevel":
         more = {*COARSE, "soft_k", "soft_t"}

@@ -11,6 +11,7 @@ from sklearn.cluster import KMeans as SklearnKMeans
 
 from cacore.comm import Communicator
 from cacore.io.text import parse
+from cacore.validation import shared_seed
 from partition import FCFS, BalancedKMeans, KBalance, KMeans, RandomPartition
 from partition.assign import PartRows
 
@@ -27,7 +28,7 @@ def blobs(n, d, seed=0):
 def in_order(part, X):
     """Row numbers in the order in which rows come first: that of ``PartRows.order``, for this partitioner's seed."""
     comm = Communicator()
-    return np.argsort(PartRows(X, comm, part._seed(comm)).order)
+    return np.argsort(PartRows(X, comm, shared_seed(part.random_state, comm)).order)
 
 
 def capacities(n, P, population):

@@ -7,6 +7,7 @@ import pytest
 from mpi4py import MPI
 
 from cacore import comm as comm_module
+from cacore import traffic as traffic_module
 from cacore.comm import PHASES, Communicator
 from cacore.errors import InputError
 
@@ -61,12 +62,20 @@ def test_gathers(chunk, width, rows):
     comm, array = Communicator(WORLD, chunk), numbers(rows[RANK], *width, dtype=np.float32)
     expected = np.concatenate(WORLD.allgather(array))
     np.testing.assert_array_equal(comm.allgather(array), expected, strict=True)
-    got, counts = comm.allgather_parts(array)
-    np.testing.assert_array_equal(got, expected, strict=True)
-    assert counts.tolist() == list(rows[:R])
+    for known in (None, np.array(rows[:R], np.int64)):
+        got, counts = comm.allgather_parts(array, known)
+        np.testing.assert_array_equal(got, expected, strict=True)
+        assert counts.tolist() == list(rows[:R])
+        np.testing.assert_array_equal(comm.allgather(array, known), expected, strict=True)
     gathered = [comm.gather(array, root) for root in range(R)]
     np.testing.assert_array_equal(gathered[RANK], expected, strict=True)
     assert all(gathered[r] is None for r in OTHERS)
+
+
+@pytest.mark.parametrize("counts", [[2] * R, [1] * (R + 1), []], ids=str)
+def test_counts_that_are_wrong(counts):
+    with pytest.raises(ValueError, match="has 1 rows"):
+        Communicator(WORLD).allgather(numbers(1), np.array(counts, np.int64))
 
 
 @many
@@ -131,6 +140,7 @@ def table(root):
         "allreduce": (lambda c: c.allreduce(numbers(10)), {R: [80]}),
         "allgather": (lambda c: c.allgather(numbers(rows, 3)), {R: [LENGTH, 24 * rows]}),
         "allgather of nothing": (lambda c: c.allgather(numbers(0, 3)), {R: [LENGTH]}),
+        "allgather of known lengths": (lambda c: c.allgather(numbers(rows, 3), np.arange(1, R + 1)), {R: [24 * rows]}),
         "alltoall": (
             lambda c: c.alltoall(whole, counts),
             {R: [LENGTH], **{r: [LENGTH, 24 * r] if r else [LENGTH] for r in OTHERS}},
@@ -199,6 +209,56 @@ def test_totals():
         assert traffic["predict"] == {"bytes": sent, "messages": 2 * R if R > 1 else 0}
         assert all(traffic[phase] == {"bytes": 0, "messages": 0} for phase in PHASES if phase != "predict")
     assert set(seconds) >= set(PHASES)
+
+
+def test_traffic_of_all_ranks():
+    comm = Communicator(WORLD)
+    with comm.phase("partition"):
+        comm.bcast(numbers(10), R - 1)
+    with comm.phase("train"):
+        comm.allgather(numbers(RANK + 1, 3), np.arange(1, R + 1))
+    with comm.phase("own"), comm.uncounted():
+        comm.allreduce(numbers(100))
+    for _ in range(2):  # collecting is not counted itself
+        made = traffic_module.collect(comm, "cascade")
+    assert (made is None) == (RANK > 0)
+    if made is None:
+        return
+    assert (made.method, made.phases) == ("cascade", (*PHASES, "other", "own"))
+    sent, messages = np.zeros((6, R, R + 1)), np.zeros((6, R, R + 1))
+    if R > 1:
+        sent[1, R - 1, : R - 1], messages[1, R - 1, : R - 1] = HEAD + 80, 2
+        sent[2, :, R], messages[2, :, R] = 24 * np.arange(1, R + 1), 1
+    np.testing.assert_array_equal(made.bytes, sent)
+    np.testing.assert_array_equal(made.messages, messages)
+    assert made.seconds.shape == made.mpi_seconds.shape == (6, R)
+    assert (made.seconds[[1, 2, 4, 5]] > 0).all()
+    inside = made.mpi_seconds > 0
+    assert inside[[1, 2, 5]].all() == inside.any() == (R > 1)
+    assert not inside[[0, 3]].any()
+    matrix = traffic_module.pattern(made)
+    assert matrix.sum() == pytest.approx(sent.sum())
+    assert not np.diagonal(matrix).any()
+    if R > 2:
+        assert matrix[1].tolist() == pytest.approx([48 / (R - 1) * (r != 1) for r in range(R)])
+
+
+def test_every_call_is_timed():
+    comm, calls = Communicator(WORLD), []
+    if R > 1:
+        comm._timed._spent = calls.append
+    comm.barrier()
+    assert (comm.mpi_seconds.get("other", 0.0) > 0) == (R > 1)
+    comm.allreduce(numbers(3))
+    comm.allgather(numbers(3), np.full(R, 3))
+    comm.alltoall(numbers(R), np.ones(R, np.int64))  # lengths, the longest, and the rows
+    assert len(calls) == (5 if R > 1 else 0)
+    assert all(seconds >= 0 for seconds in calls)
+    # One that fails is timed as well.
+    if R > 1:
+        with pytest.raises(TypeError):
+            comm._timed.Bcast()
+        assert len(calls) == 6
 
 
 def test_phases_nest(monkeypatch):

@@ -1,0 +1,126 @@
+"""All SVM methods on the real data sets (Tables 2.9 to 2.14): accuracy, iterations, seconds, bytes, messages.
+
+python -m benchmarks.svm_methods DATA_FOLDER [--out FOLDER] [--only NAME ...] [--ranks R ...] [--tol T] [--controls]
+
+Each method runs under mpiexec on R ranks, and in one process with the same parts, which is the honest baseline;
+beside them the exact solver on all rows, which is the bar. The controls ask a random part's model, and one
+part's model alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.race import headline
+from benchmarks.svm_data import SETS, Problem, native
+from cacore.comm import Communicator
+from casvm import SMOSVC, bkmsvm, casvm, cpsvm, fcfssvm
+from casvm.options import Options
+from casvm.prepare import Labelled
+from casvm.training import fit
+
+METHODS = {
+    "dissmo": [], "cascade": [], "cascade 1 pass": ["--passes", "1"], "dcsvm": [], "dcfilter": [], "cpsvm": [],
+    "cpsvm soft": ["--route", "soft"], "bkmsvm": [], "fcfssvm": [], "casvm": [], "casvm all": ["--route", "all"],
+    "casvm root": ["--initial", "root"], "casvm root all": ["--initial", "root", "--route", "all"],
+}  # fmt: skip
+COLUMNS = (
+    "data", "tol", "method", "ranks", "accuracy %", "balanced %", "support vectors", "iterations",
+    "init / train / predict s", "bytes init / train", "messages init / train", "bytes predicted", "peak MiB",
+)  # fmt: skip
+
+
+def run(name: str, problem: Problem, data: Path, which: str, ranks: int, args: argparse.Namespace) -> str:
+    """One line of the table."""
+    method = which.split()[0]
+    report = args.out / f"{name}_{which.replace(' ', '_')}_{ranks}_{args.tol:g}.json"
+    parts = [] if method == "dissmo" else ["--partitions", str(problem.parts)]
+    settings = ["--C", str(problem.C), "--gamma", str(problem.gamma), "--tol", str(args.tol), *parts, *METHODS[which]]
+    command = ["mpiexec", "-n", str(ranks), sys.executable, "-m", f"casvm.{method}", str(data), *settings]
+    subprocess.run([*command, "--allow-overlap", "--quiet", "--report", str(report)], check=True)
+    told = json.loads(report.read_text())
+    seconds, comm, solver = told["seconds"], told["comm"], told["solver"]
+    trained = seconds["train"] + seconds.get("wait", 0.0)
+    times = f"{seconds['partition']:.2f} / {trained:.2f} / {seconds['predict']:.2f}"
+    bytes_, messages = (" / ".join(f"{comm[p][k]:,}" for p in ("partition", "train")) for k in ("bytes", "messages"))
+    support = sum(solver["n_support"]) if "layers" not in solver else solver["n_support"][-1]
+    volume = f"{told['volume']['predicted_bytes']:,}" if "volume" in told else ""
+    return (
+        f"| {name} | {args.tol:g} | {which} | {ranks} | {100 * told['metrics']['accuracy']:.2f} "
+        f"| {100 * told['metrics']['balanced_accuracy']:.2f} | {support:,} | {sum(solver['iterations']):,} | {times} "
+        f"| {bytes_} | {messages} | {volume} | {max(told['memory']['peak_rss_mib']):,.0f} |"
+    )
+
+
+def exact(name: str, problem: Problem, tol: float) -> str:
+    """The same line for the exact solver."""
+    few = np.random.default_rng(0).permutation(len(problem.X))[:3000]
+    SMOSVC(C=problem.C, gamma=problem.gamma).fit(problem.X[few], problem.y[few])  # compiles
+    begun = time.perf_counter()
+    model = SMOSVC(C=problem.C, gamma=problem.gamma, tol=tol, cache_gib=4.0).fit(problem.X, problem.y)
+    trained = time.perf_counter() - begun
+    predicted = model.predict(problem.Xt)
+    tested = time.perf_counter() - begun - trained
+    right = predicted == problem.yt
+    recall = np.mean([right[problem.yt == label].mean() for label in np.unique(problem.yt)])
+    return (
+        f"| {name} | {tol:g} | exact | 1 | {100 * right.mean():.2f} | {100 * recall:.2f} | {len(model.support_):,} "
+        f"| {model.n_iter_.sum():,} | 0 / {trained:.2f} / {tested:.2f} | | | | |"
+    )
+
+
+def controls(name: str, problem: Problem) -> None:
+    """Accuracy when a random part's model is asked, and when one part's model is all there is."""
+    rng = np.random.default_rng(1)
+    for method in (casvm.METHOD, fcfssvm.METHOD, bkmsvm.METHOD, cpsvm.METHOD):
+        options = Options(partitions=problem.parts, C=problem.C, gamma=problem.gamma)
+        model = fit(method, Labelled(problem.X.copy(), problem.y), options, Communicator()).model
+        told = []
+        for labels in (rng.integers(problem.parts, size=len(problem.Xt)), np.zeros(len(problem.Xt), np.int64)):
+            predicted = model.labels(model.asked(problem.Xt, labels.astype(np.int32)))
+            told.append(100 * np.mean(predicted == problem.yt))
+        print(f"{name}, {method.name}: a random part's model {told[0]:.2f} %, the first part's alone {told[1]:.2f} %")
+
+
+def main() -> None:
+    """Write the files that are not there yet, run, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("svm_methods"))
+    parser.add_argument(
+        "--only", nargs="+", choices=SETS, default=["ijcnn1", "a9a", "usps", "face", "mnist", "covtype"]
+    )
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2, 8])
+    parser.add_argument("--tol", type=float, default=1e-3)
+    parser.add_argument("--no-exact", action="store_true", help="leave the exact solver out")
+    parser.add_argument("--controls", action="store_true", help="the controls instead of the table")
+    args = parser.parse_args()
+    args.out.mkdir(exist_ok=True)
+    headline()
+    if not args.controls:
+        print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
+    for name in args.only:
+        problem = SETS[name](args.data)
+        if args.controls:
+            controls(name, problem)
+            continue
+        data = args.out / f"{name}.h5"
+        if not data.exists():
+            native(problem, data)
+        if not args.no_exact and name != "covtype":
+            print(exact(name, problem, args.tol), flush=True)
+        for which in args.methods:
+            for ranks in args.ranks:
+                print(run(name, problem, data, which, ranks, args), flush=True)
+
+
+if __name__ == "__main__":
+    main()

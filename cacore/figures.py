@@ -1,0 +1,124 @@
+"""Figures, with matplotlib where it is installed: no window, no pyplot, nothing left behind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.errors import InputError
+from cacore.files import replacing
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_LABELLED = 5  # ranks up to which every cell of a matrix has room for its number
+_SPREAD = (
+    "Contributions to reductions and allgathers have no single receiver: they are spread evenly over the other ranks."
+)
+
+
+def _figure(width: float, height: float) -> Figure:
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise InputError("drawing needs matplotlib: pip install 'cakernels[plot]'") from error
+    figure = Figure((width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure in the format that the name of `path` ends with, whole or not at all."""
+    kind = path.suffix[1:].lower()
+    known: dict[str, str] = figure.canvas.get_supported_filetypes()
+    if kind not in known:
+        raise InputError(f"{path}: the name of a figure ends with one of .{', .'.join(sorted(known))}")
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format=kind, dpi=150)
+
+
+def _megabytes(value: float) -> str:
+    return f"{value / 1e6:,.0f}" if value >= 1e8 else f"{value / 1e6:.3g}"
+
+
+def _short(value: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 999.5:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:,.3g} TB"
+
+
+def patterns(titles: Sequence[str], matrices: Sequence[NDArray[np.float64]], phases: str) -> Figure:
+    """A panel for every method: bytes by sender (x) and receiver (y), one scale of colours for all panels.
+
+    Parameters
+    ----------
+    titles : sequence of str
+    matrices : sequence of ndarray, shape (R, R)
+        Bytes from every rank (row) to every rank (column), as :func:`cacore.traffic.pattern` gives them.
+    phases : str
+        What they were sent in, for the title.
+    """
+    columns = min(3, len(titles))
+    rows = math.ceil(len(titles) / columns)
+    figure = _figure(max(6.5, 3.2 * columns + 0.8), 3.2 * rows + 1.0)
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    most = max(float(matrix.max()) for matrix in matrices) / 1e6
+    image: Any = None
+    for panel, title, matrix in zip(panels, titles, matrices, strict=False):
+        shown = np.ma.masked_equal(matrix.T / 1e6, 0)  # where nothing was sent it stays white
+        image = panel.imshow(shown, origin="lower", cmap="YlGnBu", vmin=0.0, vmax=most or 1.0)
+        panel.set_title(f"{title}: {_megabytes(float(matrix.sum()))} MB")
+        panel.set(xlabel="sending rank", ylabel="receiving rank")
+        ticks = range(0, len(matrix), -(-len(matrix) // 8))
+        panel.set(xticks=ticks, yticks=ticks)
+        if len(matrix) <= _LABELLED:
+            _write_numbers(panel, matrix, most * 1e6)
+    for panel in panels[len(titles) :]:
+        panel.set_axis_off()
+    figure.colorbar(image, ax=list(panels), label="MB", shrink=0.8)
+    figure.suptitle(f"Bytes sent in {phases}")
+    figure.supxlabel(_SPREAD, fontsize=7)
+    return figure
+
+
+def _write_numbers(panel: Any, matrix: NDArray[np.float64], most: float) -> None:
+    for sender, receiver in np.argwhere(matrix > 0):
+        value = float(matrix[sender, receiver])
+        colour = "white" if value > 0.6 * most else "black"
+        panel.text(sender, receiver, _short(value), ha="center", va="center", fontsize=7, color=colour)
+
+
+def ratios(titles: Sequence[str], seconds: Sequence[tuple[float, float]], phases: str) -> Figure:
+    """A bar for every method: mean seconds of a rank inside calls of MPI, then those outside them.
+
+    Parameters
+    ----------
+    titles : sequence of str
+    seconds : sequence of (inside, outside)
+        As :func:`cacore.traffic.ratio` gives them.
+    phases : str
+        What they were spent in, for the title.
+    """
+    figure = _figure(7.5, 1.6 + 0.4 * len(titles))
+    panel: Any = figure.subplots()
+    places = np.arange(len(titles))
+    inside, outside = np.array(seconds, np.float64).T
+    panel.barh(places, inside, color="tab:orange", label="inside calls of MPI, waiting included")
+    panel.barh(places, outside, left=inside, color="tab:blue", label="the rest: computing")
+    for place, part, total in zip(places, inside, inside + outside, strict=True):
+        share = f", {part / total:.1%} in MPI" if total > 0 else ""
+        panel.text(total, place, f" {total:.3g} s{share}", va="center", fontsize=8)
+    panel.set_yticks(places, titles)
+    panel.invert_yaxis()
+    panel.margins(x=0.3)
+    panel.set(xlabel="seconds, mean over ranks", title=f"Communication and computation in {phases}")
+    figure.legend(loc="outside lower center", ncols=2, fontsize=8)
+    return figure

