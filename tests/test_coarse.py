@@ -220,7 +220,8 @@ def test_prediction_is_coarse_plus_local(route, csr):
     else:
         parts = local.mean(axis=1) if route == "all" else local[np.arange(40), squares.argmin(axis=1)]
     expected = y.mean() + answers(S, centers, 1.5, beta) + parts
-    np.testing.assert_allclose(model.predict(sp.csr_matrix(T) if csr else T), expected, rtol=1e-6)
+    # Both solve normal equations with lambda = 1e-4, whose rounding is the processor's: 1.3e-6 was seen.
+    np.testing.assert_allclose(model.predict(sp.csr_matrix(T) if csr else T), expected, rtol=1e-5)
 
 
 def test_centers_are_no_validation_rows():
