@@ -9,15 +9,16 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from cacore import threads
 from cacore.kernels import Kernel, Points
 from cacore.panels import Panels, nonzeros
 from cacore.rows import Rows
-from cacore.threads import blocks
+from cacore.threads import blocks, for_blocks
 
 # Measured: a matrix product does better than panels once 6 features in 10 are nonzero and a panel of all of them
 # leaves the first cache.
 _DENSE, _FEW = 0.6, 64
-_WIDEST = 4096  # features of a panel that still lies in the second cache
+WIDEST = 4096  # features of a panel that still lies in the second cache
 _CUT = 1024  # columns of one matrix product
 _SAMPLE = 1000
 # At 8 (ijcnn1) single precision changes the dual objective by 5e-8, at 128 (covtype, gamma = 32) by 1e-6.
@@ -87,7 +88,7 @@ class Layout:
         n, d = X.shape
         sample = X[:: max(1, n // _SAMPLE)]
         if sp.issparse(X):
-            return cls(_wide(kernel, Points(sample), dtype), None, d <= _WIDEST, X.nnz / max(1, n))
+            return cls(_wide(kernel, Points(sample), dtype), None, d <= WIDEST, X.nnz / max(1, n))
         shift, nonzero = None, np.count_nonzero(sample) / max(1, sample.size)
         if kernel.kind == "gaussian" and n:
             mean, about = sample.mean(axis=0, dtype=np.float64), sample.std(axis=0, dtype=np.float64)
@@ -95,7 +96,7 @@ class Layout:
             if mean @ mean > 4.0 * (about @ about):
                 shift, nonzero = mean, 1.0
         dtype = _wide(kernel, Points(sample, shift), dtype)
-        packed = bool(d <= _FEW or (d <= _WIDEST and nonzero < _DENSE))
+        packed = bool(d <= _FEW or (d <= WIDEST and nonzero < _DENSE))
         return cls(dtype, shift, packed, float(d * nonzero if packed else d))
 
     @property
@@ -121,6 +122,45 @@ class Layout:
         if sp.issparse(X) or self.shift is None:
             return Points(X.astype(self.dtype))
         return Points((X - self.shift).astype(self.dtype))
+
+
+def weighted(
+    kernel: Kernel, layout: Layout, A: Rows, rows: NDArray[np.int64], change: NDArray[np.float64], X: Rows,
+    columns: NDArray[np.int64],
+) -> NDArray[np.float64]:  # fmt: skip
+    """``change @ K(A[rows], X[columns])`` without ever holding K, on all threads.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    layout : Layout
+        Of both sides.
+    A, X : ndarray or CSR, shape (m, d), (n, d)
+    rows, columns : ndarray of int64
+        Which of their rows.
+    change : ndarray of float64, shape (len(rows),)
+
+    Returns
+    -------
+    ndarray of float64, shape (len(columns),)
+
+    Notes
+    -----
+    2 nnz(A[rows]) len(columns) flops; 8,192 columns and 2,048 rows are held at a time.
+    """
+    total = np.zeros(len(columns))
+    for first, last in blocks(len(columns), 8192):
+        side = layout.columns(X, columns[first:last])
+        for lo, hi in blocks(len(rows), 2048):
+            some, given, part = layout.rows(A, rows[lo:hi]), change[lo:hi], total[first:last]
+
+            def work(
+                at: int, to: int, side: Any = side, some: Any = some, given: Any = given, part: Any = part
+            ) -> None:
+                side.add(kernel, some, at, to, given, part)
+
+            for_blocks(work, side.tasks(2 * threads.current()))
+    return total
 
 
 def _wide(kernel: Kernel, sample: Points, dtype: Any) -> Any:

@@ -219,14 +219,14 @@ def _product(A: Rows, B: Rows, out: NDArray[Any]) -> None:
     """``A @ B.T`` into `out`."""
     if sp.issparse(A) and sp.issparse(B):
         out[...] = 0
-        _sparse_product(A.data, A.indices, A.indptr, B.data, B.indices, B.indptr, out, np.zeros(A.shape[1], out.dtype))
+        sparse_product(A.data, A.indices, A.indptr, B.data, B.indices, B.indptr, out, np.zeros(A.shape[1], out.dtype))
         return
     A, B = (M.toarray() if sp.issparse(M) else M for M in (A, B))
     np.matmul(A, B.T, out=out)
 
 
 @numba.njit(cache=True, nogil=True)
-def _sparse_product(
+def sparse_product(
     a: Any, a_index: Any, a_ptr: Any, b: Any, b_index: Any, b_ptr: Any, out: Any, row: Any
 ) -> None:  # pragma: no cover - compiled
     """One row of A at a time is spread out, then meets the nonzeros of every row of B."""

@@ -71,10 +71,10 @@ class Panels:
             these = slice(lo * W, hi * W)
             mine = X[these if rows is None else rows[these]]
             if sp.issparse(mine):
-                _pack_csr(mine.data, mine.indices, mine.indptr, self.data[lo:hi])
+                pack_csr(mine.data, mine.indices, mine.indptr, self.data[lo:hi])
             else:
                 _pack(_shifted(mine, shift, dtype), self.data[lo:hi])
-            _squares(self.data[lo:hi], self.squares[lo * W : hi * W])
+            panel_squares(self.data[lo:hi], self.squares[lo * W : hi * W])
 
         for_blocks(pack, blocks(count, 4))
 
@@ -123,7 +123,7 @@ class Panels:
         # Compiled code does not look.
         assert not total.size or (total.size >= hi and len(coefficients) == len(A))
         assert not places.size or (store.shape[1] >= hi and len(store) > places.max() and len(places) == len(A))
-        _add(
+        accumulate(
             self.data, self.squares, A.X.data, A.X.indices, A.X.indptr, A.squares,
             *kernel.parameters(self.data.dtype), lo, hi, coefficients, total, store, places,
         )  # fmt: skip
@@ -213,10 +213,11 @@ def _dots(typingctx: Any, values: Any, columns: Any, first: Any, last: Any, pane
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
-def _add(
+def accumulate(
     data: Any, b: Any, values: Any, columns: Any, starts: Any, a: Any, kind: Any, gamma: Any, coef0: Any, degree: Any,
     lo: Any, hi: Any, coefficients: Any, total: Any, store: Any, places: Any,
 ) -> None:  # fmt: skip  # pragma: no cover - compiled
+    """:meth:`Panels.add` for compiled code: panels and rows (as CSR) with their squares, and so on."""
     W, kept = data.shape[2], store.dtype.type
     group = min(GROUP, max(1, CACHE_BYTES // (data.shape[1] * W * data.itemsize)))
     tile = np.empty((ROWS, group * W), data.dtype)
@@ -243,6 +244,26 @@ def _add(
                         sums[k] += c * np.float64(kept(line[k]))
 
 
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+def add_rows(values: Any, slots: Any, change: Any, v: Any, lo: Any, hi: Any) -> None:  # pragma: no cover - compiled
+    """``v[lo:hi] += change @ values[slots, lo:hi]``, four rows a pass over a stretch of v that stays in cache."""
+    for at in range(lo, hi, 1024):
+        end = min(at + 1024, hi)
+        part, s = v[at:end], 0
+        while s + 4 <= slots.size:
+            a, b, c, d = values[slots[s]], values[slots[s + 1]], values[slots[s + 2]], values[slots[s + 3]]
+            a, b, c, d = a[at:end], b[at:end], c[at:end], d[at:end]
+            p, q, r, t = change[s], change[s + 1], change[s + 2], change[s + 3]
+            for k in range(part.size):
+                part[k] += (p * np.float64(a[k]) + q * np.float64(b[k])) + (r * np.float64(c[k]) + t * np.float64(d[k]))
+            s += 4
+        while s < slots.size:
+            row, p = values[slots[s], at:end], change[s]
+            for k in range(part.size):
+                part[k] += p * np.float64(row[k])
+            s += 1
+
+
 @numba.njit(cache=True, nogil=True)
 def _pack(X: Any, data: Any) -> None:  # pragma: no cover - compiled
     W = data.shape[2]
@@ -254,7 +275,8 @@ def _pack(X: Any, data: Any) -> None:  # pragma: no cover - compiled
 
 
 @numba.njit(cache=True, nogil=True)
-def _pack_csr(values: Any, columns: Any, starts: Any, data: Any) -> None:  # pragma: no cover - compiled
+def pack_csr(values: Any, columns: Any, starts: Any, data: Any) -> None:  # pragma: no cover - compiled
+    """Rows given as CSR, added to panels of zeros."""
     W = data.shape[2]
     for i in range(starts.size - 1):
         panel = data[i // W]
@@ -262,9 +284,9 @@ def _pack_csr(values: Any, columns: Any, starts: Any, data: Any) -> None:  # pra
             panel[columns[q], i % W] += values[q]
 
 
-# The squares are added up in the order of a product, and fused alike: a row is at distance 0 from itself.
 @numba.njit(cache=True, nogil=True, fastmath={"contract"})
-def _squares(data: Any, out: Any) -> None:  # pragma: no cover - compiled
+def panel_squares(data: Any, out: Any) -> None:  # pragma: no cover - compiled
+    """Squares, added up in the order of a product and fused alike: a row is at distance 0 from itself."""
     W = data.shape[2]
     for p in range(data.shape[0]):
         line = out[p * W : (p + 1) * W]

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore import threads
-from cacore.columns import Layout
+from cacore.columns import Layout, weighted
 from cacore.errors import InputError
 from cacore.kernels import Kernel
+from cacore.panels import add_rows
 from cacore.rows import Rows
 from cacore.threads import blocks, for_blocks
 from casvm.pair import padded
@@ -175,7 +176,7 @@ class KernelRows:
 
         def work(lo: int, hi: int) -> None:
             if at.size:
-                _subtract_rows(store, at, cached, v, lo, hi)
+                add_rows(store, at, -cached, v, lo, hi)
             if given.size:
                 self.columns.add(self.kernel, missing, lo, hi, given, v, store, into)
 
@@ -239,17 +240,7 @@ class KernelRows:
     def product(self, X: Rows, rows: Index, change: Vector, columns: Index, exact: bool = False) -> Vector:
         """``change @ K(X[rows], columns)``; `exact`: in double precision."""
         layout = replace(self.layout, dtype=np.dtype(np.float64)) if exact else self.layout
-        total = np.zeros(len(columns))
-        for first, last in blocks(len(columns), 8192):  # bounds the memory of the packed columns
-            side = layout.columns(self.X, columns[first:last])
-            for lo, hi in blocks(len(rows), _SOME):
-                A, given, part = layout.rows(X, rows[lo:hi]), change[lo:hi], total[first:last]
-
-                def work(at: int, to: int, side: Any = side, A: Any = A, given: Any = given, part: Any = part) -> None:
-                    side.add(self.kernel, A, at, to, given, part)
-
-                for_blocks(work, side.tasks(2 * threads.current()))
-        return total
+        return weighted(self.kernel, layout, X, rows, change, self.X, columns)
 
 
 class Precomputed:
@@ -312,25 +303,3 @@ def _add_columns(values: Any, slots: Any, change: Any, columns: Any, total: Any)
         row, c = values[slots[i]], change[i]
         for k in range(columns.size):
             total[k] += c * np.float64(row[columns[k]])
-
-
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
-def _subtract_rows(
-    values: Any, slots: Any, change: Any, v: Any, lo: Any, hi: Any
-) -> None:  # pragma: no cover - compiled
-    """``v[lo:hi] -= change @ values[slots, lo:hi]``, four rows a pass over a stretch of v that stays in cache."""
-    for at in range(lo, hi, 1024):
-        end = min(at + 1024, hi)
-        part, s = v[at:end], 0
-        while s + 4 <= slots.size:
-            a, b, c, d = values[slots[s]], values[slots[s + 1]], values[slots[s + 2]], values[slots[s + 3]]
-            a, b, c, d = a[at:end], b[at:end], c[at:end], d[at:end]
-            p, q, r, t = change[s], change[s + 1], change[s + 2], change[s + 3]
-            for k in range(part.size):
-                part[k] -= (p * np.float64(a[k]) + q * np.float64(b[k])) + (r * np.float64(c[k]) + t * np.float64(d[k]))
-            s += 4
-        while s < slots.size:
-            row, p = values[slots[s], at:end], change[s]
-            for k in range(part.size):
-                part[k] -= p * np.float64(row[k])
-            s += 1

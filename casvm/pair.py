@@ -13,7 +13,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from casvm.passes import FALL, RISE, STEP, partner, update
+from cacore.vector import STEP
+from casvm.passes import FALL, RISE, partner, update
 
 LEAST = 1e-12  # least curvature of a pair, as in LIBSVM
 

@@ -1,0 +1,297 @@
+"""Asynchronous greedy coordinate descent for the dual of the kernel SVM without a bias (section 4.4).
+
+Minimise f(alpha) = 1/2 alpha'Q alpha - e'alpha with 0 <= alpha <= C (eq. 4.9). Each thread owns a block of rows and
+repeats: the coordinate of its block with the largest projected gradient, its best value, on to the next. There are no
+locks and no barriers; the threads find out together that nothing is left to do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asygcd.blocks import blocks
+from asygcd.board import DONE, LINE, LOG, Board, board
+from asygcd.cache import HITS, MISSES
+from asygcd.crew import together
+from asygcd.gram import Gram
+from asygcd.hot import memory, rows_in_play
+from asygcd.owned import finish, work
+from asygcd.shared import work_atomic, work_stochastic
+from cacore.columns import Layout, weighted
+from cacore.errors import InputError
+from cacore.kernels import Kernel
+from cacore.rows import Rows
+from cacore.threads import for_blocks
+
+Vector = NDArray[np.float64]
+
+UPDATES = ("owned", "atomic", "stochastic")
+TURNS = 1 << 20  # of a thread's loop before it comes back from compiled code
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to stop.
+
+    Attributes
+    ----------
+    tol : float
+        Of the largest |projected gradient|.
+    max_iter : int
+        Updates of one coordinate; below 0 there is no limit but one that no healthy problem meets.
+    max_time : float
+        Seconds.
+    """
+
+    tol: float = 1e-3
+    max_iter: int = -1
+    max_time: float = float("inf")
+
+    def __post_init__(self) -> None:
+        if not 0 < self.tol < float("inf"):
+            raise InputError(f"tol = {self.tol:g}: it must be a positive number")
+        if not self.max_time > 0:
+            raise InputError(f"max_time = {self.max_time:g}: it must be a positive number of seconds")
+
+    def updates(self, n: int) -> int:
+        """Updates that n rows may take."""
+        return self.max_iter if self.max_iter >= 0 else 1000 * max(n, 10_000)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the threads are, while they work on.
+
+    Attributes
+    ----------
+    seconds : float
+    iterations : int
+        Updates of one coordinate.
+    objective : float
+        f(alpha), to the rounding of what each update gains.
+    gap : float
+        The largest violation, when each thread last looked at all its rows.
+    alpha : callable
+        Makes a copy of alpha as it is now, shape (n,).
+    """
+
+    seconds: float
+    iterations: int
+    objective: float
+    gap: float
+    alpha: Callable[[], Vector]
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What the solver returns.
+
+    Attributes
+    ----------
+    alpha, gradient : ndarray of float64, shape (n,)
+        g = Q alpha - e, as the threads kept it; PSCD keeps none, and it is computed at the end.
+    objective : float
+        f(alpha) = 1/2 alpha'(g - e), minimised.
+    gap : float
+        The largest |projected gradient|.
+    converged : bool
+    steps, hits, misses : ndarray of int64, shape (T,)
+        Of each thread: updates of one coordinate; columns found in its cache; columns computed.
+    seconds : float
+    """
+
+    alpha: Vector
+    gradient: Vector
+    objective: float
+    gap: float
+    converged: bool
+    steps: NDArray[np.int64]
+    hits: NDArray[np.int64]
+    misses: NDArray[np.int64]
+    seconds: float
+
+    @property
+    def iterations(self) -> int:
+        """Updates of one coordinate, of all threads."""
+        return int(self.steps.sum())
+
+
+class AsyGCD:
+    """Threads with their blocks of rows and their caches, for one set of rows and any labels.
+
+    Parameters
+    ----------
+    X : ndarray or CSR, shape (n, d)
+        Not changed.
+    kernel : Kernel
+    threads : int
+        T; no more than n are used. More than there are cores is possible, and slow.
+    cache_bytes : int
+        Of kernel values, shared out evenly: each thread has an LRU cache of its own, in one piece of memory.
+    dtype : dtype
+        Of the kernel values that are kept.
+    update : {"owned", "atomic", "stochastic"}
+        A gradient with one writer a row, and logs; Algorithm 14 to the letter, with atomic adds; PSCD.
+    seed : int
+        Of the blocks, and of PSCD's order.
+    log : int
+        Updates that a thread may be ahead of the others.
+
+    Attributes
+    ----------
+    threads : int
+    sizes : ndarray of int64, shape (T,)
+        Rows of each block.
+    seconds : float
+        Spent on finding the blocks and packing the rows.
+
+    Raises
+    ------
+    InputError
+        No thread, a cache that does not hold two columns a thread, kernel values that overflow.
+
+    Notes
+    -----
+    Memory: see :class:`asygcd.gram.Gram`. Kernel columns stay for the next :meth:`solve`.
+    """
+
+    def __init__(
+        self, X: Rows, kernel: Kernel, threads: int, cache_bytes: int, dtype: Any = np.float32, update: str = "owned",
+        seed: int = 0, log: int = LOG,
+    ) -> None:  # fmt: skip
+        if threads < 1:
+            raise InputError(f"threads = {threads}: at least 1 is needed")
+        if update not in UPDATES:
+            raise InputError(f"update {update!r}: choose one of {', '.join(UPDATES)}")
+        begun = time.perf_counter()
+        self.X, self.kernel, self.update, self.seed, self._log = X, kernel, update, seed, log
+        self.n = int(X.shape[0])
+        self.threads = min(threads, self.n)
+        self.order, self.bounds = blocks(X, self.threads, seed)
+        self.sizes = np.diff(self.bounds)
+        self.gram = Gram(X, kernel, self.order, self.bounds, cache_bytes, dtype, update == "owned")
+        self.seconds = time.perf_counter() - begun
+
+    def solve(
+        self, y: Vector, C: Vector, limits: Limits | None = None, start: Vector | None = None,
+        watch: Callable[[Progress], None] | None = None,
+    ) -> Solution:  # fmt: skip
+        """Solve the dual for these labels.
+
+        Parameters
+        ----------
+        y : ndarray, shape (n,)
+            +1 and -1.
+        C : ndarray, shape (n,)
+            Bound of each row's alpha, at least 0.
+        limits : Limits, optional
+        start : ndarray, shape (n,), optional
+            Alpha to begin with; it is cut to the bounds.
+        watch : callable, optional
+            Called with the :class:`Progress` about 20 times a second, and at the end.
+
+        Returns
+        -------
+        Solution
+
+        Notes
+        -----
+        A step costs each thread a pass over its rows in play: 2 flops and 12 bytes a row, from cache, for each
+        update of any thread, and a search for its own. A column that is not in the cache costs n nnz multiplications,
+        shared out over the threads.
+        """
+        limits, begun = limits or Limits(), time.perf_counter()
+        signs = y[self.order]
+        state = board(signs, C[self.order], self.gram.diagonal, self.threads, self._log, self.update != "owned")
+        begins = 0.0
+        if start is not None:
+            state.beta[:] = np.clip(signs * start[self.order], state.low, state.high)
+            if self.update == "atomic" or watch is not None:
+                r = self.product(state.beta) - signs
+                begins = _objective(state.beta, r, signs)
+                state.r[:] = r if self.update == "atomic" else state.r
+        before = self._counts()
+        loops = [self._loop(state, me, limits) for me in range(self.threads)]
+        shown = _Shown(state, self.order, signs, begins, begun, watch)
+        together([loop.turn for loop in loops], state, limits.max_time, shown.look)
+        for_blocks(lambda loop: loop.end(), [(loop,) for loop in loops])
+        gap = float(state.gap[::LINE].max())
+        if self.update == "stochastic":
+            state.r[:] = self.product(state.beta) - signs
+            gap = float(np.abs(state.beta - np.clip(state.beta - state.r, state.low, state.high)).max())
+        shown.look(gap)
+        hits, misses = (self._counts() - before).T
+        alpha, gradient = np.empty((2, self.n))
+        alpha[self.order], gradient[self.order] = state.beta * signs, state.r * signs
+        return Solution(
+            alpha, gradient, _objective(state.beta, state.r, signs), gap, int(state.stop[0]) == DONE,
+            state.written[::LINE].copy(), hits, misses, time.perf_counter() - begun,
+        )  # fmt: skip
+
+    def product(self, beta: Vector) -> Vector:
+        """``K beta`` in double precision, rows in the order of the blocks; s n nnz flops for s nonzeros of `beta`."""
+        layout = Layout.of(self.X, self.kernel, np.float64)
+        chosen = np.flatnonzero(beta)
+        return weighted(self.kernel, layout, self.X, self.order[chosen], beta[chosen], self.X, self.order)
+
+    def _counts(self) -> NDArray[np.int64]:
+        """Hits and misses of each thread so far, those of the rows in play apart."""
+        return np.array([columns.counts[[HITS, MISSES]] for columns in self.gram.whole])
+
+    def _loop(self, state: Board, me: int, limits: Limits) -> _Loop:
+        whole, lo, hi = self.gram.whole[me], int(self.bounds[me]), int(self.bounds[me + 1])
+        most = limits.updates(self.n)
+        if self.update == "atomic":
+            return _Loop(lambda: work_atomic(state, whole, me, lo, hi, limits.tol, most, TURNS))
+        if self.update == "stochastic":
+            shuffled = np.random.default_rng([self.seed, me]).permutation
+            return _Loop(lambda: work_stochastic(state, whole, shuffled(np.arange(lo, hi)), me, limits.tol, most))
+        near = self.gram.near[me]
+        hot, mine = rows_in_play(len(near.own_starts) - 1), memory(self.n, self.threads, state.beta)
+        return _Loop(
+            lambda: work(state, whole, near, hot, mine, me, lo, hi, limits.tol, most, TURNS),
+            lambda: finish(state, whole, near, hot, mine, me, lo, hi),
+        )
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """What a thread does for a while, again and again, and what is left to do when all have stopped."""
+
+    turn: Callable[[], int]
+    end: Callable[[], None] = lambda: None
+
+
+def _objective(beta: Vector, r: Vector, y: Vector) -> float:
+    return float(0.5 * (beta @ (r - y)))
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """What the caller's `watch` is told."""
+
+    state: Board
+    order: NDArray[np.int64]
+    signs: Vector
+    begins: float
+    begun: float
+    watch: Callable[[Progress], None] | None
+
+    def look(self, gap: float | None = None) -> None:
+        """Tell how far it is."""
+        if self.watch is None:
+            return
+        iterations, gain = int(self.state.written[::LINE].sum()), float(self.state.gain[::LINE].sum())
+        worst = float(self.state.gap[::LINE].max()) if gap is None else gap
+        self.watch(Progress(time.perf_counter() - self.begun, iterations, self.begins + gain, worst, self._alpha))
+
+    def _alpha(self) -> Vector:
+        alpha = np.empty(len(self.order))
+        alpha[self.order] = self.state.beta * self.signs
+        return alpha
