@@ -1,1 +1,8 @@
-"""Asynchronous greedy coordinate descent on shared memory; the solver is still to come."""
+"""Asynchronous greedy coordinate descent: a kernel SVM without a bias on all cores of one machine."""
+
+from __future__ import annotations
+
+from asygcd.estimators import AsyGCDSVC
+from asygcd.model import AsyGCDModel
+
+__all__ = ["AsyGCDModel", "AsyGCDSVC"]

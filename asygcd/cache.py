@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from cacore.kernels import finish, sparse_product
 from cacore.panels import accumulate
 
-HITS, MISSES = 0, 1  # places of what is counted
+HITS, MISSES, VALUES = range(3)  # places of what is counted
 NEXT, BEFORE = 0, 1  # of what is linked
 ALIGNED = 16  # numbers: columns begin at multiples of it
 
@@ -37,8 +37,8 @@ class Columns(NamedTuple):
         The column that each slot holds and the slot that holds each column, or -1.
     links : ndarray of int64, shape (slots + 1, 2)
         Slots from the most to the least recently used: the next and the one before, in a ring closed by the last line.
-    counts : ndarray of int64, shape (2,)
-        Hits and misses.
+    counts : ndarray of int64, shape (3,)
+        Hits, misses, and kernel values computed.
     """
 
     values: NDArray[Any]
@@ -134,6 +134,7 @@ def forget(own: Any) -> None:  # pragma: no cover - compiled
 @numba.njit(cache=True, nogil=True)
 def _compute(own: Any, rows: Any, places: Any) -> None:  # pragma: no cover - compiled
     """Kernel values of these rows with the thread's rows, into these slots."""
+    own.counts[VALUES] += rows.size * own.size[0]
     starts = np.zeros(rows.size + 1, np.int64)
     for k in range(rows.size):
         starts[k + 1] = starts[k] + own.starts[rows[k] + 1] - own.starts[rows[k]]

@@ -9,7 +9,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from asygcd.cache import ALIGNED, Columns
+from asygcd.cache import ALIGNED, HITS, MISSES, VALUES, Columns
+from cacore import memory
 from cacore.columns import WIDEST, Layout
 from cacore.errors import InputError
 from cacore.kernels import Kernel
@@ -97,6 +98,11 @@ class Gram:
             packed = self._packed(order)
             self.whole = [self._columns(packed, self.n, s) for s in slots]
 
+    def counts(self) -> tuple[Index, int]:
+        """Hits and misses of each thread so far, shape (T, 2), and all kernel values that were computed."""
+        values = sum(int(columns.counts[VALUES]) for columns in [*self.whole, *self.near])
+        return np.array([columns.counts[[HITS, MISSES]] for columns in self.whole]), values
+
     @property
     def _wide(self) -> bool:
         return sp.issparse(self._X) and self._X.shape[1] > WIDEST
@@ -130,9 +136,24 @@ class Gram:
         return Columns(
             csr.data, csr.indices, self._starts, self._points.squares, data, squares, own[0], own[1], own[2], size,
             kind, gamma, coef0, degree, np.empty(slots * _padded(rows), self._dtype), np.full(slots, -1),
-            np.full(self.n, -1), np.ascontiguousarray(links), np.zeros(2, np.int64),
+            np.full(self.n, -1), np.ascontiguousarray(links), np.zeros(3, np.int64),
         )  # fmt: skip
 
 
 def _padded(count: int) -> int:
     return -(-count // ALIGNED) * ALIGNED
+
+
+def check_memory(X: Rows, threads: int, cache_bytes: int, limit: int) -> None:
+    """Refuse, with figures, what cannot fit: packed rows, nonzeros, what the threads remember, and the cache.
+
+    Raises
+    ------
+    MemoryLimitError
+    """
+    n, d = X.shape
+    numbers = X.nnz if sp.issparse(X) else n * d
+    packed = 12 * numbers + (0 if sp.issparse(X) and d > WIDEST else 12 * n * d)
+    cache = min(cache_bytes, 8 * 2 * n * n * threads)  # no more columns are kept than there are
+    needed = packed + 40 * n * threads + cache
+    memory.require(needed, limit, "the rows, packed, and the kernel cache", "use a smaller cache, or fewer rows")

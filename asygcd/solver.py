@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from asygcd.blocks import blocks
 from asygcd.board import DONE, LINE, LOG, Board, board
-from asygcd.cache import HITS, MISSES
 from asygcd.crew import together
 from asygcd.gram import Gram
 from asygcd.hot import memory, rows_in_play
@@ -103,6 +102,8 @@ class Solution:
     converged : bool
     steps, hits, misses : ndarray of int64, shape (T,)
         Of each thread: updates of one coordinate; columns found in its cache; columns computed.
+    kernel_values : int
+        Computed, of all threads.
     seconds : float
     """
 
@@ -114,6 +115,7 @@ class Solution:
     steps: NDArray[np.int64]
     hits: NDArray[np.int64]
     misses: NDArray[np.int64]
+    kernel_values: int
     seconds: float
 
     @property
@@ -216,7 +218,7 @@ class AsyGCD:
                 r = self.product(state.beta) - signs
                 begins = _objective(state.beta, r, signs)
                 state.r[:] = r if self.update == "atomic" else state.r
-        before = self._counts()
+        counts, values = self.gram.counts()
         loops = [self._loop(state, me, limits) for me in range(self.threads)]
         shown = _Shown(state, self.order, signs, begins, begun, watch)
         together([loop.turn for loop in loops], state, limits.max_time, shown.look)
@@ -226,12 +228,13 @@ class AsyGCD:
             state.r[:] = self.product(state.beta) - signs
             gap = float(np.abs(state.beta - np.clip(state.beta - state.r, state.low, state.high)).max())
         shown.look(gap)
-        hits, misses = (self._counts() - before).T
+        counts_after, values_after = self.gram.counts()
+        hits, misses = (counts_after - counts).T
         alpha, gradient = np.empty((2, self.n))
         alpha[self.order], gradient[self.order] = state.beta * signs, state.r * signs
         return Solution(
             alpha, gradient, _objective(state.beta, state.r, signs), gap, int(state.stop[0]) == DONE,
-            state.written[::LINE].copy(), hits, misses, time.perf_counter() - begun,
+            state.written[::LINE].copy(), hits, misses, values_after - values, time.perf_counter() - begun,
         )  # fmt: skip
 
     def product(self, beta: Vector) -> Vector:
@@ -239,10 +242,6 @@ class AsyGCD:
         layout = Layout.of(self.X, self.kernel, np.float64)
         chosen = np.flatnonzero(beta)
         return weighted(self.kernel, layout, self.X, self.order[chosen], beta[chosen], self.X, self.order)
-
-    def _counts(self) -> NDArray[np.int64]:
-        """Hits and misses of each thread so far, those of the rows in play apart."""
-        return np.array([columns.counts[[HITS, MISSES]] for columns in self.gram.whole])
 
     def _loop(self, state: Board, me: int, limits: Limits) -> _Loop:
         whole, lo, hi = self.gram.whole[me], int(self.bounds[me]), int(self.bounds[me + 1])

@@ -59,22 +59,12 @@ def run(work: Callable[[Communicator], None], prog: str, comm: Communicator | No
 
 
 def add_common_options(parser: argparse.ArgumentParser, standardize: bool, routes: tuple[str, ...], route: str) -> None:
-    """Options that every method's command line has."""
-    parser.add_argument("data", metavar="DATA", type=Path, help="HDF5 (native layout), LIBSVM, CSV, TSV or NPZ")
-    parser.add_argument("--test", metavar="DATA", type=Path, help="test rows, if DATA has none")
-    parser.add_argument("--target", metavar="COLUMN", help="target column of CSV files (default: the last)")
-    parser.add_argument("--allow-overlap", action="store_true", help="accept test rows that are also training rows")
+    """Options that every distributed method's command line has."""
+    add_data_options(parser, standardize)
     parser.add_argument(
         "--partitions", metavar="P", type=int, help="number of parts (default: what ranks and memory ask for)"
     )
-    parser.add_argument("--seed", metavar="S", type=int, default=0, help="of everything random")
-    parser.add_argument("--dtype", choices=("float32", "float64"), default="float64")
-    parser.add_argument(
-        "--standardize", action=argparse.BooleanOptionalAction, default=standardize,
-        help="scale features by the training rows' mean and deviation",
-    )  # fmt: skip
     parser.add_argument("--route", choices=routes, default=route, help="which models answer for a row")
-    parser.add_argument("--model", metavar="OUT.h5", type=Path, help="save the model")
     parser.add_argument(
         "--checkpoint", metavar="DIR", type=Path,
         help="keep finished parts here; the same command goes on from them if it is killed",
@@ -84,6 +74,21 @@ def add_common_options(parser: argparse.ArgumentParser, standardize: bool, route
         help="save bytes and messages by phase, sender and receiver (cacore.traffic draws them)",
     )  # fmt: skip
     add_run_options(parser)
+
+
+def add_data_options(parser: argparse.ArgumentParser, standardize: bool) -> None:
+    """What is learnt from, and where the model goes."""
+    parser.add_argument("data", metavar="DATA", type=Path, help="HDF5 (native layout), LIBSVM, CSV, TSV or NPZ")
+    parser.add_argument("--test", metavar="DATA", type=Path, help="test rows, if DATA has none")
+    parser.add_argument("--target", metavar="COLUMN", help="target column of CSV files (default: the last)")
+    parser.add_argument("--allow-overlap", action="store_true", help="accept test rows that are also training rows")
+    parser.add_argument("--seed", metavar="S", type=int, default=0, help="of everything random")
+    parser.add_argument("--dtype", choices=("float32", "float64"), default="float64")
+    parser.add_argument(
+        "--standardize", action=argparse.BooleanOptionalAction, default=standardize,
+        help="scale features by the training rows' mean and deviation",
+    )  # fmt: skip
+    parser.add_argument("--model", metavar="OUT.h5", type=Path, help="save the model")
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:

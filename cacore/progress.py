@@ -34,3 +34,15 @@ def bar(enabled: bool) -> Iterator[Callable[[str, int], Callable[[], None]]]:
             return lambda: progress.advance(task)
 
         yield begin
+
+
+@contextmanager
+def spinner(enabled: bool) -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows a line of text, where :func:`bar` would show a bar; for work without a known end."""
+    if not (enabled and sys.stderr.isatty()):
+        yield lambda _: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("training") as status:
+        yield status.update

@@ -62,6 +62,11 @@ def current() -> int:
     return _limit if _limit is not None else _given()
 
 
+def available() -> int:
+    """Threads that the calling thread may use: one, if it is one of :func:`for_blocks` itself."""
+    return 1 if getattr(_here, "busy", False) else current()
+
+
 @lru_cache(maxsize=1)
 def _given() -> int:
     blas = [lib["num_threads"] for lib in _controller().info() if lib["user_api"] == "blas"]

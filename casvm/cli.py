@@ -7,26 +7,23 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from cacore import report, traffic
+from cacore import labels, report, traffic
 from cacore.checkpoint import Checkpoint
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.files import check_writable
 from cacore.io import Dataset
-from cacore.kernels import KINDS
 from cacore.launch import Parser, add_common_options, compiled, read, run, start
-from cacore.memory import GIB
 from cacore.progress import bar
 from cacore.rows import row_hashes, scatter_rows
 from cacore.shuffle import Shuffle
+from cacore.svc import add_problem_options, cache_option, described, gamma_option
 from casvm import training
 from casvm.casvm import METHOD as CASVM
 from casvm.libsvm import export_libsvm
-from casvm.model import SVMModel
-from casvm.options import INITIAL, ROUTES, Fit, Method, Options
-from casvm.prepare import Labelled, all_classes
+from casvm.options import INITIAL, ROUTES, SOLVERS, Fit, Method, Options
+from casvm.prepare import Labelled
 from casvm.smo import Limits
 from casvm.volume import predicted
 
@@ -35,7 +32,7 @@ def parser(method: Method, rank: int) -> argparse.ArgumentParser:
     """Options of one method's command."""
     p = Parser(prog=f"python -m casvm.{method.name}", description=f"{method.name}: {method.summary}.", rank=rank)
     add_common_options(p, standardize=False, routes=("nearest",) if method.one_model else ROUTES, route="nearest")
-    add_solver_options(p)
+    add_problem_options(p)
     if method.partitioner is None:
         p.add_argument(
             "--initial", choices=INITIAL, default="local",
@@ -46,26 +43,16 @@ def parser(method: Method, rank: int) -> argparse.ArgumentParser:
     if method.merge == "support":
         told = "most passes, made while the objective changes"
         p.add_argument("--passes", metavar="N", type=int, default=method.passes, help=told)
+    if not method.whole:
+        p.add_argument(
+            "--solver", choices=SOLVERS, default="smo", help="of each part: exact, or asynchronous and without a bias"
+        )
     if method.whole:
         p.add_argument(
             "--working-set", metavar="Q", type=int, help="rows of a round (default: the solver's; 2: the textbook's)"
         )
     p.add_argument("--libsvm", metavar="OUT.model", help="write each part's model in LIBSVM's text format as well")
     return p
-
-
-def add_solver_options(p: argparse.ArgumentParser) -> None:
-    """Options of the dual problem and its solver."""
-    p.add_argument("--C", metavar="C", type=float, default=1.0, help="bound of the coefficients alpha")
-    p.add_argument("--kernel", choices=KINDS, default="gaussian")
-    p.add_argument("--gamma", metavar="G", default="scale", help="number, scale = 1 / (features x variance), or auto")
-    p.add_argument("--degree", metavar="D", type=int, default=3, help="of the polynomial kernel")
-    p.add_argument("--coef0", metavar="R", type=float, default=0.0, help="of the polynomial and sigmoid kernels")
-    p.add_argument("--tol", metavar="T", type=float, default=1e-3, help="largest violation at which training stops")
-    p.add_argument("--cache-gib", metavar="GIB", type=float, default=1.0, help="of kernel values that a rank keeps")
-    p.add_argument("--max-iter", metavar="N", type=int, default=-1, help="pairs a part's solver may take")
-    p.add_argument("--max-time", metavar="S", type=float, default=float("inf"), help="seconds it may take")
-    p.add_argument("--balanced", action="store_true", help="weigh the classes so that each counts as much")
 
 
 Trainer = Callable[[Method, Labelled, Options, Communicator], Fit]
@@ -93,12 +80,14 @@ def command(method: Method, comm: Communicator, argv: list[str] | None, trainer:
         train, test = _read_at_root(args, comm, limit) if whole else read(args, comm, limit)
         options = Options(**{**vars(options), "memory_limit": limit, "progress": progress})
         n_train, d = train.n, train.X.shape[1]
-        rows = Labelled(train.X, _labels(train, comm))
+        rows = Labelled(train.X, labels.from_file(train, comm))
         _check_export(args, rows, comm)
         base, train.X = train.base, train.X[:0].copy()  # a view would keep all rows
         result = trainer(method, rows, options, comm)
         result.model.source |= {"target": args.target, "base": base}
-        metrics = {} if test is None else tested(result.model, test, result.model.predict(test.X, comm), comm)
+        metrics = (
+            {} if test is None else labels.tested(result.model.classes, test, result.model.predict(test.X, comm), comm)
+        )
     made = _report(method, result, args, comm, metrics, (n_train, 0 if test is None else test.n, d))
     traffic.record(args.comm_matrix, method.name, comm)
     if args.model is not None:
@@ -115,18 +104,13 @@ def command(method: Method, comm: Communicator, argv: list[str] | None, trainer:
 
 
 def _options(args: argparse.Namespace) -> Options:
-    try:
-        gamma: float | str = args.gamma if args.gamma in ("scale", "auto") else float(args.gamma)
-    except ValueError as error:
-        raise InputError(f"--gamma {args.gamma}: it must be a positive number, scale or auto") from error
-    if not 0 <= args.cache_gib < float("inf"):
-        raise InputError(f"--cache-gib {args.cache_gib:g}: it must be a number of at least 0")
     return Options(
-        partitions=args.partitions, C=args.C, kind=args.kernel, gamma=gamma, degree=args.degree, coef0=args.coef0,
-        class_weight="balanced" if args.balanced else None,
-        limits=Limits(args.tol, args.max_iter, args.max_time), cache_bytes=int(args.cache_gib * GIB),
+        partitions=args.partitions, C=args.C, kind=args.kernel, gamma=gamma_option(args), degree=args.degree,
+        coef0=args.coef0, class_weight="balanced" if args.balanced else None,
+        limits=Limits(args.tol, args.max_iter, args.max_time), cache_bytes=cache_option(args),
         route=args.route, ratio=getattr(args, "ratio", False), standardize=args.standardize, seed=args.seed,
-        passes=getattr(args, "passes", 1), working_set=getattr(args, "working_set", None),
+        passes=getattr(args, "passes", 1), solver=getattr(args, "solver", "smo"),
+        working_set=getattr(args, "working_set", None),
         checkpoint=None if args.checkpoint is None else Checkpoint(args.checkpoint),
     ).checked()  # fmt: skip
 
@@ -135,14 +119,6 @@ def _check_export(args: argparse.Namespace, rows: Labelled, comm: Communicator) 
     with comm.agreed():
         if args.libsvm is not None and rows.y.dtype.kind != "i":
             raise InputError("--libsvm: LIBSVM's labels are whole numbers, and some of these are not")
-
-
-def _labels(data: Dataset, comm: Communicator) -> NDArray[Any]:
-    """Whole numbers if they are so on all ranks."""
-    y = data.target()
-    whole = bool((y == np.rint(y)).all() and np.abs(y).max(initial=0) < 2**53)
-    with comm.uncounted():
-        return y.astype(np.int64) if comm.all(whole) else y
 
 
 def _read_at_root(args: argparse.Namespace, comm: Communicator, limit: int) -> tuple[Dataset, Dataset | None]:
@@ -177,15 +153,6 @@ def _dealt(data: Dataset | None, comm: Communicator, seed: int | None) -> Datase
     return Dataset(rows, labels, n, "rank 0's rows", None if base < 0 else base)
 
 
-def tested(model: SVMModel, test: Dataset, predicted: NDArray[Any], comm: Communicator) -> dict[str, Any]:
-    """Metrics of what was predicted for the test rows. Collective."""
-    y = _labels(test, comm)
-    if model.classes.dtype.kind not in "biuf":
-        return {}  # the labels of a file are numbers
-    with comm.phase("predict"):
-        return report.classification_metrics(y, predicted, np.union1d(model.classes, all_classes(y, comm)), comm)
-
-
 def warm_up(dtype: str, comm: Communicator) -> None:
     """Compile, or load what was compiled, before anything is timed."""
 
@@ -205,14 +172,11 @@ def _report(
 ) -> dict[str, Any]:  # fmt: skip
     model, kernel = result.model, result.model.kernel
     assert kernel is not None
-    described: dict[str, Any] = {"C": model.C, "kernel": kernel.kind}
-    if kernel.kind != "linear":
-        described["gamma"] = kernel.gamma
-    if kernel.kind in ("polynomial", "sigmoid"):
-        described["coef0"] = kernel.coef0
-    if kernel.kind == "polynomial":
-        described["degree"] = kernel.degree
-    extra = {name: getattr(args, name) for name in ("initial", "ratio", "passes", "working_set") if hasattr(args, name)}
+    extra = {
+        name: getattr(args, name)
+        for name in ("initial", "ratio", "passes", "solver", "working_set")
+        if hasattr(args, name)
+    }
     soft = {} if model.soft is None else {"soft_k": model.soft.k, "soft_t": model.soft.t}
     return report.build(
         method.name,
@@ -220,7 +184,8 @@ def _report(
         data={"path": str(args.data), **dict(zip(("n_train", "n_test", "n_features"), shape, strict=True))},
         partition_sizes=result.sizes,
         params={
-            **described, "tol": args.tol, "cache_gib": args.cache_gib, "route": model.route, **soft, **extra,
+            **described(model.C, kernel), "tol": args.tol, "cache_gib": args.cache_gib, "route": model.route,
+            **soft, **extra,
             "balanced": args.balanced, "standardize": args.standardize, "dtype": model.dtype, "seed": args.seed,
         },
         metrics=metrics,

@@ -22,9 +22,9 @@ from cacore.comm import Communicator
 from cacore.kernels import Kernel
 from cacore.report import cpu_name
 from cacore.rows import Rows, gather_rows, nbytes
+from cacore.svc import precision
 from casvm.kernel_rows import KernelRows
 from casvm.pair import Pairs
-from casvm.part import precision
 from casvm.pool import Pool
 from casvm.smo import Limits, Progress, extremes, idle_rows, round_size
 

@@ -28,6 +28,8 @@ class CASVC(CollectiveSVC):
         parameters are used, but for `n_parts`, if that is given here, and `random_state`.
     C, kernel, gamma, degree, coef0, tol, class_weight, max_iter, max_time
         As for :class:`SMOSVC`, of every part. "balanced" counts the rows of all parts.
+    solver : {"smo", "asygcd"}
+        Of each part: exact; or asynchronous greedy coordinate descent, whose models have no bias.
     route : {"nearest", "soft", "all"}
         The nearest centre's model answers; the nearest four's decisions, weighted by distance; or the mean of
         all decisions, which suits "random".
@@ -73,6 +75,7 @@ class CASVC(CollectiveSVC):
         coef0: float = 0.0,
         tol: float = 1e-3,
         class_weight: Any = None,
+        solver: str = "smo",
         route: str = "nearest",
         ratio: bool = False,
         standardize: bool = False,
@@ -91,6 +94,7 @@ class CASVC(CollectiveSVC):
         self.coef0 = coef0
         self.tol = tol
         self.class_weight = class_weight
+        self.solver = solver
         self.route = route
         self.ratio = ratio
         self.standardize = standardize
@@ -105,7 +109,7 @@ class CASVC(CollectiveSVC):
         self.centers_ = result.model.centers
 
     def _own_options(self) -> dict[str, Any]:
-        return {"route": self.route, "ratio": self.ratio}
+        return {"solver": self.solver, "route": self.route, "ratio": self.ratio}
 
     def _method(self) -> tuple[Method, int | None]:
         if isinstance(self.partitioner, str):

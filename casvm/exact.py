@@ -16,10 +16,12 @@ from sklearn.utils.validation import check_is_fitted
 from cacore import memory
 from cacore.comm import Communicator
 from cacore.errors import InputError
+from cacore.labels import all_classes, class_factors, one_class
+from cacore.svc import numeric_gamma, votes
 from casvm.base import BaseSVC
+from casvm.local import Learning
 from casvm.model import SVMModel
-from casvm.part import Learning, PartSVM, fit_part, votes
-from casvm.prepare import all_classes, class_factors, numeric_gamma, one_class
+from casvm.part import PartSVM, fit_part
 from casvm.smo import Limits, Progress, Solution
 
 

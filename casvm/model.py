@@ -15,7 +15,8 @@ from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.rows import Rows
 from cacore.standardize import Standardizer
-from casvm.part import PartSVM, counted, votes
+from cacore.svc import counted, votes
+from casvm.part import PartSVM
 from casvm.pieces import join
 from partition.asking import ask, visit
 from partition.model import InParts
@@ -70,6 +71,15 @@ class SVMModel(InParts):
     parts: dict[int, PartSVM] = field(default_factory=dict)
     source: dict[str, Any] = field(default_factory=dict)
     comm: Any = field(default=None, repr=False, compare=False)
+
+    @property
+    def n_features(self) -> int:
+        """Of a row."""
+        return int(self.centers.shape[1])
+
+    def told(self) -> dict[str, Any]:
+        """What a report says about the model."""
+        return {"method": self.method, "C": self.C, "route": self.route}
 
     def predict(self, X: Rows, comm: Any = None) -> NDArray[Any]:
         """Labels of this rank's rows; a collective call.

@@ -39,6 +39,8 @@ class CascadeSVC(_OneModel):
         Parts, P. None: one a rank.
     C, kernel, gamma, degree, coef0, tol, class_weight, max_iter, max_time
         As for :class:`SMOSVC`, of every problem of the tree.
+    solver : {"smo", "asygcd"}
+        Of every problem: exact; or asynchronous greedy coordinate descent, whose models have no bias.
     passes : int
         Most passes through the tree; the next one begins with the last support vectors in all parts, and is made
         while the objective changes. Many passes end at the exact solution, one may be far from it.
@@ -87,6 +89,7 @@ class CascadeSVC(_OneModel):
         coef0: float = 0.0,
         tol: float = 1e-3,
         class_weight: Any = None,
+        solver: str = "smo",
         passes: int = 2,
         standardize: bool = False,
         cache_gib: float = 1.0,
@@ -103,6 +106,7 @@ class CascadeSVC(_OneModel):
         self.coef0 = coef0
         self.tol = tol
         self.class_weight = class_weight
+        self.solver = solver
         self.passes = passes
         self.standardize = standardize
         self.cache_gib = cache_gib
@@ -112,7 +116,7 @@ class CascadeSVC(_OneModel):
         self.comm = comm
 
     def _own_options(self) -> dict[str, Any]:
-        return {"passes": self.passes}
+        return {"solver": self.solver, "passes": self.passes}
 
 
 class DCFilterSVC(CascadeSVC):
@@ -135,6 +139,7 @@ class DCFilterSVC(CascadeSVC):
         coef0: float = 0.0,
         tol: float = 1e-3,
         class_weight: Any = None,
+        solver: str = "smo",
         passes: int = 1,
         standardize: bool = False,
         cache_gib: float = 1.0,
@@ -151,6 +156,7 @@ class DCFilterSVC(CascadeSVC):
         self.coef0 = coef0
         self.tol = tol
         self.class_weight = class_weight
+        self.solver = solver
         self.passes = passes
         self.standardize = standardize
         self.cache_gib = cache_gib
@@ -169,6 +175,8 @@ class DCSVC(_OneModel):
         Parts, P. None: one a rank.
     C, kernel, gamma, degree, coef0, tol, class_weight, max_iter, max_time
         As for :class:`SMOSVC`, of every problem of the tree.
+    solver : {"smo", "asygcd"}
+        Of every problem: exact; or asynchronous greedy coordinate descent, whose models have no bias.
     standardize : bool
         Scale features by the training rows' mean and deviation. CSR rows are scaled, not shifted.
     cache_gib : float
@@ -214,6 +222,7 @@ class DCSVC(_OneModel):
         coef0: float = 0.0,
         tol: float = 1e-3,
         class_weight: Any = None,
+        solver: str = "smo",
         standardize: bool = False,
         cache_gib: float = 1.0,
         max_iter: int = -1,
@@ -229,12 +238,16 @@ class DCSVC(_OneModel):
         self.coef0 = coef0
         self.tol = tol
         self.class_weight = class_weight
+        self.solver = solver
         self.standardize = standardize
         self.cache_gib = cache_gib
         self.max_iter = max_iter
         self.max_time = max_time
         self.random_state = random_state
         self.comm = comm
+
+    def _own_options(self) -> dict[str, Any]:
+        return {"solver": self.solver}
 
 
 class DisSMOSVC(_OneModel):

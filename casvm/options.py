@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -13,8 +11,10 @@ from numpy.typing import NDArray
 
 from cacore.checkpoint import Checkpoint
 from cacore.errors import InputError
-from cacore.kernels import KINDS, Kernel
+from cacore.kernels import Kernel
 from cacore.progress import silent
+from cacore.svc import check_problem, whole
+from casvm.local import LOCAL
 from casvm.model import SVMModel
 from casvm.smo import Limits
 from casvm.volume import Terms
@@ -22,6 +22,7 @@ from partition import Partitioner
 
 ROUTES = ("nearest", "soft", "all")
 INITIAL = ("local", "root")
+SOLVERS = tuple(LOCAL)
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,9 @@ class Options:
     standardize : bool
     passes : int
         Most passes through a tree of support vectors; a further one is made while the objective changes.
+    solver : {"smo", "asygcd"}
+        Of the parts, and of the problems of a tree: the exact one, or asynchronous greedy coordinate descent, whose
+        models have no bias.
     working_set : int or None
         Rows of a round of Dis-SMO; None leaves it to the solver, 2 is the textbook's.
     seed : int
@@ -107,6 +111,7 @@ class Options:
     ratio: bool = False
     standardize: bool = False
     passes: int = 1
+    solver: str = "smo"
     working_set: int | None = None
     seed: int = 0
     memory_limit: int = 1 << 62
@@ -120,27 +125,20 @@ class Options:
         ------
         InputError
         """
-        text = isinstance(self.gamma, str)
+        check_problem(self.C, self.kind, self.gamma, self.degree, self.coef0)
         checks = (
             (
-                _whole(self.partitions, 1, True),
+                whole(self.partitions, 1, True),
                 f"partitions = {self.partitions!r}: it must be a whole number of at least 1",
             ),
-            (_positive(self.C), f"C = {self.C:g}: it must be a positive number"),
-            (self.kind in KINDS, f"kernel {self.kind!r}: choose one of {', '.join(KINDS)}"),
-            (
-                self.gamma in ("scale", "auto") if text else _positive(self.gamma),
-                f"gamma = {self.gamma!r}: it must be a positive number, 'scale' or 'auto'",
-            ),
-            (_whole(self.degree, 0), f"degree = {self.degree!r}: it must be a whole number of at least 0"),
-            (math.isfinite(self.coef0), f"coef0 = {self.coef0:g}: it must be a finite number"),
             (self.cache_bytes >= 0, "cache: a negative budget cannot be used"),
-            (_whole(self.passes, 1), f"passes = {self.passes!r}: it must be a whole number of at least 1"),
+            (whole(self.passes, 1), f"passes = {self.passes!r}: it must be a whole number of at least 1"),
             (
-                _whole(self.working_set, 2, True),
+                whole(self.working_set, 2, True),
                 f"working_set = {self.working_set!r}: it must be a whole number of at least 2",
             ),
             (self.route in ROUTES, f"route {self.route!r}: choose one of {', '.join(ROUTES)}"),
+            (self.solver in SOLVERS, f"solver {self.solver!r}: choose one of {', '.join(SOLVERS)}"),
         )
         for good, message in checks:
             if not good:
@@ -150,14 +148,6 @@ class Options:
     def kernel(self, gamma: float) -> Kernel:
         """The kernel, with gamma as a number."""
         return Kernel(self.kind, gamma, int(self.degree), float(self.coef0))
-
-
-def _whole(value: Any, least: int, may_be_none: bool = False) -> bool:
-    return (value is None and may_be_none) or (isinstance(value, Integral) and int(value) >= least)
-
-
-def _positive(value: Any) -> bool:
-    return math.isfinite(value) and value > 0
 
 
 @dataclass

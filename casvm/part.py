@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cacore import threads
-from cacore.columns import Layout
-from cacore.kernels import Kernel, Points
+from cacore.kernels import Kernel
 from cacore.rows import Rows
-from cacore.threads import blocks, for_blocks
-from casvm.kernel_rows import Gram, KernelRows, Precomputed
-from casvm.smo import Limits, Progress, Solution, feasible, solve
-
-_SMALL = 2000, 100_000  # rows, and numbers in them, whose kernel values cost next to nothing in double precision
-_BLOCK_BYTES = 1 << 25
+from cacore.svc import counted, expansion
+from casvm.local import Learning
+from casvm.smo import Solution
 
 
 @dataclass
@@ -58,13 +52,7 @@ class PartSVM:
         weights = self._weights()
         if kernel is None:
             return np.asarray(X)[:, self.rows] @ weights + self.b
-        out = np.zeros((X.shape[0], weights.shape[1]))
-        layout = Layout.of(self.X, kernel, X.dtype)
-        A = layout.rows(self.X)
-        step = max(1024, _BLOCK_BYTES // (8 * max(X.shape[1], len(A) if weights.shape[1] > 1 else 1)))
-        # A block of rows a task where there are many, and threads within a block where there is one.
-        for_blocks(lambda lo, hi: _decide(layout, kernel, A, weights, X[lo:hi], out[lo:hi]), blocks(X.shape[0], step))
-        return out + self.b
+        return expansion(kernel, self.X, weights, X) + self.b
 
     def scores(self, X: Rows, kernel: Kernel | None, n_classes: int) -> NDArray[np.float64]:
         """What the part says of each row.
@@ -110,86 +98,10 @@ class PartSVM:
         return weights
 
 
-def counted(decisions: NDArray[np.float64], k: int) -> NDArray[np.float64]:
-    """Scores of k classes from the decisions of all their pairs: votes, and how clear they were."""
-    votes, sure = np.zeros((2, len(decisions), k))
-    for column, (i, j) in enumerate(combinations(range(k), 2)):
-        first = decisions[:, column] > 0
-        votes[:, i] += first
-        votes[:, j] += ~first
-        sure[:, i] += decisions[:, column]
-        sure[:, j] -= decisions[:, column]
-    return votes + sure / (3.0 * (np.abs(sure) + 1.0))
-
-
 def placed(wanted: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Where among `rows`, which are all different, the wanted ones are."""
     order = np.argsort(rows)
     return order[np.searchsorted(rows, wanted, sorter=order)]
-
-
-def _decide(
-    layout: Layout, kernel: Kernel, A: Points, weights: NDArray[np.float64], X: Rows, out: NDArray[np.float64]
-) -> None:
-    columns = layout.columns(X)
-    tasks = columns.tasks(2 * threads.current())
-    if weights.shape[1] == 1:
-        total = np.zeros(X.shape[0])
-        given = np.ascontiguousarray(weights[:, 0])
-        for_blocks(lambda lo, hi: columns.add(kernel, A, lo, hi, given, total), tasks)
-        out[:, 0] = total
-        return
-    K = np.empty((len(A), X.shape[0]), layout.dtype)
-    for_blocks(lambda lo, hi: columns.add(kernel, A, lo, hi, store=K), tasks)
-    out[:] = K.T @ weights
-
-
-def votes(scores: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Class of each row, from one part's :meth:`PartSVM.scores`: the most votes, the lower class of equals.
-
-    A decision of 0 is for the second class of a pair, as in LIBSVM.
-    """
-    if scores.shape[1] == 1:
-        return (scores[:, 0] >= 0).astype(np.int64)
-    return np.rint(scores).argmax(axis=1)
-
-
-@dataclass
-class Learning:
-    """What a part is told.
-
-    Attributes
-    ----------
-    kernel : Kernel or None
-        None: the rows are kernel values.
-    limits : Limits
-    cache_bytes : int
-    watch : callable or None
-    """
-
-    kernel: Kernel | None
-    limits: Limits
-    cache_bytes: int
-    watch: Callable[[Progress], None] | None = None
-
-    def gram(self, X: Rows, C: NDArray[np.float64]) -> Gram:
-        """Kernel values of these rows, in single precision where that does not show."""
-        if self.kernel is None:
-            return Precomputed(np.asarray(X))
-        sample = X[:: max(1, X.shape[0] // 1000)]
-        dtype = precision(X.shape[0], sample, self.kernel, float(C.max()), self.limits.tol)
-        return KernelRows(X, self.kernel, dtype, self.cache_bytes)
-
-
-def precision(n: int, sample: Rows, kernel: Kernel, C: float, tol: float) -> Any:
-    """float64 for few rows, and where the rounding of C K_ij in single precision comes near the tolerance.
-
-    `n` rows, of which `sample` is a part; `C` is the largest bound.
-    """
-    if n <= _SMALL[0] and n * sample.shape[1] <= _SMALL[1]:
-        return np.float64
-    largest = float(np.abs(kernel.diagonal(sample)).max())
-    return np.float64 if 8 * np.finfo(np.float32).eps * C * largest > tol else np.float32
 
 
 def fit_part(
@@ -236,9 +148,8 @@ def fit_part(
         begin = None
         if start is not None:
             given = np.where(y > 0, start[classes[j] - 1, chosen], start[classes[i], chosen])
-            begin = feasible(y * given, y, C[chosen])
-        gram = learning.gram(mine, C[chosen])
-        return chosen, y, solve(gram, y, C[chosen], learning.limits, begin, learning.watch)
+            begin = y * given
+        return chosen, y, learning.solve(mine, y, C[chosen], begin)
 
     # Many pairs side by side, few one after the other with all threads each.
     solved = threads.in_order(pair, tasks, parallel=len(tasks) >= 2 * threads.current())

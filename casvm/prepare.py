@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -15,25 +14,11 @@ from cacore.checkpoint import fingerprint
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.kernels import Kernel
+from cacore.labels import Labelled, all_classes, class_factors, one_class
 from cacore.rows import Rows, check_alike, is_sparse
 from cacore.standardize import Standardizer
+from cacore.svc import numeric_gamma
 from casvm.options import Method, Options
-
-
-@dataclass
-class Labelled:
-    """This rank's rows with their labels.
-
-    Attributes
-    ----------
-    X : ndarray or CSR, shape (m, d)
-    y : ndarray, shape (m,)
-    weights : ndarray of float64, shape (m,), or None
-    """
-
-    X: Rows
-    y: NDArray[Any]
-    weights: NDArray[np.float64] | None = None
 
 
 @dataclass
@@ -112,23 +97,6 @@ def prepare(method: Method, train: Labelled, options: Options, comm: Communicato
     return Prepared(X, columns, classes, kernel, standardizer, P, total / rows)
 
 
-def one_class(classes: NDArray[Any]) -> str:
-    """One line about labels of fewer than two classes."""
-    if not len(classes):
-        return "Sample weights must contain at least one non-zero number."
-    return f"the labels must be of at least 2 classes; there is one class only, {classes[0]}"
-
-
-def all_classes(y: NDArray[Any], comm: Communicator) -> NDArray[Any]:
-    """Labels that occur on any rank, ascending, of one type on all of them."""
-    mine = np.unique(y)
-    if comm.size == 1:
-        return mine
-    text = np.frombuffer((json.dumps(mine.tolist()) + "\n").encode(), np.uint8)
-    lines = comm.allgather(text).tobytes().decode().splitlines()
-    return np.unique([label for line in lines for label in json.loads(line)])
-
-
 def _columns(
     train: Labelled, classes: NDArray[Any], options: Options, first: int, comm: Communicator
 ) -> dict[str, NDArray[Any]]:
@@ -140,38 +108,11 @@ def _columns(
     return {"code": codes, "C": options.C * factor[codes] * weights, "row": np.arange(first, first + len(codes))}
 
 
-def class_factors(
-    class_weight: Any, codes: NDArray[np.int64], weights: NDArray[np.float64], k: int, comm: Communicator
-) -> NDArray[np.float64]:
-    """What C is multiplied by for each of the k classes; "balanced" counts all ranks' rows, by weight."""
-    if class_weight == "balanced":
-        count = comm.allreduce(np.bincount(codes, weights, k).astype(np.float64))
-        return np.asarray(count.sum() / (k * count))
-    return np.array([1.0 if class_weight is None else class_weight.get(code, 1.0) for code in range(k)])
-
-
 def _standardized(train: Labelled, options: Options, comm: Communicator) -> tuple[Rows, Standardizer | None]:
     if not options.standardize:
         return train.X, None
     standardizer = Standardizer.fit(train.X, comm, train.weights)
     return standardizer.apply(train.X), standardizer
-
-
-def numeric_gamma(X: Rows, gamma: float | str, comm: Communicator) -> float:
-    """Gamma as a number; "scale" is one Allreduce of 3 numbers."""
-    if not isinstance(gamma, str):
-        return float(gamma)
-    if gamma == "auto":
-        return 1.0 / X.shape[1]
-    values = X.data if is_sparse(X) else X
-    shift = float(comm.bcast(np.array([values.flat[0] if values.size and not is_sparse(X) else 0.0]))[0])
-    about = values.ravel() - shift if not is_sparse(X) else values
-    count = X.shape[0] * X.shape[1]
-    total, square, count = comm.allreduce(
-        np.array([about.sum(dtype=np.float64), np.einsum("i,i->", about, about, dtype=np.float64), count])
-    )
-    variance = square / count - (total / count) ** 2
-    return float(1.0 / (X.shape[1] * variance)) if variance > 0 else 1.0
 
 
 def _open(

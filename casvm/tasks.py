@@ -72,7 +72,7 @@ def solve_all(
     """
     todo = sorted(range(len(sizes)), key=lambda i: -sizes[i])
     side_by_side = min(threads.current(), len(todo))
-    learning = Learning(kernel, options.limits, options.cache_bytes // max(1, side_by_side))
+    learning = Learning(kernel, options.limits, options.cache_bytes // max(1, side_by_side), solver=options.solver)
     advance, lock = options.progress(label, len(todo)), threading.Lock()
 
     def solve(i: int) -> Solved:

@@ -538,7 +538,7 @@ def test_checkpoint(working_set, tmp_path, monkeypatch):
     assert sorted(kept) == [*(["alone.npz"] if working_set is None else pairs), "run.json"]
     with monkeypatch.context() as patched:
         patched.setattr(distributed, "solve", None)
-        patched.setattr("casvm.part.solve", None)
+        patched.setattr("casvm.local.solve", None)
         second = again()
     if working_set is not None:
         (tmp_path / "kept" / pairs[1]).unlink()

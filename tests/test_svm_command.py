@@ -93,7 +93,7 @@ FIELDS = {"schema", "method", "command", "data", "ranks", "threads_per_rank", "p
 PHASES = {"read", "partition", "train", "predict"}
 SOLVER = {"iterations", "n_support", "objective", "gap", "seconds", "kernel_rows", "kernel_values", "busy_seconds",
           "imbalance"}  # fmt: skip
-PARAMS = {"C", "kernel", "tol", "cache_gib", "route", "balanced", "standardize", "dtype", "seed"}
+PARAMS = {"C", "kernel", "tol", "cache_gib", "route", "balanced", "standardize", "dtype", "seed", "solver"}
 COMMANDS = {
     "casvm": (["--route", "all"], {"gamma", "initial"}),
     "cpsvm": (["--kernel", "polynomial", "--gamma", "0.5", "--coef0", "1"], {"gamma", "degree", "coef0", "ratio"}),
@@ -351,7 +351,7 @@ def test_checkpoint(inputs, tmp_path, monkeypatch):
     assert sorted(before) == ["part-000000.npz", "part-000001.npz", "part-000002.npz", "run.json"]
     with monkeypatch.context() as patched:
         patched.setattr("casvm.cli.warm_up", lambda *_: None)  # which solves on purpose
-        patched.setattr("casvm.part.solve", None)
+        patched.setattr("casvm.local.solve", None)
         second = reported("cpsvm", [*words, tmp_path / "second.h5"], tmp_path)
     assert {p.name: p.stat().st_ino for p in (tmp_path / "kept").iterdir()} == before
     assert (tmp_path / "first.h5").read_bytes() == (tmp_path / "second.h5").read_bytes()

@@ -22,8 +22,8 @@ from sklearn.svm import SVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from cacore.errors import InputError
+from cacore.svc import votes
 from casvm import CASVC, SMOSVC
-from casvm.part import votes
 from partition import FCFS, BalancedKMeans, KBalance, KMeans, Partitioner, RandomPartition
 from partition.routing import closest
 

@@ -19,7 +19,7 @@ from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.memory import MemoryLimitError
-from casvm import SVMModel, part, smo
+from casvm import SVMModel, local, smo
 from casvm.cascade import METHOD as CASCADE
 from casvm.cascade import cascade
 from casvm.dcfilter import METHOD as DCFILTER
@@ -271,14 +271,14 @@ def begun(monkeypatch):
 @pytest.fixture
 def ended(monkeypatch):
     """The rows, targets and solutions of a run."""
-    seen, original = [], part.solve
+    seen, original = [], local.solve
 
     def spied(gram, y, bounds, *more):
         got = original(gram, y, bounds, *more)
         seen.append((gram, y, bounds, got))
         return got
 
-    monkeypatch.setattr(part, "solve", spied)
+    monkeypatch.setattr(local, "solve", spied)
     return seen
 
 
@@ -292,7 +292,7 @@ def repaired(monkeypatch):
         seen.append((alpha.copy(), got.copy()))
         return got
 
-    monkeypatch.setattr(part, "feasible", spied)
+    monkeypatch.setattr(local, "feasible", spied)
     return seen
 
 
@@ -635,7 +635,7 @@ def test_checkpoint(name, tmp_path, monkeypatch):
     for (turn, layer), count in counts.items():
         assert sum(p.startswith(f"pass-{turn:03d}-layer-{layer:02d}-node-") for p in kept) == count
     with monkeypatch.context() as patched:
-        patched.setattr(part, "solve", None)
+        patched.setattr(local, "solve", None)
         second = run()
     assert {p.name: p.stat().st_ino for p in (tmp_path / "kept").iterdir()} == kept
     (tmp_path / "kept" / f"pass-{passes - 1:03d}-layer-01-node-000001.npz").unlink()

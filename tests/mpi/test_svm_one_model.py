@@ -194,7 +194,7 @@ def test_checkpoint(folder, name, monkeypatch):
     def never(*_, **__):
         raise AssertionError("solved again")
 
-    monkeypatch.setattr("casvm.part.solve", never)
+    monkeypatch.setattr("casvm.local.solve", never)
     monkeypatch.setattr("casvm.distributed.solve", never)
     again = train(name, X, y, even(N), checkpoint=Checkpoint(kept))
     for one, other in zip(first.model.parts.values(), again.model.parts.values(), strict=True):

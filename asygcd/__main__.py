@@ -1,0 +1,5 @@
+"""``python -m asygcd DATA``."""
+
+from asygcd.cli import main
+
+main()

@@ -1,0 +1,210 @@
+"""Asy-GCD as a scikit-learn classifier."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from numbers import Integral
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted
+
+from asygcd.model import AsyGCDModel
+from asygcd.solver import Limits, Progress
+from asygcd.training import Fit, Options, fit, told
+from cacore import memory, threads
+from cacore.comm import Communicator
+from cacore.errors import InputError
+from cacore.labels import all_classes
+from cacore.memory import GIB
+from cacore.svc import KernelClassifier
+from cacore.validation import shared_seed
+
+
+class AsyGCDSVC(KernelClassifier):
+    """Kernel SVM without a bias, by asynchronous greedy coordinate descent on all cores (Algorithm 14).
+
+    Parameters
+    ----------
+    C : float
+        Bound of the coefficients.
+    kernel : {"gaussian", "linear", "polynomial", "sigmoid"}
+        scikit-learn's names "rbf" and "poly" are understood. Without a bias, a linear kernel separates by a plane
+        through the origin.
+    gamma : float or {"scale", "auto"}
+        exp(-gamma |x-z|^2); (gamma x.z + coef0)^degree; tanh(gamma x.z + coef0). "scale" is 1 / (d var(X)).
+    degree : int
+    coef0 : float
+    tol : float
+        Largest |projected gradient| at which training stops (eq. 4.11).
+    class_weight : dict, "balanced" or None
+    multi_class : {"ovr", "ovo"}
+        Of more than two classes: each against the rest, which share one set of kernel columns, or each pair.
+    update : {"owned", "atomic", "stochastic"}
+        Each thread owns a part of the gradient and hears of the others' updates by logs; Algorithm 14 to the letter,
+        with atomic adds; or PSCD, which takes random coordinates and keeps no gradient. The first is the fast one.
+    threads : int or None
+        None: all that this process may use.
+    standardize : bool
+        Scale features by the training rows' mean and deviation. CSR rows are scaled, not shifted.
+    cache_gib : float
+        Memory for kernel values, shared out evenly to the threads.
+    max_iter : int
+        Updates of one coordinate, of each problem of two classes; -1 for no limit.
+    max_time : float or None
+        Seconds, of each problem of two classes.
+    warm_start : bool
+        Begin with the coefficients of the last fit, if it had as many rows and the same classes.
+    random_state : int, RandomState or None
+        Of the blocks. Threads are never twice in the same order: results agree within the tolerance, not bit by bit.
+    verbose : bool
+        Print how far it is, about once a second.
+
+    Attributes
+    ----------
+    classes_ : ndarray, shape (k,)
+    support_ : ndarray, shape (s,)
+        Rows that support at least one decision.
+    support_vectors_ : ndarray or CSR, shape (s, d)
+        Scaled, if `standardize` is set.
+    dual_coef_ : ndarray, shape (m, s)
+        Coefficients alpha y of each decision: one for two classes, k for "ovr", k (k - 1) / 2 for "ovo".
+    intercept_ : ndarray, shape (m,)
+        Zeros.
+    objective_, gap_, n_iter_ : ndarray, shape (m,)
+        Of the dual, maximised; violation left; updates of one coordinate.
+    fit_status_ : int
+        0 if all problems met the tolerance, 1 otherwise.
+    cache_hits_, cache_misses_ : ndarray of int64, shape (T,)
+        Kernel columns that each thread found in its cache, and that it computed.
+    block_sizes_ : ndarray of int64, shape (T,)
+        Rows of each thread.
+    model_ : AsyGCDModel
+        ``model_.save(path)`` writes it, ``AsyGCDModel.load(path)`` reads it.
+    n_features_in_ : int
+
+    Notes
+    -----
+    About s n nnz multiplications for s rows that ever move among n rows of nnz nonzeros, shared out over the threads;
+    see :meth:`asygcd.solver.AsyGCD.solve`.
+    """
+
+    def __init__(
+        self,
+        *,
+        C: float = 1.0,
+        kernel: str = "gaussian",
+        gamma: Any = "scale",
+        degree: int = 3,
+        coef0: float = 0.0,
+        tol: float = 1e-3,
+        class_weight: Any = None,
+        multi_class: str = "ovr",
+        update: str = "owned",
+        threads: int | None = None,
+        standardize: bool = False,
+        cache_gib: float = 1.0,
+        max_iter: int = -1,
+        max_time: float | None = None,
+        warm_start: bool = False,
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.C = C
+        self.kernel = kernel
+        self.gamma = gamma
+        self.degree = degree
+        self.coef0 = coef0
+        self.tol = tol
+        self.class_weight = class_weight
+        self.multi_class = multi_class
+        self.update = update
+        self.threads = threads
+        self.standardize = standardize
+        self.cache_gib = cache_gib
+        self.max_iter = max_iter
+        self.max_time = max_time
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Train on `X`, shape (n, d), dense or CSR, and labels `y`, shape (n,); neither is changed.
+
+        Rows of weight 0 count as absent. Raises InputError, a ValueError, on what cannot be used; warns with
+        ConvergenceWarning if a limit was reached.
+        """
+        train = self._checked(X, y, sample_weight)
+        used = train.y if train.weights is None else train.y[train.weights > 0]
+        options = Options(
+            kind=self._kernel_name(self.kernel), C=self.C, gamma=self.gamma, degree=self.degree, coef0=self.coef0,
+            class_weight=self._class_weight(all_classes(used, Communicator())), multi_class=self.multi_class,
+            update=self.update, threads=self._threads(), limits=Limits(self.tol, self.max_iter, self._seconds()),
+            cache_bytes=int(self.cache_gib * GIB), standardize=self.standardize,
+            seed=shared_seed(self.random_state, Communicator()), memory_limit=memory.limit_per_rank(Communicator()),
+            watch=_printer() if self.verbose else None,
+        )  # fmt: skip
+        result = fit(train, options, self._start(train.X.shape[0], used))
+        self._take(result, train.X.shape[0])
+        if result.note is not None:
+            warnings.warn(result.note, ConvergenceWarning, stacklevel=2)
+        return self
+
+    def _threads(self) -> int:
+        if self.threads is None:
+            return threads.available()
+        if not isinstance(self.threads, Integral):
+            raise InputError(f"threads = {self.threads!r}: it must be a whole number of at least 1")
+        return int(self.threads)
+
+    def _start(self, n: int, y: NDArray[Any]) -> NDArray[np.float64] | None:
+        if not (self.warm_start and hasattr(self, "model_") and self._n_rows == n):
+            return None
+        model: AsyGCDModel = self.model_
+        if model.multi_class != self.multi_class or not np.array_equal(np.unique(y), model.classes):
+            return None
+        start = np.zeros((n, model.coef.shape[1]))
+        start[model.rows] = model.coef
+        return start
+
+    def _take(self, result: Fit, n: int) -> None:
+        self.model_, self._n_rows = result.model, n
+        self.classes_, self.class_weight_ = result.model.classes, result.factors
+        self.support_, self.support_vectors_ = result.model.rows, result.model.X
+        self.dual_coef_ = np.ascontiguousarray(result.model.coef.T)
+        self.intercept_ = np.zeros(len(self.dual_coef_))
+        self.objective_ = np.array([-one.objective for one in result.solutions])
+        self.gap_ = np.array([one.gap for one in result.solutions])
+        self.n_iter_ = np.array([one.iterations for one in result.solutions])
+        self.fit_status_ = int(result.note is not None)
+        self.block_sizes_ = result.sizes
+        counts = np.zeros((2, max(len(one.hits) for one in result.solutions)), np.int64)
+        for one in result.solutions:
+            counts[:, : len(one.hits)] += [one.hits, one.misses]
+        self.cache_hits_, self.cache_misses_ = counts
+
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """Decisions for `X`, shape (n, d): shape (n,) with two classes, positive for the second, else (n, k)."""
+        check_is_fitted(self, "model_")
+        return self.model_.decision_function(self._rows(X))
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Labels for `X`, shape (n, d)."""
+        check_is_fitted(self, "model_")
+        return self.model_.predict(self._rows(X))
+
+
+def _printer() -> Callable[[Progress], None]:
+    last = time.perf_counter()
+
+    def show(progress: Progress) -> None:
+        nonlocal last
+        if time.perf_counter() - last > 1.0:
+            last = time.perf_counter()
+            print(told(progress), flush=True)
+
+    return show

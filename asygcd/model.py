@@ -1,0 +1,127 @@
+"""A trained Asy-GCD SVM: decisions without a bias, saving and loading."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore import models
+from cacore.comm import Communicator
+from cacore.errors import InputError
+from cacore.kernels import Kernel
+from cacore.rows import Rows
+from cacore.standardize import Standardizer
+from cacore.svc import counted, expansion, votes
+
+
+@dataclass
+class AsyGCDModel:
+    """Support vectors and the coefficients of every decision.
+
+    Attributes
+    ----------
+    classes : ndarray, shape (k,)
+        Labels, ascending.
+    multi_class : {"ovr", "ovo"}
+        Decisions: each class against the rest, or each pair; nothing to choose with two classes.
+    kernel : Kernel
+    C : float
+    X : ndarray or CSR, shape (s, d)
+        Rows that support at least one decision, in the order of the training rows.
+    rows : ndarray of int64, shape (s,)
+        Their numbers.
+    coef : ndarray of float64, shape (s, m)
+        Coefficients alpha y; m is 1 for two classes, k for "ovr" and k (k - 1) / 2 for "ovo". A positive decision
+        is for the second of two classes, for the class against the rest, and for the first of a pair.
+    standardizer : Standardizer or None
+    dtype : str
+        Of the rows.
+    source : dict
+        How the training file was read.
+    """
+
+    classes: NDArray[Any]
+    multi_class: str
+    kernel: Kernel
+    C: float
+    X: Rows
+    rows: NDArray[np.int64]
+    coef: NDArray[np.float64]
+    standardizer: Standardizer | None
+    dtype: str
+    source: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def n_features(self) -> int:
+        """Of a row."""
+        return int(self.X.shape[1])
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Support vectors, of one model."""
+        return np.array([len(self.rows)])
+
+    def told(self) -> dict[str, Any]:
+        """What a report says about the model."""
+        return {"method": "asygcd", "C": self.C, "multi_class": self.multi_class}
+
+    def decisions(self, X: Rows) -> NDArray[np.float64]:
+        """Every decision for `X`, shape (n, d): shape (n, m); 2 n nnz flops, nnz the support vectors' nonzeros."""
+        Z = X if self.standardizer is None else self.standardizer.apply(X)
+        return expansion(self.kernel, self.X, self.coef, Z.astype(self.dtype, copy=False))
+
+    def scores(self, X: Rows, comm: Any = None) -> NDArray[np.float64]:
+        """A column of decisions with two classes, otherwise one a class: with "ovo", votes and how clear they were.
+
+        `comm` is there for the sake of models that lie on several ranks.
+        """
+        decisions, k = self.decisions(X), len(self.classes)
+        return counted(decisions, k) if k > 2 and self.multi_class == "ovo" else decisions
+
+    def labels(self, scores: NDArray[np.float64]) -> NDArray[Any]:
+        """Labels of rows of these :meth:`scores`."""
+        ties = scores.shape[1] > 1 and self.multi_class == "ovr"
+        return np.asarray(self.classes[scores.argmax(axis=1) if ties else votes(scores)])
+
+    def decision_function(self, X: Rows) -> NDArray[np.float64]:
+        """As :meth:`scores`, but shape (n,) with two classes, positive for the second."""
+        scores = self.scores(X)
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def predict(self, X: Rows) -> NDArray[Any]:
+        """Labels for `X`, shape (n, d)."""
+        return self.labels(self.scores(X))
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to one HDF5 file, whole or not at all."""
+        attributes = {
+            "multi_class": self.multi_class, "C": self.C, "dtype": self.dtype, "source": self.source,
+            "classes": self.classes.tolist(), "labels": self.classes.dtype.str, "kernel": asdict(self.kernel),
+        }  # fmt: skip
+        shared: dict[str, Rows] = {} if self.standardizer is None else asdict(self.standardizer)
+        part: dict[str, Rows] = {"X": self.X, "rows": self.rows, "coef": self.coef}
+        models.save(path, "asygcd", attributes, shared, {0: part}, np.zeros(1, np.int64), Communicator())
+
+    @classmethod
+    def load(cls, path: str | Path, comm: Any = None) -> AsyGCDModel:
+        """Read a model, on every rank of `comm` the whole of it.
+
+        Raises
+        ------
+        InputError
+            The file is missing, damaged, not a model, or one of another family.
+        """
+        attributes, shared, parts, _ = models.load(path, "asygcd", Communicator())
+        try:
+            return cls(
+                np.array(attributes["classes"], np.dtype(attributes["labels"])), attributes["multi_class"],
+                Kernel(**attributes["kernel"]), attributes["C"], **parts[0],
+                standardizer=Standardizer(shared["mean"], shared["scale"]) if "mean" in shared else None,
+                dtype=attributes["dtype"], source=attributes["source"],
+            )  # fmt: skip
+        except (KeyError, TypeError) as error:
+            raise InputError(f"{path}: a damaged model file, without {error}") from error
