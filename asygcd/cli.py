@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from asygcd.solver import UPDATES, Limits
+from asygcd.solver import UPDATES, AsyGCD
 from asygcd.training import MULTI_CLASS, Fit, Options, fit, told
 from cacore import labels, report, threads
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.files import check_writable
+from cacore.kernels import Kernel
 from cacore.labels import Labelled
 from cacore.launch import Parser, add_data_options, add_run_options, compiled, read, run, start
+from cacore.limits import Limits
 from cacore.progress import spinner
 from cacore.rows import row_hashes
 from cacore.svc import add_problem_options, cache_option, described, gamma_option
@@ -103,9 +105,6 @@ def warm_up(dtype: str, comm: Communicator) -> None:
         rows = Labelled(X, (np.arange(48) % 2).astype(np.int64))
         fit(rows, Options(limits=Limits(max_iter=50), threads=2)).model.predict(X[:2])
         # Large problems keep their kernel values in single precision.
-        from asygcd.solver import AsyGCD
-        from cacore.kernels import Kernel
-
         y = np.where(rows.y > 0, 1.0, -1.0)
         AsyGCD(X, Kernel(), 2, 1 << 20).solve(y, np.ones(48), Limits(max_iter=50))
 

@@ -14,12 +14,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from asygcd.model import AsyGCDModel
-from asygcd.solver import Limits, Progress
+from asygcd.solver import Progress
 from asygcd.training import Fit, Options, fit, told
 from cacore import memory, threads
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.labels import all_classes
+from cacore.limits import Limits
 from cacore.memory import GIB
 from cacore.svc import KernelClassifier
 from cacore.validation import shared_seed

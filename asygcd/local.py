@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from asygcd.solver import AsyGCD, Limits, Solution
+from asygcd.solver import AsyGCD, Solution
 from cacore import threads
 from cacore.kernels import Kernel
+from cacore.limits import Limits
 from cacore.rows import Rows
 from cacore.svc import precision
 

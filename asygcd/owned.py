@@ -111,7 +111,7 @@ def step(board: Any, near: Any, hot: Any, mine: Any, me: Any, lo: Any) -> None: 
     n, k, log = mine.numbers[ROWS], mine.numbers[BEST], board.log.shape[1]
     new = optimum(hot.beta[k], hot.r[k], hot.low[k], hot.high[k], hot.diagonal[k])
     change = new - hot.beta[k]
-    if change == 0.0 or violation(hot.beta[k], hot.r[k], hot.low[k], hot.high[k]) <= mine.levels[GOAL]:
+    if violation(hot.beta[k], hot.r[k], hot.low[k], hot.high[k]) <= mine.levels[GOAL]:
         look(hot, mine)
         return
     row, at = lo + hot.rows[k], board.written[me * LINE]

@@ -25,6 +25,7 @@ from asygcd.shared import work_atomic, work_stochastic
 from cacore.columns import Layout, weighted
 from cacore.errors import InputError
 from cacore.kernels import Kernel
+from cacore.limits import Limits
 from cacore.rows import Rows
 from cacore.threads import for_blocks
 
@@ -32,35 +33,6 @@ Vector = NDArray[np.float64]
 
 UPDATES = ("owned", "atomic", "stochastic")
 TURNS = 1 << 20  # of a thread's loop before it comes back from compiled code
-
-
-@dataclass(frozen=True)
-class Limits:
-    """When to stop.
-
-    Attributes
-    ----------
-    tol : float
-        Of the largest |projected gradient|.
-    max_iter : int
-        Updates of one coordinate; below 0 there is no limit but one that no healthy problem meets.
-    max_time : float
-        Seconds.
-    """
-
-    tol: float = 1e-3
-    max_iter: int = -1
-    max_time: float = float("inf")
-
-    def __post_init__(self) -> None:
-        if not 0 < self.tol < float("inf"):
-            raise InputError(f"tol = {self.tol:g}: it must be a positive number")
-        if not self.max_time > 0:
-            raise InputError(f"max_time = {self.max_time:g}: it must be a positive number of seconds")
-
-    def updates(self, n: int) -> int:
-        """Updates that n rows may take."""
-        return self.max_iter if self.max_iter >= 0 else 1000 * max(n, 10_000)
 
 
 @dataclass(frozen=True)
@@ -245,7 +217,7 @@ class AsyGCD:
 
     def _loop(self, state: Board, me: int, limits: Limits) -> _Loop:
         whole, lo, hi = self.gram.whole[me], int(self.bounds[me]), int(self.bounds[me + 1])
-        most = limits.updates(self.n)
+        most = limits.iterations(self.n)
         if self.update == "atomic":
             return _Loop(lambda: work_atomic(state, whole, me, lo, hi, limits.tol, most, TURNS))
         if self.update == "stochastic":

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from asygcd.gram import check_memory
 from asygcd.model import AsyGCDModel
-from asygcd.solver import UPDATES, AsyGCD, Limits, Progress, Solution
+from asygcd.solver import UPDATES, AsyGCD, Progress, Solution
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.labels import Labelled, all_classes, class_factors, one_class
+from cacore.limits import Limits
 from cacore.rows import Rows
 from cacore.standardize import Standardizer
 from cacore.svc import check_problem, numeric_gamma, precision

@@ -171,7 +171,7 @@ class _Rank:
 
     def run(self) -> Share:
         """Rounds until the rule is met, a limit is reached or nothing moves."""
-        most, stuck = self.limits.pairs(self.n), False
+        most, stuck = self.limits.iterations(self.n), False
         while True:
             told = self._told()
             top, bottom = float(told[:, 0].max()), float(told[:, 1].min())

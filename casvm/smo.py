@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore import limits as common
 from cacore.errors import InputError
 from casvm.kernel_rows import Gram
 from casvm.pair import Pairs
@@ -44,34 +45,18 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """When to stop.
+class Limits(common.Limits):
+    """When to stop: the tolerance is that of the largest violation of a pair of rows, an iteration optimises a pair.
 
     Attributes
     ----------
-    tol : float
-        Of the stopping rule: the largest violation of a pair of rows.
-    max_iter : int
-        Pairs; below 0 there is no limit but one that no healthy problem meets.
-    max_time : float
-        Seconds.
+    tol, max_iter, max_time
+        See :class:`cacore.limits.Limits`.
     shrinking : bool
+        Whether rows that stay at a bound leave the game until the end.
     """
 
-    tol: float = 1e-3
-    max_iter: int = -1
-    max_time: float = float("inf")
     shrinking: bool = True
-
-    def __post_init__(self) -> None:
-        if not 0 < self.tol < float("inf"):
-            raise InputError(f"tol = {self.tol:g}: it must be a positive number")
-        if not self.max_time > 0:
-            raise InputError(f"max_time = {self.max_time:g}: it must be a positive number of seconds")
-
-    def pairs(self, n: int) -> int:
-        """Pairs that n rows may take."""
-        return self.max_iter if self.max_iter >= 0 else 1000 * max(n, 10_000)
 
 
 @dataclass(frozen=True)
@@ -189,7 +174,7 @@ class _Solver:
 
     def run(self) -> Solution:
         """Rounds and pairs until the rule is met, a limit is reached or nothing moves."""
-        most, stuck = self.limits.pairs(self.n), False
+        most, stuck = self.limits.iterations(self.n), False
         while True:
             top, bottom = extremes(self.v, self.beta, self.lower, self.upper)
             spent = stuck or self.iterations >= most or time.perf_counter() - self.begun > self.limits.max_time
