@@ -38,8 +38,8 @@ class Board(NamedTuple):
         About the violation that the thread is working on; 0 while it has nothing to do.
     gap : ndarray of float64, one a LINE
         The largest violation when the thread last looked at all its rows.
-    gain : ndarray of float64, one a LINE
-        By how much its updates have lowered the objective.
+    part : ndarray of float64, one a LINE
+        Its rows' share of the objective then, 1/2 beta'(r - y).
     stop : ndarray of int64, shape (LINE,)
         Why all threads stop, or 0.
     """
@@ -56,7 +56,7 @@ class Board(NamedTuple):
     calm: NDArray[np.int64]
     eager: NDArray[np.float64]
     gap: NDArray[np.float64]
-    gain: NDArray[np.float64]
+    part: NDArray[np.float64]
     stop: NDArray[np.int64]
 
 
@@ -69,10 +69,10 @@ def board(
     written = np.zeros(lines, np.int64)
     started = np.zeros(lines, np.int64) if apart else written
     taken = np.zeros(threads * -(-threads // LINE) * LINE, np.int64)
-    figures = np.zeros(lines), np.full(lines, np.inf), np.zeros(lines)
+    levels = np.zeros(lines), np.full(lines, np.inf), np.zeros(lines)
     return Board(
         np.zeros(n), -y, np.minimum(0.0, C * y), np.maximum(0.0, C * y), diagonal, np.zeros((threads, log, 2)),
-        started, written, taken, np.full(lines, -1), *figures, np.zeros(LINE, np.int64),
+        started, written, taken, np.full(lines, -1), *levels, np.zeros(LINE, np.int64),
     )  # fmt: skip
 
 

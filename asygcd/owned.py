@@ -33,7 +33,7 @@ from asygcd.hot import (
     note,
     settle,
 )  # fmt: skip
-from asygcd.search import advance, greediest, optimum, violation
+from asygcd.search import advance, greediest, optimum, share, violation
 from cacore.panels import add_rows
 
 _RELAX = 0.3  # of the violation, what is left of it among the rows in play
@@ -117,7 +117,6 @@ def step(board: Any, near: Any, hot: Any, mine: Any, me: Any, lo: Any) -> None: 
     row, at = lo + hot.rows[k], board.written[me * LINE]
     board.log[me, at % log, 0], board.log[me, at % log, 1] = row, change
     publish(board.written, me * LINE, at + 1)
-    board.gain[me * LINE] += change * (hot.r[k] + 0.5 * change * hot.diagonal[k])
     hot.beta[k] = board.beta[row] = new
     note(mine, row, change)
     mine.numbers[STEPS] += 1
@@ -136,7 +135,7 @@ def refresh(
     numbers, r = mine.numbers, board.r[lo:hi]
     settle(whole, mine, r)
     _, gap = greediest(board.beta[lo:hi], r, board.low[lo:hi], board.high[lo:hi], mine.lanes, mine.places)
-    board.gap[me * LINE] = gap
+    board.gap[me * LINE], board.part[me * LINE] = gap, share(board.beta[lo:hi], r, board.high[lo:hi])
     numbers[STEPS] = 0
     if gap <= tol:
         for k in range(numbers[ROWS]):
@@ -202,3 +201,4 @@ def finish(
     _, board.gap[me * LINE] = greediest(
         board.beta[lo:hi], board.r[lo:hi], board.low[lo:hi], board.high[lo:hi], mine.lanes, mine.places
     )
+    board.part[me * LINE] = share(board.beta[lo:hi], board.r[lo:hi], board.high[lo:hi])

@@ -112,3 +112,12 @@ def _best(
 def optimum(beta: Any, r: Any, low: Any, high: Any, diagonal: Any) -> Any:  # pragma: no cover - compiled
     """Where one variable is best (eq. 4.10): exactly, for any curvature."""
     return min(max(beta - r / max(diagonal, 1e-12), low), high)
+
+
+@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
+def share(beta: Any, r: Any, high: Any) -> Any:  # pragma: no cover - compiled
+    """What these rows contribute to the objective, 1/2 beta'(r - y); y is in the bounds."""
+    total = 0.0
+    for j in range(beta.size):
+        total += beta[j] * (r[j] - (1.0 if high[j] > 0.0 else -1.0))
+    return 0.5 * total

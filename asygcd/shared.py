@@ -10,8 +10,10 @@ import numpy as np
 from asygcd.atomics import atomic_add, borrowed, publish, seen
 from asygcd.board import BUSY, DONE, IDLE, LIMIT, LINE, STOPPED, count, over, quiet
 from asygcd.cache import resident, store
-from asygcd.search import greediest, optimum, violation
+from asygcd.search import greediest, optimum, share, violation
 from cacore.vector import STEP
+
+_SELDOM = 256  # turns after which a thread sums up its share of the objective
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -22,7 +24,7 @@ def work_atomic(
     board, whole = borrowed(board), borrowed(whole)
     beta, r, low, high = board.beta[lo:hi], board.r[lo:hi], board.low[lo:hi], board.high[lo:hi]
     one, slot, lanes, places = np.empty(1, np.int64), np.empty(1, np.int64), np.empty(STEP), np.empty(STEP, np.int64)
-    for _ in range(turns):
+    for turn in range(turns):
         if seen(board.stop, 0):
             return STOPPED
         # No update is under way if all that were begun later were done before.
@@ -30,6 +32,8 @@ def work_atomic(
         whole_gradient = count(board.started) == total
         j, gap = greediest(beta, r, low, high, lanes, places)
         board.gap[me * LINE] = gap
+        if turn % _SELDOM == 0 or gap <= tol:
+            board.part[me * LINE] = share(beta, r, high)
         if total >= most_steps:
             publish(board.stop, 0, LIMIT)
             return STOPPED
@@ -54,7 +58,6 @@ def _update(board: Any, whole: Any, row: Any, me: Any, one: Any, slot: Any) -> N
     resident(whole, one, slot)
     r, diagonal = board.r[row], board.diagonal[row]
     step = optimum(board.beta[row], r, board.low[row], board.high[row], diagonal) - board.beta[row]
-    board.gain[me * LINE] += step * (r + 0.5 * step * diagonal)
     column = store(whole)[slot[0]]
     if step != 0.0:
         for k in range(board.r.size):
@@ -81,7 +84,8 @@ def work_stochastic(
     in which one of them did (`started` holds the updates done by its end).
     """
     board, whole = borrowed(board), borrowed(whole)
-    one, slot, worst, begun = np.empty(1, np.int64), np.empty(1, np.int64), 0.0, count(board.written)
+    one, slot, begun = np.empty(1, np.int64), np.empty(1, np.int64), count(board.written)
+    worst, part = 0.0, 0.0
     for row in order:
         if seen(board.stop, 0):
             return STOPPED
@@ -91,10 +95,10 @@ def work_stochastic(
         r = _dot(store(whole)[slot[0]], board.beta) - (1.0 if high > 0.0 else -1.0)
         worst = max(worst, violation(beta, r, low, high))
         new = optimum(beta, r, low, high, board.diagonal[row])
-        board.gain[me * LINE] += (new - beta) * (r + 0.5 * (new - beta) * board.diagonal[row])
+        part += 0.5 * new * (r + (new - beta) * board.diagonal[row] - (1.0 if high > 0.0 else -1.0))
         board.beta[row] = new
         publish(board.written, me * LINE, board.written[me * LINE] + (new != beta))
-    board.gap[me * LINE] = worst
+    board.gap[me * LINE], board.part[me * LINE] = worst, part
     if worst <= tol:
         publish(board.calm, me * LINE, begun)
     else:

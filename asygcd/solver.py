@@ -183,29 +183,27 @@ class AsyGCD:
         limits, begun = limits or Limits(), time.perf_counter()
         signs = y[self.order]
         state = board(signs, C[self.order], self.gram.diagonal, self.threads, self._log, self.update != "owned")
-        begins = 0.0
         if start is not None:
             state.beta[:] = np.clip(signs * start[self.order], state.low, state.high)
-            if self.update == "atomic" or watch is not None:
-                r = self.product(state.beta) - signs
-                begins = _objective(state.beta, r, signs)
-                state.r[:] = r if self.update == "atomic" else state.r
+            if self.update == "atomic":
+                state.r[:] = self.product(state.beta) - signs
         counts, values = self.gram.counts()
         loops = [self._loop(state, me, limits) for me in range(self.threads)]
-        shown = _Shown(state, self.order, signs, begins, begun, watch)
+        shown = _Shown(state, self.order, signs, begun, watch)
         together([loop.turn for loop in loops], state, limits.max_time, shown.look)
         for_blocks(lambda loop: loop.end(), [(loop,) for loop in loops])
         gap = float(state.gap[::LINE].max())
         if self.update == "stochastic":
             state.r[:] = self.product(state.beta) - signs
             gap = float(np.abs(state.beta - np.clip(state.beta - state.r, state.low, state.high)).max())
-        shown.look(gap)
+        objective = _objective(state.beta, state.r, signs)
+        shown.look(objective, gap)
         counts_after, values_after = self.gram.counts()
         hits, misses = (counts_after - counts).T
         alpha, gradient = np.empty((2, self.n))
         alpha[self.order], gradient[self.order] = state.beta * signs, state.r * signs
         return Solution(
-            alpha, gradient, _objective(state.beta, state.r, signs), gap, int(state.stop[0]) == DONE,
+            alpha, gradient, objective, gap, int(state.stop[0]) == DONE,
             state.written[::LINE].copy(), hits, misses, values_after - values, time.perf_counter() - begun,
         )  # fmt: skip
 
@@ -250,17 +248,17 @@ class _Shown:
     state: Board
     order: NDArray[np.int64]
     signs: Vector
-    begins: float
     begun: float
     watch: Callable[[Progress], None] | None
 
-    def look(self, gap: float | None = None) -> None:
-        """Tell how far it is."""
+    def look(self, objective: float | None = None, gap: float | None = None) -> None:
+        """Tell how far it is; at the end with what has come out."""
         if self.watch is None:
             return
-        iterations, gain = int(self.state.written[::LINE].sum()), float(self.state.gain[::LINE].sum())
+        reached = float(self.state.part[::LINE].sum()) if objective is None else objective
         worst = float(self.state.gap[::LINE].max()) if gap is None else gap
-        self.watch(Progress(time.perf_counter() - self.begun, iterations, self.begins + gain, worst, self._alpha))
+        iterations = int(self.state.written[::LINE].sum())
+        self.watch(Progress(time.perf_counter() - self.begun, iterations, reached, worst, self._alpha))
 
     def _alpha(self) -> Vector:
         alpha = np.empty(len(self.order))
