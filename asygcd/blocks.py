@@ -15,10 +15,10 @@ _ROUNDS = 20
 
 
 def blocks(X: Rows, threads: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Blocks of rows that lie close to each other, of about as much work each.
+    """Blocks of rows that lie close to each other, as many rows in each.
 
     K-means on at most 20,000 rows, and the nearest centre for all (section 4.4); but with more clusters than
-    threads, dealt to them by size: blocks of K-means differ in size, and the slowest thread decides.
+    threads, which get as many rows each: clusters differ in size, and the slowest thread decides.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def blocks(X: Rows, threads: int, seed: int) -> tuple[NDArray[np.int64], NDArray
     order : ndarray of int64, shape (n,)
         The rows, block by block.
     bounds : ndarray of int64, shape (T + 1,)
-        Where each block begins in `order`; none is empty.
+        Where each block begins in `order`; sizes differ by at most 1.
 
     Notes
     -----
@@ -45,13 +45,5 @@ def blocks(X: Rows, threads: int, seed: int) -> tuple[NDArray[np.int64], NDArray
     rng = np.random.default_rng(seed)
     sample = np.sort(rng.choice(n, min(n, _SAMPLE), replace=False))
     centers = KMeans(count, max_iter=_ROUNDS, random_state=int(rng.integers(1 << 31))).fit(X[sample]).centers_
-    cluster = nearest(X, centers)
-    sizes = np.bincount(cluster, minlength=count)
-    owner, load = np.zeros(count, np.int64), np.zeros(threads, np.int64)
-    for one in np.argsort(-sizes, kind="stable"):
-        owner[one] = load.argmin()
-        load[owner[one]] += sizes[one]
-    order = np.argsort(owner[cluster], kind="stable")
-    if load.min() < 0.5 * n / threads:  # clusters too unlike, or rows too equal, to be dealt
-        load = np.bincount(np.arange(n) * threads // n)
-    return order, np.append(0, np.cumsum(load))
+    order = np.argsort(nearest(X, centers), kind="stable")
+    return order, np.arange(threads + 1) * n // threads

@@ -1,0 +1,537 @@
+"""What Asy-GCD is made of, piece by piece: the cache, atomics, searches, rows in play, how it ends, and the blocks."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from itertools import pairwise
+
+import numba
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics.pairwise import rbf_kernel
+
+from asygcd.atomics import atomic_add, give_way, publish, seen
+from asygcd.blocks import blocks
+from asygcd.board import DONE, LINE, board, count, over, quiet
+from asygcd.cache import BEFORE, HITS, MISSES, NEXT, forget, resident, store
+from asygcd.gram import Gram, _padded
+from asygcd.hot import FREE, FRESH, PENDING, bring, choose, memory, note, rows_in_play, settle
+from asygcd.search import advance, greediest, optimum, violation
+from cacore.errors import InputError
+from cacore.kernels import Kernel
+from cacore.vector import STEP
+
+KERNEL = Kernel("gaussian", 0.3)
+EXAMPLES = settings(max_examples=60, deadline=None)
+
+
+def together(calls, seconds=60):
+    """Run these at once, each in a thread of its own; a failure where one fails or takes too long."""
+    results, failed = [None] * len(calls), []
+
+    def run(k):
+        try:
+            results[k] = calls[k]()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(k,), daemon=True) for k in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(seconds)
+        if thread.is_alive():
+            pytest.fail(f"it has not ended after {seconds} seconds", pytrace=False)
+    if failed:
+        raise failed[0]
+    return results
+
+
+# -- the cache ---------------------------------------------------------------------------------
+
+N, MINE = 41, slice(13, 34)  # all rows, and those of the thread in the middle
+FORMS = ["panels", "sparse", "wide"]
+
+
+def rows(form):
+    """The same kernel values, whatever the form."""
+    X = np.random.default_rng(1).normal(size=(N, 3))
+    X[np.abs(X) < 0.5] = 0
+    if form == "wide":
+        X = np.hstack([X, np.zeros((N, 5000))])[:, np.r_[0, 100:5002, 1, 3:100, 2]]
+    return X if form == "panels" else sp.csr_matrix(X)
+
+
+ORDER = np.random.default_rng(2).permutation(N)
+K = rbf_kernel(rows("panels"), gamma=0.3)[np.ix_(ORDER, ORDER)]
+
+
+def columns_of(form, slots, by_rows=True):
+    """The Gram of three threads, and the cache of the middle one, which has so many slots."""
+    bounds = np.array([0, MINE.start, MINE.stop, N])
+    each = 2 * _padded(MINE.stop - MINE.start) if by_rows else _padded(N)
+    gram = Gram(rows(form), KERNEL, ORDER, bounds, 3 * 8 * slots * each, np.float64, by_rows)
+    own = gram.whole[1]
+    assert len(own.held) == slots
+    return gram, own
+
+
+def used(own):
+    """Slots from the most to the least recently used, by both ways round the ring."""
+    ring, found = len(own.held), {}
+    for way in (NEXT, BEFORE):
+        found[way], at = [], own.links[ring, way]
+        while at != ring:
+            found[way].append(int(at))
+            at = own.links[at, way]
+            assert len(found[way]) <= ring
+    assert found[NEXT] == found[BEFORE][::-1]
+    assert sorted(found[NEXT]) == list(range(ring))
+    return found[NEXT]
+
+
+class Model:
+    """What an LRU cache holds, the latest last."""
+
+    def __init__(self, slots):
+        self.slots, self.kept, self.hits, self.misses = slots, OrderedDict(), 0, 0
+
+    def want(self, column):
+        if column in self.kept:
+            self.hits += 1
+            self.kept.move_to_end(column)
+            return
+        self.misses += 1
+        if len(self.kept) == self.slots:
+            self.kept.popitem(last=False)
+        self.kept[column] = True
+
+
+def check_cache(own, model, mine):
+    """Both hold the same, used in the same order, and every value is right."""
+    held = {int(column): slot for slot, column in enumerate(own.held) if column >= 0}
+    assert set(held) == set(model.kept)
+    assert [int(own.held[slot]) for slot in used(own) if own.held[slot] >= 0] == list(model.kept)[::-1]
+    np.testing.assert_array_equal(np.flatnonzero(own.slot >= 0), sorted(held))
+    assert all(own.slot[column] == slot for column, slot in held.items())
+    assert (own.counts[HITS], own.counts[MISSES]) == (model.hits, model.misses)
+    kept = store(own)
+    assert kept.shape[0] == len(own.held)
+    for column, slot in held.items():
+        np.testing.assert_allclose(kept[slot, : len(K[mine])], K[mine, column], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("form", "by_rows"), [("panels", True), ("sparse", True), ("wide", True), ("panels", False)])
+@EXAMPLES
+@given(data=st.data())
+def test_the_cache_as_a_model_of_it(form, by_rows, data):
+    slots = data.draw(st.integers(2, 7), "slots")
+    _, own = columns_of(form, slots, by_rows)
+    model, mine = Model(slots), MINE if by_rows else slice(None)
+    few = st.integers(0, min(N - 1, data.draw(st.sampled_from([slots, 2 * slots, N]), "most")))
+    calls = data.draw(st.lists(st.one_of(st.lists(few, min_size=1, max_size=slots), st.none()), max_size=25), "wanted")
+    for wanted in calls:
+        if wanted is None:
+            forget(own)
+            model.kept.clear()
+        else:
+            places = np.full(slots, -9)
+            resident(own, np.array(wanted), places[: len(wanted)])
+            for column in wanted:
+                model.want(column)
+            assert [int(own.held[slot]) for slot in places[: len(wanted)]] == wanted
+            assert (places[len(wanted) :] == -9).all()
+        check_cache(own, model, mine)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_cache_of_all_columns_computes_each_once(form):
+    _, own = columns_of(form, N)
+    places = np.empty(N, np.int64)
+    for wanted in (np.arange(N), np.arange(N)[::-1].copy()):
+        resident(own, wanted, places)
+        np.testing.assert_allclose(store(own)[places, : MINE.stop - MINE.start], K[wanted, MINE], atol=1e-12)
+    assert (own.counts[HITS], own.counts[MISSES]) == (N, N)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_no_columns_are_wanted(form):
+    _, own = columns_of(form, 3)
+    resident(own, np.zeros(0, np.int64), np.zeros(0, np.int64))
+    check_cache(own, Model(3), MINE)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_slots_are_what_the_memory_holds(form):
+    with pytest.raises(InputError):
+        columns_of(form, 1)
+    for slots in (2, 3, N):
+        gram, _ = columns_of(form, slots)
+        for columns in gram.whole + gram.near:
+            assert 2 <= len(columns.held) <= N
+            assert len(columns.held) * columns.size[1] <= len(columns.memory)
+    gram = Gram(rows(form), KERNEL, ORDER, np.array([0, N]), 1 << 30, np.float64, True)
+    assert len(gram.whole[0].held) == N  # more would never be used
+
+
+# -- atomics -----------------------------------------------------------------------------------
+
+
+@numba.njit(nogil=True)
+def add_up(totals, value, times):
+    for k in range(times):
+        atomic_add(totals, k % totals.size, value)
+
+
+@pytest.mark.parametrize("size", [1, 7])
+def test_atomic_adds_lose_nothing(size):
+    totals = np.zeros(size)
+    together([lambda value=value: add_up(totals, value, 100_000) for value in (1.0, 2.0, -0.5, 0.25)])
+    # Sums of quarters are exact.
+    expected = np.bincount(np.arange(100_000) % size, minlength=size) * 2.75
+    np.testing.assert_array_equal(totals, expected)
+
+
+@numba.njit(nogil=True)
+def tell(values, counter, times):
+    for k in range(times):
+        values[k] = 3 * k + 1
+        publish(counter, 0, k + 1)
+
+
+@numba.njit(nogil=True)
+def hear(values, counter, times):
+    """How many values were not there when they should have been; and whether the counter ever fell."""
+    known, wrong = 0, 0
+    while known < times:
+        at = seen(counter, 0)
+        if at < known:
+            return -1
+        if at == known:
+            give_way()
+        while known < at:
+            wrong += values[known] != 3 * known + 1
+            known += 1
+    return wrong
+
+
+def test_what_is_published_brings_all_before_it():
+    for _ in range(5):
+        values, counter = np.zeros(200_000, np.int64), np.zeros(LINE, np.int64)
+        calls = [lambda v=values, c=counter: tell(v, c, len(v))]
+        calls += [lambda v=values, c=counter: hear(v, c, len(v))] * 2
+        assert together(calls) == [None, 0, 0]
+
+
+# -- searches ----------------------------------------------------------------------------------
+
+
+def variables(n, rng):
+    """Some at a bound, some between, and some that are given no room; bounds of both signs."""
+    y = rng.choice([-1.0, 1.0], n)
+    C = np.where(rng.random(n) < 0.1, 0.0, rng.exponential(1.0, n))
+    share = np.clip(rng.uniform(-0.5, 1.5, n), 0, 1)
+    return np.minimum(0, C * y), np.maximum(0, C * y), share * C * y, rng.normal(size=n)
+
+
+def violated(low, high, beta, r):
+    return np.abs(beta - np.clip(beta - r, low, high))
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_the_greedy_choice_as_numpy_makes_it(dtype):
+    rng, lanes, places = np.random.default_rng(3), np.empty(STEP), np.empty(STEP, np.int64)
+    for n in [*range(201), 1000, 1023, 1024, 1025]:
+        low, high, beta, r = variables(n, rng)
+        v = violated(low, high, beta, r)
+        row, most = greediest(beta, r, low, high, lanes, places)
+        assert (row, most) == ((v.argmax(), v.max()) if n else (-1, 0.0))
+        # The column is one of a cache: it goes on where the rows have ended.
+        column, before, step = rng.normal(size=n + 5).astype(dtype), r.copy(), float(rng.normal())
+        row, most = advance(beta, r, low, high, column, step, lanes, places)
+        np.testing.assert_allclose(r, before + step * column[:n].astype(np.float64), rtol=1e-14, atol=1e-15)
+        v = violated(low, high, beta, r)
+        assert (row, most) == ((v.argmax(), v.max()) if n else (-1, 0.0))
+
+
+@pytest.mark.parametrize("n", [1, 31, 32, 33, 64, 100])
+def test_every_place_is_found(n):
+    lanes, places = np.empty(STEP), np.empty(STEP, np.int64)
+    low, high, beta = np.full(n, -5.0), np.full(n, 5.0), np.zeros(n)
+    for where in range(n):
+        for value in (3.0, -3.0, 1e300):
+            r = np.full(n, 1e-3)
+            r[where] = value
+            assert greediest(beta, r, low, high, lanes, places) == (where, min(5.0, abs(value)))
+
+
+@pytest.mark.parametrize("n", [1, 32, 50])
+def test_nothing_is_violated(n):
+    lanes, places = np.empty(STEP), np.empty(STEP, np.int64)
+    zero = np.zeros(n)
+    row, most = greediest(zero, np.ones(n), zero, np.ones(n), lanes, places)
+    assert 0 <= row < n
+    assert most == 0
+
+
+def test_one_row():
+    rng = np.random.default_rng(4)
+    low, high, beta, r = variables(300, rng)
+    found = [violation(*one) for one in zip(beta, r, low, high, strict=True)]
+    np.testing.assert_array_equal(found, violated(low, high, beta, r))
+    best = [optimum(*one, 2.0) for one in zip(beta, r, low, high, strict=True)]
+    np.testing.assert_array_equal(best, np.clip(beta - r / 2, low, high))
+    # Without curvature, or with a negative one, down to the bound.
+    assert optimum(0.5, 1.0, 0.0, 1.0, 0.0) == optimum(0.5, 1.0, 0.0, 1.0, -1.0) == 0.0
+    assert optimum(0.5, -1.0, 0.0, 1.0, 0.0) == optimum(0.5, -1.0, 0.0, 1.0, -1.0) == 1.0
+    assert optimum(0.5, 0.0, 0.0, 1.0, 0.0) == 0.5
+
+
+# -- rows in play ------------------------------------------------------------------------------
+
+
+def shared(n, threads, rng):
+    """A board in the middle of a solution."""
+    low, high, beta, r = variables(n, rng)
+    state = board(np.ones(n), np.ones(n), np.ones(n), threads)
+    for name, values in (("beta", beta), ("r", r), ("low", low), ("high", high)):
+        getattr(state, name)[:] = values
+    return state
+
+
+@EXAMPLES
+@given(
+    n=st.integers(1, 120), most=st.integers(1, 60), room=st.integers(1, 60), seed=st.integers(0, 999),
+    rounded=st.booleans(), share=st.sampled_from([0.0, 0.1, 0.5, 2.0]),
+)  # fmt: skip
+def test_the_rows_that_come_into_play(n, most, room, seed, rounded, share):
+    rng = np.random.default_rng(seed)
+    state, lo = shared(n + 10, 2, rng), 7
+    hi = lo + n
+    if rounded:  # many violate alike
+        state.r[:] = np.round(state.r)
+    low, high, beta, r = state.low[lo:hi], state.high[lo:hi], state.beta[lo:hi], state.r[lo:hi]
+    v = violated(low, high, beta, r)
+    free = (low < beta) & (beta < high)
+    score = np.where(free, np.maximum(v, FREE * v.max()), v)
+    least, hot = share * v.max(), rows_in_play(most)
+    hot.rows[:] = -1
+    chosen = choose(state, lo, hi, hot, least, v.max(), room)
+    picked, left = hot.rows[:chosen], score > least
+    assert (np.diff(picked) > 0).all()
+    assert ((picked >= 0) & (picked < n)).all()
+    assert left[picked].all()
+    assert chosen == min(left.sum(), most, room + 2 * free.sum())
+    left[picked] = False
+    if left.any():
+        assert score[left].max() <= score[picked].min()
+    assert (hot.rows[chosen:] == -1).all()
+
+
+def test_of_equals_some_from_everywhere():
+    state, hot = board(np.ones(1000), np.ones(1000), np.ones(1000), 1), rows_in_play(500)
+    for room in (1, 7, 100, 499):
+        chosen = choose(state, 0, 1000, hot, 1e-4, 1.0, room)
+        assert chosen == room
+        assert np.ptp(np.diff(np.append(hot.rows[:chosen], hot.rows[0] + 1000))) <= 1
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_columns_over_the_rows_in_play(form):
+    rng = np.random.default_rng(5)
+    gram, _ = columns_of(form, 8)
+    near, state, hot = gram.near[1], shared(N, 3, rng), rows_in_play(MINE.stop - MINE.start)
+    state.diagonal[:] = rng.random(N)
+    for size in (21, 3, 1, 16, 20):
+        chosen = np.sort(rng.choice(MINE.stop - MINE.start, size, replace=False))
+        hot.rows[:size] = chosen
+        bring(state, MINE.start, hot, near, size)
+        places = MINE.start + chosen
+        for name in ("beta", "r", "low", "high", "diagonal"):
+            np.testing.assert_array_equal(getattr(hot, name)[:size], getattr(state, name)[places])
+        assert (near.held == -1).all()
+        assert (near.slot == -1).all()
+        for wanted in (rng.choice(N, 5, replace=False), rng.choice(N, 8, replace=False), places[:2]):
+            slots = np.empty(len(wanted), np.int64)
+            resident(near, wanted, slots)
+            np.testing.assert_allclose(store(near)[slots, :size], K[np.ix_(wanted, places)], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("slots", [2, 3, 64, 150])
+@pytest.mark.parametrize("given", [0, 1, 63, 64, 65, 150])
+def test_pending_steps_are_taken_in(given, slots):
+    rng, n = np.random.default_rng(6), 150
+    X = rng.normal(size=(n, 2))
+    bounds, values = np.array([0, 70, n]), rbf_kernel(X, gamma=0.3)
+    gram = Gram(X, KERNEL, np.arange(n), bounds, 2 * 8 * slots * 2 * _padded(80), np.float64, True)
+    beta = np.zeros(n)
+    beta[rng.choice(n, given, replace=False)] = rng.normal(size=given)
+    for me, own in enumerate(gram.whole):
+        mine, part = memory(n, 2, beta), slice(bounds[me], bounds[me + 1])
+        r, expected = rng.normal(size=bounds[me + 1] - bounds[me]), beta.copy()
+        after = r + values[part] @ beta
+        settle(own, mine, r)
+        np.testing.assert_allclose(r, after, rtol=0, atol=1e-12)
+        assert own.counts[MISSES] == given  # each column once
+        for turn in range(2):
+            mine.numbers[FRESH] = 1
+            for _ in range(100):
+                row, step = int(rng.integers(n)), float(rng.normal())
+                note(mine, row, step)
+                expected[row] += step
+                after += values[part, row] * step
+            assert mine.numbers[FRESH] == 0
+            assert mine.numbers[PENDING] == mine.waits.sum() == np.count_nonzero(mine.change)
+            settle(own, mine, r)
+            np.testing.assert_allclose(r, after, rtol=0, atol=1e-11, err_msg=str(turn))
+            assert not mine.numbers[PENDING]
+            assert not mine.waits.any()
+            assert not mine.change.any()
+
+
+def test_steps_that_cancel_need_no_column():
+    _, own = columns_of("panels", 4)
+    mine, r = memory(N, 3, np.zeros(N)), np.ones(MINE.stop - MINE.start)
+    for row in (3, 3, 40, 40):
+        note(mine, row, 0.5 if not mine.waits[row] else -0.5)
+    note(mine, 3, 0.0)
+    assert mine.numbers[PENDING] == 2
+    settle(own, mine, r)
+    assert (r == 1).all()
+    assert not own.counts.any()
+    assert not mine.numbers[PENDING]
+    for row in (5, 9, 11):  # one to cancel comes last: the others are still taken in
+        note(mine, row, 1.0)
+    note(mine, 11, -1.0)
+    settle(own, mine, r)
+    np.testing.assert_allclose(r, 1 + K[MINE, 5] + K[MINE, 9], rtol=0, atol=1e-12)
+    assert own.counts[MISSES] == 2
+
+
+# -- how it ends -------------------------------------------------------------------------------
+
+
+@EXAMPLES
+@given(
+    totals=st.lists(st.integers(0, 3), min_size=1, max_size=9), calm=st.integers(-1, 12), apart=st.booleans(),
+    odd=st.one_of(st.none(), st.integers(0, 8)), late=st.integers(0, 1),
+)  # fmt: skip
+def test_it_is_over_only_if_all_are_calm_at_the_same_total(totals, calm, apart, odd, late):
+    threads, total = len(totals), sum(totals)
+    state = board(np.ones(12), np.ones(12), np.ones(12), threads, apart=apart)
+    state.written[::LINE] = totals
+    state.started[::LINE] = totals
+    state.calm[::LINE] = total
+    if odd is not None:
+        state.calm[odd % threads * LINE] = calm
+    begun = late and apart
+    state.started[0] += begun  # an update under way
+    assert count(state.written) == total
+    expected = (state.calm[::LINE] == total).all() and not begun
+    assert over(state, total) == expected
+    assert state.stop[0] == (DONE if expected else 0)
+    state.stop[0] = 0
+    assert not over(state, total + 1)  # somebody counts what the others have not seen
+    assert state.stop[0] == 0
+
+
+def test_quiet_while_nothing_happens():
+    state = board(np.ones(3), np.ones(3), np.ones(3), 2)
+    assert quiet(state.written, state.stop, 0)
+    assert not quiet(state.written, state.stop, 1)
+    state.written[LINE] = 1
+    assert quiet(state.written, state.stop, 1)
+    state.stop[0] = DONE
+    assert not quiet(state.written, state.stop, 1)
+
+
+def test_a_board_at_zero():
+    y, C = np.array([1.0, -1.0, 1.0, -1.0]), np.array([2.0, 3.0, 0.0, 0.0])
+    state = board(y, C, np.ones(4), 3, log=5)
+    assert not state.beta.any()
+    np.testing.assert_array_equal(state.r, -y)
+    np.testing.assert_array_equal(state.low, [0, -3, 0, 0])
+    np.testing.assert_array_equal(state.high, [2, 0, 0, 0])
+    assert state.log.shape == (3, 5, 2)
+    assert state.started is state.written
+    assert (state.calm == -1).all()
+    for threads in (1, 2, 8, 9, 17):
+        state = board(y, C, np.ones(4), threads, apart=True)
+        assert not np.shares_memory(state.started, state.written)
+        # What a thread writes lies in cache lines of its own.
+        assert state.taken.size % (threads * LINE) == 0
+        assert state.taken.size // threads >= threads
+        for counter in (state.started, state.written, state.calm, state.eager, state.gap, state.part):
+            assert counter.size == threads * LINE
+
+
+# -- blocks ------------------------------------------------------------------------------------
+
+
+def check_blocks(X, threads, seed=0, even=True):
+    n = X.shape[0]
+    order, bounds = blocks(X, threads, seed)
+    np.testing.assert_array_equal(np.sort(order), np.arange(n))
+    assert (len(bounds), bounds[0], bounds[-1]) == (threads + 1, 0, n)
+    assert all(a < b for a, b in pairwise(bounds))
+    sizes = np.diff(bounds)
+    assert sizes.min() >= 0.5 * n // threads
+    if even:
+        assert sizes.max() <= -(-2 * n // threads)
+    return order, bounds
+
+
+@EXAMPLES
+@given(
+    n=st.integers(1, 300), threads=st.integers(1, 20), distinct=st.integers(1, 300), skew=st.floats(0, 3),
+    seed=st.integers(0, 99), sparse=st.booleans(),
+)  # fmt: skip
+def test_blocks_of_any_rows(n, threads, distinct, skew, seed, sparse):
+    rng, threads = np.random.default_rng(seed), min(n, threads)
+    # Some rows come much more often than others.
+    share = (1.0 + np.arange(distinct)) ** -skew
+    X = rng.normal(size=(distinct, 3))[rng.choice(distinct, n, p=share / share.sum())]
+    X[np.abs(X) < 0.3] = 0
+    X = sp.csr_matrix(X) if sparse else X
+    order, bounds = check_blocks(X, threads, seed)
+    again = blocks(X, threads, seed)
+    np.testing.assert_array_equal(order, again[0])
+    np.testing.assert_array_equal(bounds, again[1])
+
+
+@pytest.mark.parametrize("threads", [2, 3, 4, 8])
+@pytest.mark.parametrize("share", [0.3, 0.4, 0.5, 0.55, 0.6, 0.7, 0.9])
+def test_blocks_of_data_with_one_row_many_times(share, threads):
+    rng, many = np.random.default_rng(7), int(share * 1000)
+    X = np.concatenate([np.ones((many, 4)), 10 * rng.normal(size=(1000 - many, 4))])[rng.permutation(1000)]
+    check_blocks(X, threads)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_blocks_of_rows_that_are_all_equal(sparse):
+    X = np.ones((77, 3))
+    for threads in (1, 2, 5, 76, 77):
+        check_blocks(sp.csr_matrix(X) if sparse else X, threads)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 8, 40])
+def test_as_many_threads_as_rows(n):
+    X = np.random.default_rng(8).normal(size=(n, 2))
+    for rows_ in (X, np.zeros((n, 2)), sp.csr_matrix(X)):
+        _, bounds = check_blocks(rows_, n)
+        np.testing.assert_array_equal(np.diff(bounds), np.ones(n))
+
+
+def test_blocks_are_rows_that_lie_close_to_each_other():
+    rng = np.random.default_rng(9)
+    centers = 100 * rng.normal(size=(64, 3))
+    group = np.arange(64).repeat(30)
+    order, bounds = check_blocks(centers[group] + 0.01 * rng.normal(size=(len(group), 3)), 4)
+    owner = np.empty(len(group), np.int64)
+    owner[order] = np.arange(4).repeat(np.diff(bounds))
+    alone = sum(len(np.unique(owner[group == one])) == 1 for one in range(64))
+    assert alone >= 48  # K-means parts some, and so do three cuts
