@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
 
 from asygcd.board import IDLE, STOPPED, TOLD, Board
+from cacore.threads import cores
 
 _NAP = 5e-5  # seconds that a thread sleeps which has nothing to do
 _LOOK = 0.05  # seconds between two looks
@@ -31,7 +33,11 @@ def together(turns: list[Callable[[], int]], board: Board, max_time: float, look
         What one of the threads or `look` raised, or an interrupt, after all threads have stopped.
     """
     failed: list[BaseException] = []
-    threads = [threading.Thread(target=_repeat, args=(turn, board, failed), name="asygcd") for turn in turns]
+    places = _places(len(turns))
+    threads = [
+        threading.Thread(target=_repeat, args=(turn, place, board, failed), name="asygcd")
+        for turn, place in zip(turns, places, strict=True)
+    ]
     end = time.monotonic() + max_time
     try:
         for thread in threads:
@@ -64,8 +70,20 @@ def _tell(board: Board) -> None:
         board.stop[0] = TOLD
 
 
-def _repeat(turn: Callable[[], int], board: Board, failed: list[BaseException]) -> None:
+def _places(count: int) -> list[int | None]:
+    """A core for each thread, where there is one for each and none to spare.
+
+    A thread that shares its core with another of them makes steps from a gradient that is thousands of updates old,
+    and the kernel may leave two on one core for a second.
+    """
+    mine = sorted(cores())
+    return list(mine) if 1 < count == len(mine) and hasattr(os, "sched_setaffinity") else [None] * count
+
+
+def _repeat(turn: Callable[[], int], place: int | None, board: Board, failed: list[BaseException]) -> None:
     try:
+        if place is not None:
+            os.sched_setaffinity(0, {place})  # of this thread
         while (state := turn()) != STOPPED:
             if state == IDLE:
                 time.sleep(_NAP)

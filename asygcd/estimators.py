@@ -21,8 +21,7 @@ from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.labels import all_classes
 from cacore.limits import Limits
-from cacore.memory import GIB
-from cacore.svc import KernelClassifier
+from cacore.svc import KernelClassifier, cache_bytes
 from cacore.validation import shared_seed
 
 
@@ -41,7 +40,7 @@ class AsyGCDSVC(KernelClassifier):
     degree : int
     coef0 : float
     tol : float
-        Largest |projected gradient| at which training stops (eq. 4.11).
+        Largest |projected gradient| at which training stops (eq. 4.11); times C, if that is below 1.
     class_weight : dict, "balanced" or None
     multi_class : {"ovr", "ovo"}
         Of more than two classes: each against the rest, which share one set of kernel columns, or each pair.
@@ -83,7 +82,7 @@ class AsyGCDSVC(KernelClassifier):
     cache_hits_, cache_misses_ : ndarray of int64, shape (T,)
         Kernel columns that each thread found in its cache, and that it computed.
     block_sizes_ : ndarray of int64, shape (T,)
-        Rows of each thread.
+        Rows of each thread; with "ovo", in the last pair.
     model_ : AsyGCDModel
         ``model_.save(path)`` writes it, ``AsyGCDModel.load(path)`` reads it.
     n_features_in_ : int
@@ -145,7 +144,7 @@ class AsyGCDSVC(KernelClassifier):
             kind=self._kernel_name(self.kernel), C=self.C, gamma=self.gamma, degree=self.degree, coef0=self.coef0,
             class_weight=self._class_weight(all_classes(used, Communicator())), multi_class=self.multi_class,
             update=self.update, threads=self._threads(), limits=Limits(self.tol, self.max_iter, self._seconds()),
-            cache_bytes=int(self.cache_gib * GIB), standardize=self.standardize,
+            cache_bytes=cache_bytes(self.cache_gib), standardize=self.standardize,
             seed=shared_seed(self.random_state, Communicator()), memory_limit=memory.limit_per_rank(Communicator()),
             watch=_printer() if self.verbose else None,
         )  # fmt: skip

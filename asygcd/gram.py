@@ -66,7 +66,7 @@ class Gram:
         self._layout = Layout.of(X, kernel, self._dtype)
         self._told = kernel.parameters(np.dtype(self._layout.dtype))
         self.diagonal = kernel.diagonal(X)[order]
-        if not np.isfinite(self.diagonal.astype(self._dtype)).all():
+        if not (np.abs(self.diagonal) <= np.finfo(self._dtype).max).all():
             raise InputError(f"{kernel.kind} kernel: its values overflow {self._dtype}; scale the features")
         blocks = [order[lo:hi] for lo, hi in pairwise(bounds)]
         threads = len(blocks)
@@ -142,6 +142,11 @@ class Gram:
 
 def _padded(count: int) -> int:
     return -(-count // ALIGNED) * ALIGNED
+
+
+def least_cache(n: int, threads: int, dtype: Any) -> int:
+    """Bytes in which two columns for each of the threads have room, whatever their blocks."""
+    return 2 * threads * 2 * _padded(n) * np.dtype(dtype).itemsize
 
 
 def check_memory(X: Rows, threads: int, cache_bytes: int, limit: int) -> None:

@@ -20,7 +20,7 @@ from cacore.vector import STEP
 ROWS, PENDING, STEPS, FRESH, ROOM, BEST = range(6)  # places of a thread's numbers
 GOAL, SHOWN, MOST = range(3)  # and of its levels
 FREE = 0.3  # how a row between its bounds ranks: as one with this share of the largest violation
-FIRST = 4096  # rows in play at the beginning, of all threads together
+FIRST = 8192  # rows in play at the beginning, of all threads together
 _BATCH = 64  # columns that the rows out of play take in at once
 TAKE = 16  # updates that the rows in play do
 

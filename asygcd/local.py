@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from asygcd.gram import least_cache
 from asygcd.solver import AsyGCD, Solution
 from cacore import threads
 from cacore.kernels import Kernel
@@ -31,6 +32,7 @@ def solve(
     C : ndarray, shape (n,)
         Bound of each row's alpha.
     cache_bytes : int
+        At least two columns a thread are kept, whatever it is.
     tol, max_iter, max_time
         See :class:`asygcd.solver.Limits`.
     start : ndarray, shape (n,), optional
@@ -46,4 +48,7 @@ def solve(
     """
     limits = Limits(tol, max_iter, max_time)
     dtype = precision(X.shape[0], X[:: max(1, X.shape[0] // 1000)], kernel, float(C.max()), tol)
-    return AsyGCD(X, kernel, threads.available(), cache_bytes, dtype).solve(y, C, limits, start)
+    team = threads.available()
+    return AsyGCD(X, kernel, team, max(cache_bytes, least_cache(X.shape[0], team, dtype)), dtype).solve(
+        y, C, limits, start
+    )

@@ -16,6 +16,7 @@ from cacore.kernels import Kernel
 from cacore.rows import Rows
 from cacore.standardize import Standardizer
 from cacore.svc import counted, expansion, votes
+from cacore.validation import rows_to_predict
 
 
 @dataclass
@@ -71,8 +72,9 @@ class AsyGCDModel:
 
     def decisions(self, X: Rows) -> NDArray[np.float64]:
         """Every decision for `X`, shape (n, d): shape (n, m); 2 n nnz flops, nnz the support vectors' nonzeros."""
-        Z = X if self.standardizer is None else self.standardizer.apply(X)
-        return expansion(self.kernel, self.X, self.coef, Z.astype(self.dtype, copy=False))
+        Z = rows_to_predict(X, self.dtype, self.n_features)
+        Z = Z if self.standardizer is None else self.standardizer.apply(Z)
+        return expansion(self.kernel, self.X, self.coef, Z)
 
     def scores(self, X: Rows, comm: Any = None) -> NDArray[np.float64]:
         """A column of decisions with two classes, otherwise one a class: with "ovo", votes and how clear they were.

@@ -57,12 +57,13 @@ def _update(board: Any, whole: Any, row: Any, me: Any, one: Any, slot: Any) -> N
     one[0] = row
     resident(whole, one, slot)
     r, diagonal = board.r[row], board.diagonal[row]
-    step = optimum(board.beta[row], r, board.low[row], board.high[row], diagonal) - board.beta[row]
+    new = optimum(board.beta[row], r, board.low[row], board.high[row], diagonal)
+    step = new - board.beta[row]
     column = store(whole)[slot[0]]
     if step != 0.0:
         for k in range(board.r.size):
             atomic_add(board.r, k, step * np.float64(column[k]))
-    board.beta[row] += step
+    board.beta[row] = new
     publish(board.written, me * LINE, mine)
 
 
@@ -93,11 +94,12 @@ def work_stochastic(
         resident(whole, one, slot)
         low, high, beta = board.low[row], board.high[row], board.beta[row]
         r = _dot(store(whole)[slot[0]], board.beta) - (1.0 if high > 0.0 else -1.0)
-        worst = max(worst, violation(beta, r, low, high))
+        violated = violation(beta, r, low, high)
+        worst = max(worst, violated)
         new = optimum(beta, r, low, high, board.diagonal[row])
         part += 0.5 * new * (r + (new - beta) * board.diagonal[row] - (1.0 if high > 0.0 else -1.0))
         board.beta[row] = new
-        publish(board.written, me * LINE, board.written[me * LINE] + (new != beta))
+        publish(board.written, me * LINE, board.written[me * LINE] + (new != beta or violated > tol))
     board.gap[me * LINE], board.part[me * LINE] = worst, part
     if worst <= tol:
         publish(board.calm, me * LINE, begun)

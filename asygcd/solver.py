@@ -165,6 +165,7 @@ class AsyGCD:
         C : ndarray, shape (n,)
             Bound of each row's alpha, at least 0.
         limits : Limits, optional
+            The tolerance is that of the largest |projected gradient|, times C where all C are below 1.
         start : ndarray, shape (n,), optional
             Alpha to begin with; it is cut to the bounds.
         watch : callable, optional
@@ -181,21 +182,23 @@ class AsyGCD:
         shared out over the threads.
         """
         limits, begun = limits or Limits(), time.perf_counter()
-        signs = y[self.order]
-        state = board(signs, C[self.order], self.gram.diagonal, self.threads, self._log, self.update != "owned")
+        signs, bounds = np.asarray(y, np.float64)[self.order], np.asarray(C, np.float64)[self.order]
+        state = board(signs, bounds, self.gram.diagonal, self.threads, self._log, self.update != "owned")
         if start is not None:
             state.beta[:] = np.clip(signs * start[self.order], state.low, state.high)
             if self.update == "atomic":
                 state.r[:] = self.product(state.beta) - signs
         counts, values = self.gram.counts()
-        loops = [self._loop(state, me, limits) for me in range(self.threads)]
-        shown = _Shown(state, self.order, signs, begun, watch)
-        together([loop.turn for loop in loops], state, limits.max_time, shown.look)
-        for_blocks(lambda loop: loop.end(), [(loop,) for loop in loops])
-        gap = float(state.gap[::LINE].max())
-        if self.update == "stochastic":
+        shown, tol = _Shown(state, self.order, signs, begun, watch), _tolerance(limits.tol, bounds)
+        goal, gap = tol, self._run(state, tol, limits, shown)
+        while self.update == "stochastic":
+            # A row's gradient may have changed since its turn: only all of them together tell whether it is over.
             state.r[:] = self.product(state.beta) - signs
-            gap = float(np.abs(state.beta - np.clip(state.beta - state.r, state.low, state.high)).max())
+            gap = _gap(state)
+            if gap <= goal or state.stop[0] != DONE or time.perf_counter() - begun > limits.max_time:
+                break
+            tol, state.stop[0], state.calm[:] = 0.5 * tol, 0, -1
+            self._run(state, tol, limits, shown)
         objective = _objective(state.beta, state.r, signs)
         shown.look(objective, gap)
         counts_after, values_after = self.gram.counts()
@@ -203,9 +206,17 @@ class AsyGCD:
         alpha, gradient = np.empty((2, self.n))
         alpha[self.order], gradient[self.order] = state.beta * signs, state.r * signs
         return Solution(
-            alpha, gradient, objective, gap, int(state.stop[0]) == DONE,
+            alpha, gradient, objective, gap, state.stop[0] == DONE and (gap <= goal or self.update != "stochastic"),
             state.written[::LINE].copy(), hits, misses, values_after - values, time.perf_counter() - begun,
         )  # fmt: skip
+
+    def _run(self, state: Board, tol: float, limits: Limits, shown: _Shown) -> float:
+        """Let the threads work until they stop; the largest violation."""
+        loops = [self._loop(state, me, tol, limits.iterations(self.n)) for me in range(self.threads)]
+        left = limits.max_time - (time.perf_counter() - shown.begun)
+        together([loop.turn for loop in loops], state, left, shown.look)
+        for_blocks(lambda loop: loop.end(), [(loop,) for loop in loops])
+        return _gap(state)
 
     def product(self, beta: Vector) -> Vector:
         """``K beta`` in double precision, rows in the order of the blocks; s n nnz flops for s nonzeros of `beta`."""
@@ -213,18 +224,17 @@ class AsyGCD:
         chosen = np.flatnonzero(beta)
         return weighted(self.kernel, layout, self.X, self.order[chosen], beta[chosen], self.X, self.order)
 
-    def _loop(self, state: Board, me: int, limits: Limits) -> _Loop:
+    def _loop(self, state: Board, me: int, tol: float, most: int) -> _Loop:
         whole, lo, hi = self.gram.whole[me], int(self.bounds[me]), int(self.bounds[me + 1])
-        most = limits.iterations(self.n)
         if self.update == "atomic":
-            return _Loop(lambda: work_atomic(state, whole, me, lo, hi, limits.tol, most, TURNS))
+            return _Loop(lambda: work_atomic(state, whole, me, lo, hi, tol, most, TURNS))
         if self.update == "stochastic":
             shuffled = np.random.default_rng([self.seed, me]).permutation
-            return _Loop(lambda: work_stochastic(state, whole, shuffled(np.arange(lo, hi)), me, limits.tol, most))
+            return _Loop(lambda: work_stochastic(state, whole, shuffled(np.arange(lo, hi)), me, tol, most))
         near = self.gram.near[me]
         hot, mine = rows_in_play(len(near.own_starts) - 1), memory(self.n, self.threads, state.beta)
         return _Loop(
-            lambda: work(state, whole, near, hot, mine, me, lo, hi, limits.tol, most, TURNS),
+            lambda: work(state, whole, near, hot, mine, me, lo, hi, tol, most, TURNS),
             lambda: finish(state, whole, near, hot, mine, me, lo, hi),
         )
 
@@ -235,6 +245,16 @@ class _Loop:
 
     turn: Callable[[], int]
     end: Callable[[], None] = lambda: None
+
+
+def _tolerance(tol: float, C: Vector) -> float:
+    """Of |alpha - P(alpha - g)|, which is at most C: scaled down where C is below 1, or alpha = 0 would do."""
+    most = float(C.max())
+    return tol * most if 0.0 < most < 1.0 else tol
+
+
+def _gap(state: Board) -> float:
+    return float(np.abs(state.beta - np.clip(state.beta - state.r, state.low, state.high)).max())
 
 
 def _objective(beta: Vector, r: Vector, y: Vector) -> float:

@@ -38,4 +38,4 @@ class Limits:
 
     def iterations(self, n: int) -> int:
         """Iterations that n rows may take."""
-        return self.max_iter if self.max_iter >= 0 else 1000 * max(n, 10_000)
+        return min(int(self.max_iter), 1 << 62) if self.max_iter >= 0 else 1000 * max(n, 10_000)

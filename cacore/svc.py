@@ -57,7 +57,12 @@ def cache_option(args: argparse.Namespace) -> int:
     """``--cache-gib`` in bytes."""
     if not 0 <= args.cache_gib < float("inf"):
         raise InputError(f"--cache-gib {args.cache_gib:g}: it must be a number of at least 0")
-    return int(args.cache_gib * GIB)
+    return cache_bytes(args.cache_gib)
+
+
+def cache_bytes(gib: float) -> int:
+    """Of so many GiB; more than there can be is as much as there can be."""
+    return int(min(gib * GIB, 2.0**62))
 
 
 def described(C: float, kernel: Kernel) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_array, validate_data
 
 from cacore.comm import Communicator
 from cacore.errors import InputError
+from cacore.rows import Rows
 
 
 def validated(estimator: BaseEstimator, *args: Any, **kwargs: Any) -> Any:
@@ -39,3 +40,19 @@ def shared_seed(random_state: Any, comm: Communicator) -> int:
     """A seed that all ranks share, also when `random_state` is None."""
     drawn = check_random_state(random_state).randint(2**31 - 1)
     return int(comm.bcast(np.array([drawn], np.int64))[0])
+
+
+def rows_to_predict(X: Any, dtype: str, n_features: int) -> Rows:
+    """Rows as a model of so many features has them: dense or CSR, of its dtype, all numbers finite.
+
+    Raises
+    ------
+    InputError
+    """
+    try:
+        X = check_array(X, accept_sparse="csr", dtype=dtype, order="C", ensure_min_samples=0)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    if X.shape[1] != n_features:
+        raise InputError(f"{X.shape[1]} features in the rows to predict, {n_features} in the model")
+    return X

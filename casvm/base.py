@@ -8,8 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from cacore.memory import GIB
-from cacore.svc import KernelClassifier
+from cacore.svc import KernelClassifier, cache_bytes
 from casvm.model import SVMModel
 from casvm.options import Options
 from casvm.smo import Limits
@@ -21,7 +20,7 @@ class BaseSVC(KernelClassifier):
     def _options(self, classes: NDArray[Any], limit: int, kernel: Any, **more: Any) -> Options:
         return Options(
             kind=self._kernel_name(kernel), C=self.C, gamma=self.gamma, degree=self.degree,
-            coef0=self.coef0, class_weight=self._class_weight(classes), cache_bytes=int(self.cache_gib * GIB),
+            coef0=self.coef0, class_weight=self._class_weight(classes), cache_bytes=cache_bytes(self.cache_gib),
             limits=Limits(self.tol, self.max_iter, self._seconds()), memory_limit=limit, **more,
         ).checked()  # fmt: skip
 

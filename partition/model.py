@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_array
 
 from cacore.comm import Communicator, as_communicator
 from cacore.errors import InputError
 from cacore.rows import Rows, check_alike
 from cacore.standardize import Standardizer
+from cacore.validation import rows_to_predict
 
 
 class InParts:
@@ -37,12 +37,7 @@ class InParts:
     def _received(self, X: Any, comm: Communicator) -> Rows:
         """This rank's rows, checked on all ranks alike, and standardised."""
         with comm.agreed():
-            try:
-                X = check_array(X, accept_sparse="csr", dtype=self.dtype, order="C", ensure_min_samples=0)
-            except ValueError as error:
-                raise InputError(str(error)) from error
-            if X.shape[1] != self.centers.shape[1]:
-                raise InputError(f"{X.shape[1]} features in the rows to predict, {self.centers.shape[1]} in the model")
+            X = rows_to_predict(X, self.dtype, self.centers.shape[1])
             self._check_ranks(comm)
         check_alike(X, comm)
         return X if self.standardizer is None else self.standardizer.apply(X)

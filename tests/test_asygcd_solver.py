@@ -156,8 +156,8 @@ def slow_down(monkeypatch, which, pause, turns=20):
     monkeypatch.setattr(solver, "TURNS", turns)
     loop = AsyGCD._loop
 
-    def slowed(self, state, me, limits):
-        one = loop(self, state, me, limits)
+    def slowed(self, state, me, *limits):
+        one = loop(self, state, me, *limits)
 
         def turn():
             time.sleep(pause)
@@ -638,8 +638,8 @@ def test_a_thread_that_fails_ends_all(monkeypatch, update, which):
     slow_down(monkeypatch, {0, 1, 2}, 1e-3, turns=5)
     loop, calls = AsyGCD._loop, []
 
-    def failing(self, state, me, limits):
-        one = loop(self, state, me, limits)
+    def failing(self, state, me, *limits):
+        one = loop(self, state, me, *limits)
 
         def turn():
             calls.append(me)
