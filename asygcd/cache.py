@@ -126,9 +126,16 @@ def forget(own: Any) -> None:  # pragma: no cover - compiled
         if own.held[slot] >= 0:
             own.slot[own.held[slot]] = -1
             own.held[slot] = -1
+    link(own.links)
+
+
+@numba.njit(cache=True, nogil=True)
+def link(links: Any) -> None:  # pragma: no cover - compiled
+    """Slots that nobody has used: the last is the next to be used."""
+    ring = links.shape[0] - 1
     for slot in range(ring + 1):
-        own.links[slot, NEXT] = slot + 1 if slot < ring else 0
-        own.links[slot, BEFORE] = slot - 1 if slot > 0 else ring
+        links[slot, NEXT] = slot + 1 if slot < ring else 0
+        links[slot, BEFORE] = slot - 1 if slot > 0 else ring
 
 
 @numba.njit(cache=True, nogil=True)

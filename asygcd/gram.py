@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from asygcd.cache import ALIGNED, HITS, MISSES, VALUES, Columns
+from asygcd.cache import ALIGNED, HITS, MISSES, VALUES, Columns, link
 from cacore import memory
 from cacore.columns import WIDEST, Layout
 from cacore.errors import InputError
@@ -130,13 +130,14 @@ class Gram:
     def _columns(self, packed: tuple[Any, ...], rows: int, slots: int) -> Columns:
         csr = self._points.X
         size = np.array([rows, _padded(rows)])
-        links = np.stack([np.roll(np.arange(slots + 1), -1), np.roll(np.arange(slots + 1), 1)], axis=1)
+        links = np.empty((slots + 1, 2), np.int64)
+        link(links)
         data, squares, *own = packed
         kind, gamma, coef0, degree = self._told
         return Columns(
             csr.data, csr.indices, self._starts, self._points.squares, data, squares, own[0], own[1], own[2], size,
             kind, gamma, coef0, degree, np.empty(slots * _padded(rows), self._dtype), np.full(slots, -1),
-            np.full(self.n, -1), np.ascontiguousarray(links), np.zeros(3, np.int64),
+            np.full(self.n, -1), links, np.zeros(3, np.int64),
         )  # fmt: skip
 
 

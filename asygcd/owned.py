@@ -32,7 +32,7 @@ from asygcd.hot import (
     look,
     note,
     settle,
-)  # fmt: skip
+)
 from asygcd.search import advance, greediest, optimum, share, violation
 from cacore.panels import add_rows
 
@@ -198,7 +198,3 @@ def finish(
     while news:
         _, news = listen(board, near, hot, mine, me)
     settle(whole, mine, board.r[lo:hi])
-    _, board.gap[me * LINE] = greediest(
-        board.beta[lo:hi], board.r[lo:hi], board.low[lo:hi], board.high[lo:hi], mine.lanes, mine.places
-    )
-    board.part[me * LINE] = share(board.beta[lo:hi], board.r[lo:hi], board.high[lo:hi])

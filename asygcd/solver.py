@@ -45,9 +45,9 @@ class Progress:
     iterations : int
         Updates of one coordinate.
     objective : float
-        f(alpha), to the rounding of what each update gains.
+        f(alpha), each thread's rows as of its last look at all of them, 0 before the first; in the end the solution's.
     gap : float
-        The largest violation, when each thread last looked at all its rows.
+        The largest violation then.
     alpha : callable
         Makes a copy of alpha as it is now, shape (n,).
     """
@@ -190,15 +190,16 @@ class AsyGCD:
                 state.r[:] = self.product(state.beta) - signs
         counts, values = self.gram.counts()
         shown, tol = _Shown(state, self.order, signs, begun, watch), _tolerance(limits.tol, bounds)
-        goal, gap = tol, self._run(state, tol, limits, shown)
-        while self.update == "stochastic":
-            # A row's gradient may have changed since its turn: only all of them together tell whether it is over.
-            state.r[:] = self.product(state.beta) - signs
-            gap = _gap(state)
-            if gap <= goal or state.stop[0] != DONE or time.perf_counter() - begun > limits.max_time:
-                break
-            tol, state.stop[0], state.calm[:] = 0.5 * tol, 0, -1
+        goal = tol
+        while True:
             self._run(state, tol, limits, shown)
+            if self.update == "stochastic":
+                state.r[:] = self.product(state.beta) - signs
+            gap = _gap(state)
+            if self.update != "stochastic" or gap <= goal or state.stop[0] != DONE:
+                break
+            # A row's gradient may have changed since its turn: only all of them together tell whether it is over.
+            tol, state.stop[0], state.calm[:] = 0.5 * tol, 0, -1
         objective = _objective(state.beta, state.r, signs)
         shown.look(objective, gap)
         counts_after, values_after = self.gram.counts()
@@ -206,17 +207,16 @@ class AsyGCD:
         alpha, gradient = np.empty((2, self.n))
         alpha[self.order], gradient[self.order] = state.beta * signs, state.r * signs
         return Solution(
-            alpha, gradient, objective, gap, state.stop[0] == DONE and (gap <= goal or self.update != "stochastic"),
+            alpha, gradient, objective, gap, bool(state.stop[0] == DONE),
             state.written[::LINE].copy(), hits, misses, values_after - values, time.perf_counter() - begun,
         )  # fmt: skip
 
-    def _run(self, state: Board, tol: float, limits: Limits, shown: _Shown) -> float:
-        """Let the threads work until they stop; the largest violation."""
+    def _run(self, state: Board, tol: float, limits: Limits, shown: _Shown) -> None:
+        """Let the threads work until they stop, and then bring their gradients up to date."""
         loops = [self._loop(state, me, tol, limits.iterations(self.n)) for me in range(self.threads)]
         left = limits.max_time - (time.perf_counter() - shown.begun)
         together([loop.turn for loop in loops], state, left, shown.look)
         for_blocks(lambda loop: loop.end(), [(loop,) for loop in loops])
-        return _gap(state)
 
     def product(self, beta: Vector) -> Vector:
         """``K beta`` in double precision, rows in the order of the blocks; s n nnz flops for s nonzeros of `beta`."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from asygcd.gram import check_memory
 from asygcd.model import AsyGCDModel
-from asygcd.solver import UPDATES, AsyGCD, Progress, Solution
+from asygcd.solver import AsyGCD, Progress, Solution
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.kernels import Kernel
@@ -74,13 +74,10 @@ class Options:
     watch: Callable[[Progress], None] | None = None
 
     def checked(self) -> Options:
-        """These options, if they make sense; raises InputError."""
+        """These options, if they make sense (the solver checks its own); raises InputError."""
         check_problem(self.C, self.kind, self.gamma, self.degree, self.coef0)
-        for name, value, known in (("multi_class", self.multi_class, MULTI_CLASS), ("update", self.update, UPDATES)):
-            if value not in known:
-                raise InputError(f"{name} {value!r}: choose one of {', '.join(known)}")
-        if self.threads < 1:
-            raise InputError(f"threads = {self.threads}: at least 1 is needed")
+        if self.multi_class not in MULTI_CLASS:
+            raise InputError(f"multi_class {self.multi_class!r}: choose one of {', '.join(MULTI_CLASS)}")
         return self
 
 
