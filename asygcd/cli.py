@@ -8,19 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from asygcd.solver import UPDATES, AsyGCD
+from asygcd.solver.team import UPDATES, AsyGCD
 from asygcd.training import MULTI_CLASS, Fit, Options, fit, told
-from cacore import labels, report, threads
 from cacore.comm import Communicator
+from cacore.data import labels
+from cacore.data.labels import Labelled
+from cacore.data.rows import row_hashes
 from cacore.errors import InputError
 from cacore.files import check_writable
 from cacore.kernels import Kernel
-from cacore.labels import Labelled
-from cacore.launch import Parser, add_data_options, add_run_options, compiled, read, run, start
 from cacore.limits import Limits
-from cacore.progress import spinner
-from cacore.rows import row_hashes
-from cacore.svc import add_problem_options, cache_option, described, gamma_option
+from cacore.machine import threads
+from cacore.run import report
+from cacore.run.launch import Parser, add_data_options, add_run_options, compiled, read, run, start
+from cacore.run.progress import spinner
+from cacore.svm.problem import add_problem_options, cache_option, described, gamma_option
 
 
 def parser(rank: int = 0) -> argparse.ArgumentParser:

@@ -14,15 +14,16 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from asygcd.model import AsyGCDModel
-from asygcd.solver import Progress
+from asygcd.solver.team import Progress
 from asygcd.training import Fit, Options, fit, told
-from cacore import memory, threads
 from cacore.comm import Communicator
+from cacore.data.labels import all_classes
+from cacore.data.validation import shared_seed
 from cacore.errors import InputError
-from cacore.labels import all_classes
 from cacore.limits import Limits
-from cacore.svc import KernelClassifier, cache_bytes
-from cacore.validation import shared_seed
+from cacore.machine import memory, threads
+from cacore.svm.classifier import KernelClassifier
+from cacore.svm.problem import cache_bytes
 
 
 class AsyGCDSVC(KernelClassifier):
@@ -90,7 +91,7 @@ class AsyGCDSVC(KernelClassifier):
     Notes
     -----
     About s n nnz multiplications for s rows that ever move among n rows of nnz nonzeros, shared out over the threads;
-    see :meth:`asygcd.solver.AsyGCD.solve`.
+    see :meth:`asygcd.solver.team.AsyGCD.solve`.
     """
 
     def __init__(

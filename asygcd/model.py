@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore import models
 from cacore.comm import Communicator
+from cacore.data.rows import Rows
+from cacore.data.standardize import Standardizer
+from cacore.data.validation import rows_to_predict
 from cacore.errors import InputError
+from cacore.io import model_file as models
 from cacore.kernels import Kernel
-from cacore.rows import Rows
-from cacore.standardize import Standardizer
-from cacore.svc import counted, expansion, votes
-from cacore.validation import rows_to_predict
+from cacore.svm.decision import counted, expansion, votes
 
 
 @dataclass

@@ -7,8 +7,8 @@ import numpy as np
 from asygcd.model import AsyGCDModel
 from cacore.comm import Communicator
 from cacore.kernels import Kernel
-from cacore.launch import compiled, run
-from cacore.predicting import command
+from cacore.run.launch import compiled, run
+from cacore.run.predict import command
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from asygcd.gram import check_memory
 from asygcd.model import AsyGCDModel
-from asygcd.solver import AsyGCD, Progress, Solution
+from asygcd.solver.gram import check_memory
+from asygcd.solver.team import AsyGCD, Progress, Solution
 from cacore.comm import Communicator
+from cacore.data.labels import Labelled, all_classes, class_factors, one_class
+from cacore.data.rows import Rows
+from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
 from cacore.kernels import Kernel
-from cacore.labels import Labelled, all_classes, class_factors, one_class
 from cacore.limits import Limits
-from cacore.rows import Rows
-from cacore.standardize import Standardizer
-from cacore.svc import check_problem, numeric_gamma, precision
+from cacore.svm.problem import check_problem, numeric_gamma, precision
 
 Vector = NDArray[np.float64]
 
@@ -145,7 +145,7 @@ def fit(train: Labelled, options: Options, start: Vector | None = None, comm: Co
     Notes
     -----
     One after the other, each on all threads, k problems of all rows with "ovr", which share one set of kernel columns;
-    k (k - 1) / 2 problems of two classes' rows with "ovo". See :meth:`asygcd.solver.AsyGCD.solve`.
+    k (k - 1) / 2 problems of two classes' rows with "ovo". See :meth:`asygcd.solver.team.AsyGCD.solve`.
     """
     options.checked()
     comm = comm or Communicator()

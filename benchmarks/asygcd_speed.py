@@ -24,14 +24,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from asygcd.solver import UPDATES, AsyGCD, Limits, Progress
+from asygcd.solver.team import UPDATES, AsyGCD, Limits, Progress
 from benchmarks import svm_speed
 from benchmarks.race import headline, machine_rate
 from benchmarks.svm_data import SETS, Problem
-from cacore import figures
 from cacore.kernels import Kernel
-from cacore.memory import GIB
-from cacore.threads import cores, for_blocks, set_threads
+from cacore.machine.memory import GIB
+from cacore.machine.threads import cores, for_blocks, set_threads
+from cacore.run import figures
 from casvm import SMOSVC
 
 NAMES = ("ijcnn1", "covtype50k", "a9a")

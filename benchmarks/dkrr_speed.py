@@ -24,11 +24,12 @@ SIGMA, LAMBDA = "2", "1e-5"
 
 def lapack(path: str, rows: str, count: str) -> None:
     """In a process of its own: seconds of the kernel matrix and of its factorisation, on `count` threads."""
-    from cacore import lapack, threads
     from cacore.comm import Communicator
+    from cacore.data.standardize import Standardizer
     from cacore.io import load
     from cacore.kernels import Kernel
-    from cacore.standardize import Standardizer
+    from cacore.linalg import lapack
+    from cacore.machine import threads
 
     threads.set_threads(int(count))
     X = load(path, Communicator())["train"].X[: int(rows)]

@@ -15,16 +15,16 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.race import headline, race, show
-from cacore import threads
 from cacore.comm import Communicator
-from cacore.grid import spaced
 from cacore.io import load
 from cacore.kernels import Kernel
-from cakrr import local
+from cacore.machine import threads
+from cacore.run.grid import spaced
 from cakrr.bkrr2 import METHOD
-from cakrr.local import System, Workspace
+from cakrr.methods.parts import fit
 from cakrr.options import Fit, Options
-from cakrr.training import fit
+from cakrr.solver import local
+from cakrr.solver.local import System, Workspace
 
 
 def crossover(m: int, rounds: int) -> None:

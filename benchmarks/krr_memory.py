@@ -14,7 +14,7 @@ from pathlib import Path
 
 import h5py
 
-from cakrr.local import SMALL
+from cakrr.solver.local import SMALL
 
 
 def peak(folder: Path, data: Path, ranks: int, parts: int, method: str) -> dict:

@@ -20,9 +20,9 @@ from cacore.comm import Communicator
 from cacore.io import Dataset, load
 from cacore.kernels import Kernel
 from cakrr.bkrr2 import METHOD
-from cakrr.local import System, Workspace
+from cakrr.methods.parts import fit
 from cakrr.options import Fit, Options
-from cakrr.training import fit
+from cakrr.solver.local import System, Workspace
 from partition import KBalance
 
 
@@ -39,7 +39,7 @@ def training(m: int, parts: int, d: int, rounds: int) -> bool:
     scratch = np.empty_like(K)
 
     def ours() -> None:
-        from cacore import threads
+        from cacore.machine import threads
 
         def one(rows: np.ndarray) -> None:
             System(rows, workspace).solve(kernel, (1e-2,), y[None, :])

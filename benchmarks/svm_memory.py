@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.svm_data import SETS, Problem
-from cacore.memory import peak_rss_mib
+from cacore.machine.memory import peak_rss_mib
 from casvm import SMOSVC
 
 

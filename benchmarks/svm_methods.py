@@ -22,9 +22,9 @@ from benchmarks.race import headline
 from benchmarks.svm_data import SETS, Problem, native
 from cacore.comm import Communicator
 from casvm import SMOSVC, bkmsvm, casvm, cpsvm, fcfssvm
+from casvm.methods.parts import fit
+from casvm.methods.prepare import Labelled
 from casvm.options import Options
-from casvm.prepare import Labelled
-from casvm.training import fit
 
 METHODS = {
     "dissmo": [], "cascade": [], "cascade 1 pass": ["--passes", "1"], "dcsvm": [], "dcfilter": [], "cpsvm": [],

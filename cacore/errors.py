@@ -10,7 +10,7 @@ class InputError(ValueError):
     ----------
     agreed : bool
         True once every rank of the job raises this same error, so that the job can end without
-        an abort (see :meth:`cacore.comm.Communicator.agreed`).
+        an abort (see :meth:`cacore.comm.communicator.Communicator.agreed`).
     """
 
     def __init__(self, message: str) -> None:

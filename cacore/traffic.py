@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore import figures
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.files import check_writable, replacing
-from cacore.launch import Parser, run
+from cacore.run import figures
+from cacore.run.launch import Parser, run
 
 SCHEMA = "cakernels-traffic/1"
 TRAINING = ("partition", "train")
@@ -35,7 +35,7 @@ class Traffic:
     phases : tuple of str
     bytes, messages : ndarray of int64, shape (phases, ranks, ranks + 1)
         By phase, sender and receiver. The last column has what has no single receiver: contributions to
-        reductions and allgathers (see :class:`cacore.comm.Communicator`).
+        reductions and allgathers (see :class:`cacore.comm.communicator.Communicator`).
     seconds, mpi_seconds : ndarray, shape (phases, ranks)
         Wall-clock seconds of each rank, and those of them that it was inside calls of MPI.
     """

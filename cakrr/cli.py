@@ -7,22 +7,23 @@ from typing import Any
 
 import numpy as np
 
-from cacore import grid, report, traffic
-from cacore.checkpoint import Checkpoint
+from cacore import traffic
 from cacore.comm import Communicator
+from cacore.data.rows import row_hashes
 from cacore.errors import InputError
 from cacore.files import check_writable
 from cacore.io import Dataset
-from cacore.launch import Parser, add_common_options, compiled, read, run, start
-from cacore.progress import bar
-from cacore.rows import row_hashes
-from cakrr import refine
+from cacore.io.checkpoint import Checkpoint
+from cacore.run import grid, report
+from cacore.run.launch import Parser, add_common_options, compiled, read, run, start
+from cacore.run.progress import bar
 from cakrr.bkrr2 import METHOD as BKRR2
-from cakrr.coarse import ALONE, CENTERS, LAMS, Settings
-from cakrr.local import BAND_FROM
+from cakrr.methods.parts import fit
 from cakrr.model import KRRModel
 from cakrr.options import ROUTES, SELECTIONS, Fit, Method, Options, Trainer
-from cakrr.training import fit
+from cakrr.solver import refine
+from cakrr.solver.coarse import ALONE, CENTERS, LAMS, Settings
+from cakrr.solver.local import BAND_FROM
 
 
 def parser(method: Method, rank: int) -> argparse.ArgumentParser:

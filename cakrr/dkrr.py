@@ -13,22 +13,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore import memory, threads
-from cacore.checkpoint import remembered
 from cacore.comm import Communicator, as_communicator
+from cacore.data.rows import Rows, exchange_rows, gather_rows, nbytes
+from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError
 from cacore.io import Dataset
+from cacore.io.checkpoint import remembered
 from cacore.kernels import Kernel
-from cacore.rows import Rows, exchange_rows, gather_rows, nbytes
-from cacore.scalapack import BlockCyclic, layout
-from cacore.shuffle import Shuffle
-from cakrr import refine
-from cakrr.local import ANY
+from cacore.linalg.scalapack import BlockCyclic, layout
+from cacore.machine import memory, threads
+from cakrr.grid_search import best, held_out, left_out
+from cakrr.methods.parts import not_definite, table
+from cakrr.methods.prepare import Prepared, prepare
 from cakrr.model import KRRModel, PartModel
 from cakrr.options import Fit, Method, Options
-from cakrr.prepare import Prepared, prepare
-from cakrr.search import best, held_out, left_out
-from cakrr.training import not_definite, table
+from cakrr.solver import refine
+from cakrr.solver.local import ANY
 
 METHOD = Method("dkrr", "sum", "exact, one system of all rows over all ranks (ScaLAPACK)")
 
@@ -48,7 +48,7 @@ def fit(
     test: Dataset | None = None,
     weights: NDArray[Any] | None = None,
 ) -> Fit:
-    """Solve (K + lambda n I) alpha = y on all rows; arguments as for :func:`cakrr.training.fit`.
+    """Solve (K + lambda n I) alpha = y on all rows; arguments as for :func:`cakrr.methods.parts.fit`.
 
     Raises
     ------

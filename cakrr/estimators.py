@@ -10,17 +10,18 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from cacore import grid, memory, report, threads
 from cacore.comm import Communicator, as_communicator
+from cacore.data.validation import checked_weights, shared_seed, validated
 from cacore.errors import InputError
 from cacore.io import Dataset
-from cacore.validation import checked_weights, shared_seed, validated
+from cacore.machine import memory, threads
+from cacore.run import grid, report
 from cakrr import bkrr, bkrr2, dckrr, dkrr, kkrr, kkrr2, twolevel
-from cakrr.coarse import LOCAL_LAMS as LAMS
-from cakrr.coarse import Settings
+from cakrr.methods.parts import fit
 from cakrr.model import KRRModel
 from cakrr.options import Method, Options, Trainer
-from cakrr.training import fit
+from cakrr.solver.coarse import LOCAL_LAMS as LAMS
+from cakrr.solver.coarse import Settings
 
 
 class _KRR(RegressorMixin, BaseEstimator):

@@ -9,8 +9,8 @@ from typing import Any
 
 from cacore.comm import as_communicator
 from cacore.io import Dataset
+from cakrr.methods.parts import fit
 from cakrr.options import Fit, Method, Options
-from cakrr.training import fit
 from partition import KMeans
 
 METHOD = Method(
@@ -19,7 +19,7 @@ METHOD = Method(
 
 
 def kkrr3(train: Dataset, options: Options, comm: Any = None, test: Dataset | None = None) -> Fit:
-    """Train on all ranks' rows; see :func:`cakrr.training.fit` for the arguments, the cost and what is raised."""
+    """Train on all ranks' rows; see :func:`cakrr.methods.parts.fit` for the arguments, the cost and what is raised."""
     return fit(METHOD, train, options, as_communicator(comm), test)
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore import models
 from cacore.comm import Communicator, as_communicator
+from cacore.data.rows import Rows
+from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
+from cacore.io import model_file as models
 from cacore.kernels import Kernel
-from cacore.rows import Rows
-from cacore.standardize import Standardizer
-from cakrr.coarse import CoarseModel
+from cakrr.solver.coarse import CoarseModel
 from partition.asking import ask, visit
 from partition.model import InParts
 from partition.routing import Soft, closest, nearest

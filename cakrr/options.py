@@ -11,14 +11,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore import grid
-from cacore.checkpoint import Checkpoint
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.io import Dataset
-from cacore.progress import silent
-from cakrr.coarse import LOCAL_LAMS, LOCAL_SIGMAS, Settings
+from cacore.io.checkpoint import Checkpoint
+from cacore.run import grid
+from cacore.run.progress import silent
 from cakrr.model import KRRModel
+from cakrr.solver.coarse import LOCAL_LAMS, LOCAL_SIGMAS, Settings
 from partition import Partitioner
 
 SELECTIONS = ("validation", "test", "loo")
@@ -26,7 +26,7 @@ ROUTES = ("nearest", "soft", "all")
 
 
 class Trainer(Protocol):
-    """What trains a method on all ranks' rows; :func:`cakrr.training.fit` is one."""
+    """What trains a method on all ranks' rows; :func:`cakrr.methods.parts.fit` is one."""
 
     def __call__(
         self,
@@ -108,7 +108,7 @@ class Options:
     checkpoint : Checkpoint or None
         Where finished parts are kept.
     progress : callable
-        See :func:`cacore.progress.bar`.
+        See :func:`cacore.run.progress.bar`.
     """
 
     partitions: int | None = None

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore import report
 from cacore.comm import Communicator
 from cacore.files import check_writable, replacing
-from cacore.launch import Parser, add_predict_options, read_to_predict, run, start
+from cacore.run import report
+from cacore.run.launch import Parser, add_predict_options, read_to_predict, run, start
 from cakrr.cli import warm_up
 from cakrr.model import KRRModel
 

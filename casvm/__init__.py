@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from casvm.estimators import CASVC
     from casvm.exact import SMOSVC
-    from casvm.libsvm import export_libsvm
-    from casvm.model import SVMModel
+    from casvm.model.libsvm import export_libsvm
+    from casvm.model.model import SVMModel
     from casvm.one_model import DCSVC, CascadeSVC, DCFilterSVC, DisSMOSVC
 
 _HOMES = {

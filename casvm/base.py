@@ -8,10 +8,11 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from cacore.svc import KernelClassifier, cache_bytes
-from casvm.model import SVMModel
+from cacore.svm.classifier import KernelClassifier
+from cacore.svm.problem import cache_bytes
+from casvm.model.model import SVMModel
 from casvm.options import Options
-from casvm.smo import Limits
+from casvm.solver.smo import Limits
 
 
 class BaseSVC(KernelClassifier):

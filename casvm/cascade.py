@@ -11,15 +11,15 @@ from __future__ import annotations
 from typing import Any
 
 from cacore.comm import as_communicator
+from casvm.methods.prepare import Labelled
+from casvm.methods.tree import fit
 from casvm.options import Fit, Method, Options
-from casvm.prepare import Labelled
-from casvm.tree import fit
 
 METHOD = Method("cascade", "random parts, whose support vectors are merged in a tree", merge="support", passes=2)
 
 
 def cascade(train: Labelled, options: Options, comm: Any = None) -> Fit:
-    """Train on all ranks' rows; see :func:`casvm.tree.fit` for the arguments, the cost and what is raised."""
+    """Train on all ranks' rows; see :func:`casvm.methods.tree.fit` for the arguments, the cost and what is raised."""
     return fit(METHOD, train, options, as_communicator(comm))
 
 

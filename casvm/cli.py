@@ -8,23 +8,25 @@ from typing import Any
 
 import numpy as np
 
-from cacore import labels, report, traffic
-from cacore.checkpoint import Checkpoint
+from cacore import traffic
 from cacore.comm import Communicator
+from cacore.data import labels
+from cacore.data.rows import row_hashes, scatter_rows
+from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError
 from cacore.files import check_writable
 from cacore.io import Dataset
-from cacore.launch import Parser, add_common_options, compiled, read, run, start
-from cacore.progress import bar
-from cacore.rows import row_hashes, scatter_rows
-from cacore.shuffle import Shuffle
-from cacore.svc import add_problem_options, cache_option, described, gamma_option
-from casvm import training
+from cacore.io.checkpoint import Checkpoint
+from cacore.run import report
+from cacore.run.launch import Parser, add_common_options, compiled, read, run, start
+from cacore.run.progress import bar
+from cacore.svm.problem import add_problem_options, cache_option, described, gamma_option
 from casvm.casvm import METHOD as CASVM
-from casvm.libsvm import export_libsvm
+from casvm.methods import parts as training
+from casvm.methods.prepare import Labelled
+from casvm.model.libsvm import export_libsvm
 from casvm.options import INITIAL, ROUTES, SOLVERS, Fit, Method, Options
-from casvm.prepare import Labelled
-from casvm.smo import Limits
+from casvm.solver.smo import Limits
 from casvm.volume import predicted
 
 

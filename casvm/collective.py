@@ -11,13 +11,13 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from cacore import memory, threads
 from cacore.comm import Communicator, as_communicator
-from cacore.validation import shared_seed
+from cacore.data.validation import shared_seed
+from cacore.machine import memory, threads
 from casvm.base import BaseSVC
+from casvm.methods.parts import fit
+from casvm.methods.prepare import all_classes
 from casvm.options import Fit, Method
-from casvm.prepare import all_classes
-from casvm.training import fit
 
 
 class CollectiveSVC(BaseSVC):

@@ -8,16 +8,16 @@ from __future__ import annotations
 from typing import Any
 
 from cacore.comm import as_communicator
+from casvm.methods.prepare import Labelled
+from casvm.methods.tree import fit
 from casvm.options import Fit, Method, Options
-from casvm.prepare import Labelled
-from casvm.tree import fit
 from partition import KMeans
 
 METHOD = Method("dcsvm", "parts by K-means, merged with all rows in a tree: exact", KMeans, merge="all")
 
 
 def dcsvm(train: Labelled, options: Options, comm: Any = None) -> Fit:
-    """Train on all ranks' rows; see :func:`casvm.tree.fit` for the arguments, the cost and what is raised."""
+    """Train on all ranks' rows; see :func:`casvm.methods.tree.fit` for the arguments, the cost and what is raised."""
     return fit(METHOD, train, options, as_communicator(comm))
 
 

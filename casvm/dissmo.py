@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.checkpoint import remembered
 from cacore.comm import Communicator, as_communicator
-from cacore.rows import is_sparse, nbytes
-from casvm import distributed
-from casvm.model import SVMModel
+from cacore.data.rows import is_sparse, nbytes
+from cacore.io.checkpoint import remembered
+from casvm.methods.prepare import Labelled, Prepared, prepare
+from casvm.methods.problems import STATISTICS, Problem, check_memory, named, not_met, solve_all, terms
+from casvm.model.model import SVMModel
+from casvm.model.pieces import piece
 from casvm.options import Fit, Method, Options
-from casvm.pieces import piece
-from casvm.prepare import Labelled, Prepared, prepare
-from casvm.tasks import STATISTICS, Problem, check_memory, named, not_met, solve_all, terms
+from casvm.solver import distributed
 
 METHOD = Method("dissmo", "exact, one problem of which every rank holds a share", whole=True)
 
@@ -50,11 +50,11 @@ def fit(method: Method, train: Labelled, options: Options, comm: Communicator) -
     Raises
     ------
     InputError
-        As :func:`casvm.prepare.prepare`.
+        As :func:`casvm.methods.prepare.prepare`.
 
     Notes
     -----
-    See :func:`casvm.distributed.solve`. No rank ever holds all rows, and the model stays in pieces.
+    See :func:`casvm.solver.distributed.solve`. No rank ever holds all rows, and the model stays in pieces.
     """
     given = prepare(method, train, options, comm)
     with comm.agreed():

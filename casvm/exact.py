@@ -13,16 +13,17 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from cacore import memory
 from cacore.comm import Communicator
+from cacore.data.labels import all_classes, class_factors, one_class
 from cacore.errors import InputError
-from cacore.labels import all_classes, class_factors, one_class
-from cacore.svc import numeric_gamma, votes
+from cacore.machine import memory
+from cacore.svm.decision import votes
+from cacore.svm.problem import numeric_gamma
 from casvm.base import BaseSVC
-from casvm.local import Learning
-from casvm.model import SVMModel
-from casvm.part import PartSVM, fit_part
-from casvm.smo import Limits, Progress, Solution
+from casvm.model.model import SVMModel
+from casvm.model.part import PartSVM, fit_part
+from casvm.solver.local import Learning
+from casvm.solver.smo import Limits, Progress, Solution
 
 
 class SMOSVC(BaseSVC):
@@ -78,7 +79,7 @@ class SMOSVC(BaseSVC):
     Notes
     -----
     About 2 s n nnz flops for s support vectors among n rows of nnz nonzeros, on all threads; see
-    :func:`casvm.smo.solve`. Probabilities: ``sklearn.calibration.CalibratedClassifierCV``.
+    :func:`casvm.solver.smo.solve`. Probabilities: ``sklearn.calibration.CalibratedClassifierCV``.
     """
 
     def __init__(

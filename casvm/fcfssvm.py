@@ -8,16 +8,16 @@ from __future__ import annotations
 from typing import Any
 
 from cacore.comm import as_communicator
+from casvm.methods.parts import fit
+from casvm.methods.prepare import Labelled
 from casvm.options import Fit, Method, Options
-from casvm.prepare import Labelled
-from casvm.training import fit
 from partition import FCFS
 
 METHOD = Method("fcfssvm", "first come, first served parts", FCFS)
 
 
 def fcfssvm(train: Labelled, options: Options, comm: Any = None) -> Fit:
-    """Train on all ranks' rows; see :func:`casvm.training.fit` for the arguments, the cost and what is raised."""
+    """Train on all ranks' rows; see :func:`casvm.methods.parts.fit` for the arguments, the cost and what is raised."""
     return fit(METHOD, train, options, as_communicator(comm))
 
 

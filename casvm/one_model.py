@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from casvm import dissmo, tree
+from casvm import dissmo
 from casvm.cascade import METHOD as CASCADE
 from casvm.collective import CollectiveSVC
 from casvm.dcfilter import METHOD as DCFILTER
 from casvm.dcsvm import METHOD as DCSVM
 from casvm.dissmo import METHOD as DISSMO
+from casvm.methods import tree
 from casvm.options import Fit, Method
 
 
@@ -284,7 +285,7 @@ class DisSMOSVC(_OneModel):
 
     Notes
     -----
-    See :func:`casvm.distributed.solve`; without `comm` it is :class:`SMOSVC`'s solver.
+    See :func:`casvm.solver.distributed.solve`; without `comm` it is :class:`SMOSVC`'s solver.
     """
 
     _kind = DISSMO

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.checkpoint import Checkpoint
 from cacore.errors import InputError
+from cacore.io.checkpoint import Checkpoint
 from cacore.kernels import Kernel
-from cacore.progress import silent
-from cacore.svc import check_problem, whole
-from casvm.local import LOCAL
-from casvm.model import SVMModel
-from casvm.smo import Limits
+from cacore.run.progress import silent
+from cacore.svm.problem import check_problem, whole
+from casvm.model.model import SVMModel
+from casvm.solver.local import LOCAL
+from casvm.solver.smo import Limits
 from casvm.volume import Terms
 from partition import Partitioner
 
@@ -95,7 +95,7 @@ class Options:
     checkpoint : Checkpoint or None
         Where finished parts are kept.
     progress : callable
-        See :func:`cacore.progress.bar`.
+        See :func:`cacore.run.progress.bar`.
     """
 
     partitions: int | None = None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from cacore.launch import run
-from cacore.predicting import command
+from cacore.run.launch import run
+from cacore.run.predict import command
 from casvm.cli import warm_up
-from casvm.model import SVMModel
+from casvm.model.model import SVMModel
 
 
 def main(argv: list[str] | None = None) -> None:

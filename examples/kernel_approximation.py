@@ -37,13 +37,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore import threads
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.files import check_writable, replacing
 from cacore.io import load
 from cacore.kernels import Kernel, Points
-from cacore.launch import Parser, run
+from cacore.machine import threads
+from cacore.run.launch import Parser, run
 from partition import KBalance, KMeans, Partitioner, RandomPartition
 
 FILE = "covtype.data.xz"

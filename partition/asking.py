@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.rows import Rows, exchange_rows, gather_rows
-from cacore.threads import blocks
+from cacore.data.rows import Rows, exchange_rows, gather_rows
+from cacore.machine.threads import blocks
 from partition.redistribute import returned
 
 _GATHERED_ROWS = 1 << 16  # rows that visit all models at a time

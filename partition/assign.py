@@ -11,10 +11,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from cacore import threads
 from cacore.comm import Communicator
-from cacore.rows import Rows, dense
-from cacore.shuffle import Shuffle
+from cacore.data.rows import Rows, dense
+from cacore.data.shuffle import Shuffle
+from cacore.machine import threads
 
 _BLOCK_BYTES = 1 << 20
 

@@ -12,9 +12,9 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from cacore.comm import Communicator, as_communicator
+from cacore.data.rows import Rows, check_alike
+from cacore.data.validation import shared_seed
 from cacore.errors import InputError
-from cacore.rows import Rows, check_alike
-from cacore.validation import shared_seed
 from partition.assign import PartRows
 from partition.routing import nearest
 

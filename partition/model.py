@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator, as_communicator
+from cacore.data.rows import Rows, check_alike
+from cacore.data.standardize import Standardizer
+from cacore.data.validation import rows_to_predict
 from cacore.errors import InputError
-from cacore.rows import Rows, check_alike
-from cacore.standardize import Standardizer
-from cacore.validation import rows_to_predict
 
 
 class InParts:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.rows import Rows, concatenate, exchange_rows, is_sparse, worth_packing
+from cacore.data.rows import Rows, concatenate, exchange_rows, is_sparse, worth_packing
 
 
 def assign_owners(

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
+from cacore.data.rows import Rows, is_sparse
 from cacore.kernels import Kernel, Points
-from cacore.rows import Rows, is_sparse
-from cacore.threads import blocks, for_blocks
+from cacore.machine.threads import blocks, for_blocks
 from partition.assign import PartRows
 
 _BLOCK_BYTES = 1 << 22

@@ -89,7 +89,7 @@ def mpiexec():
 if JOB:
     from mpi4py import MPI
 
-    from cacore import threads
+    from cacore.machine import threads
 
     threads.set_threads(1)  # the ranks share the machine
     _PLACE = f"[rank {MPI.COMM_WORLD.rank} of {MPI.COMM_WORLD.size}]"

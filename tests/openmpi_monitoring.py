@@ -25,8 +25,8 @@ from pathlib import Path
 import numpy as np
 from mpi4py import MPI
 
-from cacore import launch
 from cacore.comm import Communicator
+from cacore.run import launch
 
 WORLD = MPI.COMM_WORLD
 R, RANK = WORLD.size, WORLD.rank

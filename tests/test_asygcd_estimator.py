@@ -25,9 +25,9 @@ from sklearn.utils.estimator_checks import (
 )
 
 from asygcd import AsyGCDModel, AsyGCDSVC
-from cacore import models
 from cacore.errors import InputError
-from cacore.memory import GIB
+from cacore.io import model_file as models
+from cacore.machine.memory import GIB
 from casvm import SMOSVC
 
 formats = pytest.mark.parametrize("csr", [False, True], ids=["dense", "csr"])
@@ -952,10 +952,10 @@ def test_cache_that_just_suffices(threads, update):
 
 
 def test_memory_too_small(monkeypatch):
-    monkeypatch.setattr("cacore.memory.available", lambda: 10**7)
+    monkeypatch.setattr("cacore.machine.memory.available", lambda: 10**7)
     X, y = rows()
     assert fitted(X, y).fit_status_ == 0  # a cache of all columns is smaller than a GiB
-    monkeypatch.setattr("cacore.memory.available", lambda: 10**4)
+    monkeypatch.setattr("cacore.machine.memory.available", lambda: 10**4)
     said = refused("the kernel cache needs", lambda: fitted(X, y))
     assert len(re.findall(r"[\d.e-]+ GiB", said)) == 2
     assert "use a smaller cache, or fewer rows" in said

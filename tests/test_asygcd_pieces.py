@@ -14,16 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics.pairwise import rbf_kernel
 
-from asygcd.atomics import atomic_add, give_way, publish, seen
-from asygcd.blocks import blocks
-from asygcd.board import DONE, LINE, board, count, over, quiet
-from asygcd.cache import BEFORE, HITS, MISSES, NEXT, forget, resident, store
-from asygcd.gram import Gram, _padded
-from asygcd.hot import FREE, FRESH, PENDING, bring, choose, memory, note, rows_in_play, settle
-from asygcd.search import advance, greediest, optimum, violation
+from asygcd.solver.atomics import atomic_add, give_way, publish, seen
+from asygcd.solver.blocks import blocks
+from asygcd.solver.board import DONE, LINE, board, count, over, quiet
+from asygcd.solver.cache import BEFORE, HITS, MISSES, NEXT, forget, resident, store
+from asygcd.solver.gram import Gram, _padded
+from asygcd.solver.greedy import advance, greediest, optimum, violation
+from asygcd.solver.in_play import FREE, FRESH, PENDING, bring, choose, memory, note, rows_in_play, settle
 from cacore.errors import InputError
 from cacore.kernels import Kernel
-from cacore.vector import STEP
+from cacore.kernels.simd import STEP
 
 KERNEL = Kernel("gaussian", 0.3)
 EXAMPLES = settings(max_examples=60, deadline=None)

@@ -17,8 +17,8 @@ from scipy.optimize import minimize
 from sklearn.metrics.pairwise import pairwise_kernels
 from sklearn.svm import LinearSVC
 
-from asygcd import solver
-from asygcd.solver import UPDATES, AsyGCD
+from asygcd.solver import team as solver
+from asygcd.solver.team import UPDATES, AsyGCD
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.limits import Limits

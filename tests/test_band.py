@@ -7,10 +7,10 @@ from functools import cache
 import numpy as np
 import pytest
 
-from cacore import threads
 from cacore.kernels import Kernel
-from cakrr import local
-from cakrr.band import LANES, Band
+from cacore.machine import threads
+from cakrr.solver import local
+from cakrr.solver.band import LANES, Band
 
 WIDTHS = (None, 1, 2, 5, 32)
 CASES = [*((m, width) for m in (1, 2, 3, 5, 64, 130) for width in WIDTHS), (700, None), (400, 5)]

@@ -10,17 +10,18 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from cacore import checkpoint as module
-from cacore import threads
-from cacore.checkpoint import Checkpoint, remembered
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.io import Dataset
-from cakrr import bkrr2, coarse, dckrr, kkrr2, twolevel
-from cakrr.coarse import Settings
-from cakrr.local import System
+from cacore.io import checkpoint as module
+from cacore.io.checkpoint import Checkpoint, remembered
+from cacore.machine import threads
+from cakrr import bkrr2, dckrr, kkrr2, twolevel
+from cakrr.methods.parts import fit
 from cakrr.options import Options
-from cakrr.training import fit
+from cakrr.solver import coarse
+from cakrr.solver.coarse import Settings
+from cakrr.solver.local import System
 
 FACTS = {"method": "bkrr2", "seed": 3, "sigma": (0.5, 2.0), "nothing": None, "rows": "90 rows, 0123"}
 

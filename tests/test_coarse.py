@@ -19,13 +19,15 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from cacore.comm import Communicator
+from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError, MemoryLimitError
 from cacore.io import Dataset
-from cacore.shuffle import Shuffle
-from cakrr import BKRR, BKRR2, DKRR, KKRR, KRRModel, TwoLevelKRR, coarse, training, twolevel
-from cakrr.coarse import Settings, candidates
+from cakrr import BKRR, BKRR2, DKRR, KKRR, KRRModel, TwoLevelKRR, twolevel
+from cakrr.methods import parts as training
+from cakrr.methods.parts import fit
 from cakrr.options import Options
-from cakrr.training import fit
+from cakrr.solver import coarse
+from cakrr.solver.coarse import Settings, candidates
 from partition.redistribute import OwnedRows
 
 formats = pytest.mark.parametrize("csr", [False, True], ids=["dense", "csr"])

@@ -6,10 +6,9 @@ import copy
 import numpy as np
 import pytest
 
-from cacore import mpi
-from cacore.comm import PHASES, Communicator, as_communicator
+from cacore.comm import PHASES, Communicator, as_communicator, mpi
 from cacore.errors import InputError
-from cacore.models import load
+from cacore.io.model_file import load
 
 
 class OneRank:
@@ -87,7 +86,7 @@ def test_nothing_is_sent(comm):
 
 def test_seconds_go_to_the_innermost_phase(monkeypatch):
     clock = [100.0]
-    monkeypatch.setattr("cacore.comm.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("cacore.comm.communicator.time.perf_counter", lambda: clock[0])
     comm = Communicator()
     clock[0] += 1
     with comm.phase("train"):

@@ -16,22 +16,22 @@ from hypothesis import strategies as st
 from sklearn.metrics.pairwise import pairwise_kernels
 from test_smo import dual, libsvm, matrix, violation
 
-from cacore.checkpoint import Checkpoint
-from cacore.columns import Layout
 from cacore.comm import Communicator
 from cacore.errors import InputError
+from cacore.io.checkpoint import Checkpoint
 from cacore.kernels import Kernel
-from cacore.memory import MemoryLimitError
-from casvm import distributed
+from cacore.kernels.columns import Layout
+from cacore.machine.memory import MemoryLimitError
 from casvm.dissmo import METHOD, dissmo, fit
-from casvm.distributed import solve
-from casvm.kernel_rows import KernelRows
+from casvm.methods.prepare import Labelled
 from casvm.options import Options
-from casvm.pair import padded
-from casvm.pool import Pool
-from casvm.prepare import Labelled
-from casvm.row_cache import RowCache
-from casvm.smo import Limits
+from casvm.solver import distributed
+from casvm.solver.distributed import solve
+from casvm.solver.gram import KernelRows
+from casvm.solver.pair import padded
+from casvm.solver.pool import Pool
+from casvm.solver.row_cache import RowCache
+from casvm.solver.smo import Limits
 
 PLENTY = 1 << 26
 KERNELS = {
@@ -538,7 +538,7 @@ def test_checkpoint(working_set, tmp_path, monkeypatch):
     assert sorted(kept) == [*(["alone.npz"] if working_set is None else pairs), "run.json"]
     with monkeypatch.context() as patched:
         patched.setattr(distributed, "solve", None)
-        patched.setattr("casvm.local.solve", None)
+        patched.setattr("casvm.solver.local.solve", None)
         second = again()
     if working_set is not None:
         (tmp_path / "kept" / pairs[1]).unlink()

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from cacore import threads
 from cacore.comm import world
 from cacore.errors import InputError
 from cacore.io.__main__ import main as io_main
-from cacore.launch import Parser
+from cacore.machine import threads
+from cacore.run.launch import Parser
 from cakrr import BKRR2, DCKRR, KRRModel, bkrr2, predict
 from cakrr.cli import main
 

@@ -7,9 +7,8 @@ import pytest
 import scipy.sparse as sp
 from sklearn.metrics.pairwise import pairwise_kernels
 
-from cacore import fastmath
 from cacore.errors import InputError
-from cacore.kernels import Kernel
+from cacore.kernels import Kernel, fastmath
 
 KERNELS = {
     "linear": (Kernel("linear"), "linear", {}),

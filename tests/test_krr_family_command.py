@@ -18,10 +18,10 @@ import h5py
 import numpy as np
 import pytest
 
-from cacore import scalapack
+from cacore.linalg import scalapack
 from cakrr import KRRModel, bkrr, bkrr2, bkrr3, dckrr, dkrr, kkrr, kkrr3, twolevel
 from cakrr.cli import main
-from cakrr.training import fit
+from cakrr.methods.parts import fit
 
 MODULES = {"kkrr": kkrr, "bkrr": bkrr, "kkrr3": kkrr3, "bkrr3": bkrr3, "twolevel": twolevel, "dkrr": dkrr,
            "dckrr": dckrr, "bkrr2": bkrr2}  # fmt: skip
@@ -223,8 +223,8 @@ import cacore.scalapack
 from cakrr.cli import main
 from cakrr.dkrr import METHOD, fit
 
-os.environ.pop(cacore.scalapack.VARIABLE, None)
-cacore.scalapack._files = lambda package: {}
+os.environ.pop(cacore.linalg.scalapack.VARIABLE, None)
+cacore.linalg.scalapack._files = lambda package: {}
 main(METHOD, sys.argv[1:], trainer=fit)
 """
 

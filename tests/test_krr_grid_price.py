@@ -10,15 +10,16 @@ import scipy.sparse as sp
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.metrics.pairwise import rbf_kernel
 
-from cacore import lapack
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.io import Dataset
 from cacore.kernels import Kernel, distances
-from cakrr import bkrr2, dckrr, dkrr, kkrr, kkrr2, kkrr3, local, twolevel
-from cakrr.local import System, Workspace
+from cacore.linalg import lapack
+from cakrr import bkrr2, dckrr, dkrr, kkrr, kkrr2, kkrr3, twolevel
+from cakrr.methods.parts import fit
 from cakrr.options import Options
-from cakrr.training import fit
+from cakrr.solver import local
+from cakrr.solver.local import System, Workspace
 
 LAMS = tuple(np.geomspace(1e-6, 1.0, 13))
 formats = pytest.mark.parametrize("csr", [False, True], ids=["dense", "csr"])

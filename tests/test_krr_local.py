@@ -9,8 +9,8 @@ from sklearn.kernel_ridge import KernelRidge
 from sklearn.metrics.pairwise import rbf_kernel
 
 from cacore.kernels import Kernel
-from cakrr.local import System, Workspace
 from cakrr.model import PartModel
+from cakrr.solver.local import System, Workspace
 
 LAMS = (1e-6, 1e-3, 10.0)
 

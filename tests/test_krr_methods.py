@@ -14,13 +14,13 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 
 from cacore.comm import Communicator
+from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError, MemoryLimitError
 from cacore.io import Dataset, load
-from cacore.shuffle import Shuffle
 from cakrr import KRRModel, bkrr2, dckrr, kkrr2
+from cakrr.methods.parts import fit
+from cakrr.methods.prepare import default_parts
 from cakrr.options import Options
-from cakrr.prepare import default_parts
-from cakrr.training import fit
 from partition import KBalance, KMeans, RandomPartition
 
 METHODS = {"bkrr2": bkrr2.METHOD, "kkrr2": kkrr2.METHOD, "dckrr": dckrr.METHOD}

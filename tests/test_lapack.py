@@ -7,9 +7,9 @@ import pytest
 import scipy.linalg
 from scipy.linalg.lapack import get_lapack_funcs
 
-from cacore import lapack
-from cacore.lapack import BLOCK, cholesky, cholesky_solve
-from cacore.threads import one_blas_thread
+from cacore.linalg import lapack
+from cacore.linalg.lapack import BLOCK, cholesky, cholesky_solve
+from cacore.machine.threads import one_blas_thread
 
 TOLERANCE = {"float64": 1e-12, "float32": 2e-4}
 SIZES = [1, 2, 97, BLOCK - 1, BLOCK, BLOCK + 1, 2500]

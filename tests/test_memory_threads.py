@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
-from cacore import memory, threads
 from cacore.comm import Communicator
 from cacore.errors import InputError
+from cacore.machine import memory, threads
 
 GIB = 1 << 30
 

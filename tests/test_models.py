@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from cacore import models
 from cacore.comm import Communicator
 from cacore.errors import InputError
+from cacore.io import model_file as models
 
 RNG = np.random.default_rng(0)
 ATTRIBUTES = {"sigma": 0.5, "kernel": "gaussian", "classes": [1, 2], "none": None, "note": "x" * 100_000}

@@ -7,9 +7,9 @@ import pytest
 import scipy.sparse as sp
 from sklearn.metrics.pairwise import pairwise_kernels
 
-from cacore.columns import Blocks, Layout
 from cacore.kernels import Kernel
-from cacore.panels import GROUP, ROWS, Panels, nonzeros, width
+from cacore.kernels.columns import Blocks, Layout
+from cacore.kernels.panels import GROUP, ROWS, Panels, nonzeros, width
 
 KERNELS = {
     "linear": (Kernel("linear"), "linear", {}),

@@ -10,8 +10,8 @@ from scipy.stats import chi2
 from sklearn.cluster import KMeans as SklearnKMeans
 
 from cacore.comm import Communicator
+from cacore.data.validation import shared_seed
 from cacore.io.text import parse
-from cacore.validation import shared_seed
 from partition import FCFS, BalancedKMeans, KBalance, KMeans, RandomPartition
 from partition.assign import PartRows
 

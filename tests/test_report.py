@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from sklearn.metrics import mean_squared_error, r2_score
 
-from cacore import files, progress, report
+from cacore import files
 from cacore.comm import PHASES, Communicator
 from cacore.errors import InputError
+from cacore.run import progress, report
 
 COMM = Communicator()
 RNG = np.random.default_rng(0)

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cacore import scalapack
 from cacore.comm import Communicator
 from cacore.errors import InputError
-from cacore.scalapack import BlockCyclic, grid_shape, layout
+from cacore.linalg import scalapack
+from cacore.linalg.scalapack import BlockCyclic, grid_shape, layout
 
 shapes = st.tuples(st.integers(1, 60), st.integers(1, 13), st.integers(1, 20))  # order, ranks, block
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cacore.shuffle import Shuffle, mix64
+from cacore.data.shuffle import Shuffle, mix64
 
 seeds = st.integers(0, 2**64 - 1)
 

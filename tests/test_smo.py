@@ -17,14 +17,15 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import pairwise_kernels
 from sklearn.svm import SVC
 
-from cacore import threads
-from cacore.columns import Layout
 from cacore.errors import InputError
 from cacore.kernels import Kernel
-from casvm import kernel_rows, row_cache, smo
-from casvm.kernel_rows import KernelRows, Precomputed
-from casvm.pair import padded
-from casvm.smo import Limits, solve
+from cacore.kernels.columns import Layout
+from cacore.machine import threads
+from casvm.solver import gram as kernel_rows
+from casvm.solver import row_cache, smo
+from casvm.solver.gram import KernelRows, Precomputed
+from casvm.solver.pair import padded
+from casvm.solver.smo import Limits, solve
 
 METRICS = {"linear": "linear", "polynomial": "poly", "gaussian": "rbf", "sigmoid": "sigmoid"}
 PLENTY = 1 << 28

@@ -12,12 +12,13 @@ from sklearn.kernel_ridge import KernelRidge
 from sklearn.preprocessing import StandardScaler
 
 from cacore.comm import Communicator
+from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError
 from cacore.io import Dataset
-from cacore.shuffle import Shuffle
-from cakrr import BKRR2, KRRModel, bkrr, bkrr2, bkrr3, cli, kkrr, kkrr2, kkrr3, training
+from cakrr import BKRR2, KRRModel, bkrr, bkrr2, bkrr3, cli, kkrr, kkrr2, kkrr3
+from cakrr.methods import parts as training
+from cakrr.methods.parts import SOFT, SOFT_TRIED, fit
 from cakrr.options import Options
-from cakrr.training import SOFT, SOFT_TRIED, fit
 from partition import KBalance, KMeans
 from partition.routing import Soft, closest, nearest
 

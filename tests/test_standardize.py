@@ -6,7 +6,7 @@ import scipy.sparse as sp
 from sklearn.preprocessing import StandardScaler
 
 from cacore.comm import Communicator
-from cacore.standardize import Standardizer
+from cacore.data.standardize import Standardizer
 
 RNG = np.random.default_rng(0)
 DENSE = RNG.standard_normal((9000, 5)) * [1, 10, 0.01, 1, 3] + [0, 50, -2, 0, 1e3]  # more than two blocks of rows

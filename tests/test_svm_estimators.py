@@ -22,7 +22,7 @@ from sklearn.svm import SVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from cacore.errors import InputError
-from cacore.svc import votes
+from cacore.svm.decision import votes
 from casvm import CASVC, SMOSVC
 from partition import FCFS, BalancedKMeans, KBalance, KMeans, Partitioner, RandomPartition
 from partition.routing import closest

@@ -19,22 +19,10 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from asygcd import AsyGCDSVC
 from cacore.errors import InputError
-from casvm import (
-    CASVC,
-    SMOSVC,
-    SVMModel,
-    bkmsvm,
-    cascade,
-    casvm,
-    cpsvm,
-    dcfilter,
-    dcsvm,
-    dissmo,
-    predict,
-    training,
-    tree,
-)
+from casvm import CASVC, SMOSVC, SVMModel, bkmsvm, cascade, casvm, cpsvm, dcfilter, dcsvm, dissmo, predict
 from casvm.cli import main
+from casvm.methods import parts as training
+from casvm.methods import tree
 from casvm.one_model import DCSVC, CascadeSVC, DCFilterSVC
 from partition import KMeans
 

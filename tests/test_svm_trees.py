@@ -14,24 +14,25 @@ from hypothesis import strategies as st
 from sklearn.metrics.pairwise import pairwise_kernels
 from sklearn.svm import SVC
 
-from cacore.checkpoint import Checkpoint
 from cacore.comm import Communicator
 from cacore.errors import InputError
+from cacore.io.checkpoint import Checkpoint
 from cacore.kernels import Kernel
-from cacore.memory import MemoryLimitError
-from casvm import SVMModel, local, smo
+from cacore.machine.memory import MemoryLimitError
+from casvm import SVMModel
 from casvm.cascade import METHOD as CASCADE
 from casvm.cascade import cascade
 from casvm.dcfilter import METHOD as DCFILTER
 from casvm.dcfilter import dcfilter
 from casvm.dcsvm import METHOD as DCSVM
 from casvm.dcsvm import dcsvm
+from casvm.methods.prepare import Labelled
+from casvm.methods.tree import Node, fit, merged, neighbours, plan
+from casvm.model.part import Learning, PartSVM, fit_part, placed
+from casvm.model.pieces import deal, join, piece
 from casvm.options import Options
-from casvm.part import Learning, PartSVM, fit_part, placed
-from casvm.pieces import deal, join, piece
-from casvm.prepare import Labelled
-from casvm.smo import Limits, feasible
-from casvm.tree import Node, fit, merged, neighbours, plan
+from casvm.solver import local, smo
+from casvm.solver.smo import Limits, feasible
 
 METHODS = {"cascade": CASCADE, "dcsvm": DCSVM, "dcfilter": DCFILTER}
 methods = pytest.mark.parametrize("name", METHODS)

@@ -41,7 +41,7 @@ if MPI.COMM_WORLD.rank == 2:
     def broken(*_, **__):
         Path("failed").write_text(repr(time.time()))
         raise RuntimeError("the dog ate row 17")
-    cakrr.local.System.solve = broken
+    cakrr.solver.local.System.solve = broken
 
 if sys.argv[1] == "command":
     main(bkrr2.METHOD, ["train.h5", "--sigma", "1", "--lambda", "1e-3", "--model", "model.h5", "--report", "r.json"])

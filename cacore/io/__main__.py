@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from sklearn.model_selection import train_test_split
 
 from cacore.comm import Communicator
+from cacore.data.rows import row_hashes
 from cacore.errors import InputError
 from cacore.files import check_writable
 from cacore.io import native, text
 from cacore.io.table import Table
-from cacore.launch import Parser, run
-from cacore.rows import row_hashes
+from cacore.run.launch import Parser, run
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore import memory
 from cacore.comm import Communicator
+from cacore.data.rows import Rows, block_bounds, row_hashes, scatter_rows
 from cacore.errors import InputError
 from cacore.io import native, text
 from cacore.io.table import Table
-from cacore.rows import Rows, block_bounds, row_hashes, scatter_rows
+from cacore.machine import memory
 
 
 @dataclass

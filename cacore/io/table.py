@@ -8,8 +8,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from cacore.data.rows import Rows, first_nonfinite
 from cacore.errors import InputError
-from cacore.rows import Rows, first_nonfinite
 
 
 @dataclass

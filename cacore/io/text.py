@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.datasets import load_svmlight_file
 
+from cacore.data.rows import Rows
 from cacore.errors import InputError
 from cacore.io.table import Table
-from cacore.rows import Rows
 
 _OPENERS: tuple[tuple[bytes, Callable[..., Any]], ...] = (
     (b"\x1f\x8b", gzip.open),

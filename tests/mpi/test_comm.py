@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from cacore import comm as comm_module
 from cacore import traffic as traffic_module
 from cacore.comm import PHASES, Communicator
+from cacore.comm import communicator as comm_module
 from cacore.errors import InputError
 
 pytestmark = pytest.mark.mpi(min_size=1)

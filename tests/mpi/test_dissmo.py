@@ -11,18 +11,19 @@ import scipy.sparse as sp
 from mpi4py import MPI
 from sklearn.exceptions import ConvergenceWarning
 
-from cacore.checkpoint import Checkpoint
 from cacore.comm import Communicator
 from cacore.errors import InputError
+from cacore.io.checkpoint import Checkpoint
 from cacore.kernels import Kernel
-from casvm import SMOSVC, DisSMOSVC, SVMModel, distributed, smo
+from casvm import SMOSVC, DisSMOSVC, SVMModel
 from casvm.dissmo import METHOD, fit
-from casvm.kernel_rows import KernelRows
+from casvm.methods.prepare import Labelled
+from casvm.model.pieces import join
 from casvm.options import Options
-from casvm.pieces import join
-from casvm.pool import Pool
-from casvm.prepare import Labelled
-from casvm.smo import Limits
+from casvm.solver import distributed, smo
+from casvm.solver.gram import KernelRows
+from casvm.solver.pool import Pool
+from casvm.solver.smo import Limits
 
 pytestmark = pytest.mark.mpi(min_size=1)
 

@@ -12,12 +12,12 @@ from mpi4py import MPI
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.preprocessing import StandardScaler
 
-from cacore import scalapack
-from cacore.checkpoint import Checkpoint
 from cacore.comm import Communicator
+from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError
 from cacore.io import Dataset
-from cacore.shuffle import Shuffle
+from cacore.io.checkpoint import Checkpoint
+from cacore.linalg import scalapack
 from cakrr import DKRR, KRRModel
 from cakrr.dkrr import METHOD, PIECE, fit
 from cakrr.options import Options

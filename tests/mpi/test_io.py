@@ -13,10 +13,10 @@ from mpi4py import MPI
 from sklearn.datasets import dump_svmlight_file
 
 from cacore.comm import Communicator
+from cacore.data.rows import block_bounds
 from cacore.errors import InputError
 from cacore.io import load
 from cacore.io.dataset import count_overlap
-from cacore.rows import block_bounds
 
 pytestmark = pytest.mark.mpi(min_size=1)
 

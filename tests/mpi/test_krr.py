@@ -11,8 +11,8 @@ from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.io import Dataset
 from cakrr import BKRR2, DCKRR, KKRR2, KRRModel, bkrr2, dckrr, kkrr2
+from cakrr.methods.parts import fit
 from cakrr.options import Options
-from cakrr.training import fit
 
 pytestmark = pytest.mark.mpi(min_size=1)
 

@@ -7,14 +7,14 @@ import pytest
 import scipy.sparse as sp
 from mpi4py import MPI
 
-from cacore.checkpoint import Checkpoint
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.io import Dataset
+from cacore.io.checkpoint import Checkpoint
 from cakrr import KRRModel, bkrr, bkrr2, bkrr3, kkrr, kkrr3, twolevel
-from cakrr.coarse import Settings
+from cakrr.methods.parts import fit
 from cakrr.options import Options
-from cakrr.training import fit
+from cakrr.solver.coarse import Settings
 
 pytestmark = pytest.mark.mpi(min_size=1)
 

@@ -8,7 +8,7 @@ import scipy.sparse as sp
 from mpi4py import MPI
 
 from cacore.comm import Communicator
-from cacore.rows import block_bounds
+from cacore.data.rows import block_bounds
 from partition import BY_NAME
 from partition.redistribute import assign_owners, redistribute, returned
 

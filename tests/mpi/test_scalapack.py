@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from cacore import scalapack
 from cacore.comm import Communicator
 from cacore.errors import InputError
-from cacore.scalapack import BlockCyclic, layout
+from cacore.linalg import scalapack
+from cacore.linalg.scalapack import BlockCyclic, layout
 
 R, RANK = MPI.COMM_WORLD.size, MPI.COMM_WORLD.rank
 MISSING = R > 1 and not os.environ.get(scalapack.VARIABLE) and not scalapack._files("mkl")

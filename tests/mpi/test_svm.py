@@ -17,16 +17,16 @@ import scipy.sparse as sp
 from mpi4py import MPI
 from sklearn.exceptions import ConvergenceWarning
 
-from cacore.checkpoint import Checkpoint
 from cacore.comm import Communicator
 from cacore.errors import InputError
+from cacore.io.checkpoint import Checkpoint
 from casvm import CASVC, SMOSVC, SVMModel, bkmsvm, casvm, cpsvm, export_libsvm, fcfssvm
 from casvm.cli import command
+from casvm.methods.parts import fit
+from casvm.methods.prepare import Labelled, all_classes
+from casvm.model.part import Learning, fit_part
 from casvm.options import Options
-from casvm.part import Learning, fit_part
-from casvm.prepare import Labelled, all_classes
-from casvm.smo import Limits
-from casvm.training import fit
+from casvm.solver.smo import Limits
 from partition import FCFS
 
 pytestmark = pytest.mark.mpi(min_size=1)

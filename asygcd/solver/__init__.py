@@ -1,0 +1,1 @@
+"""Asynchronous greedy coordinate descent (Algorithm 14)."""

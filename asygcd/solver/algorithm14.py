@@ -1,0 +1,113 @@
+"""The textbook forms: Algorithm 14 with atomic updates of one gradient, and PSCD, which keeps none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+from asygcd.solver.atomics import atomic_add, borrowed, publish, seen
+from asygcd.solver.board import BUSY, DONE, IDLE, LIMIT, LINE, STOPPED, count, over, quiet
+from asygcd.solver.cache import resident, store
+from asygcd.solver.greedy import greediest, optimum, share, violation
+from cacore.kernels.simd import STEP
+
+_SELDOM = 256  # turns after which a thread sums up its share of the objective
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def work_atomic(
+    board: Any, whole: Any, me: Any, lo: Any, hi: Any, tol: Any, most_steps: Any, turns: Any
+) -> Any:  # pragma: no cover - compiled
+    """Algorithm 14: thread `me`, which owns the rows lo to hi, for so many turns; returns BUSY, IDLE or STOPPED."""
+    board, whole = borrowed(board), borrowed(whole)
+    beta, r, low, high = board.beta[lo:hi], board.r[lo:hi], board.low[lo:hi], board.high[lo:hi]
+    one, slot, lanes, places = np.empty(1, np.int64), np.empty(1, np.int64), np.empty(STEP), np.empty(STEP, np.int64)
+    for turn in range(turns):
+        if seen(board.stop, 0):
+            return STOPPED
+        # No update is under way if all that were begun later were done before.
+        total = count(board.written)
+        whole_gradient = count(board.started) == total
+        j, gap = greediest(beta, r, low, high, lanes, places)
+        board.gap[me * LINE] = gap
+        if turn % _SELDOM == 0 or gap <= tol:
+            board.part[me * LINE] = share(beta, r, high)
+        if total >= most_steps:
+            publish(board.stop, 0, LIMIT)
+            return STOPPED
+        if gap <= tol:
+            if whole_gradient:
+                publish(board.calm, me * LINE, total)
+                if over(board, total):
+                    return STOPPED
+                if quiet(board.started, board.stop, total):
+                    return IDLE
+            continue
+        _update(board, whole, lo + j, me, one, slot)
+    return BUSY
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _update(board: Any, whole: Any, row: Any, me: Any, one: Any, slot: Any) -> None:  # pragma: no cover - compiled
+    """Steps 2 to 4."""
+    mine = board.started[me * LINE] + 1
+    publish(board.started, me * LINE, mine)
+    one[0] = row
+    resident(whole, one, slot)
+    r, diagonal = board.r[row], board.diagonal[row]
+    new = optimum(board.beta[row], r, board.low[row], board.high[row], diagonal)
+    step = new - board.beta[row]
+    column = store(whole)[slot[0]]
+    if step != 0.0:
+        for k in range(board.r.size):
+            atomic_add(board.r, k, step * np.float64(column[k]))
+    board.beta[row] = new
+    publish(board.written, me * LINE, mine)
+
+
+@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
+def _dot(column: Any, beta: Any) -> Any:  # pragma: no cover - compiled
+    total = 0.0
+    for k in range(beta.size):
+        total += np.float64(column[k]) * beta[k]
+    return total
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def work_stochastic(
+    board: Any, whole: Any, order: Any, me: Any, tol: Any, most_steps: Any
+) -> Any:  # pragma: no cover - compiled
+    """PSCD: every row of thread `me` once, in this random order; the gradient of each is computed when its turn comes.
+
+    All threads end when each has met no violation above the tolerance in a round that began after the last round
+    in which one of them did (`started` holds the updates done by its end).
+    """
+    board, whole = borrowed(board), borrowed(whole)
+    one, slot, begun = np.empty(1, np.int64), np.empty(1, np.int64), count(board.written)
+    worst, part = 0.0, 0.0
+    for row in order:
+        if seen(board.stop, 0):
+            return STOPPED
+        one[0] = row
+        resident(whole, one, slot)
+        low, high, beta = board.low[row], board.high[row], board.beta[row]
+        r = _dot(store(whole)[slot[0]], board.beta) - (1.0 if high > 0.0 else -1.0)
+        violated = violation(beta, r, low, high)
+        worst = max(worst, violated)
+        new = optimum(beta, r, low, high, board.diagonal[row])
+        part += 0.5 * new * (r + (new - beta) * board.diagonal[row] - (1.0 if high > 0.0 else -1.0))
+        board.beta[row] = new
+        publish(board.written, me * LINE, board.written[me * LINE] + (new != beta or violated > tol))
+    board.gap[me * LINE], board.part[me * LINE] = worst, part
+    if worst <= tol:
+        publish(board.calm, me * LINE, begun)
+    else:
+        publish(board.calm, me * LINE, -1)
+        publish(board.started, me * LINE, count(board.written))
+    if count(board.written) >= most_steps:
+        publish(board.stop, 0, LIMIT)
+    elif board.calm[::LINE].min() >= board.started[::LINE].max():
+        publish(board.stop, 0, DONE)
+    return STOPPED if seen(board.stop, 0) else BUSY

@@ -1,0 +1,168 @@
+"""Columns of the kernel matrix over a thread's rows: computed in panels, kept in the thread's own LRU cache."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.kernels.panels import accumulate
+from cacore.kernels.values import finish, sparse_product
+
+HITS, MISSES, VALUES = range(3)  # places of what is counted
+NEXT, BEFORE = 0, 1  # of what is linked
+ALIGNED = 16  # numbers: columns begin at multiples of it
+
+
+class Columns(NamedTuple):
+    """All rows, which are the columns of K, and the rows of K that one thread keeps; see :func:`resident`.
+
+    Attributes
+    ----------
+    values, columns, starts, squares : ndarray
+        All n rows as CSR, with their squared norms.
+    data, data_squares : ndarray
+        This thread's rows in panels (:mod:`cacore.kernels.panels`); without panels where they would be too wide.
+    own_values, own_columns, own_starts : ndarray
+        Then they are here, as CSR.
+    size : ndarray of int64, shape (2,)
+        How many they are, and how far apart their kept columns lie.
+    kind, gamma, coef0, degree
+        Of the kernel.
+    memory : ndarray
+        The kept columns of K, one after the other; see :func:`store`.
+    held, slot : ndarray of int64, shape (slots,), (n,)
+        The column that each slot holds and the slot that holds each column, or -1.
+    links : ndarray of int64, shape (slots + 1, 2)
+        Slots from the most to the least recently used: the next and the one before, in a ring closed by the last line.
+    counts : ndarray of int64, shape (3,)
+        Hits, misses, and kernel values computed.
+    """
+
+    values: NDArray[Any]
+    columns: NDArray[np.int32]
+    starts: NDArray[np.int64]
+    squares: NDArray[Any]
+    data: NDArray[Any]
+    data_squares: NDArray[Any]
+    own_values: NDArray[Any]
+    own_columns: NDArray[np.int32]
+    own_starts: NDArray[np.int64]
+    size: NDArray[np.int64]
+    kind: int
+    gamma: Any
+    coef0: Any
+    degree: int
+    memory: NDArray[Any]
+    held: NDArray[np.int64]
+    slot: NDArray[np.int64]
+    links: NDArray[np.int64]
+    counts: NDArray[np.int64]
+
+
+@numba.njit(cache=True, nogil=True)
+def store(own: Any) -> Any:  # pragma: no cover - compiled
+    """The kept columns, shape (slots, >= rows)."""
+    slots, stride = own.held.size, own.size[1]
+    return own.memory[: slots * stride].reshape(slots, stride)
+
+
+@numba.njit(cache=True, nogil=True)
+def resident(own: Any, wanted: Any, slots: Any) -> None:  # pragma: no cover - compiled
+    """See to it that these columns are in memory, no more of them than there are slots; `slots` tells where."""
+    missing = 0
+    for k in range(wanted.size):
+        slot = own.slot[wanted[k]]
+        if slot < 0:
+            slot = _make_room(own, wanted[k])
+            slots[k] = -1 - slot
+            missing += 1
+        else:
+            slots[k] = slot
+        _use(own.links, slot)
+    own.counts[HITS] += wanted.size - missing
+    own.counts[MISSES] += missing
+    if missing:
+        rows, places = np.empty(missing, np.int64), np.empty(missing, np.int64)
+        at = 0
+        for k in range(wanted.size):
+            if slots[k] < 0:
+                slots[k] = -1 - slots[k]
+                rows[at], places[at] = wanted[k], slots[k]
+                at += 1
+        _compute(own, rows, places)
+
+
+@numba.njit(cache=True, nogil=True)
+def _make_room(own: Any, column: Any) -> Any:  # pragma: no cover - compiled
+    """The slot that was used least recently, now this column's."""
+    slot = own.links[own.held.size, BEFORE]
+    if own.held[slot] >= 0:
+        own.slot[own.held[slot]] = -1
+    own.held[slot], own.slot[column] = column, slot
+    return slot
+
+
+@numba.njit(cache=True, nogil=True)
+def _use(links: Any, slot: Any) -> None:  # pragma: no cover - compiled
+    """This slot was used last."""
+    ring = links.shape[0] - 1
+    first = links[ring, NEXT]
+    if first == slot:
+        return
+    after, before = links[slot, NEXT], links[slot, BEFORE]
+    links[before, NEXT], links[after, BEFORE] = after, before
+    links[slot, NEXT], links[slot, BEFORE] = first, ring
+    links[first, BEFORE], links[ring, NEXT] = slot, slot
+
+
+@numba.njit(cache=True, nogil=True)
+def forget(own: Any) -> None:  # pragma: no cover - compiled
+    """Nothing is kept any more: the thread's rows are others now. The slots used so far are the first to be used."""
+    ring = own.held.size
+    for slot in range(ring):
+        if own.held[slot] >= 0:
+            own.slot[own.held[slot]] = -1
+            own.held[slot] = -1
+    link(own.links)
+
+
+@numba.njit(cache=True, nogil=True)
+def link(links: Any) -> None:  # pragma: no cover - compiled
+    """Slots that nobody has used: the last is the next to be used."""
+    ring = links.shape[0] - 1
+    for slot in range(ring + 1):
+        links[slot, NEXT] = slot + 1 if slot < ring else 0
+        links[slot, BEFORE] = slot - 1 if slot > 0 else ring
+
+
+@numba.njit(cache=True, nogil=True)
+def _compute(own: Any, rows: Any, places: Any) -> None:  # pragma: no cover - compiled
+    """Kernel values of these rows with the thread's rows, into these slots."""
+    own.counts[VALUES] += rows.size * own.size[0]
+    starts = np.zeros(rows.size + 1, np.int64)
+    for k in range(rows.size):
+        starts[k + 1] = starts[k] + own.starts[rows[k] + 1] - own.starts[rows[k]]
+    values, columns = np.empty(starts[-1], own.values.dtype), np.empty(starts[-1], np.int32)
+    squares = np.empty(rows.size, own.values.dtype)
+    for k in range(rows.size):
+        at, to = own.starts[rows[k]], own.starts[rows[k] + 1]
+        values[starts[k] : starts[k + 1]] = own.values[at:to]
+        columns[starts[k] : starts[k + 1]] = own.columns[at:to]
+        squares[k] = own.squares[rows[k]]
+    if own.data.size:
+        accumulate(
+            own.data, own.data_squares, values, columns, starts, squares, own.kind, own.gamma, own.coef0, own.degree,
+            0, own.size[0], np.empty(0), np.empty(0), store(own), places,
+        )  # fmt: skip
+        return
+    line, wide = np.empty((1, own.size[0]), values.dtype), np.zeros(own.data.shape[1], values.dtype)
+    for k in range(rows.size):
+        one = starts[k : k + 2]
+        sparse_product(values, columns, one, own.own_values, own.own_columns, own.own_starts, line, wide)
+        finish(line[0], squares[k], own.data_squares, own.kind, own.gamma, own.coef0, own.degree)
+        kept = store(own)[places[k]]
+        for j in range(own.size[0]):
+            kept[j] = line[0, j]

@@ -1,0 +1,123 @@
+"""The greedy choice: the row with the largest projected gradient (step 1 of Algorithm 14)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from numba.core import types
+from numba.extending import intrinsic
+
+from cacore.kernels.simd import CHAINS, DOUBLE, I64, STEP, Loop, constant
+
+_FUSED = ("contract",)
+
+
+def _largest(moves: bool) -> Any:
+    """How to build a pass over arrays beta, r, low, high (and column, step), size, most and where."""
+
+    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        loop = Loop(context, builder, signature, args)
+        variables, gradient, lowest, highest = (loop.pointer(k) for k in range(4))
+        column, by = (loop.pointer(4), loop.splat(args[5])) if moves else (None, None)
+
+        def turn(carried: list[Any]) -> list[Any]:
+            after: list[Any] = []
+            for chain in range(CHAINS):
+                g = loop.load(gradient, chain)
+                if moves:
+                    change = builder.fmul(by, loop.double(loop.load(column, chain)), flags=_FUSED)
+                    g = builder.fadd(g, change, flags=_FUSED)
+                    loop.store(g, gradient, chain)
+                b = loop.load(variables, chain)
+                x = loop.larger(builder.fsub(b, g), loop.load(lowest, chain))
+                x = loop.smaller(x, loop.load(highest, chain))
+                violated = loop.larger(builder.fsub(b, x), builder.fsub(x, b))
+                after += loop.best(violated, *carried[2 * chain : 2 * chain + 2])
+            return after
+
+        results = loop.run(args[-3], [constant(DOUBLE, -1.0), constant(I64, 0)] * CHAINS, turn)
+        for k in range(2):
+            loop.out(results[k::2], len(args) - 2 + k)
+        return context.get_dummy_value()
+
+    return build
+
+
+@intrinsic
+def _search(typingctx: Any, beta: Any, r: Any, low: Any, high: Any, size: Any, most: Any, where: Any) -> Any:
+    """Of each of the STEP lanes the largest |projected gradient|, and its place; `size` is a multiple of STEP."""
+    return types.void(beta, r, low, high, types.int64, most, where), _largest(False)
+
+
+@intrinsic
+def _advance(
+    typingctx: Any, beta: Any, r: Any, low: Any, high: Any, column: Any, step: Any, size: Any, most: Any, where: Any
+) -> Any:
+    """``r += step * column``, then as :func:`_search`."""
+    return types.void(beta, r, low, high, column, types.float64, types.int64, most, where), _largest(True)
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def violation(beta: Any, r: Any, low: Any, high: Any) -> Any:  # pragma: no cover - compiled
+    """|alpha - P(alpha - g)| of one row (eq. 4.11), the same in beta = alpha y and r = y g."""
+    return abs(beta - min(max(beta - r, low), high))
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def greediest(
+    beta: Any, r: Any, low: Any, high: Any, lanes: Any, places: Any
+) -> tuple[Any, Any]:  # pragma: no cover - compiled
+    """The row with the largest |projected gradient|, and that; -1 and 0 of no rows.
+
+    `lanes` and `places`, of STEP numbers, are scratch. 32 bytes a row are read.
+    """
+    whole = beta.size // STEP * STEP
+    if whole:
+        _search(beta, r, low, high, whole, lanes, places)
+    return _best(beta, r, low, high, whole, lanes, places)
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+def advance(
+    beta: Any, r: Any, low: Any, high: Any, column: Any, step: Any, lanes: Any, places: Any
+) -> tuple[Any, Any]:  # pragma: no cover - compiled
+    """``r += step * column``, and then as :func:`greediest`, in one pass."""
+    whole = beta.size // STEP * STEP
+    if whole:
+        _advance(beta, r, low, high, column, step, whole, lanes, places)
+    for j in range(whole, beta.size):
+        r[j] += step * np.float64(column[j])
+    return _best(beta, r, low, high, whole, lanes, places)
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _best(
+    beta: Any, r: Any, low: Any, high: Any, whole: Any, lanes: Any, places: Any
+) -> tuple[Any, Any]:  # pragma: no cover - compiled
+    row, best = -1, 0.0
+    if whole:
+        for lane in range(STEP):
+            if lanes[lane] > best or row < 0:
+                row, best = places[lane] + lane, lanes[lane]
+    for j in range(whole, beta.size):
+        v = violation(beta[j], r[j], low[j], high[j])
+        if v > best or row < 0:
+            row, best = j, v
+    return row, best
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def optimum(beta: Any, r: Any, low: Any, high: Any, diagonal: Any) -> Any:  # pragma: no cover - compiled
+    """Where one variable is best (eq. 4.10): exactly, for any curvature."""
+    return min(max(beta - r / max(diagonal, 1e-12), low), high)
+
+
+@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
+def share(beta: Any, r: Any, high: Any) -> Any:  # pragma: no cover - compiled
+    """What these rows contribute to the objective, 1/2 beta'(r - y); y is in the bounds."""
+    total = 0.0
+    for j in range(beta.size):
+        total += beta[j] * (r[j] - (1.0 if high[j] > 0.0 else -1.0))
+    return 0.5 * total

@@ -1,0 +1,286 @@
+"""Asynchronous greedy coordinate descent for the dual of the kernel SVM without a bias (section 4.4).
+
+Minimise f(alpha) = 1/2 alpha'Q alpha - e'alpha with 0 <= alpha <= C (eq. 4.9). Each thread owns a block of rows and
+repeats: the coordinate of its block with the largest projected gradient, its best value, on to the next. There are no
+locks and no barriers; the threads find out together that nothing is left to do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asygcd.solver.algorithm14 import work_atomic, work_stochastic
+from asygcd.solver.blocks import blocks
+from asygcd.solver.board import DONE, LINE, LOG, Board, board
+from asygcd.solver.crew import together
+from asygcd.solver.gram import Gram
+from asygcd.solver.in_play import memory, rows_in_play
+from asygcd.solver.owned import finish, work
+from cacore.data.rows import Rows
+from cacore.errors import InputError
+from cacore.kernels import Kernel
+from cacore.kernels.columns import Layout, weighted
+from cacore.limits import Limits
+from cacore.machine.threads import for_blocks
+
+Vector = NDArray[np.float64]
+
+UPDATES = ("owned", "atomic", "stochastic")
+TURNS = 1 << 20  # of a thread's loop before it comes back from compiled code
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the threads are, while they work on.
+
+    Attributes
+    ----------
+    seconds : float
+    iterations : int
+        Updates of one coordinate.
+    objective : float
+        f(alpha), each thread's rows as of its last look at all of them, 0 before the first; in the end the solution's.
+    gap : float
+        The largest violation then.
+    alpha : callable
+        Makes a copy of alpha as it is now, shape (n,).
+    """
+
+    seconds: float
+    iterations: int
+    objective: float
+    gap: float
+    alpha: Callable[[], Vector]
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What the solver returns.
+
+    Attributes
+    ----------
+    alpha, gradient : ndarray of float64, shape (n,)
+        g = Q alpha - e, as the threads kept it; PSCD keeps none, and it is computed at the end.
+    objective : float
+        f(alpha) = 1/2 alpha'(g - e), minimised.
+    gap : float
+        The largest |projected gradient|.
+    converged : bool
+    steps, hits, misses : ndarray of int64, shape (T,)
+        Of each thread: updates of one coordinate; columns found in its cache; columns computed.
+    kernel_values : int
+        Computed, of all threads.
+    seconds : float
+    """
+
+    alpha: Vector
+    gradient: Vector
+    objective: float
+    gap: float
+    converged: bool
+    steps: NDArray[np.int64]
+    hits: NDArray[np.int64]
+    misses: NDArray[np.int64]
+    kernel_values: int
+    seconds: float
+
+    @property
+    def iterations(self) -> int:
+        """Updates of one coordinate, of all threads."""
+        return int(self.steps.sum())
+
+
+class AsyGCD:
+    """Threads with their blocks of rows and their caches, for one set of rows and any labels.
+
+    Parameters
+    ----------
+    X : ndarray or CSR, shape (n, d)
+        Not changed.
+    kernel : Kernel
+    threads : int
+        T; no more than n are used. More than there are cores is possible, and slow.
+    cache_bytes : int
+        Of kernel values, shared out evenly: each thread has an LRU cache of its own, in one piece of memory.
+    dtype : dtype
+        Of the kernel values that are kept.
+    update : {"owned", "atomic", "stochastic"}
+        A gradient with one writer a row, and logs; Algorithm 14 to the letter, with atomic adds; PSCD.
+    seed : int
+        Of the blocks, and of PSCD's order.
+    log : int
+        Updates that a thread may be ahead of the others.
+
+    Attributes
+    ----------
+    threads : int
+    sizes : ndarray of int64, shape (T,)
+        Rows of each block.
+    seconds : float
+        Spent on finding the blocks and packing the rows.
+
+    Raises
+    ------
+    InputError
+        No thread, a cache that does not hold two columns a thread, kernel values that overflow.
+
+    Notes
+    -----
+    Memory: see :class:`asygcd.solver.gram.Gram`. Kernel columns stay for the next :meth:`solve`.
+    """
+
+    def __init__(
+        self, X: Rows, kernel: Kernel, threads: int, cache_bytes: int, dtype: Any = np.float32, update: str = "owned",
+        seed: int = 0, log: int = LOG,
+    ) -> None:  # fmt: skip
+        if threads < 1:
+            raise InputError(f"threads = {threads}: at least 1 is needed")
+        if update not in UPDATES:
+            raise InputError(f"update {update!r}: choose one of {', '.join(UPDATES)}")
+        begun = time.perf_counter()
+        self.X, self.kernel, self.update, self.seed, self._log = X, kernel, update, seed, log
+        self.n = int(X.shape[0])
+        self.threads = min(threads, self.n)
+        self.order, self.bounds = blocks(X, self.threads, seed)
+        self.sizes = np.diff(self.bounds)
+        self.gram = Gram(X, kernel, self.order, self.bounds, cache_bytes, dtype, update == "owned")
+        self.seconds = time.perf_counter() - begun
+
+    def solve(
+        self, y: Vector, C: Vector, limits: Limits | None = None, start: Vector | None = None,
+        watch: Callable[[Progress], None] | None = None,
+    ) -> Solution:  # fmt: skip
+        """Solve the dual for these labels.
+
+        Parameters
+        ----------
+        y : ndarray, shape (n,)
+            +1 and -1.
+        C : ndarray, shape (n,)
+            Bound of each row's alpha, at least 0.
+        limits : Limits, optional
+            The tolerance is that of the largest |projected gradient|, times C where all C are below 1.
+        start : ndarray, shape (n,), optional
+            Alpha to begin with; it is cut to the bounds.
+        watch : callable, optional
+            Called with the :class:`Progress` about 20 times a second, and at the end.
+
+        Returns
+        -------
+        Solution
+
+        Notes
+        -----
+        A step costs each thread a pass over its rows in play: 2 flops and 12 bytes a row, from cache, for each
+        update of any thread, and a search for its own. A column that is not in the cache costs n nnz multiplications,
+        shared out over the threads.
+        """
+        limits, begun = limits or Limits(), time.perf_counter()
+        signs, bounds = np.asarray(y, np.float64)[self.order], np.asarray(C, np.float64)[self.order]
+        state = board(signs, bounds, self.gram.diagonal, self.threads, self._log, self.update != "owned")
+        if start is not None:
+            state.beta[:] = np.clip(signs * start[self.order], state.low, state.high)
+            if self.update == "atomic":
+                state.r[:] = self.product(state.beta) - signs
+        counts, values = self.gram.counts()
+        shown, tol = _Shown(state, self.order, signs, begun, watch), _tolerance(limits.tol, bounds)
+        goal = tol
+        while True:
+            self._run(state, tol, limits, shown)
+            if self.update == "stochastic":
+                state.r[:] = self.product(state.beta) - signs
+            gap = _gap(state)
+            if self.update != "stochastic" or gap <= goal or state.stop[0] != DONE:
+                break
+            # A row's gradient may have changed since its turn: only all of them together tell whether it is over.
+            tol, state.stop[0], state.calm[:] = 0.5 * tol, 0, -1
+        objective = _objective(state.beta, state.r, signs)
+        shown.look(objective, gap)
+        counts_after, values_after = self.gram.counts()
+        hits, misses = (counts_after - counts).T
+        alpha, gradient = np.empty((2, self.n))
+        alpha[self.order], gradient[self.order] = state.beta * signs, state.r * signs
+        return Solution(
+            alpha, gradient, objective, gap, bool(state.stop[0] == DONE),
+            state.written[::LINE].copy(), hits, misses, values_after - values, time.perf_counter() - begun,
+        )  # fmt: skip
+
+    def _run(self, state: Board, tol: float, limits: Limits, shown: _Shown) -> None:
+        """Let the threads work until they stop, and then bring their gradients up to date."""
+        loops = [self._loop(state, me, tol, limits.iterations(self.n)) for me in range(self.threads)]
+        left = limits.max_time - (time.perf_counter() - shown.begun)
+        together([loop.turn for loop in loops], state, left, shown.look)
+        for_blocks(lambda loop: loop.end(), [(loop,) for loop in loops])
+
+    def product(self, beta: Vector) -> Vector:
+        """``K beta`` in double precision, rows in the order of the blocks; s n nnz flops for s nonzeros of `beta`."""
+        layout = Layout.of(self.X, self.kernel, np.float64)
+        chosen = np.flatnonzero(beta)
+        return weighted(self.kernel, layout, self.X, self.order[chosen], beta[chosen], self.X, self.order)
+
+    def _loop(self, state: Board, me: int, tol: float, most: int) -> _Loop:
+        whole, lo, hi = self.gram.whole[me], int(self.bounds[me]), int(self.bounds[me + 1])
+        if self.update == "atomic":
+            return _Loop(lambda: work_atomic(state, whole, me, lo, hi, tol, most, TURNS))
+        if self.update == "stochastic":
+            shuffled = np.random.default_rng([self.seed, me]).permutation
+            return _Loop(lambda: work_stochastic(state, whole, shuffled(np.arange(lo, hi)), me, tol, most))
+        near = self.gram.near[me]
+        hot, mine = rows_in_play(len(near.own_starts) - 1), memory(self.n, self.threads, state.beta)
+        return _Loop(
+            lambda: work(state, whole, near, hot, mine, me, lo, hi, tol, most, TURNS),
+            lambda: finish(state, whole, near, hot, mine, me, lo, hi),
+        )
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """What a thread does for a while, again and again, and what is left to do when all have stopped."""
+
+    turn: Callable[[], int]
+    end: Callable[[], None] = lambda: None
+
+
+def _tolerance(tol: float, C: Vector) -> float:
+    """Of |alpha - P(alpha - g)|, which is at most C: scaled down where C is below 1, or alpha = 0 would do."""
+    most = float(C.max())
+    return tol * most if 0.0 < most < 1.0 else tol
+
+
+def _gap(state: Board) -> float:
+    return float(np.abs(state.beta - np.clip(state.beta - state.r, state.low, state.high)).max())
+
+
+def _objective(beta: Vector, r: Vector, y: Vector) -> float:
+    return float(0.5 * (beta @ (r - y)))
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """What the caller's `watch` is told."""
+
+    state: Board
+    order: NDArray[np.int64]
+    signs: Vector
+    begun: float
+    watch: Callable[[Progress], None] | None
+
+    def look(self, objective: float | None = None, gap: float | None = None) -> None:
+        """Tell how far it is; at the end with what has come out."""
+        if self.watch is None:
+            return
+        reached = float(self.state.part[::LINE].sum()) if objective is None else objective
+        worst = float(self.state.gap[::LINE].max()) if gap is None else gap
+        iterations = int(self.state.written[::LINE].sum())
+        self.watch(Progress(time.perf_counter() - self.begun, iterations, reached, worst, self._alpha))
+
+    def _alpha(self) -> Vector:
+        alpha = np.empty(len(self.order))
+        alpha[self.order] = self.state.beta * self.signs
+        return alpha

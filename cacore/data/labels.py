@@ -1,0 +1,88 @@
+"""Labels: of all ranks, as codes, from a file and into one, and the weights of their classes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.data.rows import Rows
+from cacore.files import replacing
+from cacore.io import Dataset
+from cacore.run import report
+
+
+@dataclass
+class Labelled:
+    """This rank's rows with their labels.
+
+    Attributes
+    ----------
+    X : ndarray or CSR, shape (m, d)
+    y : ndarray, shape (m,)
+    weights : ndarray of float64, shape (m,), or None
+    """
+
+    X: Rows
+    y: NDArray[Any]
+    weights: NDArray[np.float64] | None = None
+
+
+def one_class(classes: NDArray[Any]) -> str:
+    """One line about labels of fewer than two classes."""
+    if not len(classes):
+        return "Sample weights must contain at least one non-zero number."
+    return f"the labels must be of at least 2 classes; there is one class only, {classes[0]}"
+
+
+def all_classes(y: NDArray[Any], comm: Communicator) -> NDArray[Any]:
+    """Labels that occur on any rank, ascending, of one type on all of them."""
+    mine = np.unique(y)
+    if comm.size == 1:
+        return mine
+    text = np.frombuffer((json.dumps(mine.tolist()) + "\n").encode(), np.uint8)
+    lines = comm.allgather(text).tobytes().decode().splitlines()
+    return np.unique([label for line in lines for label in json.loads(line)])
+
+
+def class_factors(
+    class_weight: Any, codes: NDArray[np.int64], weights: NDArray[np.float64], k: int, comm: Communicator
+) -> NDArray[np.float64]:
+    """What C is multiplied by for each of the k classes; "balanced" counts all ranks' rows, by weight."""
+    if class_weight == "balanced":
+        count = comm.allreduce(np.bincount(codes, weights, k).astype(np.float64))
+        return np.asarray(count.sum() / (k * count))
+    return np.array([1.0 if class_weight is None else class_weight.get(code, 1.0) for code in range(k)])
+
+
+def from_file(data: Dataset, comm: Communicator) -> NDArray[Any]:
+    """The labels of a file: whole numbers, if they are so on all ranks."""
+    y = data.target()
+    whole = bool((y == np.rint(y)).all() and np.abs(y).max(initial=0) < 2**53)
+    with comm.uncounted():
+        return y.astype(np.int64) if comm.all(whole) else y
+
+
+def tested(classes: NDArray[Any], test: Dataset, predicted: NDArray[Any], comm: Communicator) -> dict[str, Any]:
+    """Metrics of what a model of these classes predicted for the test rows. Collective."""
+    y = from_file(test, comm)
+    if classes.dtype.kind not in "biuf":
+        return {}  # the labels of a file are numbers
+    with comm.phase("predict"):
+        return report.classification_metrics(y, predicted, np.union1d(classes, all_classes(y, comm)), comm)
+
+
+def write(path: Path, classes: NDArray[Any], codes: NDArray[np.int64], decisions: NDArray[np.float64] | None) -> None:
+    """Column ``prediction``, and one or more of decisions, in the order of the rows."""
+    names = [str(label) for label in classes]
+    heads = [] if decisions is None else ["decision"] if decisions.shape[1] == 1 else [f"decision {n}" for n in names]
+    with replacing(path) as temporary, temporary.open("w") as file:
+        file.write(",".join(["prediction", *heads]) + "\n")
+        for i, code in enumerate(codes):
+            told = [] if decisions is None else [f"{value:.17g}" for value in decisions[i]]
+            file.write(",".join([names[code], *told]) + "\n")

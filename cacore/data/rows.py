@@ -1,0 +1,224 @@
+"""Rows of data, dense or CSR: taking, stacking, splitting over ranks, moving between them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.data.shuffle import mix64
+from cacore.machine.threads import blocks, for_blocks
+
+_PACKED = 0.7  # share of nonzeros up to which dense rows travel without their zeros
+_SAMPLE = 1000
+
+Rows = Any  # an ndarray, or a scipy CSR matrix or array
+
+
+def block_bounds(n: int, size: int, rank: int) -> tuple[int, int]:
+    """First and one-past-last row of `rank`'s block when n rows are split evenly over `size` ranks."""
+    return n * rank // size, n * (rank + 1) // size
+
+
+def is_sparse(X: Rows) -> bool:
+    """Whether `X` is CSR."""
+    return bool(sp.issparse(X))
+
+
+def nbytes(X: Rows) -> int:
+    """Memory that the rows take."""
+    return X.data.nbytes + X.indices.nbytes + X.indptr.nbytes if sp.issparse(X) else int(X.nbytes)
+
+
+def check_alike(X: Rows, comm: Communicator) -> None:
+    """Refuse, on all ranks, rows that differ between ranks in their features, kind or type."""
+    facts = {"features": X.shape[1], "dense (0) or CSR (1)": is_sparse(X), "bytes a number": X.dtype.itemsize}
+    comm.require_equal({f"the rows' {name}": int(value) for name, value in facts.items()})
+
+
+def concatenate(pieces: list[Rows]) -> Rows:
+    """Stack blocks of rows of one kind."""
+    if len(pieces) == 1:
+        return pieces[0]
+    return sp.vstack(pieces, format="csr") if sp.issparse(pieces[0]) else np.concatenate(pieces)
+
+
+def dense(X: Rows) -> NDArray[Any]:
+    """The rows as an ndarray."""
+    return X.toarray() if sp.issparse(X) else X
+
+
+def worth_packing(X: Rows, comm: Communicator) -> bool:
+    """Whether dense rows have so many zeros that they should travel without them; one Allreduce of two numbers."""
+    if sp.issparse(X) or comm.size == 1:
+        return False
+    sample = X[:: max(1, len(X) // _SAMPLE)]
+    nonzero, size = comm.allreduce(np.array([np.count_nonzero(sample), sample.size], np.int64)).tolist()
+    return bool(nonzero < _PACKED * size)
+
+
+def _packed(X: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[Any], NDArray[np.int64]]:
+    """A bit for each number that is not 0 (bit by bit: -0.0 is not), those numbers, and how many each row has."""
+    there = np.ascontiguousarray(X).view(f"u{X.itemsize}") != 0
+    return np.packbits(there, axis=1), X[there], there.sum(axis=1, dtype=np.int64)
+
+
+def _unpacked(bits: NDArray[np.uint8], values: NDArray[Any], d: int) -> NDArray[Any]:
+    out = np.zeros((len(bits), d), values.dtype)
+    out[np.unpackbits(bits, axis=1, count=d).view(np.bool_)] = values
+    return out
+
+
+def exchange_rows(X: Rows, counts: NDArray[np.int64], comm: Communicator, pack: bool = False) -> Rows:
+    """Send rows, sorted by receiver, as :meth:`Communicator.alltoall` does; CSR stays CSR.
+
+    `pack`, the same on all ranks: dense rows travel without their zeros.
+    """
+    if comm.size == 1:
+        return X
+    if not sp.issparse(X):
+        if not pack:
+            return comm.alltoall(X, counts)[0]
+        bits, values, lengths = _packed(X)
+        ends = np.append(0, np.cumsum(lengths))[np.cumsum(counts)]
+        arrived, _ = comm.alltoall(bits, counts)
+        return _unpacked(arrived, comm.alltoall(values, np.diff(ends, prepend=0))[0], X.shape[1])
+    lengths, _ = comm.alltoall(np.diff(X.indptr).astype(np.int64), counts)
+    stops = X.indptr[np.cumsum(counts)].astype(np.int64)
+    values = np.diff(stops, prepend=0)
+    data, _ = comm.alltoall(X.data, values)
+    indices, _ = comm.alltoall(X.indices.astype(np.int64), values)
+    return _csr(data, indices, lengths, X.shape[1])
+
+
+def gather_rows(X: Rows, comm: Communicator, counts: NDArray[np.int64] | None = None) -> Rows:
+    """All ranks' rows, in rank order, on every rank; `counts` as for :meth:`Communicator.allgather`."""
+    if not sp.issparse(X):
+        return comm.allgather(X, counts)
+    lengths, counts = comm.allgather_parts(np.diff(X.indptr).astype(np.int64), counts)
+    ends = np.append(0, np.cumsum(lengths))[np.append(0, np.cumsum(counts))]
+    values = np.diff(ends).astype(np.int64)
+    indices = comm.allgather(X.indices.astype(np.int64), values)
+    return _csr(comm.allgather(X.data, values), indices, lengths, X.shape[1])
+
+
+def bcast_rows(X: Rows | None, comm: Communicator, root: int) -> Rows:
+    """The root's rows on every rank; the others pass anything."""
+    if comm.size == 1:
+        return X
+    shape = comm.bcast(None if X is None else np.array([*X.shape, sp.issparse(X)], np.int64), root)
+    if not shape[2]:
+        return comm.bcast(X, root)
+    lengths = comm.bcast(None if X is None else np.diff(X.indptr).astype(np.int64), root)
+    data = comm.bcast(None if X is None else X.data, root)
+    return _csr(data, comm.bcast(None if X is None else X.indices, root), lengths, int(shape[1]))
+
+
+def send_rows(X: Rows, dest: int, comm: Communicator) -> None:
+    """Point to point, without zeros if there are many; the receiver calls :func:`recv_rows`."""
+    if not sp.issparse(X):
+        pack = np.count_nonzero(X) < _PACKED * X.size
+        for values in _packed(X)[:2] if pack else (X,):
+            comm.send(values, dest)
+        return
+    for values in (np.diff(X.indptr).astype(np.int64), X.data, X.indices):
+        comm.send(values, dest)
+
+
+def recv_rows(source: int, comm: Communicator, like: Rows) -> Rows:
+    """The rows that `source` sends, of the kind and features of `like`."""
+    if not sp.issparse(like):
+        X = comm.recv(source)
+        return _unpacked(X, comm.recv(source), like.shape[1]) if X.dtype == np.uint8 else X
+    lengths, data, indices = (comm.recv(source) for _ in range(3))
+    return _csr(data, indices, lengths, like.shape[1])
+
+
+def scatter_rows(X: Rows | None, n: int, comm: Communicator, root: int = 0) -> Rows:
+    """Each rank's even block of the root's n rows."""
+    counts = np.diff([block_bounds(n, comm.size, r)[0] for r in range(comm.size)] + [n]).astype(np.int64)
+    kind = comm.bcast(np.array([X is not None and sp.issparse(X), 0 if X is None else X.shape[-1]], np.int64), root)
+    if not kind[0]:
+        return comm.scatter(None if X is None else np.asarray(X), counts, root)
+    if comm.rank == root:
+        assert X is not None
+        empty = X[:0]
+    else:
+        empty = sp.csr_matrix((0, int(kind[1])), dtype=np.float64)
+    # The receivers learn the value type from the root.
+    example = comm.bcast(empty.data if comm.rank == root else None, root)
+    send = X if comm.rank == root else sp.csr_matrix((0, int(kind[1])), dtype=example.dtype)
+    return exchange_rows(send, counts if comm.rank == root else np.zeros(comm.size, np.int64), comm)
+
+
+def _csr(data: NDArray[Any], indices: NDArray[np.int64], lengths: NDArray[np.int64], d: int) -> Rows:
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    index = np.int32 if max(d, len(data)) < 2**31 else np.int64
+    return sp.csr_matrix((data, indices.astype(index), indptr.astype(index)), shape=(len(lengths), d))
+
+
+def row_hashes(X: Rows, y: NDArray[Any]) -> NDArray[np.uint64]:
+    """A 64-bit fingerprint of each row and its target; zeros do not count, so dense and CSR agree.
+
+    Parameters
+    ----------
+    X : ndarray or CSR, shape (m, d)
+    y : ndarray, shape (m,)
+
+    Returns
+    -------
+    ndarray of uint64, shape (m,)
+    """
+    # Each column has its own random word, so a sum over the columns does not depend on their order.
+    words = mix64(np.arange(1, X.shape[1] + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15))
+    start = mix64(np.asarray(y, np.float64).view(np.uint64) + np.uint64(1))
+    if sp.issparse(X):
+        value = mix64(X.data.astype(np.float64).view(np.uint64) ^ words[X.indices])
+        value[X.data == 0] = 0
+        ends = np.concatenate([np.zeros(1, np.uint64), np.cumsum(value, dtype=np.uint64)])
+        return mix64(start + ends[X.indptr[1:]] - ends[X.indptr[:-1]])
+    _add_hashes(X, words, start)
+    return mix64(start)
+
+
+@numba.njit(cache=True, nogil=True)
+def _add_hashes(X: Any, words: Any, out: Any) -> None:  # pragma: no cover - compiled
+    buffer = np.empty(1, np.float64)
+    bits = buffer.view(np.uint64)
+    for i in range(X.shape[0]):
+        for j in range(X.shape[1]):
+            if X[i, j] != 0:
+                buffer[0] = X[i, j]
+                v = bits[0] ^ words[j]
+                v = (v ^ (v >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+                v = (v ^ (v >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+                out[i] += v ^ (v >> np.uint64(31))
+
+
+def first_nonfinite(X: Rows) -> tuple[int, int, float] | None:
+    """Row, column and value of the first NaN or infinity, or None: one pass, on all threads."""
+    values = X.data if sp.issparse(X) else X
+    if values.dtype.kind != "f":
+        return None
+    bad: list[int] = []
+
+    def look(lo: int, hi: int) -> None:
+        # A sum is finite if its terms are, and costs a third of isfinite; a large one gets a closer look.
+        with np.errstate(over="ignore", invalid="ignore"):
+            if not np.isfinite(values[lo:hi].sum()) and not np.isfinite(values[lo:hi]).all():
+                bad.append(lo)
+
+    for_blocks(look, blocks(len(values), max(1, (1 << 18) // max(1, values[:1].size))))
+    if not bad:
+        return None
+    lo = min(bad)
+    place = np.argwhere(~np.isfinite(values[lo:]))[0]
+    if not sp.issparse(X):
+        return lo + int(place[0]), int(place[1]) if values.ndim > 1 else 0, float(values[lo:][tuple(place)])
+    entry = lo + int(place[0])
+    row = int(np.searchsorted(X.indptr, entry, side="right")) - 1
+    return row, int(X.indices[entry]), float(values[entry])

@@ -1,0 +1,86 @@
+"""Mean and scale of the training rows, over all ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.data.rows import Rows
+from cacore.machine.threads import blocks
+
+
+@dataclass(frozen=True)
+class Standardizer:
+    """``(x - mean) / scale``, column by column.
+
+    Attributes
+    ----------
+    mean, scale : ndarray of float64, shape (d,)
+        The scale of a constant column is 1. CSR rows are scaled only: a shift would fill them, so
+        the mean is 0.
+    """
+
+    mean: NDArray[np.float64]
+    scale: NDArray[np.float64]
+
+    @classmethod
+    def fit(cls, X: Rows, comm: Communicator, weights: NDArray[Any] | None = None) -> Standardizer:
+        """Statistics of all ranks' rows: two Allreduces of about d numbers.
+
+        The second pass squares what is left of the mean, so columns far from 0 lose nothing.
+        """
+        w = np.ones(X.shape[0]) if weights is None else np.asarray(weights, np.float64)
+        d = X.shape[1]
+        total = comm.allreduce(np.append(_weighted(X, w), w.sum()))
+        mean = total[:d] / total[d]
+        if sp.issparse(X):
+            rows = np.repeat(w, np.diff(X.indptr))
+            gap = X.data - mean[X.indices]
+            sums = [np.bincount(X.indices, v, d) for v in (rows, rows * gap, rows * gap * gap)]
+            # bincount of nothing gives integers, which a rank without rows must not add.
+            packed = np.concatenate(sums).astype(np.float64)
+            stored, left, square = np.split(comm.allreduce(packed), 3)
+            zeros = total[d] - stored
+            left, square = (left - zeros * mean) / total[d], (square + zeros * mean**2) / total[d]
+            variance, level = square - left**2, np.abs(mean)
+            mean = np.zeros(d)
+        else:
+            square, left = np.zeros(d), np.zeros(d)
+            for lo, hi in blocks(len(X), 4096):
+                gap = X[lo:hi] - mean
+                square += w[lo:hi] @ (gap * gap)
+                left += w[lo:hi] @ gap  # what the rounding of the mean left
+            square, left = np.split(comm.allreduce(np.concatenate([square, left])) / total[d], 2)
+            variance, level = square - left**2, np.abs(mean)
+        scale = np.sqrt(np.maximum(0.0, variance))
+        # A constant column has only its rounding left.
+        scale[scale <= 10 * np.finfo(X.dtype).eps * level] = 1.0
+        return cls(mean, scale)
+
+    def apply(self, X: Rows, in_place: bool = False) -> Rows:
+        """Standardised rows, in the dtype of `X`; `in_place` is for rows that are the caller's to give."""
+        if sp.issparse(X) and not self.mean.any():
+            scaled = X.multiply(1.0 / self.scale).tocsr()
+            return scaled.astype(X.dtype, copy=False)
+        if sp.issparse(X):
+            X, in_place = X.toarray(), True  # the training rows were dense: a shift fills these too
+        out = X if in_place else np.empty_like(X)
+        mean, scale = self.mean.astype(X.dtype), self.scale.astype(X.dtype)
+        for lo, hi in blocks(len(X), 4096):
+            np.subtract(X[lo:hi], mean, out=out[lo:hi])
+            np.divide(out[lo:hi], scale, out=out[lo:hi])
+        return out
+
+
+def _weighted(X: Rows, w: NDArray[np.float64]) -> NDArray[np.float64]:
+    if sp.issparse(X):
+        return np.asarray(w @ X, np.float64).ravel()
+    total = np.zeros(X.shape[1])
+    for lo, hi in blocks(len(X), 4096):
+        total += w[lo:hi] @ X[lo:hi].astype(np.float64, copy=False)
+    return total

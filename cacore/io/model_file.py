@@ -1,0 +1,143 @@
+"""Model files: HDF5 with one group a part, no pickle; read by any number of ranks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.data.rows import Rows
+from cacore.errors import InputError
+from cacore.files import check_writable, replacing
+
+SCHEMA = "cakernels-model/1"
+
+Part = dict[str, Rows]
+
+
+def save(
+    path: str | Path,
+    family: str,
+    attributes: dict[str, Any],
+    shared: dict[str, Rows],
+    parts: dict[int, Part],
+    owners: NDArray[np.int64],
+    comm: Communicator,
+) -> None:
+    """Write a model whose parts lie on several ranks; collective, written by rank 0.
+
+    Parameters
+    ----------
+    path : path
+    family : str
+        "krr" or "svm".
+    attributes : dict
+        What JSON can hold.
+    shared : dict of str to (ndarray or CSR)
+        The same on all ranks.
+    parts : dict of int to (dict of str to ndarray or CSR)
+        This rank's parts, all with the same names.
+    owners : ndarray of int64, shape (P,)
+        Rank of each part.
+    comm : Communicator
+        The parts travel to rank 0 one by one, so its memory holds one more part at most.
+    """
+    path = Path(path)
+    with comm.phase("write"):
+        with comm.agreed():
+            if comm.rank == 0:
+                check_writable(path)
+        if comm.rank != 0:
+            for part in np.flatnonzero(owners == comm.rank).tolist():
+                _send(parts[part], comm)
+            comm.barrier()
+            return
+        with replacing(path) as temporary, h5py.File(temporary, "w") as file:
+            file.attrs["schema"] = SCHEMA
+            file.attrs["family"] = family
+            file.attrs["attributes"] = json.dumps(attributes)
+            for name, values in shared.items():
+                _write(file, name, values)
+            for part, owner in enumerate(owners.tolist()):
+                group = file.create_group(f"parts/{part:06d}")
+                fields = parts[part] if owner == 0 else _receive(owner, comm)
+                for name, values in fields.items():
+                    _write(group, name, values)
+        comm.barrier()
+
+
+def load(
+    path: str | Path, family: str, comm: Communicator
+) -> tuple[dict[str, Any], dict[str, Rows], dict[int, Part], NDArray[np.int64]]:
+    """Read a model: attributes, shared arrays, this rank's parts, owners. Collective.
+
+    Each rank reads its own parts, dealt so that the ranks hold as many as each other.
+
+    Raises
+    ------
+    InputError
+        The file is missing, damaged, not a model, or one of another family.
+    """
+    path = Path(path)
+    with comm.phase("read"), comm.agreed():
+        if not path.is_file():
+            raise InputError(f"{path}: no such model file")
+        try:
+            with h5py.File(path, "r") as file:
+                if file.attrs.get("schema") != SCHEMA:
+                    raise InputError(f"{path}: not a model file of this package")
+                if file.attrs["family"] != family:
+                    raise InputError(f"{path}: a model of the {file.attrs['family']} family; {family} is needed")
+                attributes = json.loads(file.attrs["attributes"])
+                shared = {name: _read(item) for name, item in file.items() if name != "parts"}
+                owners = np.arange(len(file["parts"])) % comm.size
+                parts = {
+                    int(p): {name: _read(item) for name, item in file[f"parts/{p:06d}"].items()}
+                    for p in np.flatnonzero(owners == comm.rank)
+                }
+        except (OSError, KeyError, ValueError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"{path}: not a model file, or a damaged one ({error})") from error
+    return attributes, shared, parts, owners
+
+
+def _write(group: h5py.Group, name: str, values: Rows) -> None:
+    if not sp.issparse(values):
+        group.create_dataset(name, data=values)
+        return
+    csr = group.create_group(name)
+    csr.attrs["shape"] = values.shape
+    for field in ("data", "indices", "indptr"):
+        csr.create_dataset(field, data=getattr(values, field))
+
+
+def _read(item: h5py.Dataset | h5py.Group) -> Rows:
+    if isinstance(item, h5py.Dataset):
+        return np.asarray(item)
+    fields = [np.asarray(item[field]) for field in ("data", "indices", "indptr")]
+    return sp.csr_matrix(tuple(fields), shape=tuple(item.attrs["shape"]))
+
+
+def _send(fields: Part, comm: Communicator) -> None:
+    names = json.dumps([[name, list(v.shape) if sp.issparse(v) else None] for name, v in fields.items()])
+    comm.send(np.frombuffer(names.encode(), np.uint8), 0)
+    for values in fields.values():
+        for array in (values.data, values.indices, values.indptr) if sp.issparse(values) else (values,):
+            comm.send(np.asarray(array), 0)
+
+
+def _receive(source: int, comm: Communicator) -> Part:
+    fields: Part = {}
+    for name, shape in json.loads(comm.recv(source).tobytes().decode()):
+        if shape is None:
+            fields[name] = comm.recv(source)
+        else:
+            fields[name] = sp.csr_matrix(tuple(comm.recv(source) for _ in range(3)), shape=tuple(shape))
+    return fields

@@ -1,0 +1,1 @@
+"""LAPACK and ScaLAPACK, on the caller's own memory."""

@@ -1,0 +1,1 @@
+"""Commands: options, start, progress, report."""

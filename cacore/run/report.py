@@ -1,0 +1,221 @@
+"""The report of a run: one JSON file, written by rank 0 whole or not at all, and a table."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore import __version__
+from cacore.comm import PHASES, Communicator
+from cacore.files import replacing
+from cacore.machine import memory, threads
+
+SCHEMA = "cakernels-report/1"
+
+
+def regression_metrics(
+    y: NDArray[Any], predicted: NDArray[Any], comm: Communicator, weights: NDArray[Any] | None = None
+) -> dict[str, float | None]:
+    """Mean squared error, its root, and R^2, in the target's own units; one Allreduce of four numbers."""
+    y = np.asarray(y, np.float64)
+    shift = comm.bcast(y[:1] if comm.rank == 0 and len(y) else np.zeros(1))[0]  # R^2 far from 0 loses digits otherwise
+    error, about = predicted - y, y - shift
+    w = np.ones(len(y)) if weights is None else weights
+    n, sse, total, square = comm.allreduce(np.array([w.sum(), w @ error**2, w @ about, w @ about**2]))
+    spread = square - total * total / n
+    mse = sse / n
+    return {"mse": mse, "rmse": math.sqrt(mse), "r2": 1.0 - sse / spread if spread > 0 else None}
+
+
+def classification_metrics(
+    y: NDArray[Any], predicted: NDArray[Any], classes: NDArray[Any], comm: Communicator
+) -> dict[str, Any]:
+    """Accuracy, the mean of the classes' recalls, and the confusion matrix; one Allreduce of k^2 numbers.
+
+    Row i, column j of the matrix counts the rows of the i-th of `classes` that were taken for the j-th.
+    """
+    k = len(classes)
+    places = np.searchsorted(classes, y) * k + np.searchsorted(classes, predicted)
+    confusion = comm.allreduce(np.bincount(places, minlength=k * k).astype(np.int64)).reshape(k, k)
+    counts = confusion.sum(axis=1)
+    right, there = np.diagonal(confusion), counts > 0
+    return {
+        "accuracy": float(right.sum() / max(1, counts.sum())),
+        "balanced_accuracy": float((right[there] / counts[there]).mean()) if there.any() else 0.0,
+        "confusion": confusion.tolist(),
+    }
+
+
+def build(
+    method: str,
+    comm: Communicator,
+    *,
+    data: dict[str, Any],
+    partition_sizes: NDArray[np.int64] | list[int],
+    params: dict[str, Any],
+    metrics: dict[str, Any],
+    grid: list[dict[str, Any]] | None = None,
+    solver: dict[str, Any] | None = None,
+    busy: NDArray[np.float64] | None = None,
+    library_bytes: int = 0,
+    volume: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Assemble the report; a collective call, whose own messages are not counted."""
+    counted, seconds = comm.totals()
+    seconds["total"] = sum(comm.seconds.values())
+    inside = np.array([comm.mpi_seconds.get(phase, 0.0) for phase in counted])
+    with comm.uncounted():
+        inside = comm.allreduce(inside) / comm.size
+        seconds["total"] = float(comm.allreduce(np.array([seconds["total"]]), "max")[0])
+        peaks = comm.allgather(np.array([memory.peak_rss_mib()]))
+        counts = comm.allgather(np.array([threads.current()]))
+        library = int(comm.allreduce(np.array([library_bytes]))[0])
+    traffic: dict[str, dict[str, Any]] = {
+        phase: {**sent, "seconds": float(mean)} for (phase, sent), mean in zip(counted.items(), inside, strict=True)
+    }
+    if library:  # what a library sends by itself, from a formula
+        traffic["train"]["library_bytes_predicted"] = library
+    if volume:
+        volume = {**volume, "measured_bytes": traffic["partition"]["bytes"] + traffic["train"]["bytes"]}
+    empty: dict[str, Any] = {"iterations": [], "n_support": [], "objective": [], "gap": [], "seconds": []}
+    return {
+        "schema": SCHEMA,
+        "method": method,
+        "command": sys.argv,
+        "data": data,
+        "ranks": comm.size,
+        "threads_per_rank": int(counts.max()),
+        "partitions": len(partition_sizes),
+        "partition_sizes": [int(m) for m in partition_sizes],
+        "params": params,
+        "grid": grid or [],
+        "metrics": metrics,
+        "seconds": seconds,
+        "comm": traffic,
+        **({"volume": volume} if volume else {}),
+        "solver": {**empty, **(solver or {}), **({} if busy is None else _balance(busy))},
+        "memory": {"peak_rss_mib": [round(float(peak), 1) for peak in peaks]},
+        "environment": environment(comm),
+    }
+
+
+def _balance(busy: NDArray[np.float64]) -> dict[str, Any]:
+    """Seconds that each rank worked on its parts, and the slowest's over the mean: what imbalance costs."""
+    return {"busy_seconds": busy, "imbalance": float(busy.max() / busy.mean()) if busy.mean() > 0 else 1.0}
+
+
+def environment(comm: Communicator) -> dict[str, str]:
+    """What the run depended on."""
+    from threadpoolctl import threadpool_info
+
+    blas = [f"{lib['internal_api']} {lib['version']}" for lib in threadpool_info() if lib["user_api"] == "blas"]
+    return {
+        "python": platform.python_version(),
+        "mpi": _mpi_version() if comm.size > 1 else "none",
+        "numpy": np.__version__,
+        "blas": ", ".join(dict.fromkeys(blas)),
+        "cpu": cpu_name(),
+        "package": _package_version(),
+    }
+
+
+def _mpi_version() -> str:
+    from mpi4py import MPI
+
+    return MPI.Get_library_version().splitlines()[0].strip("\0 ")
+
+
+def _package_version() -> str:
+    try:
+        return f"cakernels {version('cakernels')}"
+    except PackageNotFoundError:
+        return f"cakernels {__version__}"
+
+
+def cpu_name() -> str:
+    """Of this machine's processor."""
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def write(path: Path, report: dict[str, Any]) -> None:
+    """Write the report; NaN and infinity become null."""
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(_plain(report), indent=1) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_plain(v) for v in value]
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def show(report: dict[str, Any], notes: list[str]) -> None:
+    """Print the short table."""
+    from rich.console import Console
+    from rich.table import Table
+
+    data = report["data"]
+    table = Table(
+        title=f"{report.get('title', report['method'])} on {data['path']}", show_header=False, title_justify="left"
+    )
+    sizes = report["partition_sizes"]
+    rows = f"{data['n_train']:,} training" if data.get("n_train") else ""
+    rows += f"{', ' if rows else ''}{data['n_test']:,} test" if data.get("n_test") else ""
+    table.add_row("rows", f"{rows}, {data['n_features']} features")
+    table.add_row(
+        "parts",
+        f"{len(sizes)} of {min(sizes):,} to {max(sizes):,} rows; "
+        f"{report['ranks']} ranks of {report['threads_per_rank']} threads",
+    )
+    table.add_row("parameters", ", ".join(f"{k} {_short(v)}" for k, v in report["params"].items()))
+    for name, value in report["metrics"].items():
+        table.add_row(name.replace("_", " "), _short(value))
+    for title, unit, values in (
+        ("seconds", "", report["seconds"]),
+        ("bytes sent", "", {p: report["comm"][p]["bytes"] for p in PHASES}),
+        ("messages", "", {p: report["comm"][p]["messages"] for p in PHASES}),
+    ):
+        table.add_row(title, ", ".join(f"{k} {_short(v)}{unit}" for k, v in values.items()))
+    if "library_bytes_predicted" in report["comm"]["train"]:
+        table.add_row(
+            "and ScaLAPACK", f"{report['comm']['train']['library_bytes_predicted']:,} bytes in training, by its formula"
+        )
+    if report["ranks"] > 1 and "volume" in report:
+        volume = report["volume"]
+        table.add_row(
+            "volume", f"{volume['measured_bytes']:,} bytes in partition and training; "
+            f"{volume['predicted_bytes']:,} predicted, in words of 4 bytes {volume['formula']}"
+        )  # fmt: skip
+    if "average_parallelism" in report["solver"]:
+        table.add_row("parallelism", f"{report['solver']['average_parallelism']:.2f} ranks busy on average (eq. 2.13)")
+    if report["ranks"] > 1 and "imbalance" in report["solver"]:
+        table.add_row("imbalance", f"{report['solver']['imbalance']:.3f}: the busiest rank's seconds over the mean's")
+    table.add_row("peak memory", f"{max(report['memory']['peak_rss_mib']):,.0f} MiB a rank")
+    for note in notes:
+        table.add_row("note", note)
+    Console(highlight=False).print(table)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1e5 else f"{value:,.0f}" if abs(value) < 1e7 else f"{value:.4e}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

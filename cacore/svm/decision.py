@@ -1,0 +1,68 @@
+"""Decisions of kernel SVMs: kernel expansions on all threads, and the votes of pairs of classes."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.data.rows import Rows
+from cacore.kernels import Kernel, Points
+from cacore.kernels.columns import Layout
+from cacore.machine import threads
+from cacore.machine.threads import blocks, for_blocks
+
+_BLOCK_BYTES = 1 << 25
+
+
+def expansion(kernel: Kernel, A: Rows, weights: NDArray[np.float64], X: Rows) -> NDArray[np.float64]:
+    """``K(X, A) @ weights`` for support vectors `A` and weights, shape (len(A), k), on all threads.
+
+    2 len(X) nnz(A) flops; the memory of a block of rows beside the result, shape (len(X), k).
+    """
+    out = np.zeros((X.shape[0], weights.shape[1]))
+    layout = Layout.of(A, kernel, X.dtype)
+    points = layout.rows(A)
+    step = max(1024, _BLOCK_BYTES // (8 * max(X.shape[1], len(points) if weights.shape[1] > 1 else 1)))
+    # A block of rows a task where there are many, and threads within a block where there is one.
+    for_blocks(lambda lo, hi: _decide(layout, kernel, points, weights, X[lo:hi], out[lo:hi]), blocks(X.shape[0], step))
+    return out
+
+
+def _decide(
+    layout: Layout, kernel: Kernel, A: Points, weights: NDArray[np.float64], X: Rows, out: NDArray[np.float64]
+) -> None:
+    columns = layout.columns(X)
+    tasks = columns.tasks(2 * threads.current())
+    if weights.shape[1] == 1:
+        total = np.zeros(X.shape[0])
+        given = np.ascontiguousarray(weights[:, 0])
+        for_blocks(lambda lo, hi: columns.add(kernel, A, lo, hi, given, total), tasks)
+        out[:, 0] = total
+        return
+    K = np.empty((len(A), X.shape[0]), layout.dtype)
+    for_blocks(lambda lo, hi: columns.add(kernel, A, lo, hi, store=K), tasks)
+    out[:] = K.T @ weights
+
+
+def counted(decisions: NDArray[np.float64], k: int) -> NDArray[np.float64]:
+    """Scores of k classes from the decisions of all their pairs: votes, and how clear they were."""
+    votes, sure = np.zeros((2, len(decisions), k))
+    for column, (i, j) in enumerate(combinations(range(k), 2)):
+        first = decisions[:, column] > 0
+        votes[:, i] += first
+        votes[:, j] += ~first
+        sure[:, i] += decisions[:, column]
+        sure[:, j] -= decisions[:, column]
+    return votes + sure / (3.0 * (np.abs(sure) + 1.0))
+
+
+def votes(scores: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Class of each row, from one model's scores: the most votes, the lower class of equals.
+
+    A decision of 0 is for the second class of a pair, as in LIBSVM.
+    """
+    if scores.shape[1] == 1:
+        return (scores[:, 0] >= 0).astype(np.int64)
+    return np.rint(scores).argmax(axis=1)

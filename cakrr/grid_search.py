@@ -1,0 +1,326 @@
+"""Choosing sigma and lambda: every pair's error, in one reduction."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.data.rows import Rows, gather_rows
+from cacore.errors import InputError
+from cacore.io.checkpoint import Checkpoint, remembered
+from cacore.kernels import Kernel
+from cacore.machine import memory, threads
+from cakrr.solver.local import System, Workspace
+from partition.redistribute import OwnedRows, redistribute
+from partition.routing import Soft, closest, nearest
+
+
+@dataclass
+class Judged:
+    """The judging rows that one part's model answers for.
+
+    Attributes
+    ----------
+    X : ndarray or CSR, shape (q, d)
+    number : ndarray of int64, shape (q,)
+        Their places in :class:`Judges`.
+    share : ndarray, shape (K, q)
+        What this model's answer counts for, in each of K ways to share.
+    """
+
+    X: Rows
+    number: NDArray[np.int64]
+    share: NDArray[np.float64]
+
+
+@dataclass
+class Judges:
+    """The rows that judge a pair: validation rows of the training set, or the test rows.
+
+    Attributes
+    ----------
+    rule : {"nearest", "shared", "oracle"}
+        One model answers for a row; the shares of several add up; or the best one counts.
+    parts : dict of int to Judged
+        For each part of this rank.
+    y : ndarray, shape (q, C)
+        Targets, a column a candidate; of this rank's judging rows for "nearest", of all ranks' otherwise.
+    weights : ndarray, shape (q,)
+    """
+
+    rule: str
+    parts: dict[int, Judged]
+    y: NDArray[np.float64]
+    weights: NDArray[np.float64]
+
+    @classmethod
+    def routed(
+        cls,
+        X: Rows,
+        y: NDArray[np.float64],
+        weights: NDArray[np.float64],
+        route: str,
+        shares: list[Soft],
+        centers: NDArray[np.float64],
+        owners: NDArray[np.int64],
+        comm: Communicator,
+    ) -> Judges:
+        """Bring each of this rank's rows to the models that will answer for it; collective."""
+        P = len(owners)
+        if route == "nearest":
+            columns = {"weight": weights, **{f"y{c}": y[:, c] for c in range(y.shape[1])}}
+            owned = redistribute(X, nearest(X, centers), owners, comm, columns)
+            parts = {
+                p: Judged(owned.X[r], np.arange(r.start, r.stop), np.ones((1, r.stop - r.start))) for p, r in owned
+            }
+            there = np.stack([owned.columns[f"y{c}"] for c in range(y.shape[1])], axis=1)
+            return cls("nearest", parts, there, owned.columns["weight"])
+        everywhere = comm.allgather(y), comm.allgather(weights)
+        if route == "soft":
+            first, _ = comm.offset(X.shape[0])
+            k = min(max(soft.k for soft in shares), P)
+            labels, squares = closest(X, centers, k)
+            columns = {"number": np.repeat(np.arange(first, first + len(labels)), k)}
+            columns |= {f"share{i}": soft.weights(squares).ravel() for i, soft in enumerate(shares)}
+            owned = redistribute(X[np.arange(len(labels)).repeat(k)], labels.ravel(), owners, comm, columns)
+            share = np.stack([owned.columns[f"share{i}"] for i in range(len(shares))])
+            parts = {p: Judged(owned.X[r], owned.columns["number"][r], share[:, r]) for p, r in owned}
+            return cls("shared", parts, *everywhere)
+        gathered = gather_rows(X, comm)
+        number, share = np.arange(gathered.shape[0]), np.full((1, gathered.shape[0]), 1.0 / P)
+        parts = {int(p): Judged(gathered, number, share) for p in np.flatnonzero(owners == comm.rank)}
+        return cls("oracle" if route == "oracle" else "shared", parts, *everywhere)
+
+    def totals(self, shape: tuple[int, int, int]) -> NDArray[np.float64]:
+        """What the parts' answers are added up in, for all C x S x L settings."""
+        if self.rule == "nearest":
+            return np.zeros((*shape, 1))
+        # The last place tells whether all parts had a solution, also those without a judging row.
+        return np.full((*shape, len(self.y) + 1), np.inf if self.rule == "oracle" else 0.0)
+
+    def judge(self, part: int, predicted: NDArray[Any]) -> NDArray[np.float64]:
+        """What one part's predictions, shape (L, C, q), contribute: shape (C, L, q), or (C, L, 1) for "nearest"."""
+        mine = self.parts[part]
+        predicted = predicted.astype(np.float64).transpose(1, 0, 2)
+        if self.rule == "shared":
+            return predicted * mine.share[:, None, :]
+        gap = np.square(predicted - self.y[mine.number].T[:, None, :])
+        return gap if self.rule == "oracle" else (gap @ self.weights[mine.number])[..., None]
+
+    def add(
+        self, totals: NDArray[np.float64], part: int, given: NDArray[np.float64], solved: NDArray[np.bool_]
+    ) -> None:
+        """Add one part's contribution, for all settings, to `totals`."""
+        if self.rule == "nearest":
+            totals += np.where(solved[None, :, :, None], given, np.nan)
+            return
+        number = self.parts[part].number
+        if self.rule == "oracle":
+            totals[..., number] = np.minimum(totals[..., number], given)
+        else:
+            totals[..., number] += given
+        totals[:, ~solved, -1] = np.nan
+
+    def errors(self, totals: NDArray[np.float64], comm: Communicator) -> NDArray[np.float64]:
+        """Weighted mean squared error of every setting, from one reduction; NaN where a part had no solution."""
+        if self.rule == "nearest":
+            summed = comm.allreduce(np.append(totals.ravel(), self.weights.sum()))
+            return summed[:-1].reshape(totals.shape[:3]) / summed[-1]
+        if self.rule == "oracle":
+            # The least is no number where one is not a number: -infinity survives.
+            gap = comm.allreduce(np.where(np.isnan(totals), -np.inf, totals), "min")
+            unsolved = np.isneginf(gap[..., -1])
+            gap = gap[..., :-1]
+        else:
+            summed = comm.allreduce(totals)
+            unsolved = np.isnan(summed[..., -1])
+            gap = np.square(summed[..., :-1] - self.y.T[:, None, None, :])
+        return np.where(unsolved, np.nan, gap @ self.weights / self.weights.sum())
+
+
+def held_out(m: int, fraction: float) -> int:
+    """Validation rows of a part of m rows: `fraction` of them, and at least one row is left to learn from."""
+    return max(0, min(m - 1, max(1, round(fraction * m)))) if fraction else 0
+
+
+def hold_out(parts: OwnedRows, fraction: float) -> NDArray[np.bool_]:
+    """Mark the first rows of each part, which lie in shuffled order, as validation rows."""
+    held = np.zeros(len(parts.columns["y"]), np.bool_)
+    for _, rows in parts:
+        held[rows.start : rows.start + held_out(rows.stop - rows.start, fraction)] = True
+    return held
+
+
+@dataclass
+class Search:
+    """The grid over this rank's parts.
+
+    Attributes
+    ----------
+    parts : OwnedRows
+    targets : ndarray, shape (n_local, C)
+        What the parts learn: a column a candidate of the coarse model, or one.
+    held : ndarray of bool, shape (n_local,)
+        Rows that are not learnt from; the first ones of each part.
+    sigmas, lams : tuple of float
+    workspace : Workspace
+    checkpoint : Checkpoint or None
+    name : str
+        Of its pieces in the checkpoint.
+    seconds : ndarray, shape (P,)
+        Added to: what each part took.
+    advance : callable
+        Called once a part.
+    """
+
+    parts: OwnedRows
+    targets: NDArray[np.float64]
+    held: NDArray[np.bool_]
+    sigmas: tuple[float, ...]
+    lams: tuple[float, ...]
+    workspace: Workspace
+    checkpoint: Checkpoint | None
+    name: str
+    seconds: NDArray[np.float64]
+    advance: Callable[[], None]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Candidates of the coarse model, sigmas, lambdas."""
+        return self.targets.shape[1], len(self.sigmas), len(self.lams)
+
+    def errors(
+        self, judges: Judges, comm: Communicator, ways: int = 1
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Mean squared error of every setting on the judging rows; collective.
+
+        Parameters
+        ----------
+        judges : Judges
+        comm : Communicator
+        ways : int
+            Ways to share that are compared, in the place of candidates; there is one target then.
+
+        Returns
+        -------
+        errors : ndarray, shape (C or ways, S, L)
+            NaN for a pair whose matrix is not positive definite in some part.
+        failed : ndarray of int64, shape (S, L)
+            A part in which it is not, or -1.
+
+        Raises
+        ------
+        MemoryLimitError
+
+        Notes
+        -----
+        Training sends nothing. Then one Allreduce: of a number a setting for the rule "nearest", of a
+        number a setting and judging row for the others.
+        """
+        rows = 1 if judges.rule == "nearest" else len(judges.y)
+        shape = (max(ways, self.shape[0]), *self.shape[1:])
+        with comm.agreed():
+            # Their sum, what the reduction makes of it, and two parts' shares a thread that wait to be added.
+            need = 8 * int(np.prod(shape)) * rows * (4 + 2 * threads.current())
+            what = f"the grid's predictions ({int(np.prod(shape)):,} settings, {rows:,} rows)"
+            memory.require(need, self.workspace.limit, what, "use a smaller grid or --validation-fraction")
+
+        def judge(part: int, system: System, kernel: Kernel, y: NDArray[np.float64]) -> tuple[Any, Any]:
+            alphas, solved = system.solve(kernel, self.lams, y.T)
+            mine = judges.parts[part]
+            flat = np.ascontiguousarray(alphas.reshape(-1, alphas.shape[-1]).T)
+            predicted = kernel.apply(kernel.points(mine.X, like=system.points), system.points, flat)
+            return judges.judge(part, predicted.T.reshape(*alphas.shape[:2], -1)), solved
+
+        return self._judged(judge, judges, shape, comm)
+
+    def left_out_errors(self, comm: Communicator) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """As :meth:`errors`: leave-one-out errors of every row by its own part's model, in closed form."""
+        weights = self.parts.columns.get("weight", np.ones(len(self.held)))
+        rows = dict(self.parts)
+
+        def judge(part: int, system: System, kernel: Kernel, y: NDArray[np.float64]) -> tuple[Any, Any]:
+            errors, solved = system.left_out(kernel, self.lams, y[:, 0])
+            return (np.square(errors) @ weights[rows[part]])[None, :, None], solved
+
+        # Each row judges its own part's model, where it lies already.
+        return self._judged(judge, Judges("nearest", {}, self.targets, weights), self.shape, comm)
+
+    def _judged(
+        self, judge: Callable[..., tuple[Any, Any]], judges: Judges, shape: tuple[int, int, int], comm: Communicator
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Let `judge` look at every part, add up, and reduce once."""
+        totals = judges.totals(shape)
+        with comm.phase("train"):
+            failed = self._all_parts(judge, judges, totals)
+        comm.wait()
+        with comm.phase("predict"):
+            errors = judges.errors(totals, comm)
+            return errors, self._where(failed, errors, comm)
+
+    def _where(self, failed: NDArray[np.int64], errors: NDArray[np.float64], comm: Communicator) -> NDArray[np.int64]:
+        """All ranks' failures; they are asked for where there are some, which all ranks know."""
+        return comm.allreduce(failed, "max") if np.isnan(errors).any() else failed
+
+    def _all_parts(
+        self, judge: Callable[..., tuple[Any, Any]], judges: Judges, totals: NDArray[np.float64]
+    ) -> NDArray[np.int64]:
+        """Call `judge` for every part and sigma and add to `totals` part by part, in order; the parts that failed."""
+        failed = np.full(self.shape[1:], -1, np.int64)
+
+        def whole(part: int, rows: slice) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+            def work() -> dict[str, NDArray[Any]]:
+                begun = time.perf_counter()
+                learn = slice(rows.start + int(self.held[rows].sum()), rows.stop)
+                weights = self.parts.columns["weight"][learn] if "weight" in self.parts.columns else None
+                system = System(self.parts.X[learn], self.workspace, weights, grid=True)
+                y = self.targets[learn]
+                results = [judge(part, system, Kernel.gaussian(sigma), y) for sigma in self.sigmas]
+                given, solved = np.stack([r[0] for r in results], axis=1), np.stack([r[1] for r in results])
+                return {"given": given, "solved": solved, "seconds": np.array(time.perf_counter() - begun)}
+
+            done = remembered(self.checkpoint, f"{self.name}-{part:06d}", work)
+            self.seconds[part] += done["seconds"]
+            self.advance()
+            return done["given"], done["solved"]
+
+        for (part, _), (given, solved) in self.workspace.over_parts(whole, self.parts):
+            judges.add(totals, part, given, solved)
+            failed = np.where(solved, failed, np.maximum(failed, part))
+        return failed
+
+
+def left_out(failed: NDArray[np.int64], sigmas: tuple[float, ...], lams: tuple[float, ...]) -> str:
+    """A sentence about the pairs that could not be solved; empty if all could."""
+    pairs = [f"sigma {sigmas[s]:g} lambda {lams[ell]:g} (part {failed[s, ell]})" for s, ell in np.argwhere(failed >= 0)]
+    more = f" and {len(pairs) - 3} more" if len(pairs) > 3 else ""
+    return f"left out, K + lambda m I is not positive definite: {', '.join(pairs[:3])}{more}" if pairs else ""
+
+
+def best(
+    errors: NDArray[np.float64], sigmas: tuple[float, ...], lams: tuple[float, ...], comm: Communicator
+) -> tuple[int, int, int]:
+    """The setting with the least error; of equal ones the smoothest: last sigma and lambda, first candidate.
+
+    Collective: the ranks' errors may differ in the last bit, and their choice must not.
+
+    Raises
+    ------
+    InputError
+        No pair could be solved.
+    """
+    with comm.agreed():
+        if not np.isfinite(errors).any():
+            raise InputError(
+                f"no pair of the grid could be solved: lambda up to {max(lams):g} is too small "
+                f"for sigma {min(sigmas):g} to {max(sigmas):g}; use a larger --lambda or --dtype float64"
+            )
+    least = comm.bcast(np.array([np.nanargmin(errors[:, ::-1, ::-1])], np.int64))[0]
+    c, s, ell = np.unravel_index(int(least), errors.shape)
+    return int(c), len(sigmas) - 1 - int(s), len(lams) - 1 - int(ell)

@@ -1,0 +1,1 @@
+"""The methods that train ridge regressions on many ranks."""

@@ -1,0 +1,312 @@
+"""A coarse model of all rows: kernel ridge regression on M centres, from one Allreduce.
+
+f(x) = sum_j beta_j k(x, z_j) minimises sum_i (f(x_i) - y_i)^2 + lambda n |f|^2, so that
+(K_nM^T K_nM + lambda n K_MM) beta = K_nM^T y (Smola and Schoelkopf, 2000; Rudi, Camoriano and Rosasco, 2015).
+With K_MM = L L^T and W = K_nM L^-T that is (W^T W + lambda n I) L^T beta = W^T y, whose matrix is as well
+conditioned as the lambda allows: K_nM^T K_nM itself loses, at half the digits, what small lambdas need.
+Each rank adds up its rows' share of W^T W; one Allreduce of M x M + M numbers makes the whole (M x M + 3 M where
+validation rows are summed apart).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.data.rows import Rows, gather_rows
+from cacore.errors import InputError
+from cacore.io.checkpoint import Checkpoint
+from cacore.kernels import Kernel
+from cacore.linalg import lapack
+from cacore.machine import memory, threads
+from partition.redistribute import OwnedRows
+
+# Small grids that lost little against large ones on the five data sets of the documentation. A wide
+# kernel needs few centres: it is tried with CENTERS_WIDE.
+CENTERS = (500, 1000, 1500)
+NARROW, WIDE = 0.5, 2.0  # times the square root of the number of features
+CENTERS_WIDE = (500, 1000)
+LAMS = (1e-7, 1e-6, 1e-5)
+LOCAL_SIGMAS = (0.125, 0.25, 0.5, 1.0)  # likewise, of the parts' models of what is left over
+ALONE = 1e3  # a lambda that leaves the coarse model alone
+LOCAL_LAMS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, ALONE)
+
+_ROWS = 2048  # of K_nM at a time
+_JITTER = 1e-14  # times M, on the diagonal of K_MM where it has no factor: rows may be centres twice
+
+
+@dataclass
+class CoarseModel:
+    """Centres, in standardised features, and their coefficients."""
+
+    centers: Rows
+    beta: NDArray[np.float64]
+    sigma: float
+    lam: float
+
+    def predict(self, X: Rows) -> NDArray[np.float64]:
+        """``K(X, centers) beta``: 2 len(X) M d flops in blocks; in double precision."""
+        return _apply(X, self.centers, self.sigma, self.beta)
+
+
+@dataclass
+class Candidates:
+    """A coarse model for every (M, sigma, lambda) tried.
+
+    Attributes
+    ----------
+    centers : ndarray or CSR, shape (M_max, d)
+        A candidate with fewer uses the first ones.
+    settings : list of (M, sigma, lambda)
+    learned, whole : ndarray, shape (len(settings), M_max)
+        Coefficients from the rows that are not held out, and from all rows. Not a number where the
+        equations could not be solved.
+    """
+
+    centers: Rows
+    settings: list[tuple[int, float, float]]
+    learned: NDArray[np.float64]
+    whole: NDArray[np.float64]
+
+    def predictions(self, X: Rows) -> NDArray[np.float64]:
+        """Of the models from the learning rows, shape (n, len(settings)); K(X, centers) is formed once a sigma."""
+        out = np.empty((X.shape[0], len(self.settings)))
+        sigmas = np.array([sigma for _, sigma, _ in self.settings])
+        for sigma in np.unique(sigmas):
+            mine = np.flatnonzero(sigmas == sigma)
+            out[:, mine] = _apply(X, self.centers, float(sigma), np.ascontiguousarray(self.learned[mine].T))
+        return out
+
+    def chosen(self, c: int) -> CoarseModel:
+        """The c-th candidate, from all rows."""
+        M, sigma, lam = self.settings[c]
+        return CoarseModel(self.centers[:M].copy(), self.whole[c, :M].copy(), sigma, lam)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to try: numbers of centres, widths and ridges; None is a small default grid.
+
+    Attributes
+    ----------
+    centers : tuple of int or None
+    sigma, lam : tuple of float or None
+    """
+
+    centers: tuple[int, ...] | None = None
+    sigma: tuple[float, ...] | None = None
+    lam: tuple[float, ...] | None = None
+
+    def tried(self, n: int, d: int) -> list[tuple[float, list[int], tuple[float, ...]]]:
+        """Sigma, numbers of centres and lambdas for n rows of d features."""
+        if self.sigma is None:
+            wide = self.centers or CENTERS_WIDE
+            sets = [(NARROW * math.sqrt(d), self.centers or CENTERS), (WIDE * math.sqrt(d), wide)]
+        else:
+            sets = [(sigma, self.centers or CENTERS) for sigma in self.sigma]
+        return [(sigma, sorted({min(M, n) for M in Ms}), self.lam or LAMS) for sigma, Ms in sets]
+
+
+def candidates(
+    parts: OwnedRows,
+    held: NDArray[np.bool_],
+    n: int,
+    settings: Settings,
+    limit: int,
+    checkpoint: Checkpoint | None,
+    comm: Communicator,
+) -> Candidates:
+    """Coarse models of all rows; a collective call.
+
+    Parameters
+    ----------
+    parts : OwnedRows
+        With the columns "y" (centred), "order" (the row's place in the shuffled order) and, optionally, "weight".
+    held : ndarray of bool, shape (n_local,)
+        Validation rows: left out of `learned`, part of `whole`.
+    n : int
+        Rows of all ranks.
+    settings : Settings
+    limit : int
+        Bytes that this rank may use.
+    checkpoint : Checkpoint or None
+    comm : Communicator
+
+    Returns
+    -------
+    Candidates
+
+    Raises
+    ------
+    MemoryLimitError
+        On all ranks.
+
+    Notes
+    -----
+    n_local M^2 flops a sigma, and M^3 a candidate, the same on all ranks. The centres are sent to all
+    ranks (M d numbers, phase "partition"); one Allreduce of M x M + 3 M numbers a sigma, and 2 (phase "train").
+    """
+    sets = settings.tried(n, parts.X.shape[1])
+    tried = [(M, sigma, lam) for sigma, Ms, lams in sets for M in Ms for lam in lams]
+    most = max(Ms[-1] for _, Ms, _ in sets)
+    with comm.agreed():
+        need = 8 * (sum(2 * Ms[-1] ** 2 for _, Ms, _ in sets) + 3 * most**2 + 2 * most * _ROWS)
+        memory.require(need, limit, f"a coarse model of {most:,} centers", "use fewer --centers")
+    with comm.phase("partition"):
+        centers = _centers(parts, n, most, comm)
+    with comm.agreed():
+        kept = checkpoint.get("coarse") if checkpoint is not None else None
+    if comm.all(kept is not None):
+        assert kept is not None
+        return _solved(Candidates(centers, tried, kept["learned"], kept["whole"]), comm)
+    with comm.phase("train"):
+        factors = [_factor(centers[: Ms[-1]], sigma) for sigma, Ms, _ in sets]
+        shares = [
+            _normal_equations(parts, held, centers[: Ms[-1]], sigma, L)
+            for (sigma, Ms, _), L in zip(sets, factors, strict=True)
+        ]
+        ends = np.cumsum([share.size for share in shares])[:-1]
+    comm.wait()
+    with comm.phase("train"):
+        flat = comm.allreduce(np.concatenate([*(share.ravel() for share in shares), _weight(parts, held)]))
+        sums = [part.reshape(share.shape) for part, share in zip(np.split(flat[:-2], ends), shares, strict=True)]
+        learned, whole = np.full((2, len(tried), most), np.nan)
+        c = 0
+        for (_, Ms, lams), L, packed in zip(sets, factors, sums, strict=True):
+            some = slice(c, c + len(Ms) * len(lams))
+            learned[some, : len(L)], whole[some, : len(L)] = _solve(L, packed, flat[-2:], Ms, lams)
+            learned[some, len(L) :] = whole[some, len(L) :] = 0.0
+            c = some.stop
+    if checkpoint is not None and comm.rank == 0:
+        checkpoint.put("coarse", learned=learned, whole=whole)
+    return _solved(Candidates(centers, tried, learned, whole), comm)
+
+
+def _solved(given: Candidates, comm: Communicator) -> Candidates:
+    """The candidates that have a solution: one without must not spoil the others' grid."""
+    good = np.flatnonzero(np.isfinite(given.learned).all(axis=1) & np.isfinite(given.whole).all(axis=1))
+    good = comm.bcast(good)
+    with comm.agreed():
+        if not good.size:
+            raise InputError("no coarse model could be solved: its lambda is too small; use a larger --coarse-lambda")
+    settings = [given.settings[c] for c in good]
+    return Candidates(given.centers, settings, given.learned[good], given.whole[good])
+
+
+def _centers(parts: OwnedRows, n: int, M: int, comm: Communicator) -> Rows:
+    """The last M rows of the shuffled order, the last one first: a random sample.
+
+    The first rows of each part are its validation rows: unless M or the parts' number is a large share
+    of n, none of them is a center, which would flatter the coarse model.
+    """
+    order = parts.columns["order"]
+    mine = np.flatnonzero(order >= n - M)
+    gathered, places = gather_rows(parts.X[mine], comm), comm.allgather(order[mine])
+    return gathered[np.argsort(-places)].astype(np.float64)
+
+
+def _weight(parts: OwnedRows, held: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Sum of the weights of this rank's learning rows, and of the held-out ones."""
+    weights = parts.columns.get("weight", np.ones(len(held)))
+    return np.array([weights[~held].sum(), weights[held].sum()])
+
+
+def _factor(centers: Rows, sigma: float) -> NDArray[np.float64]:
+    """Cholesky of K_MM, with as little added to its diagonal as rounding and equal centres ask for."""
+    kernel, L = Kernel.gaussian(sigma), np.empty((centers.shape[0],) * 2)
+    points, added = kernel.points(centers), 0.0
+    while True:
+        kernel.gram(points, L)
+        L.reshape(-1)[:: len(L) + 1] += added
+        if lapack.cholesky(L) == 0:
+            return L
+        added = max(10 * added, _JITTER * len(L))
+
+
+def _normal_equations(
+    parts: OwnedRows, held: NDArray[np.bool_], centers: Rows, sigma: float, L: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """This rank's W^T W and W^T y of its learning rows and of its held-out rows, in (M + 3) x M numbers.
+
+    The two symmetric matrices share the first M + 1 rows: one lies on and above the diagonal, the
+    other, a row further down, below it.
+    """
+    M = len(L)
+    packed = np.zeros((M + 3, M))
+    for which, rows in enumerate((np.flatnonzero(~held), np.flatnonzero(held))):
+        G, r = _products(parts, rows, centers, sigma, L)
+        packed[M + 1 + which] = r
+        if which == 0:
+            packed[1 : M + 1] += np.tril(G)
+        else:
+            packed[:M] += np.tril(G).T
+    return packed
+
+
+def _products(
+    parts: OwnedRows, rows: NDArray[np.int64], centers: Rows, sigma: float, L: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """W^T W, in the lower triangle, and W^T y, for W of some rows."""
+    M = len(L)
+    kernel = Kernel.gaussian(sigma)
+    right = kernel.points(centers)
+    y, G, r = parts.columns["y"], np.zeros((M, M)), np.zeros(M)
+    buffer = np.empty((min(_ROWS, len(rows)), M))
+    for lo, hi in threads.blocks(len(rows), _ROWS):
+        some = rows[lo:hi]
+        left, W = kernel.points(parts.X[some].astype(np.float64), like=right), buffer[: hi - lo]
+        kernel.fill(left, right, W)
+        target = y[some].astype(np.float64)
+        if "weight" in parts.columns:
+            root = np.sqrt(parts.columns["weight"][some])
+            W *= root[:, None]
+            target *= root
+        lapack.solve_lower(L, W)
+        lapack.add_gram(W, G)
+        # Not numpy's matmul: the threads of its BLAS would keep spinning while scipy's work.
+        r += np.einsum("ij,i->j", W, target)
+    return G, r
+
+
+def _solve(
+    L: NDArray[np.float64], packed: NDArray[np.float64], weight: NDArray[np.float64], Ms: list[int],
+    lams: tuple[float, ...],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
+    """Coefficients for every M and lambda, of the learning rows and of all rows."""
+    M = len(L)
+    G = np.tril(packed[1:])[:M]
+    first = _coefficients(L, G, packed[M + 1], weight[0], Ms, lams)
+    if not weight[1]:
+        return first, first
+    G += np.triu(packed[:M]).T
+    return first, _coefficients(L, G, packed[M + 1] + packed[M + 2], weight.sum(), Ms, lams)
+
+
+def _coefficients(
+    L: NDArray[np.float64], G: NDArray[np.float64], r: NDArray[np.float64], weight: float, Ms: list[int],
+    lams: tuple[float, ...],
+) -> NDArray[np.float64]:  # fmt: skip
+    """Solve (G + lambda w I) L^T beta = r; the leading blocks of L, G and r are those of fewer centres."""
+    out = np.full((len(Ms) * len(lams), len(L)), np.nan)
+    for i, (M, lam) in enumerate((M, lam) for M in Ms for lam in lams):
+        A = G[:M, :M].copy(order="C")
+        A.reshape(-1)[:: M + 1] += lam * weight
+        if lapack.cholesky(A) == 0:
+            x = r[None, :M].copy()
+            lapack.cholesky_solve(A, x)
+            out[i] = 0.0
+            out[i, :M] = scipy.linalg.solve_triangular(L[:M, :M], x[0], trans="T", lower=True, check_finite=False)
+    return out
+
+
+def _apply(X: Rows, centers: Rows, sigma: float, beta: NDArray[np.float64]) -> NDArray[np.float64]:
+    kernel = Kernel.gaussian(sigma)
+    right, out = kernel.points(centers), np.empty((X.shape[0], *beta.shape[1:]))
+    for lo, hi in threads.blocks(X.shape[0], 8 * _ROWS):  # in double precision: not all rows at once
+        out[lo:hi] = kernel.apply(kernel.points(X[lo:hi].astype(np.float64), like=right), right, beta)
+    return out

@@ -1,0 +1,199 @@
+"""The local solver: kernel ridge regression on the rows of one part, in one matrix, for many sigmas and lambdas."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+
+from cacore.data.rows import Rows
+from cacore.kernels import Kernel, distances
+from cacore.linalg import lapack
+from cacore.machine import threads
+from cakrr.solver.band import Band
+from partition.redistribute import OwnedRows
+
+T = TypeVar("T")
+
+SMALL = 32 << 20
+
+# From so many lambdas on one reduction is cheaper than a factorisation each: `benchmarks.krr_grid` measures it.
+BAND_FROM = 6
+EIGEN_BYTES = 1 << 29
+EIGEN_FROM = 12  # the same for leave-one-out errors, which need the diagonal of the inverse
+
+ANY = Kernel.gaussian(1.0)  # points are the same for every sigma
+
+
+class Workspace(threading.local):
+    """The one m x m matrix of a rank, used for every part and every grid point in turn.
+
+    Small matrices are factored one a thread, which is faster than one by all threads (1.5 times at
+    m = 1,152 on 2 cores); for those each thread has a matrix of its own.
+
+    Parameters
+    ----------
+    rows : int
+        Rows of the largest part.
+    dtype : dtype
+    limit : int
+        Bytes that this rank may use.
+    """
+
+    def __init__(self, rows: int, dtype: Any, limit: int = 1 << 62) -> None:
+        self.rows, self.dtype, self.limit = rows, np.dtype(dtype), limit
+        self._buffer = np.empty(0, dtype)
+
+    def matrix(self, m: int) -> NDArray[Any]:
+        """An m x m matrix in this thread's memory; its contents are what the last user left."""
+        if not self._buffer.size:
+            self._buffer = np.empty(self.rows * self.rows, self.dtype)
+        return self._buffer[: m * m].reshape(m, m)
+
+    def one_a_thread(self, m: int) -> bool:
+        """Whether m x m matrices of all threads together stay under 32 MiB."""
+        return threads.current() * m * m * self.dtype.itemsize <= SMALL
+
+    def over_parts(self, work: Callable[[int, slice], T], parts: OwnedRows) -> Iterator[tuple[tuple[int, slice], T]]:
+        """Every part and what ``work(part, rows)`` returns: large parts on all threads, then small ones one a thread.
+
+        The largest come first, so that the threads finish together; the order does not depend on them.
+        """
+        tasks = sorted(parts, key=lambda task: (task[1].start - task[1].stop, task[0]))
+        large = [task for task in tasks if not self.one_a_thread(task[1].stop - task[1].start)]
+        for group, parallel in ((large, False), (tasks[len(large) :], True)):
+            yield from zip(group, threads.in_order(work, group, parallel), strict=True)
+
+
+class System:
+    """``(K + lambda m I) alpha = y`` (eq. 3.6) on the rows of one part, for any sigma, lambda and targets.
+
+    Parameters
+    ----------
+    rows : ndarray or CSR, shape (m, d)
+        Of the part.
+    workspace : Workspace
+        Of at least m rows, in the dtype of `rows`; nothing else of this thread may use it meanwhile.
+    weights : ndarray, shape (m,), optional
+        Positive sample weights w: the matrix is then K + lambda sum(w) diag(1/w).
+    grid : bool
+        Whether more than one pair will be tried: squared distances are then computed once and kept in
+        the triangle that no factorisation touches, at the price of no memory.
+    """
+
+    def __init__(
+        self, rows: Rows, workspace: Workspace, weights: NDArray[Any] | None = None, grid: bool = False
+    ) -> None:
+        self.rows, self.points = rows, ANY.points(rows)
+        self.grid = grid
+        self.K = workspace.matrix(len(self.points))
+        w = np.ones(len(self.points)) if weights is None else np.asarray(weights, np.float64)
+        self.weighted = weights is not None
+        self.scale = np.sqrt(w / w.mean())  # 1/scale^2 is sum(w)/w/m
+        if grid:
+            distances(self.points, self.K)
+
+    def _form(self, kernel: Kernel) -> None:
+        if self.grid:
+            kernel.gram_from_distances(self.K)
+        else:
+            kernel.gram(self.points, self.K)
+
+    def _form_scaled(self, kernel: Kernel) -> None:
+        """``S K S`` with S = diag(scale): then every lambda adds a multiple of the identity."""
+        self._form(kernel)
+        if self.weighted:
+            s = self.scale.astype(self.K.dtype)
+            for i in range(len(s)):
+                self.K[i, : i + 1] *= s[i] * s[: i + 1]
+
+    def solve(self, kernel: Kernel, lams: tuple[float, ...], Y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """Solve for every lambda and every row of `Y`.
+
+        Parameters
+        ----------
+        kernel : Kernel
+        lams : tuple of float, length L
+        Y : ndarray, shape (k, m)
+            Centred targets.
+
+        Returns
+        -------
+        alphas : ndarray, shape (L, k, m), in the dtype of the rows
+            Not a number where K + lambda m I is not positive definite to the rounding.
+        solved : ndarray of bool, shape (L,)
+
+        Notes
+        -----
+        Fewer than `BAND_FROM` lambdas: m^3/3 flops each, by Cholesky. From there on 4/3 m^3 flops for all
+        of them (:mod:`cakrr.band`). m^2 d flops for K besides. No memory but the workspace.
+        """
+        m, dtype = len(self.points), self.K.dtype
+        if len(lams) >= BAND_FROM and m > 2:
+            self._form_scaled(kernel)
+            found, solved = Band(self.K).solve(Y * self.scale, np.array(lams) * m)
+            found *= self.scale
+            with np.errstate(over="ignore"):
+                alphas = found.astype(dtype, copy=False)
+        else:
+            alphas, solved = np.full((len(lams), len(Y), m), np.nan, dtype), np.zeros(len(lams), np.bool_)
+            for i, lam in enumerate(lams):
+                if self.factor(kernel, lam):
+                    alphas[i], solved[i] = Y, True
+                    lapack.cholesky_solve(self.K, alphas[i])
+        solved &= np.isfinite(alphas).all(axis=(1, 2))
+        return alphas, solved
+
+    def factor(self, kernel: Kernel, lam: float) -> bool:
+        """Cholesky factor of ``K + lambda m I`` in the workspace; whether there is one."""
+        self._form(kernel)
+        self.K.reshape(-1)[:: len(self.K) + 1] += (lam * len(self.K) / self.scale**2).astype(self.K.dtype)
+        return lapack.cholesky(self.K) == 0
+
+    def left_out(
+        self, kernel: Kernel, lams: tuple[float, ...], y: NDArray[Any]
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Leave-one-out errors in closed form: y_i - f(x_i) of the model without row i is alpha_i / (G^-1)_ii.
+
+        G = K + lambda m I keeps its lambda m when a row leaves (Wahba, 1990, for smoothing splines;
+        Rifkin and Lippert, 2007, for this case).
+
+        Parameters
+        ----------
+        kernel : Kernel
+        lams : tuple of float, length L
+        y : ndarray, shape (m,)
+
+        Returns
+        -------
+        errors : ndarray of float64, shape (L, m)
+        solved : ndarray of bool, shape (L,)
+
+        Notes
+        -----
+        2/3 m^3 flops a lambda, by Cholesky; from `EIGEN_FROM` lambdas on one eigendecomposition, about
+        the price of 25 factorisations, where its five matrices stay under `EIGEN_BYTES`.
+        """
+        m = len(self.points)
+        errors, solved = np.full((len(lams), m), np.nan), np.zeros(len(lams), np.bool_)
+        if len(lams) >= EIGEN_FROM and 5 * m * m * self.K.itemsize <= EIGEN_BYTES:
+            self._form_scaled(kernel)
+            values, V = scipy.linalg.eigh(self.K, lower=True, driver="evd", check_finite=False)
+            inverse = 1.0 / (values.astype(np.float64) + np.array(lams)[:, None] * m)  # (L, m)
+            solved = (inverse > 0).all(axis=1)
+            alphas = (inverse * (V.T @ (self.scale * y))) @ V.T
+            errors = alphas / (self.scale * (inverse @ np.square(V).T))
+        else:
+            for i, lam in enumerate(lams):
+                solved[i] = self.factor(kernel, lam)
+                if solved[i]:
+                    alpha = y.astype(self.K.dtype)[None, :].copy()
+                    lapack.cholesky_solve(self.K, alpha)
+                    errors[i] = alpha[0] / lapack.inverse_diagonal(self.K)
+        solved &= np.isfinite(errors).all(axis=1)
+        errors[~solved] = np.nan
+        return errors, solved

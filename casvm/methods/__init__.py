@@ -1,0 +1,1 @@
+"""The methods that train an SVM on many ranks."""

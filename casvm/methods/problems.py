@@ -1,0 +1,130 @@
+"""A rank's problems, solved side by side; what is kept of them, and told about them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.data.rows import Rows
+from cacore.io.checkpoint import remembered
+from cacore.kernels import Kernel
+from cacore.machine import memory, threads
+from casvm.model.part import Learning, PartSVM, fit_part, placed
+from casvm.options import Options
+from casvm.solver.smo import Solution
+from casvm.volume import Terms
+
+STATISTICS = ("iterations", "n_support", "objective", "gap", "seconds", "kernel_rows", "kernel_values")
+_COUNTS = ("iterations", "n_support", "kernel_rows", "kernel_values")
+
+
+@dataclass
+class Problem:
+    """Rows to train on; see :func:`casvm.model.part.fit_part`. The name is that of its checkpoint."""
+
+    name: str
+    X: Rows
+    codes: NDArray[np.int64]
+    C: NDArray[np.float64]
+    rows: NDArray[np.int64]
+    start: NDArray[np.float64] | None = None
+
+
+@dataclass
+class Solved:
+    """A problem's model, its line of :data:`STATISTICS`, and behind them whether it converged."""
+
+    part: PartSVM
+    numbers: NDArray[np.float64]
+
+
+def check_memory(rows: int, options: Options) -> None:
+    """Refuse what cannot fit: `rows` bytes of rows, and the kernel cache."""
+    remedy = "use a smaller cache (--cache-gib), more ranks or --dtype float32"
+    memory.require(rows + options.cache_bytes, options.memory_limit, "a rank's rows and its kernel cache", remedy)
+
+
+def solve_all(
+    sizes: list[int], load: Callable[[int], Problem], kernel: Kernel, options: Options, label: str
+) -> list[Solved]:
+    """Solve problems of these many rows, the largest first and as many side by side as there are threads.
+
+    Parameters
+    ----------
+    sizes : list of int
+    load : callable
+        ``load(i)`` makes the i-th problem.
+    kernel : Kernel
+    options : Options
+    label : str
+        Of the progress.
+
+    Returns
+    -------
+    list of Solved
+        In the order of `sizes`.
+    """
+    todo = sorted(range(len(sizes)), key=lambda i: -sizes[i])
+    side_by_side = min(threads.current(), len(todo))
+    learning = Learning(kernel, options.limits, options.cache_bytes // max(1, side_by_side), solver=options.solver)
+    advance, lock = options.progress(label, len(todo)), threading.Lock()
+
+    def solve(i: int) -> Solved:
+        given = load(i)
+
+        def work() -> dict[str, NDArray[Any]]:
+            begun = time.perf_counter()
+            made, solutions = fit_part(given.X, given.codes, given.C, given.rows, learning, given.start)
+            numbers = _statistics(made, solutions, time.perf_counter() - begun)
+            kept = {name: value for name, value in vars(made).items() if name != "X"}
+            return {**kept, "places": placed(made.rows, given.rows), "statistics": numbers}
+
+        done = remembered(options.checkpoint, given.name, work)
+        with lock:
+            advance()
+        fields = {name: value for name, value in done.items() if name not in ("places", "statistics")}
+        return Solved(PartSVM(X=given.X[done["places"]], **fields), done["statistics"])
+
+    solved = threads.in_order(solve, [(i,) for i in todo])
+    return [one for _, one in sorted(zip(todo, solved, strict=True), key=lambda pair: pair[0])]
+
+
+def _statistics(part: PartSVM, solutions: list[Solution], seconds: float) -> NDArray[np.float64]:
+    def total(name: str) -> float:
+        return float(sum(getattr(one, name) for one in solutions))
+
+    worst = max((one.gap for one in solutions), default=0.0)
+    met = all(one.converged for one in solutions)
+    counts = (total("kernel_rows"), total("kernel_values"))
+    return np.array([total("iterations"), len(part.rows), total("objective"), worst, seconds, *counts, met])
+
+
+def named(numbers: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    """The columns of lines of statistics, by name."""
+    columns = dict(zip(STATISTICS, numbers.T, strict=False))
+    return {name: values.astype(np.int64) if name in _COUNTS else values for name, values in columns.items()}
+
+
+def not_met(numbers: NDArray[np.float64], tol: float, what: str) -> list[str]:
+    """A line about the problems that stopped at a limit, if there are any."""
+    late = numbers[numbers[:, len(STATISTICS)] == 0]
+    if not len(late):
+        return []
+    where = "the solver" if len(numbers) == 1 else f"{len(late)} of {len(numbers)} {what}"
+    total, worst = int(numbers[:, 0].sum()), numbers[:, STATISTICS.index("gap")].max()
+    return [
+        f"{where} stopped after {total:,} iterations at a violation of {worst:.3g}, above tol = {tol:g}: "
+        "raise the limit, or scale the features"
+    ]
+
+
+def terms(sizes: NDArray[np.int64], nonzeros: float, rounds: int, solver: dict[str, NDArray[Any]]) -> Terms:
+    """The terms of the volume: parts of these sizes, nonzeros a row, rounds of K-means, and the solver's statistics."""
+    support, iterations = int(solver["n_support"][-1]), int(solver["iterations"].sum())
+    return Terms(int(sizes.sum()), nonzeros, len(sizes), support, iterations, rounds)

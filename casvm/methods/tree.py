@@ -1,0 +1,353 @@
+"""Trees of merges (section 2.2, Fig. 2.1): parts are solved side by side, then two by two together, down to one.
+
+What goes up is each problem's support vectors (Cascade, DC-Filter) or all of its rows (DC-SVM), with their
+alpha, from which the merged problem starts. A part that is left over waits for a partner a layer further up, so
+that any number of parts will do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.data.rows import Rows, bcast_rows, concatenate, is_sparse, nbytes, recv_rows, send_rows
+from cacore.kernels import Kernel
+from casvm.methods.divide import divide
+from casvm.methods.parts import predicted_cost
+from casvm.methods.prepare import Labelled, prepare
+from casvm.methods.problems import STATISTICS, Problem, Solved, check_memory, named, not_met, solve_all, terms
+from casvm.model.model import SVMModel
+from casvm.model.part import PartSVM, placed
+from casvm.model.pieces import deal
+from casvm.options import Fit, Method, Options
+from partition.redistribute import OwnedRows
+
+_SETTLED = 1e-3  # times tol: the relative change of the objective at which another pass would change nothing
+
+
+@dataclass
+class Node:
+    """Rows of one problem of the tree.
+
+    Attributes
+    ----------
+    X : ndarray or CSR, shape (m, d)
+    codes, rows : ndarray of int64, shape (m,)
+        Class and global number.
+    C : ndarray of float64, shape (m,)
+    coef : ndarray of float64, shape (k - 1, m)
+        Alpha y of the pairs of classes, as :meth:`casvm.model.part.PartSVM.spread` lays them out.
+    """
+
+    X: Rows
+    codes: NDArray[np.int64]
+    C: NDArray[np.float64]
+    rows: NDArray[np.int64]
+    coef: NDArray[np.float64]
+
+    def take(self, places: NDArray[Any]) -> Node:
+        """Some of the rows."""
+        return Node(self.X[places], self.codes[places], self.C[places], self.rows[places], self.coef[:, places])
+
+    def solved(self, part: PartSVM) -> Node:
+        """With the coefficients of a solution."""
+        coef = np.zeros_like(self.coef)
+        coef[:, placed(part.rows, self.rows)] = part.spread(len(coef) + 1)
+        return Node(self.X, self.codes, self.C, self.rows, coef)
+
+    def filtered(self) -> Node:
+        """The support vectors, and every row of a class that has none here: this problem says nothing about it."""
+        support = self.coef.any(axis=0)
+        known = np.isin(self.codes, self.codes[support])
+        return self.take(np.flatnonzero(support | ~known))
+
+
+def merged(left: Node, right: Node) -> Node:
+    """Both nodes' rows, each once; if some are in both, the mean of both solutions, which is as feasible as they."""
+    rows = np.concatenate([left.rows, right.rows])
+    every = Node(
+        concatenate([left.X, right.X]), np.concatenate([left.codes, right.codes]), np.concatenate([left.C, right.C]),
+        rows, np.concatenate([left.coef, right.coef], axis=1),
+    )  # fmt: skip
+    unique, first, home = np.unique(rows, return_index=True, return_inverse=True)
+    if len(unique) == len(rows):
+        return every
+    together = every.take(first)
+    sums = np.zeros_like(together.coef)
+    np.add.at(sums.T, home, every.coef.T)
+    together.coef = 0.5 * sums
+    return together
+
+
+@dataclass(frozen=True)
+class Place:
+    """A problem of the tree: its children in the layer before, its rank, and the rows below it."""
+
+    children: tuple[int, ...]
+    owner: int
+    rows: int
+
+
+def plan(sizes: Sequence[int], owners: Sequence[int]) -> list[list[Place]]:
+    """The layers of the tree over parts of these sizes and ranks: the fewer rows of two move to the more."""
+    layers = [[Place((i,), int(owner), int(m)) for i, (m, owner) in enumerate(zip(sizes, owners, strict=True))]]
+    while len(layers[-1]) > 1:
+        below, layer = layers[-1], []
+        for i in range(0, len(below), 2):
+            pair = below[i : i + 2]
+            most = max(pair, key=lambda place: place.rows)
+            layer.append(Place(tuple(range(i, i + len(pair))), most.owner, sum(place.rows for place in pair)))
+        layers.append(layer)
+    return layers
+
+
+def neighbours(sizes: NDArray[np.int64], ranks: int) -> NDArray[np.int64]:
+    """Ranks of parts, consecutive ones for each rank and each about as much work, so that most merges move nothing."""
+    cost = np.cumsum(predicted_cost(sizes.astype(np.float64)))
+    middle = cost - 0.5 * np.diff(cost, prepend=0.0)
+    owners = np.minimum((middle / cost[-1] * ranks).astype(np.int64), ranks - 1)
+    # Every rank needs a part: none may be skipped, and enough parts must be left for those that follow.
+    for i in range(len(owners)):
+        before = -1 if i == 0 else int(owners[i - 1])
+        owners[i] = min(max(owners[i], before, ranks - (len(owners) - i)), before + 1)
+    return owners
+
+
+def fit(method: Method, train: Labelled, options: Options, comm: Communicator) -> Fit:
+    """Train a tree of SVMs that ends in one model; a collective call.
+
+    Parameters
+    ----------
+    method : Method
+        Its `merge` says what goes up.
+    train : Labelled
+        This rank's rows; they are taken from it.
+    options : Options
+    comm : Communicator
+
+    Returns
+    -------
+    Fit
+        Its statistics have an entry a layer, and ``more["layers"]`` the problems of each.
+
+    Raises
+    ------
+    InputError
+        As :func:`casvm.methods.prepare.prepare`; memory that does not suffice for a merge.
+
+    Notes
+    -----
+    A problem costs what :func:`casvm.solver.smo.solve` does with a start. Half of the rows (DC-SVM) or of the support
+    vectors at most move a layer, point to point. The last rank to work holds all of them.
+    """
+    given = prepare(method, train, options, comm)
+    dtype, sparse, d = str(given.X.dtype), is_sparse(given.X), given.X.shape[1]
+    with comm.phase("partition"):
+        divided = divide(method, given, options, comm, neighbours)
+        parts = divided.parts
+        sizes, owners = _everywhere(parts, comm)
+        layers = plan(sizes.tolist(), owners.tolist())
+        with comm.agreed():
+            _check_memory(method, parts, layers, options, comm)
+    tree = _Tree(method, given.kernel, len(given.classes), layers, options, comm)
+    with comm.phase("train"):
+        root, passes = tree.run(parts)
+    comm.wait()
+    with comm.phase("predict"):
+        piece = deal(root, len(given.classes), layers[-1][0].owner, comm)
+        support = comm.allgather(np.array([len(piece.rows)]))
+    model = SVMModel(
+        method.name, "sum", given.classes, given.kernel, options.C, np.zeros((0, d)), support, np.arange(comm.size),
+        given.standardizer, dtype, None, {comm.rank: piece}, {"sparse": sparse}, comm,
+    )  # fmt: skip
+    return tree.result(model, sizes, passes, (given.nonzeros, divided.rounds))
+
+
+def _everywhere(parts: OwnedRows, comm: Communicator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """All parts' sizes and owners."""
+    mine = np.column_stack([parts.parts, np.diff(parts.bounds), np.full(len(parts.parts), comm.rank)]).astype(np.int64)
+    table = comm.allgather(mine)
+    table = table[np.argsort(table[:, 0])]
+    return table[:, 1], table[:, 2]
+
+
+def _check_memory(
+    method: Method, parts: OwnedRows, layers: list[list[Place]], options: Options, comm: Communicator
+) -> None:
+    """For the rows of the largest problem of this rank; how many support vectors there will be, nobody knows."""
+    held = nbytes(parts.X) * (2 if is_sparse(parts.X) else 1)  # slices of CSR are copies
+    if method.merge == "all" and parts.X.shape[0]:
+        most = max(place.rows for layer in layers for place in layer if place.owner == comm.rank)
+        held += 2 * most * nbytes(parts.X) // parts.X.shape[0]  # a merge, and what it is made of
+    check_memory(held, options)
+
+
+class _Tree:
+    """One training: its layers, and what was measured."""
+
+    def __init__(
+        self, method: Method, kernel: Kernel, k: int, layers: list[list[Place]], options: Options, comm: Communicator
+    ) -> None:
+        self.method, self.kernel, self.k, self.layers, self.options, self.comm = (
+            method,
+            kernel,
+            k,
+            layers,
+            options,
+            comm,
+        )
+        # Of each problem: pass, layer, its number, rows, and what solve_all tells; of each layer: pass, seconds.
+        self.lines: list[NDArray[np.float64]] = []
+        self.seconds: list[float] = []
+
+    def run(self, parts: OwnedRows) -> tuple[PartSVM | None, int]:
+        """Pass through the tree, again while it changes the objective: the last model, on its rank, and the passes."""
+        leaves = self._leaves(parts)
+        begun: dict[int, Making] = {number: partial(_itself, leaf) for number, leaf in leaves.items()}
+        before, passes, root = -np.inf, 0, self.layers[-1][0].owner
+        while True:
+            solved, node = self._pass(begun, passes)
+            passes += 1
+            reached = np.zeros(1) if solved is None else solved.numbers[STATISTICS.index("objective")].reshape(1)
+            if passes >= self.options.passes or len(self.layers) == 1:
+                break
+            self.comm.barrier()  # patiently
+            objective = float(self.comm.bcast(reached, root)[0])
+            if objective - before <= _SETTLED * self.options.limits.tol * abs(objective):
+                break
+            before = objective
+            support = self._shared(node, root)
+            check_memory(sum(nbytes(leaf.X) for leaf in leaves.values()) + 4 * nbytes(support.X), self.options)
+            begun = {number: partial(_joined, leaf, support) for number, leaf in leaves.items()}
+        return None if solved is None else solved.part, passes
+
+    def _leaves(self, parts: OwnedRows) -> dict[int, Node]:
+        columns = parts.columns
+        return {
+            part: Node(
+                parts.X[rows], columns["code"][rows], columns["C"][rows], columns["row"][rows],
+                np.zeros((self.k - 1, rows.stop - rows.start)),
+            )
+            for part, rows in parts
+        }  # fmt: skip
+
+    def _pass(self, begun: dict[int, Making], turn: int) -> tuple[Solved | None, Node | None]:
+        """Through all layers; the last problem's solution and its rows, on its rank."""
+        solved, nodes = self._layer(begun, turn, 0)
+        for depth, (below, layer) in enumerate(pairwise(self.layers), 1):
+            moved = self._moved(nodes, below, layer)
+            # A problem that found no partner is solved already.
+            alone = {i: layer[i].children[0] for i in moved if len(layer[i].children) == 1}
+            todo: dict[int, Making] = {i: partial(_itself, node) for i, node in moved.items() if i not in alone}
+            before, (solved, nodes) = solved, self._layer(todo, turn, depth)
+            solved |= {i: before[child] for i, child in alone.items()}
+            nodes |= {i: moved[i] for i in alone}
+        return solved.get(0), nodes.get(0)
+
+    def _layer(self, todo: dict[int, Making], turn: int, depth: int) -> tuple[dict[int, Solved], dict[int, Node]]:
+        """Solve this rank's problems of a layer: the solutions, and the rows that go up."""
+        numbers = list(todo)
+
+        def load(i: int) -> Problem:
+            node = todo[numbers[i]]()
+            name = f"pass-{turn:03d}-layer-{depth:02d}-node-{numbers[i]:06d}"
+            return Problem(name, node.X, node.codes, node.C, node.rows, node.coef if node.coef.any() else None)
+
+        begun = time.perf_counter()
+        sizes = [self.layers[depth][number].rows for number in numbers]
+        label = f"layer {depth + 1} of {len(self.layers)}"
+        solved = solve_all(sizes, load, self.kernel, self.options, label) if numbers else []
+        self.seconds.append(time.perf_counter() - begun)
+        up = {}
+        for number, one in zip(numbers, solved, strict=True):
+            node = todo[number]()
+            self.lines.append(np.concatenate([[turn, depth, number, len(node.rows)], one.numbers]))
+            done = node.solved(one.part)
+            up[number] = done.filtered() if self.method.merge == "support" else done
+        return dict(zip(numbers, solved, strict=True)), up
+
+    def _moved(self, nodes: dict[int, Node], below: list[Place], layer: list[Place]) -> dict[int, Node]:
+        """This rank's nodes of the next layer; every rank goes through the merges in the same order."""
+        comm, out = self.comm, {}
+        for number, place in enumerate(layer):
+            for child in place.children:
+                if below[child].owner == comm.rank != place.owner:
+                    _send(nodes[child], place.owner, comm)
+            if place.owner == comm.rank:
+                like = next(iter(nodes.values()))
+                mine = [
+                    nodes[child] if below[child].owner == comm.rank else _receive(below[child].owner, comm, like.X)
+                    for child in place.children
+                ]
+                check_memory(2 * sum(nbytes(node.X) for node in mine), self.options)
+                out[number] = merged(*mine) if len(mine) == 2 else mine[0]
+        return out
+
+    def _shared(self, node: Node | None, root: int) -> Node:
+        """The last problem's support vectors, on all ranks."""
+        comm = self.comm
+        numbers = None if node is None else np.column_stack([node.codes, node.rows])
+        values = None if node is None else np.vstack([node.C, node.coef])
+        X = bcast_rows(None if node is None else node.X, comm, root)
+        numbers, values = comm.bcast(numbers, root), comm.bcast(values, root)
+        return Node(X, numbers[:, 0], values[0], numbers[:, 1], values[1:])
+
+    def result(self, model: SVMModel, sizes: NDArray[np.int64], passes: int, measured: tuple[float, int]) -> Fit:
+        """All ranks' figures, on every rank."""
+        comm, depth = self.comm, len(self.layers)
+        width = 4 + len(STATISTICS) + 1
+        with comm.uncounted():
+            lines = comm.allgather(np.array(self.lines).reshape(-1, width))
+            every = comm.allgather(np.array(self.seconds).reshape(1, passes, depth))
+        lines = lines[np.lexsort(lines[:, 2::-1].T)]
+        layers, summed = [], []
+        for turn in range(passes):
+            for layer in range(depth):
+                here = lines[(lines[:, 0] == turn) & (lines[:, 1] == layer)]
+                owners = {self.layers[layer][int(number)].owner for number in here[:, 2]}
+                seconds = float(every[:, turn, layer].max())
+                numbers = here[:, 4:]
+                summed.append([*numbers[:, :3].sum(axis=0), numbers[:, 3].max(initial=0.0), seconds,
+                               *numbers[:, 5:7].sum(axis=0)])  # fmt: skip
+                told = {name: values.tolist() for name, values in named(numbers).items()}
+                layers.append({"pass": turn + 1, "layer": layer + 1, "ranks": len(owners), "layer_seconds": seconds,
+                               "rows": here[:, 3].astype(np.int64).tolist(), **told})  # fmt: skip
+        total = sum(layer["layer_seconds"] for layer in layers)
+        parallel = sum(layer["layer_seconds"] * layer["ranks"] for layer in layers) / total if total > 0 else 1.0
+        notes = not_met(lines[:, 4:], self.options.limits.tol, "problems")
+        more = {"passes": passes, "average_parallelism": parallel, "layers": layers}
+        solver = named(np.array(summed))
+        return Fit(model, sizes, solver, every.sum(axis=(1, 2)), terms(sizes, *measured, solver), notes, more)
+
+
+Making = Callable[[], Node]  # rows that are put together when they are needed, and not all at once
+
+
+def _itself(node: Node) -> Node:
+    return node
+
+
+def _joined(leaf: Node, support: Node) -> Node:
+    """A leaf's rows with the support vectors of the last pass, and their alpha."""
+    others = np.flatnonzero(~np.isin(leaf.rows, support.rows))
+    rest = leaf.take(others)
+    return merged(support, rest) if len(others) else support
+
+
+def _send(node: Node, dest: int, comm: Communicator) -> None:
+    comm.send(np.vstack([node.codes, node.rows]), dest)
+    comm.send(np.vstack([node.C, node.coef]), dest)
+    send_rows(node.X, dest, comm)
+
+
+def _receive(source: int, comm: Communicator, like: Rows) -> Node:
+    numbers, values = comm.recv(source), comm.recv(source)
+    return Node(recv_rows(source, comm, like), numbers[0], values[0], numbers[1], values[1:])

@@ -1,0 +1,232 @@
+"""A trained SVM in parts: routing, decisions, saving and loading."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator, as_communicator
+from cacore.data.rows import Rows
+from cacore.data.standardize import Standardizer
+from cacore.errors import InputError
+from cacore.io import model_file as models
+from cacore.kernels import Kernel
+from cacore.svm.decision import counted, votes
+from casvm.model.part import PartSVM
+from casvm.model.pieces import join
+from partition.asking import ask, visit
+from partition.model import InParts
+from partition.routing import Soft, closest, nearest
+
+
+@dataclass
+class SVMModel(InParts):
+    """Kernel SVMs of P parts, of which this rank holds some.
+
+    Attributes
+    ----------
+    method : str
+    route : {"nearest", "soft", "all", "sum"}
+        The model of the nearest centre answers; the weighted mean of the decisions of the nearest ones'; or
+        the mean of all decisions, which is right for random parts, whose centres say little. "sum": the parts are
+        pieces of one model, see :mod:`casvm.pieces`.
+    classes : ndarray, shape (k,)
+        Labels, ascending.
+    kernel : Kernel or None
+        None: rows are kernel values with the training rows.
+    C : float
+    centers : ndarray, shape (P, d)
+        In standardised features; (0, d) for pieces.
+    sizes : ndarray of int64, shape (P,)
+    owners : ndarray of int64, shape (P,)
+        Rank of each part.
+    standardizer : Standardizer or None
+    dtype : str
+        Of the rows.
+    soft : Soft or None
+        Of the route "soft".
+    parts : dict of int to PartSVM
+        This rank's.
+    source : dict
+        How the training file was read.
+    comm : Communicator or None
+        The ranks that hold the parts; not part of a copy or a pickle.
+    """
+
+    method: str
+    route: str
+    classes: NDArray[Any]
+    kernel: Kernel | None
+    C: float
+    centers: NDArray[np.float64]
+    sizes: NDArray[np.int64]
+    owners: NDArray[np.int64]
+    standardizer: Standardizer | None
+    dtype: str
+    soft: Soft | None = None
+    parts: dict[int, PartSVM] = field(default_factory=dict)
+    source: dict[str, Any] = field(default_factory=dict)
+    comm: Any = field(default=None, repr=False, compare=False)
+
+    @property
+    def n_features(self) -> int:
+        """Of a row."""
+        return int(self.centers.shape[1])
+
+    def told(self) -> dict[str, Any]:
+        """What a report says about the model."""
+        return {"method": self.method, "C": self.C, "route": self.route}
+
+    def predict(self, X: Rows, comm: Any = None) -> NDArray[Any]:
+        """Labels of this rank's rows; a collective call.
+
+        Parameters
+        ----------
+        X : array-like or CSR, shape (n_local, d)
+            Not changed.
+        comm : mpi4py communicator, Communicator or None
+            As many ranks as hold the model's parts; by default those that trained or loaded it.
+
+        Returns
+        -------
+        ndarray, shape (n_local,)
+
+        Notes
+        -----
+        2 nnz flops a row, with nnz the nonzeros of all support vectors that are asked. ``nearest``, ``soft``:
+        each row travels to the ranks of its models, their decisions back. ``all``: every row visits every
+        rank, and one reduction of n_test numbers adds up.
+        """
+        return self.labels(self.scores(X, comm))
+
+    def labels(self, scores: NDArray[np.float64]) -> NDArray[Any]:
+        """Labels of rows of these :meth:`scores`."""
+        # A part's own votes, as LIBSVM counts them; a mean of several parts' has no equals.
+        codes = votes(scores) if self.route in ("nearest", "sum") or scores.shape[1] == 1 else scores.argmax(axis=1)
+        return np.asarray(self.classes[codes])
+
+    def decision_function(self, X: Rows, comm: Any = None) -> NDArray[np.float64]:
+        """Decisions, shape (n_local,) for two classes, positive for the second; else (n_local, k).
+
+        More than two: the pairs' votes for each class, and up to a third of a vote for how clear they were.
+        Collective, as :meth:`predict`.
+        """
+        scores = self.scores(X, comm)
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def asked(self, X: Rows, labels: NDArray[np.int32], comm: Any = None) -> NDArray[np.float64]:
+        """Scores of each row by the model of the part that `labels` names; collective."""
+        comm = self._ranks(comm)
+        with comm.guard(), comm.phase("predict"):
+            return self._asked(self._received(X, comm), labels, comm)
+
+    def intercepts(self) -> NDArray[np.float64]:
+        """The one b of each pair of classes, of a model in pieces; collective on the ranks that hold them."""
+        k = len(self.classes)
+        mine = np.sum([part.b for part in self.parts.values()], axis=0) if self.parts else np.zeros(k * (k - 1) // 2)
+        return self._ranks(None).allreduce(mine)
+
+    @property
+    def _width(self) -> int:
+        return 1 if len(self.classes) == 2 else len(self.classes)
+
+    def scores(self, X: Rows, comm: Any = None) -> NDArray[np.float64]:
+        """As :meth:`decision_function`, but shape (n_local, 1) for two classes; collective."""
+        comm, k = self._ranks(comm), len(self.classes)
+        with comm.guard(), comm.phase("predict"):
+            Z = self._received(X, comm)
+            if self.route == "sum":
+                return self._summed(visit(Z, self._pieces, comm, (k * (k - 1) // 2,)))
+            if self.route == "all" and len(self.sizes) > 1:
+                return visit(Z, self._together, comm, (self._width,)) / len(self.sizes)
+            if self.soft is None:
+                labels = nearest(Z, self.centers) if len(self.sizes) > 1 else np.zeros(Z.shape[0], np.int32)
+                return self._asked(Z, labels, comm)
+            labels, squares = closest(Z, self.centers, min(self.soft.k, len(self.centers)))
+            n, few = labels.shape
+            values = self._asked(Z[np.arange(n).repeat(few)], labels.ravel(), comm).reshape(n, few, self._width)
+            return np.einsum("ijc,ij->ic", values, self.soft.weights(squares))
+
+    def _pieces(self, rows: Rows) -> NDArray[np.float64]:
+        k = len(self.classes)
+        total = np.zeros((rows.shape[0], k * (k - 1) // 2))
+        for part in self.parts.values():
+            total += part.pairs(rows, self.kernel) if len(part.rows) else part.b
+        return total
+
+    def _summed(self, decisions: NDArray[np.float64]) -> NDArray[np.float64]:
+        return -decisions if len(self.classes) == 2 else counted(decisions, len(self.classes))
+
+    def _together(self, rows: Rows) -> NDArray[np.float64]:
+        total = np.zeros((rows.shape[0], self._width))
+        for part in self.parts.values():
+            total += part.scores(rows, self.kernel, len(self.classes))
+        return total
+
+    def _asked(self, Z: Rows, labels: NDArray[np.int32], comm: Communicator) -> NDArray[np.float64]:
+        def answer(part: int, rows: Rows) -> NDArray[np.float64]:
+            return self.parts[part].scores(rows, self.kernel, len(self.classes))
+
+        return ask(Z, labels, self.owners, self.parts, answer, comm, (self._width,))
+
+    def save(self, path: str | Path, comm: Any = None) -> None:
+        """Write the model to one HDF5 file; collective, by default on the ranks that trained or loaded it."""
+        comm = self._ranks(comm)
+        attributes = {
+            "method": self.method, "route": self.route, "C": self.C, "dtype": self.dtype, "source": self.source,
+            "classes": self.classes.tolist(), "labels": self.classes.dtype.str,
+            "kernel": None if self.kernel is None else asdict(self.kernel),
+            "soft": None if self.soft is None else asdict(self.soft),
+        }  # fmt: skip
+        shared: dict[str, Rows] = {"centers": self.centers, "sizes": self.sizes}
+        if self.standardizer is not None:
+            shared.update(asdict(self.standardizer))
+        with comm.guard():
+            with comm.agreed():
+                self._check_ranks(comm)
+            parts = {number: vars(part) for number, part in self.parts.items()}
+            models.save(path, "svm", attributes, shared, parts, self.owners, comm)
+
+    @classmethod
+    def load(cls, path: str | Path, comm: Any = None) -> SVMModel:
+        """Read a model on any number of ranks; collective.
+
+        Raises
+        ------
+        InputError
+            The file is missing, damaged, not a model, or one of another family.
+        """
+        comm = as_communicator(comm)
+        with comm.guard():
+            attributes, shared, parts, owners = models.load(path, "svm", comm)
+            with comm.agreed():
+                try:
+                    kernel, soft = attributes["kernel"], attributes["soft"]
+                    held = {number: PartSVM(**fields) for number, fields in parts.items()}
+                    sizes = shared["sizes"]
+                    if attributes["route"] == "sum":
+                        held, sizes, owners = _joined(held, sizes, owners)
+                    return cls(
+                        attributes["method"], attributes["route"],
+                        np.array(attributes["classes"], np.dtype(attributes["labels"])),
+                        None if kernel is None else Kernel(**kernel), attributes["C"], shared["centers"],
+                        sizes, owners,
+                        Standardizer(shared["mean"], shared["scale"]) if "mean" in shared else None,
+                        attributes["dtype"], None if soft is None else Soft(**soft),
+                        held, attributes["source"], comm,
+                    )  # fmt: skip
+                except (KeyError, TypeError) as error:
+                    raise InputError(f"{path}: a damaged model file, without {error}") from error
+
+
+def _joined(
+    parts: dict[int, PartSVM], sizes: NDArray[np.int64], owners: NDArray[np.int64]
+) -> tuple[dict[int, PartSVM], NDArray[np.int64], NDArray[np.int64]]:
+    """One piece a rank instead of several."""
+    ranks = np.unique(owners)
+    mine = {int(np.searchsorted(ranks, owners[next(iter(parts))])): join(list(parts.values()))} if parts else {}
+    return mine, np.bincount(owners, sizes)[ranks].astype(np.int64), ranks

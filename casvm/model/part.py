@@ -1,0 +1,168 @@
+"""The model of one part: one-vs-one among the classes it holds, in LIBSVM's order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.data.rows import Rows
+from cacore.kernels import Kernel
+from cacore.machine import threads
+from cacore.svm.decision import counted, expansion
+from casvm.solver.local import Learning
+from casvm.solver.smo import Solution
+
+
+@dataclass
+class PartSVM:
+    """Support vectors and coefficients of one part.
+
+    Attributes
+    ----------
+    classes : ndarray of int64, shape (k,)
+        Codes of the classes that the part holds, ascending. With one, every row is of that class.
+    X : ndarray or CSR, shape (s, d)
+        Support vectors, class by class, in the order of the rows. With a precomputed kernel, no columns.
+    rows : ndarray of int64, shape (s,)
+        Their global row numbers.
+    coef : ndarray of float64, shape (k - 1, s)
+        Coefficients alpha y as LIBSVM lays them out: those of a row of the i-th class in the pair with the
+        j-th stand in line j - 1 for i < j, and in line j for i > j.
+    b : ndarray of float64, shape (k (k - 1) / 2,)
+        Of the pairs (0, 1), (0, 2), ..., (1, 2), ...; a positive decision is for the first.
+    n_support : ndarray of int64, shape (k,)
+        Support vectors of each class.
+    """
+
+    classes: NDArray[np.int64]
+    X: Rows
+    rows: NDArray[np.int64]
+    coef: NDArray[np.float64]
+    b: NDArray[np.float64]
+    n_support: NDArray[np.int64]
+
+    def pairs(self, X: Rows, kernel: Kernel | None) -> NDArray[np.float64]:
+        """Decisions of all pairs, shape (len(X), pairs): 2 len(X) nnz flops, nnz the support vectors' nonzeros.
+
+        `X` has the support vectors' features; or, where `kernel` is None, kernel values with all training rows.
+        """
+        weights = self._weights()
+        if kernel is None:
+            return np.asarray(X)[:, self.rows] @ weights + self.b
+        return expansion(kernel, self.X, weights, X) + self.b
+
+    def scores(self, X: Rows, kernel: Kernel | None, n_classes: int) -> NDArray[np.float64]:
+        """What the part says of each row.
+
+        Returns
+        -------
+        ndarray, shape (len(X), 1) or (len(X), n_classes)
+            Two classes: the decision, positive for the second. More: the votes of the pairs for each class,
+            and a third of a vote at most for how clear they were; -1 for a class that the part does not hold.
+        """
+        n, k = X.shape[0], len(self.classes)
+        if n_classes == 2:
+            if k == 1:
+                return np.full((n, 1), 1.0 if self.classes[0] == 1 else -1.0)
+            return -self.pairs(X, kernel)
+        out = np.full((n, n_classes), -1.0)
+        if k == 1:
+            out[:, self.classes[0]] = 0.0
+            return out
+        out[:, self.classes] = counted(self.pairs(X, kernel), k)
+        return out
+
+    def spread(self, n_classes: int) -> NDArray[np.float64]:
+        """Coefficients in the layout of all classes, shape (n_classes - 1, s); 0 for pairs that the part lacks."""
+        out = np.zeros((n_classes - 1, len(self.rows)))
+        mine = self.classes.repeat(self.n_support)
+        for i, code in enumerate(self.classes):
+            here = mine == code
+            for j, other in enumerate(self.classes):
+                if i != j:
+                    out[other - (other > code)][here] = self.coef[j - (j > i)][here]
+        return out
+
+    def _weights(self) -> NDArray[np.float64]:
+        """Coefficients of all pairs, shape (s, pairs)."""
+        k = len(self.classes)
+        stops = np.append(0, np.cumsum(self.n_support))
+        weights = np.zeros((len(self.rows), k * (k - 1) // 2))
+        for column, (i, j) in enumerate(combinations(range(k), 2)):
+            first, second = slice(stops[i], stops[i + 1]), slice(stops[j], stops[j + 1])
+            weights[first, column] = self.coef[j - 1, first]
+            weights[second, column] = self.coef[i, second]
+        return weights
+
+
+def placed(wanted: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where among `rows`, which are all different, the wanted ones are."""
+    order = np.argsort(rows)
+    return order[np.searchsorted(rows, wanted, sorter=order)]
+
+
+def fit_part(
+    X: Rows, codes: NDArray[np.int64], C: NDArray[np.float64], rows: NDArray[np.int64], learning: Learning,
+    start: NDArray[np.float64] | None = None,
+) -> tuple[PartSVM, list[Solution]]:  # fmt: skip
+    """Train one-vs-one.
+
+    Parameters
+    ----------
+    X : ndarray or CSR, shape (m, d)
+        Not changed.
+    codes : ndarray of int64, shape (m,)
+        Class of each row.
+    C : ndarray of float64, shape (m,)
+        Bound of each row's alpha; a row with 0 counts as absent.
+    rows : ndarray of int64, shape (m,)
+        Global row numbers.
+    learning : Learning
+    start : ndarray, shape (n_classes - 1, m), optional
+        Coefficients alpha y to begin with, as :meth:`PartSVM.spread` lays them out; made feasible first.
+
+    Returns
+    -------
+    part : PartSVM
+    solutions : list of Solution
+        Of each pair of classes.
+    """
+    there = C > 0
+    classes = np.unique(codes[there])
+    members = [np.flatnonzero(there & (codes == code)) for code in classes]
+    k = len(classes)
+    alphas = np.zeros((max(k - 1, 0), len(codes)))
+    solutions: list[Solution] = []
+    tasks = list(combinations(range(k), 2))
+
+    def pair(i: int, j: int) -> tuple[NDArray[np.int64], NDArray[np.float64], Solution]:
+        chosen = np.sort(np.concatenate([members[i], members[j]]))
+        y = np.where(codes[chosen] == classes[i], 1.0, -1.0)
+        if learning.kernel is None:
+            mine = np.ascontiguousarray(np.asarray(X)[np.ix_(chosen, rows[chosen])])
+        else:
+            mine = X if len(chosen) == X.shape[0] else X[chosen]
+        begin = None
+        if start is not None:
+            given = np.where(y > 0, start[classes[j] - 1, chosen], start[classes[i], chosen])
+            begin = y * given
+        return chosen, y, learning.solve(mine, y, C[chosen], begin)
+
+    # Many pairs side by side, few one after the other with all threads each.
+    solved = threads.in_order(pair, tasks, parallel=len(tasks) >= 2 * threads.current())
+    for (i, j), (chosen, y, solution) in zip(tasks, solved, strict=True):
+        first = y > 0
+        alphas[j - 1, chosen[first]] = solution.alpha[first]
+        alphas[i, chosen[~first]] = -solution.alpha[~first]
+        solutions.append(solution)
+    support = [mine[alphas[:, mine].any(axis=0)] for mine in members] if k > 1 else []
+    places = np.concatenate([np.zeros(0, np.int64), *support])
+    part = PartSVM(
+        classes, X[places] if learning.kernel is not None else np.zeros((len(places), 0)), rows[places],
+        np.ascontiguousarray(alphas[:, places]), np.array([one.b for one in solutions]),
+        np.array([len(mine) for mine in support], np.int64) if k > 1 else np.zeros(k, np.int64),
+    )  # fmt: skip
+    return part, solutions

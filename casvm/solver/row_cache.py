@@ -1,0 +1,143 @@
+"""Rows of the kernel matrix in memory, the least recently used given up first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.machine.threads import blocks, for_blocks
+from casvm.solver.pair import padded
+
+Index = NDArray[np.int64]
+
+_DOUBT = 20  # calls for which a row that was fetched and never read stays
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of K in memory.
+
+    Attributes
+    ----------
+    K : ndarray, shape (slots, >= active columns), C-contiguous
+    where : ndarray of int64
+        The row of `K` that holds each active row's kernel values, or -1.
+    used : ndarray of int64, shape (slots,)
+        When each was read last: those who read set it to `now`.
+    now : int
+    """
+
+    K: NDArray[Any]
+    where: Index
+    used: Index
+    now: int
+
+
+class RowCache:
+    """Slots of one row each in one piece of memory, the least recently used given up first."""
+
+    def __init__(self, memory: NDArray[Any], columns: int, n: int) -> None:
+        self._memory, self.slot, self._now = memory, np.full(n, -1), 0
+        self._row, self._used = np.full(0, -1), np.zeros(0, np.int64)
+        self._shape(columns)
+
+    def _shape(self, columns: int) -> None:
+        stride = padded(columns)
+        slots = min(len(self.slot), self._memory.size // max(1, stride))
+        self.values = self._memory[: slots * stride].reshape(slots, stride)
+        more = slots - len(self._row)
+        self._row = np.append(self._row, np.full(more, -1))
+        self._used = np.append(self._used, np.zeros(more, np.int64))
+
+    def table(self, active: Index) -> Table:
+        """See :class:`Table`."""
+        return Table(self.values, self.slot[active], self._used, self._now)
+
+    def places(self, rows: Index, keep: NDArray[np.bool_]) -> tuple[Index, NDArray[np.bool_]]:
+        """A slot for each row to `keep`, or -1 where there is none left, and whether the row is there already."""
+        self._now += 1
+        slots = self.slot[rows]
+        known = slots >= 0
+        self._used[slots[known]] = self._now
+        wanted = np.flatnonzero(~known & keep)
+        if wanted.size:
+            oldest = np.arange(len(self._used))
+            if len(wanted) < len(oldest):
+                # Ties go to the lower slot, whatever the partition does with them.
+                age = self._used * len(oldest) + oldest
+                oldest = np.argpartition(age, len(wanted))[: len(wanted)]
+            oldest = np.sort(oldest[self._used[oldest] < self._now])
+            slots[wanted[: len(oldest)]] = oldest
+            gone = self._row[oldest]
+            self.slot[gone[gone >= 0]] = -1
+            taken = rows[wanted[: len(oldest)]]
+            self._row[oldest], self.slot[taken], self._used[oldest] = taken, oldest, self._now
+        return slots, known
+
+    def doubt(self, slots: Index) -> None:
+        """Nobody has read these rows yet: if nobody does, they are among the first to make room."""
+        self._used[slots] = self._now - _DOUBT
+
+    def drop(self, rows: Index) -> None:
+        """Give up these rows, where they are kept."""
+        slots = self.slot[rows]
+        slots = slots[slots >= 0]
+        self._row[slots], self._used[slots], self.slot[rows] = -1, 0, -1
+
+    @property
+    def count(self) -> int:
+        """Rows kept."""
+        return int(np.count_nonzero(self._row >= 0))
+
+    @property
+    def end(self) -> int:
+        """Numbers of the memory in use, from its beginning."""
+        return (int(np.flatnonzero(self._row >= 0).max(initial=-1)) + 1) * self.values.shape[1]
+
+    def copy(self, whole: RowCache, columns: Index) -> None:
+        """Take the rows of `whole`, over these of its columns; for an empty cache."""
+        slots = np.flatnonzero(whole._row >= 0)[: len(self._row)]
+        places = np.arange(len(slots))
+        self._row[places] = whole._row[slots]
+        self._used[places] = whole._used[slots]
+        self.slot[self._row[places]] = places
+        self._now = whole._now
+        for_blocks(
+            lambda lo, hi: _copy(whole.values, slots[lo:hi], columns, self.values[lo:hi]), blocks(len(slots), 64)
+        )
+
+    def restrict(self, kept: Index) -> None:
+        """Cut every row to the columns `kept` and move the rows together, which makes room for more."""
+        last = int(np.flatnonzero(self._row >= 0).max(initial=-1)) + 1
+        old, new, done = self.values.shape[1], padded(len(kept)), 0
+        while done < last:
+            # Rows whose new places lie before all their old ones can move side by side.
+            until = min(last, max(done + 1, done * old // max(1, new)))
+
+            def move(lo: int, hi: int) -> None:
+                _cut(self._memory, lo, hi, old, new, kept)
+
+            for_blocks(move, [(done + a, done + b) for a, b in blocks(until - done, 64)])
+            done = until
+        self._shape(len(kept))
+
+
+@numba.njit(cache=True, nogil=True)
+def _cut(memory: Any, lo: Any, hi: Any, old: Any, new: Any, kept: Any) -> None:  # pragma: no cover - compiled
+    for row in range(lo, hi):
+        for k in range(kept.size):
+            memory[row * new + k] = memory[row * old + kept[k]]
+        for k in range(kept.size, new):
+            memory[row * new + k] = 0
+
+
+@numba.njit(cache=True, nogil=True)
+def _copy(values: Any, slots: Any, columns: Any, out: Any) -> None:  # pragma: no cover - compiled
+    for i in range(slots.size):
+        row, line = values[slots[i]], out[i]
+        for k in range(columns.size):
+            line[k] = row[columns[k]]
