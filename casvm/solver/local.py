@@ -19,7 +19,7 @@ from cacore.svm.problem import precision
 from casvm.solver.gram import Gram, KernelRows, Precomputed
 from casvm.solver.smo import Limits, Progress, Solution, feasible, solve
 
-LOCAL = {"smo": "casvm.smo", "asygcd": "asygcd.local"}
+LOCAL = {"smo": "casvm.solver.smo", "asygcd": "asygcd.part"}
 
 Vector = NDArray[np.float64]
 
