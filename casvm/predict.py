@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from cacore.comm import Communicator
 from cacore.run.launch import run
-from cacore.run.predict import command
-from casvm.cli import warm_up
-from casvm.model.model import SVMModel
+
+PROG = "casvm.predict"
 
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point."""
-    run(lambda comm: command("casvm.predict", SVMModel.load, warm_up, comm, argv), "casvm.predict")
+
+    def work(comm: Communicator) -> None:
+        from cacore.run.command import predict
+        from casvm.family import SupportVectors
+
+        predict(SupportVectors(), PROG, comm, argv)
+
+    run(work, PROG)
 
 
 if __name__ == "__main__":
