@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from cacore.comm import Communicator
+from cacore.run.command import predict
+from cacore.run.family import Family
 from cacore.run.launch import run
 
 PROG = "asygcd.predict"
 
 
+def _family() -> Family:
+    from asygcd.family import AsyGCDFamily  # loads compiled code: not for --help
+
+    return AsyGCDFamily()
+
+
 def main(argv: list[str] | None = None) -> None:
     """Entry point."""
-
-    def work(comm: Communicator) -> None:
-        from asygcd.family import AsyGCDFamily
-        from cacore.run.command import predict
-
-        predict(AsyGCDFamily(), PROG, comm, argv)
-
-    run(work, PROG)
+    run(lambda comm: predict(_family, PROG, comm, argv, decisions=True), PROG)
 
 
 if __name__ == "__main__":

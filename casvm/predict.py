@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from cacore.comm import Communicator
+from cacore.run.command import predict
+from cacore.run.family import Family
 from cacore.run.launch import run
 
 PROG = "casvm.predict"
 
 
+def _family() -> Family:
+    from casvm.family import SupportVectors  # loads compiled code: not for --help
+
+    return SupportVectors()
+
+
 def main(argv: list[str] | None = None) -> None:
     """Entry point."""
-
-    def work(comm: Communicator) -> None:
-        from cacore.run.command import predict
-        from casvm.family import SupportVectors
-
-        predict(SupportVectors(), PROG, comm, argv)
-
-    run(work, PROG)
+    run(lambda comm: predict(_family, PROG, comm, argv, decisions=True), PROG)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -57,15 +58,17 @@ def train(method: Method, comm: Communicator, argv: list[str] | None) -> None:
             print(*family.details(made), sep="\n")
 
 
-def predict(family: Family, prog: str, comm: Communicator, argv: list[str] | None) -> None:
+def predict(
+    load_family: Callable[[], Family], prog: str, comm: Communicator, argv: list[str] | None, decisions: bool
+) -> None:
     """``python -m PACKAGE.predict MODEL DATA``: answers of a saved model, on any number of ranks or none."""
     parser = Parser(prog=f"python -m {prog}", description="Predict with a saved model.", rank=comm.rank)
-    general = [one.name for one, _ in declared(Predicting) if one.name != "decisions"]
-    add_options(parser, Predicting, (*general, *family.predicting))
+    names = [one.name for one, _ in declared(Predicting) if decisions or one.name != "decisions"]
+    add_options(parser, Predicting, names)
     with comm.agreed():
         job = from_arguments(Predicting, parser.parse_args(argv))
         _check_writable([job.output, job.report], comm)
-    limit = start(job, comm)
+    family, limit = load_family(), start(job, comm)
     model = family.load(job.model, comm)
     compiled(lambda: family.warm_up_prediction(model.dtype), comm)
     from cacore.run import reading, report

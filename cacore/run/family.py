@@ -6,20 +6,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from cacore.comm import Communicator
-from cacore.io import Dataset
-from cacore.run import reading
 from cacore.run.job import Training
 from cacore.run.method import Method
 from cacore.run.progress import bar
 
+if TYPE_CHECKING:
+    from cacore.data.dataset import Dataset
+
 
 class Family(ABC):
     """A family of methods, as its commands see it."""
-
-    predicting: ClassVar[tuple[str, ...]] = ()  # options that its predicting command has beside every other's
 
     def check(self, method: Method, job: Training, options: Any, comm: Communicator) -> list[Path]:
         """Refuse what does not go together; the files that will be written beside model and report."""
@@ -37,6 +36,8 @@ class Family(ABC):
         self, method: Method, job: Training, options: Any, comm: Communicator, limit: int
     ) -> tuple[Dataset, Dataset | None]:
         """Training rows, and test rows if there are any."""
+        from cacore.run import reading
+
         return reading.read(job, comm, limit)
 
     def options(self, method: Method, options: Any, train: Dataset) -> Any:

@@ -208,12 +208,14 @@ def add_options(
 ) -> None:  # fmt: skip
     """Give a parser the options of a dataclass: all of them, or those named, with other defaults and choices."""
     defaults, choices = defaults or {}, choices or {}
-    exclusive = parser.add_mutually_exclusive_group()
+    exclusive: Any = None
     for one, known in declared(options):
         if not known.flag or (names is not None and one.name not in names):
             continue
         more = dict(known.parser)
-        target: Any = exclusive if more.pop("exclusive", False) else parser
+        target: Any = parser
+        if more.pop("exclusive", False):
+            target = exclusive = exclusive or parser.add_mutually_exclusive_group()
         words = [*([more.pop("short")] if "short" in more else []), known.flag]
         if one.name in choices:
             more["choices"] = choices[one.name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,6 @@ from cacore.svm.options import DualOptions
 
 class Classifiers(Family):
     """Families whose models have classes, scores and labels."""
-
-    predicting: ClassVar[tuple[str, ...]] = ("decisions",)
 
     def metrics(self, model: Any, test: Dataset, comm: Communicator) -> dict[str, Any]:
         """Accuracy, balanced accuracy and the confusion matrix; collective."""

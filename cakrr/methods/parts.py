@@ -24,7 +24,8 @@ from cakrr.options import Fit, Method, Options
 from cakrr.solver import refine
 from cakrr.solver.coarse import Candidates, CoarseModel, candidates
 from cakrr.solver.local import System, Workspace
-from partition.redistribute import OwnedRows, assign_owners, redistribute
+from partition.divide import divide
+from partition.redistribute import Parts, assign_owners, redistribute
 from partition.routing import Soft, gap
 
 # Soft routes, with t in units of the mean gap d_2^2 - d_1^2 between the two nearest centres: the one under which
@@ -66,7 +67,8 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator, te
     # Algorithm 10, lines 1 to 7 (Algorithm 8, lines 1 to 5): divide the rows.
     with comm.phase("partition"):
         parts = _divide(method, prepared, options, comm)
-    workspace = Workspace(parts.largest, parts.X.dtype, options.memory_limit)
+    largest = int(np.diff(parts.bounds).max(initial=0))
+    workspace = Workspace(largest, parts.X.dtype, options.memory_limit)
     run = _Run(method, options, prepared, parts, workspace, comm)
     # Lines 8 and 13 to 23: for every pair of sigma and lambda, train, predict, one reduction of the errors; the best.
     choice = run.choose()
@@ -90,12 +92,14 @@ def _divide(method: Method, prepared: Prepared, options: Options, comm: Communic
     rows = prepared.rows.give()
     first, n = comm.offset(len(rows))
     division = divide(method.partitioner, prepared.partitions, rows.X, comm, options.seed)
-    owners = assign_owners(parts.sizes, comm.size)
+    owners = assign_owners(division.sizes, comm.size)
     with comm.agreed():
-        _check_memory(parts.sizes, rows.X.dtype.itemsize, nbytes(rows.X), options.memory_limit)
+        _check_memory(division.sizes, rows.X.dtype.itemsize, nbytes(rows.X), options.memory_limit)
     # The rows of a part lie in shuffled order, so that its first ones are a random sample.
     rows.columns["order"] = Shuffle(n, options.seed).position(np.arange(first, first + len(rows)))
-    return redistribute(rows, division, owners, comm, order="order", consume=True)
+    parts = redistribute(rows, division.labels, owners, comm, order="order", consume=True)
+    parts.centers, parts.sizes = division.centers, division.sizes
+    return parts
 
 
 @dataclass

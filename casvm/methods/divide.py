@@ -34,7 +34,7 @@ def into_parts(
     place = np.arange(first, first + len(rows))  # not the row's number, for rows of weight 0 have one as well
     rows.columns["order"] = Shuffle(n, options.seed).position(place)
     parts = redistribute(rows, division.labels, owners, comm, order="order")
-    parts.centers, parts.n_iter = division.centers, division.n_iter
+    parts.centers, parts.sizes, parts.n_iter = division.centers, division.sizes, division.n_iter
     return parts
 
 
