@@ -13,9 +13,9 @@ from asygcd.training import MULTI_CLASS, Fit, Options, fit, told
 from cacore.comm import Communicator
 from cacore.data import labels
 from cacore.data.labels import Labelled
-from cacore.data.rows import row_hashes
 from cacore.errors import InputError
 from cacore.files import check_writable
+from cacore.io.fingerprints import row_hashes
 from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.machine import threads

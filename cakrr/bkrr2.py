@@ -12,7 +12,7 @@ from cacore.comm import as_communicator
 from cacore.io import Dataset
 from cakrr.methods.parts import fit
 from cakrr.options import Fit, Method, Options
-from partition import KBalance
+from partition.balanced import KBalance
 
 METHOD = Method("bkrr2", "nearest", "balanced parts, the nearest centre's model answers", KBalance)
 

@@ -11,7 +11,7 @@ from cacore.comm import as_communicator
 from cacore.io import Dataset
 from cakrr.methods.parts import fit
 from cakrr.options import Fit, Method, Options
-from partition import KBalance
+from partition.balanced import KBalance
 
 METHOD = Method(
     "bkrr3", "oracle", "balanced parts, the model that is best for each test row: a bound, not a method", KBalance

@@ -9,11 +9,11 @@ import numpy as np
 
 from cacore import traffic
 from cacore.comm import Communicator
-from cacore.data.rows import row_hashes
 from cacore.errors import InputError
 from cacore.files import check_writable
 from cacore.io import Dataset
 from cacore.io.checkpoint import Checkpoint
+from cacore.io.fingerprints import row_hashes
 from cacore.run import grid, report
 from cacore.run.launch import Parser, add_common_options, compiled, read, run, start
 from cacore.run.progress import bar

@@ -12,7 +12,7 @@ from cacore.comm import as_communicator
 from cacore.io import Dataset
 from cakrr.methods.parts import fit
 from cakrr.options import Fit, Method, Options
-from partition import RandomPartition
+from partition.random import RandomPartition
 
 METHOD = Method("dckrr", "all", "random even parts, the mean of all models answers", RandomPartition)
 

@@ -12,7 +12,7 @@ from cacore.comm import as_communicator
 from cacore.io import Dataset
 from cakrr.methods.parts import fit
 from cakrr.options import Fit, Method, Options
-from partition import KMeans
+from partition.kmeans import KMeans
 
 METHOD = Method("kkrr2", "nearest", "K-means parts, the nearest centre's model answers", KMeans)
 

@@ -11,7 +11,7 @@ from cacore.comm import as_communicator
 from cacore.io import Dataset
 from cakrr.methods.parts import fit
 from cakrr.options import Fit, Method, Options
-from partition import KMeans
+from partition.kmeans import KMeans
 
 METHOD = Method(
     "kkrr3", "oracle", "K-means parts, the model that is best for each test row: a bound, not a method", KMeans

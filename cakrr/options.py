@@ -19,7 +19,7 @@ from cacore.run import grid
 from cacore.run.progress import silent
 from cakrr.model import KRRModel
 from cakrr.solver.coarse import LOCAL_LAMS, LOCAL_SIGMAS, Settings
-from partition import Partitioner
+from partition.base import Algorithm
 
 SELECTIONS = ("validation", "test", "loo")
 ROUTES = ("nearest", "soft", "all")
@@ -52,7 +52,7 @@ class Method:
         for a model whose rows lie in pieces, the sum.
     summary : str
         One line for the command's help.
-    partitioner : type of Partitioner or None
+    partitioner : type of Algorithm or None
         None: one system of all rows.
     coarse : bool
         Whether the parts' models are of what a coarse model of all rows leaves over.
@@ -61,7 +61,7 @@ class Method:
     name: str
     route: str
     summary: str
-    partitioner: type[Partitioner] | None = None
+    partitioner: type[Algorithm] | None = None
     coarse: bool = False
 
     @property

@@ -11,7 +11,7 @@ from cacore.comm import as_communicator
 from casvm.methods.parts import fit
 from casvm.methods.prepare import Labelled
 from casvm.options import Fit, Method, Options
-from partition import BalancedKMeans
+from partition.balanced import BalancedKMeans
 
 METHOD = Method("bkmsvm", "parts by balanced K-means", BalancedKMeans)
 

@@ -11,12 +11,13 @@ import numpy as np
 from cacore import traffic
 from cacore.comm import Communicator
 from cacore.data import labels
-from cacore.data.rows import row_hashes, scatter_rows
+from cacore.data.rows import scatter_rows
 from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError
 from cacore.files import check_writable
 from cacore.io import Dataset
 from cacore.io.checkpoint import Checkpoint
+from cacore.io.fingerprints import row_hashes
 from cacore.run import report
 from cacore.run.launch import Parser, add_common_options, compiled, read, run, start
 from cacore.run.progress import bar

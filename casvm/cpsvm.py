@@ -11,7 +11,7 @@ from cacore.comm import as_communicator
 from casvm.methods.parts import fit
 from casvm.methods.prepare import Labelled
 from casvm.options import Fit, Method, Options
-from partition import KMeans
+from partition.kmeans import KMeans
 
 METHOD = Method("cpsvm", "parts by K-means, of whatever size", KMeans)
 

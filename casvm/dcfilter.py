@@ -8,7 +8,7 @@ from cacore.comm import as_communicator
 from casvm.methods.prepare import Labelled
 from casvm.methods.tree import fit
 from casvm.options import Fit, Method, Options
-from partition import KMeans
+from partition.kmeans import KMeans
 
 METHOD = Method("dcfilter", "parts by K-means, whose support vectors are merged in a tree", KMeans, merge="support")
 

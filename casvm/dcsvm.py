@@ -11,7 +11,7 @@ from cacore.comm import as_communicator
 from casvm.methods.prepare import Labelled
 from casvm.methods.tree import fit
 from casvm.options import Fit, Method, Options
-from partition import KMeans
+from partition.kmeans import KMeans
 
 METHOD = Method("dcsvm", "parts by K-means, merged with all rows in a tree: exact", KMeans, merge="all")
 

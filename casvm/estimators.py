@@ -8,7 +8,8 @@ from cacore.errors import InputError
 from casvm import bkmsvm, casvm, cpsvm, fcfssvm
 from casvm.collective import CollectiveSVC
 from casvm.options import Fit, Method
-from partition import KBalance, Partitioner
+from partition import Partitioner
+from partition.balanced import KBalance
 
 _NAMED = {
     "random": casvm.METHOD, "fcfs": fcfssvm.METHOD, "bkm": bkmsvm.METHOD, "kmeans": cpsvm.METHOD,

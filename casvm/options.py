@@ -18,7 +18,7 @@ from casvm.model.model import SVMModel
 from casvm.solver.local import LOCAL
 from casvm.solver.smo import Limits
 from casvm.volume import Terms
-from partition import Partitioner
+from partition.base import Algorithm
 
 ROUTES = ("nearest", "soft", "all")
 INITIAL = ("local", "root")
@@ -34,7 +34,7 @@ class Method:
     name : str
     summary : str
         One line for the command's help.
-    partitioner : type of Partitioner or None
+    partitioner : type of Algorithm or None
         None: each rank's rows stay where they are, dealt at random to its own parts.
     merge : {"", "support", "all"}
         What goes up a tree of merges, which ends in one model: support vectors, or all rows. "": no tree.
@@ -46,7 +46,7 @@ class Method:
 
     name: str
     summary: str
-    partitioner: type[Partitioner] | None = None
+    partitioner: type[Algorithm] | None = None
     merge: str = ""
     passes: int = 1
     whole: bool = False

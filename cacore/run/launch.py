@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from cacore.comm import Communicator, world
 from cacore.errors import InputError
 from cacore.io import Dataset, load
-from cacore.io.dataset import count_overlap
+from cacore.io.fingerprints import count_overlap
 from cacore.machine import memory, threads
 
 

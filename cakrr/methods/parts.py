@@ -113,15 +113,15 @@ def _divide(method: Method, given: Prepared, options: Options, comm: Communicato
     assert method.partitioner is not None
     X, given.X = given.X, given.X[:0]
     first, n = comm.offset(X.shape[0])
-    partitioner = method.partitioner(given.partitions, random_state=options.seed).fit(X, comm=comm)
-    sizes = partitioner.sizes_
+    divided = method.partitioner(given.partitions, random_state=options.seed).divide(X, comm=comm)
+    sizes = divided.sizes
     owners = assign_owners(sizes, comm.size)
     with comm.agreed():
         _check_memory(sizes, X.dtype.itemsize, nbytes(X), options.memory_limit)
     # The rows of a part lie in shuffled order, so that its first ones are a random sample.
     columns = {**given.columns, "order": Shuffle(n, options.seed).position(np.arange(first, first + X.shape[0]))}
-    parts = redistribute(X, partitioner.labels_, owners, comm, columns, order="order", consume=True)
-    return _Division(parts, partitioner.centers_, sizes, owners)
+    parts = redistribute(X, divided.labels, owners, comm, columns, order="order", consume=True)
+    return _Division(parts, divided.centers, sizes, owners)
 
 
 @dataclass

@@ -51,13 +51,14 @@ def divide(
         return Divided(_deal(X, columns, P, options, comm), None, 0)
     chosen = {"ratio": True} if options.ratio else {}
     partitioner = method.partitioner(P, random_state=options.seed, **chosen)
-    partitioner.fit(X, columns["code"] if getattr(partitioner, "ratio", False) else None, comm=comm)
-    owners = assign(partitioner.sizes_, comm.size)
+    classes = columns["code"] if partitioner.balances_classes and partitioner.ratio else None
+    divided = partitioner.divide(X, classes, comm)
+    owners = assign(divided.sizes, comm.size)
     first, n = comm.offset(X.shape[0])
     place = np.arange(first, first + X.shape[0])  # not the row's number, for rows of weight 0 have one as well
     order = {**columns, "order": Shuffle(n, options.seed).position(place)}
-    parts = redistribute(X, partitioner.labels_, owners, comm, order, order="order")
-    return Divided(parts, partitioner.centers_, getattr(partitioner, "n_iter_", 0))
+    parts = redistribute(X, divided.labels, owners, comm, order, order="order")
+    return Divided(parts, divided.centers, divided.n_iter)
 
 
 def _deal(X: Rows, columns: dict[str, NDArray[Any]], P: int, options: Options, comm: Communicator) -> OwnedRows:

@@ -15,7 +15,7 @@ from cacore.data.labels import Labelled, all_classes, class_factors, one_class
 from cacore.data.rows import Rows, check_alike, is_sparse
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
-from cacore.io.checkpoint import fingerprint
+from cacore.io.fingerprints import fingerprint
 from cacore.kernels import Kernel
 from cacore.svm.problem import numeric_gamma
 from casvm.options import Method, Options
@@ -61,7 +61,7 @@ def prepare(method: Method, train: Labelled, options: Options, comm: Communicato
         options.checked()
         if options.ratio and method.partitioner is None:
             raise InputError(f"ratio: {method.name} leaves the rows where they are, and does not balance classes")
-        if options.ratio and method.partitioner is not None and not hasattr(method.partitioner(1), "ratio"):
+        if options.ratio and method.partitioner is not None and not method.partitioner.balances_classes:
             raise InputError(f"ratio: the partitioner of {method.name} does not balance classes")
         P = options.partitions or comm.size
         if method.whole and comm.size != P:
