@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
-from cacore.data.rows import row_hashes
+from cacore.io.fingerprints import row_hashes
 from cacore.errors import InputError
 from cacore.files import replacing
 from cacore.run import report

@@ -11,7 +11,7 @@ import numpy as np
 from cacore.comm import Communicator
 from cacore.data import labels
 from cacore.data.dataset import Dataset
-from cacore.data.rows import row_hashes
+from cacore.io.fingerprints import row_hashes
 from cacore.errors import InputError
 from cacore.run import reading
 from cacore.run.job import Training

@@ -8,11 +8,10 @@ from typing import Any
 
 import numba
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows, dense
+from cacore.data.rows import Rows, dense, is_sparse
 from cacore.data.shuffle import Shuffle
 from cacore.machine import threads
 
@@ -53,7 +52,7 @@ class PartRows:
 
     def _needed_shift(self) -> NDArray[Any] | None:
         """The mean, where |x|^2 - 2 x.c would cancel: for rows much farther from the origin than from each other."""
-        if sp.issparse(self.X):
+        if is_sparse(self.X):
             return None
         d = self.X.shape[1]
         mean = self.comm.allreduce(self.X.sum(axis=0, dtype=np.float64)) / self.n
@@ -167,12 +166,12 @@ class PartRows:
         half = 0.5 * np.einsum("ij,ij->i", centers, centers)
         small = np.ascontiguousarray(centers.T, dtype=X.dtype)
         P, d = centers.shape
-        rows = int(np.clip(_BLOCK_BYTES // (8 * max(P, d if not sp.issparse(X) else 1)), 64, 4096))
+        rows = int(np.clip(_BLOCK_BYTES // (8 * max(P, d if not is_sparse(X) else 1)), 64, 4096))
         scores = np.empty((min(rows, max(hi - lo, 0)), P), X.dtype)
         shift = None if self._shift is None else self._shift.astype(X.dtype)
         for a, b in threads.blocks(hi - lo, rows):
             block = X[lo + a : lo + b]
-            if sp.issparse(block):
+            if is_sparse(block):
                 product = np.ascontiguousarray(block @ small)
             else:
                 block = np.ascontiguousarray(block) if shift is None else block - shift
@@ -181,7 +180,7 @@ class PartRows:
 
 
 def _add_rows(block: Rows, labels: NDArray[np.int32], sums: NDArray[np.float64]) -> None:
-    if sp.issparse(block):
+    if is_sparse(block):
         _add_csr(block.data, block.indices, block.indptr, labels, sums)
     else:
         _add_dense(np.ascontiguousarray(block), labels, sums)

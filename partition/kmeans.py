@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partition.assign import PartRows
-from partition.base import Partitioner
+from partition.base import Algorithm
 
 
-class KMeans(Partitioner):
+class KMeans(Algorithm, name="kmeans"):
     """Parts of whatever size K-means gives; the part of a row is that of its nearest centre.
 
     Parameters

@@ -8,11 +8,10 @@ from typing import Any
 
 import h5py
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows
+from cacore.data.rows import Rows, csr, is_sparse
 from cacore.errors import InputError
 from cacore.files import check_writable, replacing
 
@@ -109,7 +108,7 @@ def load(
 
 
 def _write(group: h5py.Group, name: str, values: Rows) -> None:
-    if not sp.issparse(values):
+    if not is_sparse(values):
         group.create_dataset(name, data=values)
         return
     csr = group.create_group(name)
@@ -121,15 +120,15 @@ def _write(group: h5py.Group, name: str, values: Rows) -> None:
 def _read(item: h5py.Dataset | h5py.Group) -> Rows:
     if isinstance(item, h5py.Dataset):
         return np.asarray(item)
-    fields = [np.asarray(item[field]) for field in ("data", "indices", "indptr")]
-    return sp.csr_matrix(tuple(fields), shape=tuple(item.attrs["shape"]))
+    data, indices, indptr = (np.asarray(item[field]) for field in ("data", "indices", "indptr"))
+    return csr(data, indices, indptr, tuple(item.attrs["shape"]))
 
 
 def _send(fields: Part, comm: Communicator) -> None:
-    names = json.dumps([[name, list(v.shape) if sp.issparse(v) else None] for name, v in fields.items()])
+    names = json.dumps([[name, list(v.shape) if is_sparse(v) else None] for name, v in fields.items()])
     comm.send(np.frombuffer(names.encode(), np.uint8), 0)
     for values in fields.values():
-        for array in (values.data, values.indices, values.indptr) if sp.issparse(values) else (values,):
+        for array in (values.data, values.indices, values.indptr) if is_sparse(values) else (values,):
             comm.send(np.asarray(array), 0)
 
 
@@ -139,5 +138,6 @@ def _receive(source: int, comm: Communicator) -> Part:
         if shape is None:
             fields[name] = comm.recv(source)
         else:
-            fields[name] = sp.csr_matrix(tuple(comm.recv(source) for _ in range(3)), shape=tuple(shape))
+            data, indices, indptr = (comm.recv(source) for _ in range(3))
+            fields[name] = csr(data, indices, indptr, tuple(shape))
     return fields

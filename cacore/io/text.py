@@ -18,7 +18,6 @@ from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.datasets import load_svmlight_file
 
 from cacore.data.rows import Rows
 from cacore.errors import InputError
@@ -170,6 +169,8 @@ def _some(values: Any, most: int = 12) -> str:
 
 
 def _parse_libsvm(path: Path, n_features: int | None) -> Table:
+    from sklearn.datasets import load_svmlight_file
+
     try:
         with open_bytes(path) as stream:
             X, y = load_svmlight_file(stream, dtype=np.float64, zero_based=True)

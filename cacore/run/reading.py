@@ -11,7 +11,7 @@ from cacore.data.rows import scatter_rows
 from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError
 from cacore.io import Dataset, load
-from cacore.io.dataset import count_overlap
+from cacore.io.fingerprints import count_overlap
 from cacore.run.job import Predicting, Training
 
 

@@ -6,7 +6,6 @@ import json
 import math
 import platform
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +133,8 @@ def _mpi_version() -> str:
 
 
 def _package_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return f"cakernels {version('cakernels')}"
     except PackageNotFoundError:

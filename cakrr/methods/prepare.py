@@ -17,7 +17,7 @@ from cacore.data.rows import Rows, check_alike
 from cacore.data.samples import Samples
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
-from cacore.io.checkpoint import fingerprint
+from cacore.io.fingerprints import fingerprint
 from cacore.machine import memory, threads
 from cakrr.options import Method, Options
 

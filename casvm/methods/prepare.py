@@ -17,7 +17,7 @@ from cacore.data.rows import check_alike, is_sparse
 from cacore.data.samples import Samples
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
-from cacore.io.checkpoint import fingerprint
+from cacore.io.fingerprints import fingerprint
 from cacore.kernels import Kernel
 from cacore.svm.problem import numeric_gamma
 from casvm.options import Method, Options
