@@ -16,8 +16,8 @@ from asygcd.training import described
 from cacore.comm import Communicator
 from cacore.data import labels
 from cacore.data.dataset import Dataset
-from cacore.io.fingerprints import row_hashes
 from cacore.errors import InputError
+from cacore.io.fingerprints import row_hashes
 from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.run.job import Training

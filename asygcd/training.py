@@ -25,6 +25,7 @@ from cacore.svm.problem import numeric_gamma, precision
 
 Vector = NDArray[np.float64]
 
+
 def described(progress: Progress) -> str:
     """One line about how far a problem is."""
     return f"{progress.iterations:,} updates, violation {progress.gap:.3g}, dual objective {-progress.objective:.8g}"
@@ -117,6 +118,8 @@ class _Problems:
         sample = X[:: max(1, X.shape[0] // 1000)]
         dtype = precision(X.shape[0], sample, self.kernel, float(C.max()), options.limits.tol)
         with self.comm.phase("partition"):
-            team = AsyGCD(X, self.kernel, options.threads or 1, options.cache_bytes, dtype, options.update, options.seed)
+            team = AsyGCD(
+                X, self.kernel, options.threads or 1, options.cache_bytes, dtype, options.update, options.seed
+            )
         self.sizes = team.sizes
         return team

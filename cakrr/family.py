@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
-from cacore.io.fingerprints import row_hashes
 from cacore.errors import InputError
 from cacore.files import replacing
+from cacore.io.fingerprints import row_hashes
 from cacore.run import report
 from cacore.run.family import Family
 from cacore.run.job import Training

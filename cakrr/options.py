@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from cacore.kernels.registry import kernel_names
 from numpy.typing import NDArray
 
 from cacore.errors import InputError
-from cacore.kernels.registry import kernel_names
 from cacore.run import grid, job
 from cacore.run import options as declare
 from cacore.run.method import Method as AnyMethod

@@ -24,7 +24,7 @@ from casvm.model.model import SVMModel
 from casvm.model.part import PartSVM, fit_part
 from casvm.options import Options
 from casvm.solver.local import Learning
-from casvm.solver.smo import Limits, Progress, Solution
+from casvm.solver.smo import Progress, Solution
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

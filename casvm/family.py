@@ -11,8 +11,8 @@ import numpy as np
 from cacore.comm import Communicator
 from cacore.data import labels
 from cacore.data.dataset import Dataset
-from cacore.io.fingerprints import row_hashes
 from cacore.errors import InputError
+from cacore.io.fingerprints import row_hashes
 from cacore.run import reading
 from cacore.run.job import Training
 from cacore.run.method import Method as AnyMethod

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.files import replacing
 from cacore.data.dataset import Dataset
+from cacore.files import replacing
 from cacore.run import report
 
 

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
-from cacore.data.rows import Rows, block_bounds, scatter_rows
+from cacore.data.rows import block_bounds, scatter_rows
 from cacore.errors import InputError
 from cacore.io.table import Table
 from cacore.machine import memory

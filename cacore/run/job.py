@@ -79,5 +79,3 @@ def checkpoint(value: Any, name: str) -> Any:
 def switch(default: bool, help: str, **more: Any) -> Any:
     """Declare an option that is ``--name`` or ``--no-name``."""
     return option(default, help, yes_or_no, action=argparse.BooleanOptionalAction, **more)
-
-

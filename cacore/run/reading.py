@@ -69,8 +69,6 @@ def read_to_predict(
     return rows
 
 
-
-
 def read_at_root(job: Training, comm: Communicator, limit: int, seed: int) -> tuple[Dataset, Dataset | None]:
     """casvm1: rank 0 reads everything and deals the training rows out in shuffled order."""
     alone: tuple[Dataset | None, Dataset | None] = None, None

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
+from cacore.data.dataset import Dataset
 from cacore.data.rows import Rows, nbytes
 from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError
-from cacore.data.dataset import Dataset
 from cacore.io.checkpoint import remembered
 from cacore.machine import memory
 from cakrr.grid_search import Judges, Search, best, hold_out, left_out
@@ -187,7 +187,14 @@ class _Run:
 
     def _coarse(self, held: NDArray[np.bool_]) -> Candidates:
         options, n = self.options, int(self.parts.sizes.sum())
-        return candidates(self.parts, held, options.coarse_grid(n, self.parts.X.shape[1]), options.memory_limit, options.checkpoint, self.comm)
+        return candidates(
+            self.parts,
+            held,
+            options.coarse_grid(n, self.parts.X.shape[1]),
+            options.memory_limit,
+            options.checkpoint,
+            self.comm,
+        )
 
     def _judging(self, held: NDArray[np.bool_], tried: Candidates | None) -> tuple[NDArray[np.float64], _Judging]:
         """What the parts learn, a column a candidate of the coarse model; and the rows that judge, likewise."""

@@ -63,10 +63,12 @@ def prepare(method: Method, train: Dataset, options: Options, comm: Communicator
     weights = train.weights
     with comm.phase("read"):
         check_alike(train.X, comm)
-        comm.require_equal({
-            "the parameters (their fingerprint)": zlib.crc32(repr(_facts(method, options)).encode()),
-            "sample_weight given (1) or not (0)": int(weights is not None),
-        })
+        comm.require_equal(
+            {
+                "the parameters (their fingerprint)": zlib.crc32(repr(_facts(method, options)).encode()),
+                "sample_weight given (1) or not (0)": int(weights is not None),
+            }
+        )
         n = comm.offset(train.X.shape[0])[1]
         with comm.agreed():
             P = _partitions(method, options, n, train.X.dtype.itemsize, comm.size)

@@ -20,6 +20,7 @@ from casvm.model.pieces import piece
 from casvm.options import Fit, Method, Options
 from casvm.solver import distributed
 
+
 def fit(method: Method, train: Dataset, options: Options, comm: Communicator) -> Fit:
     """Solve the problem of all rows, pair of classes by pair; a collective call.
 

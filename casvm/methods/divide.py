@@ -44,7 +44,9 @@ def _deal(rows: Samples, P: int, options: Options, comm: Communicator) -> Parts:
     n, count = len(rows), hi - lo
     with comm.uncounted(), comm.agreed():
         if n < count:
-            raise InputError(f"{count} parts of the {n} rows of rank {comm.rank}: every part needs a row; ask for fewer")
+            raise InputError(
+                f"{count} parts of the {n} rows of rank {comm.rank}: every part needs a row; ask for fewer"
+            )
     place = np.random.default_rng([options.seed, comm.rank]).permutation(n)
     if count > 1:
         rows = rows.take(place)

@@ -100,9 +100,7 @@ def _train(
     )  # fmt: skip
 
 
-def _gathered(
-    parts: Parts, comm: Communicator
-) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+def _gathered(parts: Parts, comm: Communicator) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
     """All parts' centres, sizes and owners, on every rank: what routing needs."""
     numbers = comm.allgather(parts.parts)
     order = np.argsort(numbers)

@@ -12,15 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
+from cacore.data.rows import Rows, bcast_rows, is_sparse, nbytes, recv_rows, send_rows
 from cacore.data.samples import Samples
-from cacore.data.rows import Rows, bcast_rows, concatenate, is_sparse, nbytes, recv_rows, send_rows
 from cacore.kernels import Kernel
 from casvm.methods.divide import into_parts
 from casvm.methods.parts import predicted_cost

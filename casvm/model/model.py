@@ -72,11 +72,6 @@ class SVMModel(InParts):
     source: dict[str, Any] = field(default_factory=dict)
     comm: Any = field(default=None, repr=False, compare=False)
 
-    @property
-    def n_features(self) -> int:
-        """Of a row."""
-        return int(self.centers.shape[1])
-
     def described(self) -> dict[str, Any]:
         """What a report says about the model."""
         return {"method": self.method, "C": self.C, "route": self.route}
