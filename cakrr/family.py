@@ -92,6 +92,12 @@ class Ridge(Family):
             "library_bytes": fitted.library_bytes,
         }  # fmt: skip
 
+    def lines(self, made: dict[str, Any]) -> Iterator[tuple[str, str]]:
+        """What ScaLAPACK sends by itself."""
+        sent = made["comm"]["train"].get("library_bytes_predicted")
+        if sent is not None:
+            yield "and ScaLAPACK", f"{sent:,} bytes in training, by its formula"
+
     def notes(self, method: Method, fitted: Fit, options: Options) -> list[str]:
         """What a user should know about the choice of sigma and lambda."""
         notes = list(fitted.notes)

@@ -82,6 +82,18 @@ class SupportVectors(Classifiers):
         if job.libsvm is not None:
             export_libsvm(fitted.model, job.libsvm)
 
+    def lines(self, made: dict[str, Any]) -> Iterator[tuple[str, str]]:
+        """The volume beside its formula, and how many ranks a tree keeps at work."""
+        if made["ranks"] > 1 and "volume" in made:
+            volume = made["volume"]
+            yield (
+                "volume",
+                f"{volume['measured_bytes']:,} bytes in partition and training; "
+                f"{volume['predicted_bytes']:,} predicted, in words of 4 bytes {volume['formula']}",
+            )
+        if "average_parallelism" in made["solver"]:
+            yield "parallelism", f"{made['solver']['average_parallelism']:.2f} ranks busy on average (eq. 2.13)"
+
     def notes(self, method: Method, fitted: Fit, options: Options) -> list[str]:
         """That a solver stopped early; which route suits random parts."""
         notes = list(fitted.notes)

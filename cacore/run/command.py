@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cacore.comm import Communicator
 from cacore.files import check_writable
-from cacore.run.job import Predicting, Training
+from cacore.run.job import Job, Predicting, Training
 from cacore.run.launch import Parser, compiled, start
 from cacore.run.method import Method
 from cacore.run.options import add_options, declared, from_arguments
@@ -53,7 +53,7 @@ def train(method: Method, comm: Communicator, argv: list[str] | None) -> None:
         notes = family.notes(method, fitted, options)
         if test is None:
             notes.append("no test rows: give --test, or convert the data with --split")
-        _show(job, made, notes)
+        _show(job, made, notes, family.lines(made))
         if job.verbose:
             print(*family.details(made), sep="\n")
 
@@ -102,10 +102,10 @@ def _check_writable(paths: list[Any], comm: Communicator) -> None:
             check_writable(path)
 
 
-def _show(job: Any, made: dict[str, Any], notes: list[str]) -> None:
+def _show(job: Job, made: dict[str, Any], notes: list[str], lines: Iterable[tuple[str, str]] = ()) -> None:
     from cacore.run import report
 
     if job.report is not None:
         report.write(job.report, made)
     if not job.quiet:
-        report.show(made, notes)
+        report.show(made, notes, lines)

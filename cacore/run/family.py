@@ -65,6 +65,10 @@ class Family(ABC):
     def save(self, fitted: Any, job: Training) -> None:
         """Write what is written beside model and report."""
 
+    def lines(self, made: dict[str, Any]) -> Iterator[tuple[str, str]]:
+        """Lines of the table that only this family has, from the report."""
+        yield from ()
+
     @abstractmethod
     def notes(self, method: Method, fitted: Any, options: Any) -> list[str]:
         """Lines under the table."""
