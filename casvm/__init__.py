@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "CASVC": "estimators", "CascadeSVC": "one_model", "DCFilterSVC": "one_model", "DCSVC": "one_model",
-    "DisSMOSVC": "one_model", "SMOSVC": "exact", "SVMModel": "model", "export_libsvm": "libsvm",
+    "DisSMOSVC": "one_model", "SMOSVC": "exact", "SVMModel": "model.model", "export_libsvm": "model.libsvm",
 }  # fmt: skip
 
 __all__ = ["CASVC", "DCSVC", "SMOSVC", "CascadeSVC", "DCFilterSVC", "DisSMOSVC", "SVMModel", "export_libsvm"]
