@@ -17,11 +17,12 @@ check: $(VENV)/.test
 	@$(BIN)/ruff format -q --check .
 	@$(BIN)/mypy --no-error-summary
 
-# The share of the lines that the tests run, on all ranks and in all commands that they start.
+# The share of the lines that the tests run, on all ranks and in all commands that they start. Code is compiled anew, so
+# that what builds it counts as well.
 coverage: $(VENV)/.test
 	@$(PIP) 'coverage>=7.10.3'
-	@rm -f .coverage*
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m coverage run -m pytest
+	@rm -rf .coverage* $(VENV)/numba
+	@PATH="$(CURDIR)/$(BIN):$$PATH" NUMBA_CACHE_DIR="$(CURDIR)/$(VENV)/numba" $(BIN)/python -m coverage run -m pytest
 	@$(BIN)/python -m coverage combine -q
 	@$(BIN)/python -m coverage report
 
