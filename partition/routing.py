@@ -98,7 +98,8 @@ class Soft:
         with np.errstate(over="ignore"):  # where t is next to nothing, so is the weight
             weights = np.exp(-(squares - squares[:, :1]) / max(self.t, np.finfo(float).tiny))
         weights[:, self.k :] = 0.0
-        return weights / weights.sum(axis=1, keepdims=True)
+        weights /= weights.sum(axis=1, keepdims=True)
+        return weights
 
 
 def gap(X: Rows, centers: NDArray[np.float64], comm: Communicator) -> float:

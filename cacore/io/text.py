@@ -38,7 +38,8 @@ def open_bytes(path: Path) -> BinaryIO:
         magic = raw.read(8)
     for start, opener in _OPENERS:
         if magic.startswith(start):
-            return opener(path, "rb")
+            stream: BinaryIO = opener(path, "rb")
+            return stream
     return path.open("rb")
 
 

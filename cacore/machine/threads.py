@@ -69,7 +69,7 @@ def available() -> int:
 
 @lru_cache(maxsize=1)
 def _of_blas() -> int:
-    blas = [lib["num_threads"] for lib in _controller().info() if lib["user_api"] == "blas"]
+    blas = [int(lib["num_threads"]) for lib in _controller().info() if lib["user_api"] == "blas"]
     return max(1, min([len(cores()), *([max(blas)] if blas else [])]))
 
 
