@@ -66,7 +66,7 @@ class AsyGCDModel:
         """Support vectors, of one model."""
         return np.array([len(self.rows)])
 
-    def told(self) -> dict[str, Any]:
+    def described(self) -> dict[str, Any]:
         """What a report says about the model."""
         return {"method": "asygcd", "C": self.C, "multi_class": self.multi_class}
 

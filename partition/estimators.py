@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import check_is_fitted
 
-from cacore.comm import as_communicator
+from cacore.comm import collective
 from cacore.errors import InputError
 from partition import balanced, kmeans, random
 from partition.base import Algorithm
@@ -67,9 +67,8 @@ class Partitioner(ClusterMixin, BaseEstimator, Algorithm):
         InputError
             More parts than rows, NaN or infinity, features that differ between ranks.
         """
-        comm = as_communicator(comm)
-        with comm.guard():
-            division = self.divide(X, y, comm)
+        with collective(comm) as ranks:
+            division = self.divide(X, y, ranks)
         self.labels_, self.centers_, self.sizes_ = division.labels, division.centers, division.sizes
         self.n_features_in_ = division.centers.shape[1]
         return self

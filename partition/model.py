@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.comm import Communicator, as_communicator
+from cacore.comm import Communicator, collective
 from cacore.data.rows import Rows, check_alike
 from cacore.data.standardize import Standardizer
 from cacore.data.validation import rows_to_predict
@@ -27,8 +28,14 @@ class InParts:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "comm": None}
 
-    def _ranks(self, comm: Any) -> Communicator:
-        return as_communicator(self.comm if comm is None else comm)
+    @property
+    def n_features(self) -> int:
+        """Of a row."""
+        return int(self.centers.shape[1])
+
+    def _ranks(self, comm: Any) -> AbstractContextManager[Communicator]:
+        """The ranks that are given, or those that trained or loaded the model."""
+        return collective(self.comm if comm is None else comm)
 
     def _check_ranks(self, comm: Communicator) -> None:
         if comm.size <= int(self.owners.max()) or len(self.parts) != np.count_nonzero(self.owners == comm.rank):

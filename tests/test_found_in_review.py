@@ -7,6 +7,7 @@ import os
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from cakrr.cli import main
 
 from cacore.comm import world
 from cacore.errors import InputError
@@ -14,7 +15,6 @@ from cacore.io.__main__ import main as io_main
 from cacore.machine import threads
 from cacore.run.launch import Parser
 from cakrr import BKRR2, DCKRR, KRRModel, bkrr2, predict
-from cakrr.cli import main
 
 RNG = np.random.default_rng(0)
 X = RNG.random((300, 4)) + 1

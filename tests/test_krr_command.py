@@ -9,10 +9,10 @@ import h5py
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from cakrr.cli import main
 from sklearn.datasets import dump_svmlight_file
 
 from cakrr import KRRModel, bkrr2, predict
-from cakrr.cli import main
 
 SIZE = {"train": 120, "test": 30}
 

@@ -17,10 +17,10 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from cakrr.cli import main
 
 from cacore.linalg import scalapack
 from cakrr import KRRModel, bkrr, bkrr2, bkrr3, dckrr, dkrr, kkrr, kkrr3, twolevel
-from cakrr.cli import main
 from cakrr.methods.parts import fit
 
 MODULES = {"kkrr": kkrr, "bkrr": bkrr, "kkrr3": kkrr3, "bkrr3": bkrr3, "twolevel": twolevel, "dkrr": dkrr,

@@ -9,11 +9,11 @@ import h5py
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from casvm.cli import main
 from sklearn.datasets import dump_svmlight_file
 from sklearn.metrics import balanced_accuracy_score, confusion_matrix
 
 from casvm import SVMModel, bkmsvm, casvm, cpsvm, fcfssvm, predict
-from casvm.cli import main
 
 MODULES = {"casvm": casvm, "cpsvm": cpsvm, "bkmsvm": bkmsvm, "fcfssvm": fcfssvm}
 methods = pytest.mark.parametrize("method", MODULES)
@@ -511,8 +511,9 @@ def test_libsvm_of_broken_labels(inputs, capfd, monkeypatch):
 
 
 def test_model_of_the_other_family(inputs, tmp_path, capfd):
-    from cakrr import bkrr2
     from cakrr.cli import main as regress
+
+    from cakrr import bkrr2
 
     path = tmp_path / "krr.h5"
     regress(bkrr2.METHOD, [str(inputs / "good.h5"), "--sigma", "2", "--lambda", "1", "--model", str(path), "--quiet"])

@@ -7,11 +7,11 @@ import json
 import h5py
 import numpy as np
 import pytest
+from casvm.cli import main
 from sklearn.datasets import dump_svmlight_file
 from sklearn.metrics import balanced_accuracy_score, confusion_matrix
 
 from casvm import SMOSVC, SVMModel, cascade, dcfilter, dcsvm, dissmo, predict
-from casvm.cli import main
 from casvm.methods import tree
 
 # Of each method, as its module starts it: its training, options of its own, and what they add to "params".

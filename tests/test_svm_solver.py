@@ -11,6 +11,8 @@ import h5py
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from casvm.cli import main
+from casvm.one_model import DCSVC, CascadeSVC, DCFilterSVC
 from sklearn.base import clone
 from sklearn.datasets import dump_svmlight_file
 from sklearn.exceptions import ConvergenceWarning
@@ -20,10 +22,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from asygcd import AsyGCDSVC
 from cacore.errors import InputError
 from casvm import CASVC, SMOSVC, SVMModel, bkmsvm, cascade, casvm, cpsvm, dcfilter, dcsvm, dissmo, predict
-from casvm.cli import main
 from casvm.methods import parts as training
 from casvm.methods import tree
-from casvm.one_model import DCSVC, CascadeSVC, DCFilterSVC
 from partition import KMeans
 
 formats = pytest.mark.parametrize("csr", [False, True], ids=["dense", "csr"])

@@ -2,50 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows, block_bounds, scatter_rows
+from cacore.data.dataset import Dataset
+from cacore.data.rows import block_bounds, scatter_rows
 from cacore.errors import InputError
 from cacore.io.table import Table
 from cacore.machine import memory
 
 if TYPE_CHECKING:  # each rank loads what it reads with
     from cacore.io.native import Shape
-
-
-@dataclass
-class Dataset:
-    """This rank's rows of one split.
-
-    Attributes
-    ----------
-    X : ndarray or CSR, shape (m, d)
-    y : ndarray of float64, shape (m,), or None
-    n : int
-        Rows on all ranks.
-    where : str
-        What messages call it.
-    base : int or None
-        Number of the first feature of LIBSVM rows.
-    """
-
-    X: Rows
-    y: NDArray[np.float64] | None
-    n: int
-    where: str
-    base: int | None = None
-
-    def target(self) -> NDArray[np.float64]:
-        """y, or an InputError that says it is missing."""
-        if self.y is None:
-            raise InputError(f"{self.where}: there is no target y in it")
-        return self.y
 
 
 def load(

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.comm import Communicator, as_communicator
+from cacore.comm import Communicator, collective
 from cacore.data.rows import Rows
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
-from cacore.io import model_file as models
+from cacore.io import model_file
 from cacore.kernels import Kernel
 from cacore.svm.decision import counted, votes
 from casvm.model.part import PartSVM
@@ -72,12 +72,7 @@ class SVMModel(InParts):
     source: dict[str, Any] = field(default_factory=dict)
     comm: Any = field(default=None, repr=False, compare=False)
 
-    @property
-    def n_features(self) -> int:
-        """Of a row."""
-        return int(self.centers.shape[1])
-
-    def told(self) -> dict[str, Any]:
+    def described(self) -> dict[str, Any]:
         """What a report says about the model."""
         return {"method": self.method, "C": self.C, "route": self.route}
 
@@ -120,15 +115,15 @@ class SVMModel(InParts):
 
     def asked(self, X: Rows, labels: NDArray[np.int32], comm: Any = None) -> NDArray[np.float64]:
         """Scores of each row by the model of the part that `labels` names; collective."""
-        comm = self._ranks(comm)
-        with comm.guard(), comm.phase("predict"):
-            return self._asked(self._received(X, comm), labels, comm)
+        with self._ranks(comm) as ranks, ranks.phase("predict"):
+            return self._asked(self._received(X, ranks), labels, ranks)
 
     def intercepts(self) -> NDArray[np.float64]:
         """The one b of each pair of classes, of a model in pieces; collective on the ranks that hold them."""
         k = len(self.classes)
-        mine = np.sum([part.b for part in self.parts.values()], axis=0) if self.parts else np.zeros(k * (k - 1) // 2)
-        return self._ranks(None).allreduce(mine)
+        b = np.sum([part.b for part in self.parts.values()], axis=0) if self.parts else np.zeros(k * (k - 1) // 2)
+        with self._ranks(None) as ranks:
+            return ranks.allreduce(b)
 
     @property
     def _width(self) -> int:
@@ -136,19 +131,19 @@ class SVMModel(InParts):
 
     def scores(self, X: Rows, comm: Any = None) -> NDArray[np.float64]:
         """As :meth:`decision_function`, but shape (n_local, 1) for two classes; collective."""
-        comm, k = self._ranks(comm), len(self.classes)
-        with comm.guard(), comm.phase("predict"):
-            Z = self._received(X, comm)
+        k = len(self.classes)
+        with self._ranks(comm) as ranks, ranks.phase("predict"):
+            Z = self._received(X, ranks)
             if self.route == "sum":
-                return self._summed(visit(Z, self._pieces, comm, (k * (k - 1) // 2,)))
+                return self._summed(visit(Z, self._pieces, ranks, (k * (k - 1) // 2,)))
             if self.route == "all" and len(self.sizes) > 1:
-                return visit(Z, self._together, comm, (self._width,)) / len(self.sizes)
+                return visit(Z, self._together, ranks, (self._width,)) / len(self.sizes)
             if self.soft is None:
                 labels = nearest(Z, self.centers) if len(self.sizes) > 1 else np.zeros(Z.shape[0], np.int32)
-                return self._asked(Z, labels, comm)
+                return self._asked(Z, labels, ranks)
             labels, squares = closest(Z, self.centers, min(self.soft.k, len(self.centers)))
             n, few = labels.shape
-            values = self._asked(Z[np.arange(n).repeat(few)], labels.ravel(), comm).reshape(n, few, self._width)
+            values = self._asked(Z[np.arange(n).repeat(few)], labels.ravel(), ranks).reshape(n, few, self._width)
             return np.einsum("ijc,ij->ic", values, self.soft.weights(squares))
 
     def _pieces(self, rows: Rows) -> NDArray[np.float64]:
@@ -175,7 +170,6 @@ class SVMModel(InParts):
 
     def save(self, path: str | Path, comm: Any = None) -> None:
         """Write the model to one HDF5 file; collective, by default on the ranks that trained or loaded it."""
-        comm = self._ranks(comm)
         attributes = {
             "method": self.method, "route": self.route, "C": self.C, "dtype": self.dtype, "source": self.source,
             "classes": self.classes.tolist(), "labels": self.classes.dtype.str,
@@ -185,11 +179,11 @@ class SVMModel(InParts):
         shared: dict[str, Rows] = {"centers": self.centers, "sizes": self.sizes}
         if self.standardizer is not None:
             shared.update(asdict(self.standardizer))
-        with comm.guard():
-            with comm.agreed():
-                self._check_ranks(comm)
+        with self._ranks(comm) as ranks:
+            with ranks.agreed():
+                self._check_ranks(ranks)
             parts = {number: vars(part) for number, part in self.parts.items()}
-            models.save(path, "svm", attributes, shared, parts, self.owners, comm)
+            model_file.save(path, "svm", attributes, shared, parts, self.owners, ranks)
 
     @classmethod
     def load(cls, path: str | Path, comm: Any = None) -> SVMModel:
@@ -200,27 +194,31 @@ class SVMModel(InParts):
         InputError
             The file is missing, damaged, not a model, or one of another family.
         """
-        comm = as_communicator(comm)
-        with comm.guard():
-            attributes, shared, parts, owners = models.load(path, "svm", comm)
-            with comm.agreed():
+        with collective(comm) as ranks:
+            attributes, shared, parts, owners = model_file.load(path, "svm", ranks)
+            with ranks.agreed():
                 try:
-                    kernel, soft = attributes["kernel"], attributes["soft"]
-                    held = {number: PartSVM(**fields) for number, fields in parts.items()}
-                    sizes = shared["sizes"]
-                    if attributes["route"] == "sum":
-                        held, sizes, owners = _joined(held, sizes, owners)
-                    return cls(
-                        attributes["method"], attributes["route"],
-                        np.array(attributes["classes"], np.dtype(attributes["labels"])),
-                        None if kernel is None else Kernel(**kernel), attributes["C"], shared["centers"],
-                        sizes, owners,
-                        Standardizer(shared["mean"], shared["scale"]) if "mean" in shared else None,
-                        attributes["dtype"], None if soft is None else Soft(**soft),
-                        held, attributes["source"], comm,
-                    )  # fmt: skip
+                    model = cls._made(attributes, shared, parts, owners)
                 except (KeyError, TypeError) as error:
                     raise InputError(f"{path}: a damaged model file, without {error}") from error
+        model.comm = comm
+        return model
+
+    @classmethod
+    def _made(
+        cls, attributes: dict[str, Any], shared: dict[str, Rows], parts: dict[int, Any], owners: NDArray[np.int64]
+    ) -> SVMModel:
+        """The model of what its file holds."""
+        kernel, soft = attributes["kernel"], attributes["soft"]
+        held, sizes = {number: PartSVM(**fields) for number, fields in parts.items()}, shared["sizes"]
+        if attributes["route"] == "sum":
+            held, sizes, owners = _joined(held, sizes, owners)
+        return cls(
+            attributes["method"], attributes["route"], np.array(attributes["classes"], np.dtype(attributes["labels"])),
+            None if kernel is None else Kernel(**kernel), attributes["C"], shared["centers"], sizes, owners,
+            Standardizer(shared["mean"], shared["scale"]) if "mean" in shared else None, attributes["dtype"],
+            None if soft is None else Soft(**soft), held, attributes["source"],
+        )  # fmt: skip
 
 
 def _joined(

@@ -14,6 +14,7 @@ import h5py
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from casvm.cli import command
 from mpi4py import MPI
 from sklearn.exceptions import ConvergenceWarning
 
@@ -21,7 +22,6 @@ from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint
 from casvm import CASVC, SMOSVC, SVMModel, bkmsvm, casvm, cpsvm, export_libsvm, fcfssvm
-from casvm.cli import command
 from casvm.methods.parts import fit
 from casvm.methods.prepare import Labelled, all_classes
 from casvm.model.part import Learning, fit_part
