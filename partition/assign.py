@@ -66,9 +66,9 @@ class PartRows:
     def take(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """The rows with these global numbers, on every rank: one Allreduce of len(rows) x d numbers."""
         out = np.zeros((len(rows), self.X.shape[1]))
-        mine = np.flatnonzero((rows >= self.first) & (rows < self.first + len(self)))
-        if mine.size:
-            out[mine] = dense(self.X[rows[mine] - self.first])
+        here = np.flatnonzero((rows >= self.first) & (rows < self.first + len(self)))
+        if here.size:
+            out[here] = dense(self.X[rows[here] - self.first])
         return self.comm.allreduce(out)
 
     def step(
@@ -188,6 +188,10 @@ def _add_rows(block: Rows, labels: NDArray[np.int32], sums: NDArray[np.float64])
 
 @numba.njit(cache=True, nogil=True)
 def _nearest(scores: Any, half: Any, labels: Any, counts: Any) -> int:  # pragma: no cover - compiled
+    """Label m rows by their least ``half[j] - scores[i, j]``, count them by part; how many labels changed.
+
+    scores: x.c, float32 or float64 (m, P); half: |c|^2/2, float64 (P,); labels: int32 (m,); counts: int64 (P,).
+    """
     changed = 0
     for i in range(scores.shape[0]):
         best, least = 0, half[0] - scores[i, 0]
@@ -206,6 +210,11 @@ def _nearest(scores: Any, half: Any, labels: Any, counts: Any) -> int:  # pragma
 def _nearest_open(
     scores: Any, half: Any, order: Any, cutoff: Any, rows: Any, labels: Any
 ) -> None:  # pragma: no cover - compiled
+    """As :func:`_nearest` for m of the rows, among the parts whose cutoff is later than the row's place; -1 if none.
+
+    scores: float32 or float64 (m, P); half: float64 (P,); order: int64 (n_local,); cutoff: int64 (P,); rows: int64
+    (m,); labels: int32 (n_local,).
+    """
     for i in range(scores.shape[0]):
         place = order[rows[i]]
         best, least = -1, np.inf
@@ -218,6 +227,7 @@ def _nearest_open(
 
 @numba.njit(cache=True, nogil=True)
 def _add_dense(X: Any, labels: Any, sums: Any) -> None:  # pragma: no cover - compiled
+    """Add rows by part. X: float32 or float64 (m, d); labels: int32 (m,); sums: float64 (P, d)."""
     for i in range(X.shape[0]):
         j = labels[i]
         for k in range(X.shape[1]):
@@ -226,6 +236,7 @@ def _add_dense(X: Any, labels: Any, sums: Any) -> None:  # pragma: no cover - co
 
 @numba.njit(cache=True, nogil=True)
 def _add_csr(data: Any, indices: Any, indptr: Any, labels: Any, sums: Any) -> None:  # pragma: no cover - compiled
+    """As :func:`_add_dense`, of CSR rows. data: float32 or float64, indices, indptr: int32 or int64, of m rows."""
     for i in range(labels.size):
         for p in range(indptr[i], indptr[i + 1]):
             sums[labels[i], indices[p]] += data[p]

@@ -114,12 +114,12 @@ class BalancedKMeans(Algorithm, name="bkm"):
         # A full part keeps what is nearer than its edge, and of the rows on the edge the earliest.
         edge = np.full(P, np.iinfo(np.int64).max)
         edge[full] = smallest(far, labels, members, full, room[full], 1 << 31, rows.comm)
-        own = edge[labels[members]]
-        inside = rows.comm.allreduce(np.bincount(labels[members][far[members] < own], minlength=P))
-        on_edge = members[far[members] == own]
+        limit = edge[labels[members]]
+        inside = rows.comm.allreduce(np.bincount(labels[members][far[members] < limit], minlength=P))
+        on_edge = members[far[members] == limit]
         last = np.full(P, rows.n)
         last[full] = smallest(rows.order, labels, on_edge, full, (room - inside)[full], rows.n, rows.comm)
-        leaves = (far[members] > own) | ((far[members] == own) & (rows.order[members] >= last[labels[members]]))
+        leaves = (far[members] > limit) | ((far[members] == limit) & (rows.order[members] >= last[labels[members]]))
         settle(rows, centers, room - np.minimum(held, room), labels, members[leaves])
 
 

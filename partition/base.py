@@ -79,24 +79,9 @@ class Algorithm:
         """Labels of this rank's rows, and the centres."""
 
     def divide(self, X: Any, y: ArrayLike | None = None, comm: Communicator | None = None) -> Division:
-        """Divide the rows of `X`, or of all ranks' `X`: what `fit` does, and a collective call with `comm`.
+        """Divide the rows of `X`, or of all ranks' `X`.
 
-        Parameters
-        ----------
-        X : array-like or CSR, shape (n_local, d)
-            This rank's rows; float32 stays float32. Not changed.
-        y : array-like, shape (n_local,), optional
-            Classes, for ``ratio=True``.
-        comm : Communicator, optional
-
-        Returns
-        -------
-        Division
-
-        Raises
-        ------
-        InputError
-            On all ranks: more parts than rows, NaN or infinity, features that differ between ranks.
+        Arguments, and what is raised on all ranks, are those of :meth:`partition.estimators.Partitioner.fit`.
         """
         comm = as_communicator(comm)
         with comm.phase("partition"):

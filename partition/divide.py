@@ -38,7 +38,7 @@ def divide(
     y: ArrayLike | None = None,
     ratio: bool = False,
 ) -> Division:
-    """Divide all ranks' rows into `n_parts` parts; collective.
+    """Divide all ranks' rows into `n_parts` parts; collective. The cost is the partitioner's.
 
     Parameters
     ----------
@@ -59,10 +59,6 @@ def divide(
     InputError
         On all ranks: more parts than rows, NaN or infinity, features that differ between ranks, `ratio` for a
         partitioner that cannot.
-
-    Notes
-    -----
-    The cost is the partitioner's; what is sent is counted in the phase "partition".
     """
     chosen = copy(named(partitioner))
     chosen.n_parts, chosen.random_state = n_parts, seed

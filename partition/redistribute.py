@@ -156,11 +156,11 @@ def _exchange(
     for g in reversed(range(groups)):
         rows = slice(starts[g], starts[g + 1])
         block = exchange_rows(X[rows], np.bincount(toward[rows], minlength=comm.size).astype(np.int64), comm, pack)
-        mine = seats[arriving == g]  # a group's rows end up beside each other
+        arrived = seats[arriving == g]  # a group's rows end up beside each other
         if out is None:
-            pieces.insert(0, block[np.argsort(mine)])
+            pieces.insert(0, block[np.argsort(arrived)])
         else:
-            out[mine] = block
+            out[arrived] = block
             if consume:
                 X.resize((rows.start, X.shape[1]), refcheck=False)  # the pages of the rows that left go back
     return concatenate(pieces) if out is None else out
@@ -186,7 +186,10 @@ def _permuted(X: Rows, place: NDArray[np.intp], consume: bool) -> Rows:
 
 @numba.njit(cache=True, nogil=True)
 def _permute(X: Any, place: Any, done: Any, row: Any) -> None:  # pragma: no cover - compiled
-    """Row i becomes what row place[i] was: cycle by cycle, with one row of memory."""
+    """Row i becomes what row place[i] was: cycle by cycle, with one row of memory.
+
+    X: float32 or float64 (n, d), C-contiguous; place: int64 (n,); done: bool (n,), False; row: as X, (d,).
+    """
     for first in range(place.size):
         if done[first]:
             continue

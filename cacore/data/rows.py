@@ -57,7 +57,8 @@ def concatenate(pieces: list[Rows]) -> Rows:
 
 def dense(X: Rows) -> NDArray[Any]:
     """The rows as an ndarray."""
-    return X.toarray() if is_sparse(X) else X
+    rows: NDArray[Any] = X.toarray() if is_sparse(X) else X
+    return rows
 
 
 def worth_packing(X: Rows, comm: Communicator) -> bool:

@@ -53,10 +53,10 @@ class Checkpoint:
             On all ranks: the directory cannot be made, or belongs to another run. The message names the
             first fact that differs.
         """
-        told = json.loads(json.dumps({"schema": SCHEMA, **facts}, default=lambda value: value.item()))
+        known = json.loads(json.dumps({"schema": SCHEMA, **facts}, default=lambda value: value.item()))
         with comm.agreed():
             if comm.rank == 0:
-                self._begin(told)
+                self._begin(known)
         comm.barrier()
 
     def _begin(self, facts: dict[str, Any]) -> None:

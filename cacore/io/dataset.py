@@ -113,10 +113,10 @@ def _splits(tables: dict[str, Table], comm: Communicator) -> list[str]:
 
 def _scattered(table: Table | None, where: str, comm: Communicator, dtype: np.dtype[Any]) -> Dataset:
     """Rank 0's table by even blocks of rows."""
-    mine = np.zeros(3, np.int64)
+    facts = np.zeros(3, np.int64)
     if table is not None:
-        mine[:] = table.X.shape[0], table.y is not None, -1 if table.base is None else table.base
-    n, has_y, base = comm.bcast(mine).tolist()
+        facts[:] = table.X.shape[0], table.y is not None, -1 if table.base is None else table.base
+    n, has_y, base = comm.bcast(facts).tolist()
     X = scatter_rows(None if table is None else table.X.astype(dtype, copy=False), n, comm)
     y = None
     if has_y:

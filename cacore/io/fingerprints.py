@@ -40,6 +40,7 @@ def row_hashes(X: Rows, y: NDArray[Any]) -> NDArray[np.uint64]:
 
 @numba.njit(cache=True, nogil=True)
 def _add_hashes(X: Any, words: Any, out: Any) -> None:  # pragma: no cover - compiled
+    """Add each row's hash to `out`. X: float32 or float64 (m, d); words: uint64 (d,); out: uint64 (m,)."""
     buffer = np.empty(1, np.float64)
     bits = buffer.view(np.uint64)
     for i in range(X.shape[0]):
@@ -67,8 +68,8 @@ def count_overlap(train: Dataset, test: Dataset, comm: Communicator) -> tuple[in
 
     Compares 64-bit fingerprints: 8 bytes a test row travel to every rank.
     """
-    theirs = comm.allgather(row_hashes(test.X, test.target()))
-    ours = row_hashes(train.X, train.target())
-    hit = comm.allreduce(np.isin(theirs, ours).astype(np.int8), "max")
+    tested = comm.allgather(row_hashes(test.X, test.target()))
+    trained = row_hashes(train.X, train.target())
+    hit = comm.allreduce(np.isin(tested, trained).astype(np.int8), "max")
     rows = np.flatnonzero(hit)
     return len(rows), int(rows[0]) if len(rows) else -1

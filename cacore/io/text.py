@@ -33,12 +33,13 @@ _DENSE_FROM = 1 / 3  # share of nonzeros from which a LIBSVM file becomes a dens
 
 
 def open_bytes(path: Path) -> BinaryIO:
-    """The file's bytes, decompressed; what the file is is told by its first bytes, not by its name."""
+    """The file's bytes, decompressed; its first bytes say what it is, not its name."""
     with path.open("rb") as raw:
         magic = raw.read(8)
     for start, opener in _OPENERS:
         if magic.startswith(start):
-            return opener(path, "rb")
+            stream: BinaryIO = opener(path, "rb")
+            return stream
     return path.open("rb")
 
 

@@ -6,6 +6,7 @@ import json
 import math
 import platform
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -133,8 +134,7 @@ def _mpi_version() -> str:
 
 
 def _package_version() -> str:
-    from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, version
+    from importlib.metadata import PackageNotFoundError, version
 
     try:
         return f"cakernels {version('cakernels')}"
