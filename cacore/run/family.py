@@ -62,7 +62,7 @@ class Family(ABC):
     def report(self, method: Method, fitted: Any, options: Any, job: Training) -> dict[str, Any]:
         """The family's fields of the report; see :func:`cacore.run.report.build`."""
 
-    def save(self, fitted: Any, job: Training) -> None:
+    def save(self, fitted: Any, job: Training) -> None:  # noqa: B027 - most families have nothing to write
         """Write what is written beside model and report."""
 
     def lines(self, made: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -76,6 +76,6 @@ def checkpoint(value: Any, name: str) -> Any:
     return value if isinstance(value, Checkpoint) else Checkpoint(value)
 
 
-def switch(default: bool, help: str, **more: Any) -> Any:
+def switch(default: bool, text: str, **more: Any) -> Any:
     """Declare an option that is ``--name`` or ``--no-name``."""
-    return option(default, help, yes_or_no, action=argparse.BooleanOptionalAction, **more)
+    return option(default, text, yes_or_no, action=argparse.BooleanOptionalAction, **more)

@@ -49,11 +49,11 @@ class Option:
 
 
 def option(
-    default: Any, help: str, convert: Convert | None = None, *, flag: str | None = None, estimator: str | None = None,
+    default: Any, text: str, convert: Convert | None = None, *, flag: str | None = None, estimator: str | None = None,
     report: str | bool = False, **parser: Any,
 ) -> Any:  # fmt: skip
     """Declare an option, as the default of a dataclass' field; its names are the field's unless given."""
-    return field(default=default, metadata={"option": (help, convert or as_it_is, flag, estimator, report, parser)})
+    return field(default=default, metadata={"option": (text, convert or as_it_is, flag, estimator, report, parser)})
 
 
 def declared(options: type | Any) -> Iterator[tuple[Field[Any], Option]]:
