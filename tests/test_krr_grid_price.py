@@ -1,4 +1,4 @@
-"""What makes a grid cheap changes no answer: squared distances kept, one reduction a sigma, closed forms."""
+"""What makes a grid cheap changes no answer: inner products kept, one reduction a sigma, closed forms."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.io import Dataset
-from cacore.kernels import Kernel, distances
+from cacore.kernels import Kernel, products
 from cacore.linalg import lapack
 from cakrr import bkrr2, dckrr, dkrr, kkrr, kkrr2, kkrr3, twolevel
 from cakrr.methods.parts import fit
@@ -45,29 +45,34 @@ def close(got, expected, tolerance):
     assert np.linalg.norm(got - expected) <= tolerance * np.linalg.norm(expected)
 
 
-# -- distances, computed once ------------------------------------------------------------------
+# -- inner products, computed once -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("m", [1, 2, 63, 64, 65, 300])
 @formats
-def test_distances_survive_every_sigma(m, dtype, csr):
+@pytest.mark.parametrize("kind", ["gaussian", "polynomial", "linear"])
+def test_inner_products_survive_every_sigma(kind, m, dtype, csr):
     X = rows(m, csr)[0].astype(dtype)
-    points = Kernel.gaussian(1.0).points(X)
+    prototype = Kernel(kind, degree=2, coef0=0.5)
+    points = prototype.points(X)
     G, formed = np.full((m, m), np.nan, dtype), np.empty((m, m), dtype)
-    distances(points, G)
+    products(points, G)
     above = G[np.triu_indices(m, 1)].copy()
     for sigma in (0.1, 1.0, 30.0):
-        Kernel.gaussian(sigma).gram_from_distances(G)
-        Kernel.gaussian(sigma).gram(points, formed)
-        # Two orders of the same sums: a few roundings of |x|^2 / (2 sigma^2), of values up to 1.
-        largest = max(1.0, float(np.max(points.squares)) / (2 * sigma**2))
+        kernel = prototype.with_sigma(sigma)
+        kernel.gram_from(G, points.squares)
+        kernel.gram(points, formed)
+        # Two orders of the same sums: a few roundings of |x|^2 times the kernel's slope, of values up to the largest.
+        slope = float(np.abs(kernel.derivative(0.0 if kind == "gaussian" else points.squares)).max())
+        largest = max(1.0, float(np.abs(np.tril(formed)).max()), float(np.max(points.squares)) * slope)
         np.testing.assert_allclose(np.tril(G), np.tril(formed), rtol=0, atol=4 * np.finfo(dtype).eps * largest)
         np.testing.assert_array_equal(G[np.triu_indices(m, 1)], above)
-        np.testing.assert_array_equal(np.diag(G), 1.0)
-    dense = np.asarray(X.toarray() if csr else X, np.float64)
-    exact = ((dense[:, None] - dense[None]) ** 2).sum(axis=2)[np.triu_indices(m, 1)]
-    np.testing.assert_allclose(above, exact, rtol=0, atol=200 * np.finfo(dtype).eps)
+        if kind == "gaussian":
+            np.testing.assert_array_equal(np.diag(G), 1.0)
+    dense = np.asarray(points.X.toarray() if csr else points.X, np.float64)
+    exact = (dense @ dense.T)[np.triu_indices(m, 1)]
+    np.testing.assert_allclose(above, exact, rtol=0, atol=100 * np.finfo(dtype).eps)
 
 
 @formats
