@@ -21,7 +21,6 @@ from cacore.io.fingerprints import row_hashes
 from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.run.job import Training
-from cacore.run.method import Method as AnyMethod
 from cacore.run.options import declared, reported
 from cacore.run.progress import spinner
 from cacore.svm.family import Classifiers
@@ -30,7 +29,7 @@ from cacore.svm.family import Classifiers
 class AsyGCDFamily(Classifiers):
     """The kernel SVM without a bias, on the threads of one process."""
 
-    def check(self, method: AnyMethod, job: Training, options: Options, comm: Communicator) -> list[Path]:
+    def check(self, method: Method, job: Training, options: Options, comm: Communicator) -> list[Path]:
         """One process."""
         if comm.size > 1:
             raise InputError(
@@ -53,7 +52,7 @@ class AsyGCDFamily(Classifiers):
         AsyGCDModel(np.arange(2), "ovr", Kernel(), 1.0, X, np.arange(24), np.ones((24, 1)), None, dtype).predict(X)
 
     def read(
-        self, method: AnyMethod, job: Training, options: Options, comm: Communicator, limit: int
+        self, method: Method, job: Training, options: Options, comm: Communicator, limit: int
     ) -> tuple[Dataset, Dataset | None]:
         """Training rows with their labels, and test rows if there are any."""
         train, test = super().read(method, job, options, comm, limit)

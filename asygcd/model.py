@@ -14,7 +14,7 @@ from cacore.data.rows import Rows
 from cacore.data.standardize import Standardizer
 from cacore.data.validation import rows_to_predict
 from cacore.errors import InputError
-from cacore.io import model_file as models
+from cacore.io import model_file
 from cacore.kernels import Kernel
 from cacore.svm.decision import counted, expansion, votes
 
@@ -106,7 +106,7 @@ class AsyGCDModel:
         }  # fmt: skip
         shared: dict[str, Rows] = {} if self.standardizer is None else asdict(self.standardizer)
         part: dict[str, Rows] = {"X": self.X, "rows": self.rows, "coef": self.coef}
-        models.save(path, "asygcd", attributes, shared, {0: part}, np.zeros(1, np.int64), Communicator())
+        model_file.save(path, "asygcd", attributes, shared, {0: part}, np.zeros(1, np.int64), Communicator())
 
     @classmethod
     def load(cls, path: str | Path, comm: Any = None) -> AsyGCDModel:
@@ -117,7 +117,7 @@ class AsyGCDModel:
         InputError
             The file is missing, damaged, not a model, or one of another family.
         """
-        attributes, shared, parts, _ = models.load(path, "asygcd", Communicator())
+        attributes, shared, parts, _ = model_file.load(path, "asygcd", Communicator())
         try:
             return cls(
                 np.array(attributes["classes"], np.dtype(attributes["labels"])), attributes["multi_class"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from cacore.data.dataset import Dataset
 from cacore.errors import InputError
 from cacore.files import replacing
 from cacore.io.fingerprints import row_hashes
+from cacore.kernels.registry import KINDS
 from cacore.run import report
 from cacore.run.family import Family
 from cacore.run.job import Training
@@ -48,8 +50,8 @@ class Ridge(Family):
 
     def options(self, method: Method, options: Options, train: Dataset) -> Options:
         """The widths depend on the number of features."""
-        from dataclasses import replace
-
+        if "gamma" not in KINDS[options.kernel].parameters:
+            return options
         return replace(options, sigma=options.sigma or method.sigmas(train.X.shape[1]))
 
     def load(self, path: Path, comm: Communicator) -> KRRModel:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.comm import Communicator, as_communicator
+from cacore.comm import Communicator, collective
 from cacore.data.rows import Rows
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
-from cacore.io import model_file as models
+from cacore.io import model_file
 from cacore.kernels import Kernel
 from cakrr.solver.coarse import CoarseModel
 from partition.asking import ask, visit
@@ -30,8 +30,8 @@ class PartModel:
 
     def predict(self, X: Rows, kernel: Kernel) -> NDArray[Any]:
         """``K(X, rows) alpha`` (eq. 3.7): 2 len(X) m d flops in blocks, in the precision of alpha."""
-        mine = kernel.points(self.X.astype(self.alpha.dtype, copy=False))
-        return kernel.apply(kernel.points(X.astype(self.alpha.dtype, copy=False), like=mine), mine, self.alpha)
+        rows = kernel.points(self.X.astype(self.alpha.dtype, copy=False))
+        return kernel.apply(kernel.points(X.astype(self.alpha.dtype, copy=False), like=rows), rows, self.alpha)
 
 
 @dataclass
@@ -62,6 +62,8 @@ class KRRModel(InParts):
         Of all rows; the parts' models are of what it leaves over. On every rank.
     parts : dict of int to PartModel
         This rank's.
+    like : Kernel
+        The kernel, of any width.
     source : dict
         How the training file was read: its target column, the number of its first feature.
     comm : Communicator or None
@@ -80,14 +82,19 @@ class KRRModel(InParts):
     dtype: str
     soft: Soft | None = None
     coarse: CoarseModel | None = None
+    like: Kernel = field(default_factory=Kernel)
     parts: dict[int, PartModel] = field(default_factory=dict)
     source: dict[str, Any] = field(default_factory=dict)
     comm: Any = field(default=None, repr=False, compare=False)
 
     @property
     def kernel(self) -> Kernel:
-        """exp(-|x-z|^2 / (2 sigma^2))."""
-        return Kernel.gaussian(self.sigma)
+        """The kernel of width sigma."""
+        return self.like.with_sigma(self.sigma)
+
+    def described(self) -> dict[str, Any]:
+        """What a report says about the model."""
+        return {"method": self.method, "sigma": self.sigma, "lambda": self.lam}
 
     def predict(self, X: Rows, comm: Any = None) -> NDArray[Any]:
         """Predictions for this rank's rows; a collective call.
@@ -112,25 +119,23 @@ class KRRModel(InParts):
 
     def predict_routes(self, X: Rows, comm: Any = None) -> dict[str, NDArray[Any]]:
         """As :meth:`predict`, by route: the model's own, and for "soft" the nearest model's alone as well."""
-        comm = self._ranks(comm)
-        with comm.guard(), comm.phase("predict"):
-            with comm.agreed():
+        with self._ranks(comm) as ranks, ranks.phase("predict"):
+            with ranks.agreed():
                 if self.route == "oracle":
                     raise InputError(f"{self.method} is an oracle: it needs the true answers, and does not predict")
-            Z = self._received(X, comm)
+            Z = self._received(X, ranks)
             if self.route in ("nearest", "soft"):
-                answers = self._routed(Z, comm)
+                answers = self._routed(Z, ranks)
             else:
                 share = len(self.sizes) if self.route == "all" else 1
-                answers = {self.route: self._gathered(Z, comm) / share}
+                answers = {self.route: self._gathered(Z, ranks) / share}
             base = self.offset + (self.coarse.predict(Z) if self.coarse is not None else 0.0)
         return {route: answer + base for route, answer in answers.items()}
 
     def oracle(self, X: Rows, y: NDArray[np.float64], comm: Any = None) -> NDArray[np.float64]:
         """The least error |f(x) - y| of the P models for each of this rank's rows: it looks at the answers `y`."""
-        comm = self._ranks(comm)
-        with comm.guard(), comm.phase("predict"):
-            return self._gathered(self._received(X, comm), comm, y - self.offset)
+        with self._ranks(comm) as ranks, ranks.phase("predict"):
+            return self._gathered(self._received(X, ranks), ranks, y - self.offset)
 
     def _routed(self, Z: Rows, comm: Communicator) -> dict[str, NDArray[Any]]:
         if self.soft is None:
@@ -158,47 +163,57 @@ class KRRModel(InParts):
 
     def save(self, path: str | Path, comm: Any = None) -> None:
         """Write the model to one HDF5 file; collective, by default on the ranks that trained or loaded it."""
-        comm = self._ranks(comm)
         attributes = {
             "method": self.method, "route": self.route, "sigma": self.sigma, "lambda": self.lam,
             "offset": self.offset, "dtype": self.dtype, "source": self.source,
             "soft": None if self.soft is None else asdict(self.soft),
             "coarse": None if self.coarse is None else {"sigma": self.coarse.sigma, "lambda": self.coarse.lam},
         }  # fmt: skip
+        if self.like.kind != "gaussian":
+            attributes["kernel"] = asdict(self.like)
         shared: dict[str, Rows] = {"centers": self.centers, "sizes": self.sizes}
         if self.coarse is not None:
             shared |= {"coarse_centers": self.coarse.centers, "coarse_beta": self.coarse.beta}
         if self.standardizer is not None:
             shared.update(asdict(self.standardizer))
         parts = {part: {"X": model.X, "alpha": model.alpha} for part, model in self.parts.items()}
-        with comm.guard():
-            with comm.agreed():
-                self._check_ranks(comm)
+        with self._ranks(comm) as ranks:
+            with ranks.agreed():
+                self._check_ranks(ranks)
                 if self.route == "oracle":
                     raise InputError(
                         f"{self.method} is an oracle, a bound that looks at the answers: it saves no model"
                     )
-            models.save(path, "krr", attributes, shared, parts, self.owners, comm)
+            model_file.save(path, "krr", attributes, shared, parts, self.owners, ranks)
 
     @classmethod
     def load(cls, path: str | Path, comm: Any = None) -> KRRModel:
         """Read a model on any number of ranks; collective."""
-        comm = as_communicator(comm)
-        with comm.guard():
-            attributes, shared, parts, owners = models.load(path, "krr", comm)
-        try:
-            soft, coarse = attributes.get("soft"), attributes.get("coarse")
-            return cls(
-                attributes["method"], attributes["route"], attributes["sigma"], attributes["lambda"],
-                attributes["offset"], shared["centers"], shared["sizes"], owners,
-                Standardizer(shared["mean"], shared["scale"]) if "mean" in shared else None, attributes["dtype"],
-                None if soft is None else Soft(**soft),
-                None if coarse is None else CoarseModel(
-                    shared["coarse_centers"], shared["coarse_beta"], coarse["sigma"], coarse["lambda"]
-                ),
-                {part: PartModel(fields["X"], np.asarray(fields["alpha"])) for part, fields in parts.items()},
-                attributes["source"], comm,
-            )  # fmt: skip
-        except (KeyError, TypeError) as error:
-            failure = InputError(f"{path}: a damaged model file, without {error}")
-            raise failure from error
+        with collective(comm) as ranks:
+            attributes, shared, parts, owners = model_file.load(path, "krr", ranks)
+            with ranks.agreed():
+                try:
+                    model = cls._made(attributes, shared, parts, owners)
+                except (KeyError, TypeError) as error:
+                    raise InputError(f"{path}: a damaged model file, without {error}") from error
+        model.comm = comm
+        return model
+
+    @classmethod
+    def _made(
+        cls, attributes: dict[str, Any], shared: dict[str, Rows], parts: dict[int, Any], owners: NDArray[np.int64]
+    ) -> KRRModel:
+        """The model of what its file holds."""
+        soft, coarse = attributes.get("soft"), attributes.get("coarse")
+        like = Kernel(**attributes.get("kernel", {}))
+        model = cls(
+            attributes["method"], attributes["route"], attributes["sigma"], attributes["lambda"],
+            attributes["offset"], shared["centers"], shared["sizes"], owners,
+            Standardizer(shared["mean"], shared["scale"]) if "mean" in shared else None, attributes["dtype"],
+            None if soft is None else Soft(**soft), like=like, source=attributes["source"],
+            parts={part: PartModel(fields["X"], np.asarray(fields["alpha"])) for part, fields in parts.items()},
+        )  # fmt: skip
+        if coarse is not None:
+            beta = shared["coarse_beta"]
+            model.coarse = CoarseModel(shared["coarse_centers"], beta, coarse["sigma"], coarse["lambda"], like)
+        return model

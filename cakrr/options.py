@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from cacore.kernels.registry import kernel_names
 from numpy.typing import NDArray
 
 from cacore.errors import InputError
+from cacore.kernels.registry import KINDS, kernel_names
 from cacore.run import grid, job
 from cacore.run import options as declare
 from cacore.run.method import Method as AnyMethod
@@ -20,6 +20,7 @@ from cacore.run.progress import silent
 
 if TYPE_CHECKING:
     from cacore.io.checkpoint import Checkpoint
+    from cacore.kernels import Kernel
     from cakrr.family import Ridge
     from cakrr.model import KRRModel
 
@@ -124,6 +125,8 @@ class Options(declare.Options):
                 raise InputError(f"route {self.route}: {method.name} has a route of its own; leave it out")
             if self.route not in ROUTES:
                 raise InputError(f"route {self.route!r}: choose one of {', '.join(ROUTES)}")
+        if "gamma" not in KINDS[self.kernel].parameters and (self.sigma or self.coarse_sigma):
+            raise InputError(f"sigma: the {self.kernel} kernel has no width; leave it out")
         if self.select == "loo" and (method.coarse or (self.route or method.route) not in ("nearest", "soft")):
             fixed = method.coarse or method.oracle or not method.partitioner
             raise InputError(
@@ -134,9 +137,21 @@ class Options(declare.Options):
             raise InputError(f"partitions = {self.partitions}: {method.name} has one model of all rows; leave it out")
         return self
 
+    def like(self) -> Kernel:
+        """The kernel, of any width."""
+        from cacore.kernels import Kernel
+
+        return Kernel(self.kernel, degree=self.degree, coef0=self.coef0)
+
+    def widths(self, default: tuple[float, ...]) -> tuple[float, ...]:
+        """The sigmas to try; 1 of a kernel without a width."""
+        return (self.sigma or default) if "gamma" in KINDS[self.kernel].parameters else (1.0,)
+
     def coarse_grid(self, n: int, d: int) -> list[tuple[float, list[int], tuple[float, ...]]]:
         """Sigma, numbers of centres and lambdas of the coarse models to try, for n rows of d features."""
-        if self.coarse_sigma is None:
+        if "gamma" not in KINDS[self.kernel].parameters:
+            sets = [(1.0, self.centers or CENTERS)]
+        elif self.coarse_sigma is None:
             wide = self.centers or CENTERS_WIDE
             sets = [(NARROW * math.sqrt(d), self.centers or CENTERS), (WIDE * math.sqrt(d), wide)]
         else:

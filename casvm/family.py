@@ -15,7 +15,6 @@ from cacore.errors import InputError
 from cacore.io.fingerprints import row_hashes
 from cacore.run import reading
 from cacore.run.job import Training
-from cacore.run.method import Method as AnyMethod
 from cacore.run.options import declared, reported
 from cacore.svm.family import Classifiers
 from casvm.casvm import casvm
@@ -28,7 +27,7 @@ from casvm.volume import predicted
 class SupportVectors(Classifiers):
     """The family of kernel SVMs in parts, in trees, and of all rows."""
 
-    def check(self, method: AnyMethod, job: Training, options: Options, comm: Communicator) -> list[Path]:
+    def check(self, method: Method, job: Training, options: Options, comm: Communicator) -> list[Path]:
         """LIBSVM's files are written by one process."""
         if job.libsvm is None:
             return []
@@ -45,7 +44,7 @@ class SupportVectors(Classifiers):
     warm_up_prediction = warm_up
 
     def read(
-        self, method: AnyMethod, job: Training, options: Options, comm: Communicator, limit: int
+        self, method: Method, job: Training, options: Options, comm: Communicator, limit: int
     ) -> tuple[Dataset, Dataset | None]:
         """Training rows with their labels; by rank 0 alone, which deals them out, if ``--initial root`` asks for it."""
         if options.initial == "root":

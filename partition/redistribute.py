@@ -55,7 +55,8 @@ class Parts(Samples):
         Numbers of the parts this rank owns, ascending.
     bounds : ndarray of int64, shape (k + 1,)
         Rows ``bounds[i]:bounds[i+1]`` are those of ``parts[i]``.
-    centers : ndarray, shape (P, d), or None
+    centers : ndarray, shape (P, d)
+        Without rows where they are not known.
     sizes, owners : ndarray of int64, shape (P,)
         Rows and rank of every part.
     n_iter : int
@@ -64,7 +65,7 @@ class Parts(Samples):
 
     parts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     bounds: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
-    centers: NDArray[np.float64] | None = None
+    centers: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
     sizes: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     owners: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     n_iter: int = 0

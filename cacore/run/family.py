@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from cacore.comm import Communicator
 from cacore.run.job import Training
-from cacore.run.method import Method
 from cacore.run.progress import bar
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 class Family(ABC):
     """A family of methods, as its commands see it."""
 
-    def check(self, method: Method, job: Training, options: Any, comm: Communicator) -> list[Path]:
+    def check(self, method: Any, job: Training, options: Any, comm: Communicator) -> list[Path]:
         """Refuse what does not go together; the files that will be written beside model and report."""
         return []
 
@@ -33,14 +32,14 @@ class Family(ABC):
         """The same for prediction alone."""
 
     def read(
-        self, method: Method, job: Training, options: Any, comm: Communicator, limit: int
+        self, method: Any, job: Training, options: Any, comm: Communicator, limit: int
     ) -> tuple[Dataset, Dataset | None]:
         """Training rows, and test rows if there are any."""
         from cacore.run import reading
 
         return reading.read(job, comm, limit)
 
-    def options(self, method: Method, options: Any, train: Dataset) -> Any:
+    def options(self, method: Any, options: Any, train: Dataset) -> Any:
         """The options, where they depend on the training rows."""
         return options
 
@@ -59,7 +58,7 @@ class Family(ABC):
         """Of the model's answers for the test rows; collective."""
 
     @abstractmethod
-    def report(self, method: Method, fitted: Any, options: Any, job: Training) -> dict[str, Any]:
+    def report(self, method: Any, fitted: Any, options: Any, job: Training) -> dict[str, Any]:
         """The family's fields of the report; see :func:`cacore.run.report.build`."""
 
     def save(self, fitted: Any, job: Training) -> None:  # noqa: B027 - most families have nothing to write
@@ -70,7 +69,7 @@ class Family(ABC):
         yield from ()
 
     @abstractmethod
-    def notes(self, method: Method, fitted: Any, options: Any) -> list[str]:
+    def notes(self, method: Any, fitted: Any, options: Any) -> list[str]:
         """Lines under the table."""
 
     @abstractmethod

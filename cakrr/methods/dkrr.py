@@ -1,9 +1,4 @@
-"""DKRR (Algorithm 6, section 3.3): the exact method, one n x n system over all ranks.
-
-The ranks form a grid. Each holds its blocks of K + lambda n I, block-cyclically, and makes them from two
-panels of rows (Fig. 3.3); ScaLAPACK factors and solves. To predict, each rank applies the rows that it read
-to all test rows, and one reduction adds up. On one rank LAPACK does it all.
-"""
+"""The exact method: one n x n system over all ranks, block-cyclically (Algorithm 6, section 3.3, Fig. 3.3)."""
 
 from __future__ import annotations
 
@@ -13,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.comm import Communicator, as_communicator
+from cacore.comm import Communicator
+from cacore.data.dataset import Dataset
 from cacore.data.rows import Rows, exchange_rows, gather_rows, nbytes
 from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError
-from cacore.io import Dataset
 from cacore.io.checkpoint import remembered
 from cacore.kernels import Kernel
 from cacore.linalg.scalapack import BlockCyclic, layout
@@ -28,26 +23,11 @@ from cakrr.methods.prepare import Prepared, prepare
 from cakrr.model import KRRModel, PartModel
 from cakrr.options import Fit, Method, Options
 from cakrr.solver import refine
-from cakrr.solver.local import ANY
-
-METHOD = Method("dkrr", "sum", "exact, one system of all rows over all ranks (ScaLAPACK)")
 
 PIECE = 2048  # rows of a piece of the model: what ranks share when they load it
 
 
-def dkrr(train: Dataset, options: Options, comm: Any = None, test: Dataset | None = None) -> Fit:
-    """Train on all ranks' rows; see :func:`fit` for the arguments, the cost and what is raised."""
-    return fit(METHOD, train, options, as_communicator(comm), test)
-
-
-def fit(
-    method: Method,
-    train: Dataset,
-    options: Options,
-    comm: Communicator,
-    test: Dataset | None = None,
-    weights: NDArray[Any] | None = None,
-) -> Fit:
+def fit(method: Method, train: Dataset, options: Options, comm: Communicator, test: Dataset | None = None) -> Fit:
     """Solve (K + lambda n I) alpha = y on all rows; arguments as for :func:`cakrr.methods.parts.fit`.
 
     Raises
@@ -62,11 +42,13 @@ def fit(
     panels on a grid of Pr x Pc. Rows are sent to where they are needed once for the grid and once for the
     final fit; ScaLAPACK sends about s n^2/2 (1/Pr + 1/Pc) bytes a rank and pair (s bytes a number).
     """
-    given = prepare(method, train, options, comm, test, weights)
-    run = _Exact(given, options, comm)
+    prepared = prepare(method, train, options, comm, test)
+    run = _Exact(prepared, options, comm)
+    # Algorithm 6, lines 1 to 14: train, predict and judge every pair of sigma and lambda.
     sigma, lam, rows, notes = run.choose()
+    # Lines 3 to 6 once more, at the pair that was chosen, with all rows.
     alpha, residual = run.solve(sigma, lam)
-    model = run.model(sigma, lam, alpha)
+    model = run.model(method, sigma, lam, alpha)
     if not residual <= refine.ACCEPTED:  # which a residual that is no number is not
         with comm.agreed():
             raise InputError(not_definite(f"the system of all {run.n:,} rows", model))
@@ -74,7 +56,7 @@ def fit(
         busy = comm.allgather(np.array([run.busy()]))
     fitted = Fit(model, np.array([run.n]), rows, {}, np.array([busy.max()]), busy, notes=notes)
     fitted.library_bytes = run.sent
-    if str(given.X.dtype) == "float32":
+    if str(run.X.dtype) == "float32":
         fitted.residual = np.array([residual])
     return fitted
 
@@ -90,9 +72,14 @@ class _System:
         Their places among the n rows of the system.
     weights : ndarray, shape (n,)
         Of all rows, in the order of the system: the diagonal gets lambda sum(w)/w.
+    like : Kernel
+        The kernel, of any width.
+    comm : Communicator
     """
 
-    def __init__(self, X: Rows, number: NDArray[np.int64], weights: NDArray[np.float64], comm: Communicator) -> None:
+    def __init__(
+        self, X: Rows, number: NDArray[np.int64], weights: NDArray[np.float64], like: Kernel, comm: Communicator
+    ) -> None:
         self.comm, self.n = comm, len(weights)
         self.ridge = weights.sum() / weights
         self.matrix = BlockCyclic(self.n, comm, X.dtype)
@@ -100,7 +87,7 @@ class _System:
         self.received, places = _panels(X, number, self.n, comm)
         order = np.argsort(places)
         self._rows, self._columns = (order[np.searchsorted(places[order], wanted)] for wanted in (rows, columns))
-        points = ANY.points(self.received)
+        points = like.points(self.received)
         self.left, self.right = points[self._columns], points[self._rows]
         _, self._i, self._j = np.intersect1d(rows, columns, assume_unique=True, return_indices=True)
 
@@ -110,7 +97,8 @@ class _System:
         for columns, rows in self.matrix.column_blocks():
             kernel.fill(self.left[columns], self.right[rows], local[columns, rows])
         diagonal = self.matrix.rows[self._i]
-        local[self._j, self._i] = (1.0 + lam * self.ridge[diagonal]).astype(local.dtype)
+        alone = kernel.diagonal(self.received[self._rows[self._i]])
+        local[self._j, self._i] = (alone + lam * self.ridge[diagonal]).astype(local.dtype)
         return self.matrix.cholesky() == 0
 
     def solve(self, kernel: Kernel, lam: float, y: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
@@ -152,9 +140,9 @@ def _panels(X: Rows, number: NDArray[np.int64], n: int, comm: Communicator) -> t
     for rank, (rows, columns) in enumerate(layout(n, comm.size)):
         wanted = np.zeros(n, np.bool_)
         wanted[rows] = wanted[columns] = True
-        mine = np.flatnonzero(wanted[number])
-        sends.append(mine)
-        counts[rank] = len(mine)
+        rows_of_rank = np.flatnonzero(wanted[number])
+        sends.append(rows_of_rank)
+        counts[rank] = len(rows_of_rank)
     send = np.concatenate(sends)
     return exchange_rows(X[send], counts, comm), comm.alltoall(number[send], counts)[0]
 
@@ -162,15 +150,15 @@ def _panels(X: Rows, number: NDArray[np.int64], n: int, comm: Communicator) -> t
 class _Exact:
     """One training: what its steps share."""
 
-    def __init__(self, given: Prepared, options: Options, comm: Communicator) -> None:
-        self.given, self.options, self.comm = given, options, comm
-        self.X, self.checkpoint = given.X, options.checkpoint
+    def __init__(self, prepared: Prepared, options: Options, comm: Communicator) -> None:
+        self.prepared, self.options, self.comm = prepared, options, comm
+        self.X, self.checkpoint, self.like = prepared.rows.X, options.checkpoint, options.like()
         first, self.n = comm.offset(self.X.shape[0])
         self.place = Shuffle(self.n, options.seed).position(np.arange(first, first + self.X.shape[0]))
         with comm.phase("partition"):
-            self.y = self._everywhere(given.columns["y"])
-            self.weights = self._everywhere(given.columns.get("weight", np.ones(len(self.place))))
-        self.sigmas = options.sigma or (math.sqrt(self.X.shape[1]),)
+            self.y = self._everywhere(prepared.rows["y"])
+            self.weights = self._everywhere(prepared.rows.columns.get("weight", np.ones(len(self.place))))
+        self.sigmas = options.widths((math.sqrt(self.X.shape[1]),))
         self.begun, self.sent = comm.seconds["train"], 0
         total = int(comm.allreduce(np.array([nbytes(self.X)], np.int64))[0])
         with comm.agreed():
@@ -205,16 +193,16 @@ class _Exact:
             if options.select == "validation" and self.n < 2:
                 raise InputError("one row leaves none to validate on")
         held = held_out(self.n, options.validation_fraction if options.select == "validation" else 0.0)
-        mine = self.place >= held
+        learnt = self.place >= held
         with comm.phase("partition"):
             if held:
-                X, y, weights = gather_rows(self.X[~mine], comm), self.y, self.weights
-                places = comm.allgather(self.place[~mine])
+                X, y, weights = gather_rows(self.X[~learnt], comm), self.y, self.weights
+                places = comm.allgather(self.place[~learnt])
                 y, weights = y[places], weights[places]
             else:
-                X, y, weights = (self._all_ranks(values) for values in self.given.test_rows())
-            system = _System(self.X[mine], self.place[mine] - held, self.weights[held:], comm)
-        predicted, failed = self._grid(system, self.X[mine], self.place[mine] - held, self.y[held:], X)
+                X, y, weights = (self._all_ranks(values) for values in self.prepared.test_rows())
+            system = _System(self.X[learnt], self.place[learnt] - held, self.weights[held:], self.like, comm)
+        predicted, failed = self._grid(system, self.X[learnt], self.place[learnt] - held, self.y[held:], X)
         system.matrix.close()
         with comm.phase("predict"):
             gap = np.square(comm.allreduce(predicted) - y)
@@ -239,7 +227,7 @@ class _Exact:
         advance = self.options.progress("choosing sigma and lambda", failed.size)
         with comm.phase("train"):
             for s, ell in np.ndindex(failed.shape):
-                kernel = Kernel.gaussian(self.sigmas[s])
+                kernel = self.like.with_sigma(self.sigmas[s])
 
                 def work(kernel: Kernel = kernel, lam: float = lams[ell]) -> dict[str, NDArray[Any]]:
                     # A step of the search is as good as the factor: nothing is refined.
@@ -259,10 +247,10 @@ class _Exact:
     def solve(self, sigma: float, lam: float) -> tuple[NDArray[np.float64], float]:
         """Alpha of all rows, in shuffled order, and the relative residual."""
         with self.comm.phase("partition"):
-            system = _System(self.X, self.place, self.weights, self.comm)
+            system = _System(self.X, self.place, self.weights, self.like, self.comm)
 
         def work() -> dict[str, NDArray[Any]]:
-            alpha, residual = system.solve(Kernel.gaussian(sigma), lam, self.y)
+            alpha, residual = system.solve(self.like.with_sigma(sigma), lam, self.y)
             self.sent += system.matrix.predicted_bytes()
             return {"alpha": alpha, "residual": np.array(residual)}
 
@@ -271,22 +259,16 @@ class _Exact:
         self.comm.wait()
         return done["alpha"], float(done["residual"])
 
-    def model(self, sigma: float, lam: float, alpha: NDArray[np.float64]) -> KRRModel:
+    def model(self, method: Method, sigma: float, lam: float, alpha: NDArray[np.float64]) -> KRRModel:
         """The model in pieces, each on the rank that read its rows."""
         pieces = threads.blocks(self.X.shape[0], PIECE)
         first, _ = self.comm.offset(len(pieces))
         owners = self.comm.allgather(np.full(len(pieces), self.comm.rank, np.int64))
         sizes = self.comm.allgather(np.array([hi - lo for lo, hi in pieces], np.int64))
         made = KRRModel(
-            METHOD.name, METHOD.route, sigma, lam, self.given.offset, np.zeros((0, self.X.shape[1])), sizes, owners,
-            self.given.standardizer, str(self.X.dtype), comm=self.comm,
+            method.name, method.route, sigma, lam, self.prepared.offset, np.zeros((0, self.X.shape[1])), sizes, owners,
+            self.prepared.standardizer, str(self.X.dtype), like=self.like,
         )  # fmt: skip
         for i, (lo, hi) in enumerate(pieces):
             made.parts[first + i] = PartModel(self.X[lo:hi], alpha[self.place[lo:hi]])
         return made
-
-
-if __name__ == "__main__":
-    from cakrr.cli import main
-
-    main(METHOD, trainer=fit)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.data.rows import Rows, nbytes
+from cacore.data.samples import Samples
 from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError
 from cacore.io.checkpoint import remembered
@@ -74,7 +75,7 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator, te
     choice = run.choose()
     model = KRRModel(
         method.name, run.route, choice.sigma, choice.lam, prepared.offset, parts.centers, parts.sizes,
-        parts.owners, prepared.standardizer, str(workspace.dtype), choice.soft, choice.coarse,
+        parts.owners, prepared.standardizer, str(workspace.dtype), choice.soft, choice.coarse, run.kernel,
     )  # fmt: skip
     # Lines 9 to 12, at the pair that was chosen, with all rows.
     residual = run.train(model)
@@ -126,15 +127,6 @@ class _Choice:
         return told if self.soft is None else {**told, "soft_k": self.soft.k, "soft_t": self.soft.t}
 
 
-@dataclass
-class _Judging:
-    """This rank's judging rows: their targets, a column a candidate, and weights."""
-
-    X: Rows
-    y: NDArray[np.float64]
-    weights: NDArray[np.float64]
-
-
 class _Run:
     """One training: what its steps share."""
 
@@ -148,7 +140,8 @@ class _Run:
         if self.route == "soft" and len(parts.sizes) == 1:
             self.route = "nearest"  # there is one model to ask
         d = parts.centers.shape[1]
-        self.sigmas = options.sigma or (method.sigmas(d) if method.coarse else (math.sqrt(d),))
+        self.kernel = options.like()
+        self.sigmas = options.widths(method.sigmas(d) if method.coarse else (math.sqrt(d),))
         self.lams = options.lam
         self.pairs = len(self.sigmas) * len(self.lams)
         self.seconds = np.zeros(len(parts.sizes))
@@ -187,16 +180,10 @@ class _Run:
 
     def _coarse(self, held: NDArray[np.bool_]) -> Candidates:
         options, n = self.options, int(self.parts.sizes.sum())
-        return candidates(
-            self.parts,
-            held,
-            options.coarse_grid(n, self.parts.X.shape[1]),
-            options.memory_limit,
-            options.checkpoint,
-            self.comm,
-        )
+        sets = options.coarse_grid(n, self.parts.X.shape[1])
+        return candidates(self.parts, held, self.kernel, sets, options.memory_limit, options.checkpoint, self.comm)
 
-    def _judging(self, held: NDArray[np.bool_], tried: Candidates | None) -> tuple[NDArray[np.float64], _Judging]:
+    def _judging(self, held: NDArray[np.bool_], tried: Candidates | None) -> tuple[NDArray[np.float64], Samples]:
         """What the parts learn, a column a candidate of the coarse model; and the rows that judge, likewise."""
         if self.options.select == "test":
             X, y, weights = self.prepared.test_rows()
@@ -207,7 +194,7 @@ class _Run:
         if tried is not None:
             with self.comm.phase("train"):
                 targets, y = targets - tried.predictions(self.parts.X), y - tried.predictions(X)
-        return targets, _Judging(X, y, weights)
+        return targets, Samples(X, {"y": y, "weight": weights})
 
     def _unit(self, X: Rows) -> float:
         """Mean gap d_2^2 - d_1^2 of the judging rows: the unit of soft routing's t."""
@@ -215,7 +202,7 @@ class _Run:
             return gap(X, self.parts.centers, self.comm)
 
     def _grid(
-        self, choice: _Choice, targets: NDArray[np.float64], held: NDArray[np.bool_], judging: _Judging,
+        self, choice: _Choice, targets: NDArray[np.float64], held: NDArray[np.bool_], judging: Samples,
         tried: Candidates | None, shares: list[Soft],
     ) -> None:  # fmt: skip
         """Choose sigma, lambda and the coarse candidate."""
@@ -233,23 +220,21 @@ class _Run:
         choice.notes += [note] if note else []
 
     def _soften(
-        self, choice: _Choice, targets: NDArray[np.float64], held: NDArray[np.bool_], judging: _Judging,
+        self, choice: _Choice, targets: NDArray[np.float64], held: NDArray[np.bool_], judging: Samples,
         shares: list[Soft],
     ) -> None:  # fmt: skip
         """Choose k and t of soft routing, at the chosen pair."""
         column = [choice.candidate]
         search = self._search("soft", targets[:, column], held, (choice.sigma,), (choice.lam,))
-        judges = self._judges(_Judging(judging.X, judging.y[:, column], judging.weights), shares)
+        judges = self._judges(Samples(judging.X, {**judging.columns, "y": judging["y"][:, column]}), shares)
         errors, _ = search.errors(judges, self.comm, len(shares))
         with self.comm.phase("predict"):
             choice.soft = shares[best(errors, (choice.sigma,), (choice.lam,), self.comm)[0]]
 
-    def _judges(self, judging: _Judging, shares: list[Soft]) -> Judges:
+    def _judges(self, judging: Samples, shares: list[Soft]) -> Judges:
         parts = self.parts
         with self.comm.phase("predict" if self.options.select == "test" else "partition"):
-            return Judges.routed(
-                judging.X, judging.y, judging.weights, self.route, shares, parts.centers, parts.owners, self.comm
-            )
+            return Judges.routed(judging, self.route, shares, parts.centers, parts.owners, self.comm)
 
     def _search(
         self, name: str, targets: NDArray[np.float64], held: NDArray[np.bool_], sigmas: tuple[float, ...],
@@ -257,8 +242,8 @@ class _Run:
     ) -> Search:  # fmt: skip
         what = "choosing sigma and lambda" if name == "grid" else "choosing the soft route"
         return Search(
-            self.parts, targets, held, sigmas, lams, self.workspace, self.options.checkpoint, name, self.seconds,
-            self.options.progress(what, len(self.parts.parts)),
+            self.parts, targets, held, self.kernel, sigmas, lams, self.workspace, self.options.checkpoint, name,
+            self.seconds, self.options.progress(what, len(self.parts.parts)),
         )  # fmt: skip
 
     def train(self, model: KRRModel) -> NDArray[np.float64] | None:
@@ -278,7 +263,7 @@ class _Run:
                 if model.coarse is not None:
                     y = y - model.coarse.predict(parts.X[rows])
                 weights = parts.columns["weight"][rows] if "weight" in parts.columns else None
-                system = System(parts.X[rows], self.workspace, weights)
+                system = System(parts.X[rows], self.workspace, self.kernel, weights)
                 if mixed:
                     alpha, left = refine.solve_part(system, model.kernel, model.lam, y)
                     solved = left <= refine.ACCEPTED

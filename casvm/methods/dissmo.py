@@ -64,8 +64,8 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator) ->
         support = comm.allgather(np.array([len(made.rows)]))
     numbers[STATISTICS.index("n_support")] = support.sum()
     model = SVMModel(
-        method.name, "sum", prepared.classes, prepared.kernel, options.C, np.zeros((0, prepared.rows.X.shape[1])), support,
-        np.arange(comm.size), prepared.standardizer, str(prepared.rows.X.dtype), None, {comm.rank: made},
+        method.name, "sum", prepared.classes, prepared.kernel, options.C, np.zeros((0, prepared.rows.X.shape[1])),
+        support, np.arange(comm.size), prepared.standardizer, str(prepared.rows.X.dtype), None, {comm.rank: made},
         {"sparse": is_sparse(prepared.rows.X)},
     )  # fmt: skip
     solver = named(numbers[None])

@@ -107,7 +107,7 @@ def _gathered(parts: Parts, comm: Communicator) -> tuple[NDArray[np.float64], ND
     sizes = comm.allgather(np.diff(parts.bounds).astype(np.int64))[order]
     owners = comm.allgather(np.full(len(parts.parts), comm.rank))[order]
     centers = parts.centers
-    if centers is None:
+    if not len(centers):
         means = [np.asarray(parts.X[rows].mean(axis=0, dtype=np.float64)).ravel() for _, rows in parts]
         centers = comm.allgather(np.array(means).reshape(-1, parts.X.shape[1]))[order]
     return centers, sizes, owners

@@ -319,6 +319,7 @@ def _from_tables(X: Rows, numbers: NDArray[np.int64], values: NDArray[np.float64
 
 def _send(node: Samples, dest: int, comm: Communicator) -> None:
     for table in _tables(node):
+        assert table is not None
         comm.send(table, dest)
     send_rows(node.X, dest, comm)
 
