@@ -19,12 +19,12 @@ from cacore.machine import memory
 from cacore.run.options import from_estimator
 from cacore.svm.classifier import KernelClassifier, printer
 from cacore.svm.decision import votes
+from cacore.svm.dual import Progress, Solution
 from cacore.svm.problem import numeric_gamma
 from casvm.model.model import SVMModel
-from casvm.model.part import PartSVM, fit_part
+from casvm.model.part import PartSVM
 from casvm.options import Options
-from casvm.solver.local import Learning
-from casvm.solver.smo import Progress, Solution
+from casvm.solver.part import Learning, fit_part
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from cacore.svm.solvers import solver_names
-
 from cacore.errors import InputError
 from cacore.run import job
 from cacore.run import options as declare
@@ -15,6 +13,7 @@ from cacore.run.method import Method as AnyMethod
 from cacore.run.options import option
 from cacore.run.progress import silent
 from cacore.svm.options import DualOptions
+from cacore.svm.solvers import solver_names
 
 if TYPE_CHECKING:
     import numpy as np

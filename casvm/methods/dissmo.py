@@ -13,6 +13,7 @@ from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.data.rows import is_sparse, nbytes
 from cacore.io.checkpoint import remembered
+from cacore.svm.dual import Dual
 from casvm.methods.prepare import Prepared, prepare
 from casvm.methods.problems import STATISTICS, check_memory, named, not_met, solve_all, terms
 from casvm.model.model import SVMModel
@@ -91,12 +92,13 @@ def _together(prepared: Prepared, options: Options, comm: Communicator) -> tuple
         def work(i: int = i, chosen: NDArray[np.intp] = chosen) -> dict[str, NDArray[Any]]:
             X = prepared.rows.X if len(chosen) == len(codes) else prepared.rows.X[chosen]
             y = np.where(codes[chosen] == i, 1.0, -1.0)
+            dual = Dual.classification(y, C[chosen])
             share = distributed.solve(
-                X, y, C[chosen], prepared.kernel, options.limits, options.cache_bytes, comm, options.working_set
+                X, dual, prepared.kernel, options.limits, options.cache_bytes, comm, options.working_set
             )
             counts = comm.allreduce(np.array([share.kernel_rows, share.kernel_values]))
             facts = [share.iterations, share.objective, share.gap, *counts, share.converged]
-            return {"beta": share.alpha * y, "b": np.array(share.b), "facts": np.array(facts, np.float64)}
+            return {"beta": share.beta, "b": np.array(share.b), "facts": np.array(facts, np.float64)}
 
         done = remembered(options.checkpoint, f"pair-{number:06d}", work, comm)
         first = codes[chosen] == i
