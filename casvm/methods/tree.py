@@ -138,8 +138,8 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator) ->
         piece = deal(root, len(prepared.classes), layers[-1][0].owner, comm)
         support = comm.allgather(np.array([len(piece.rows)]))
     model = SVMModel(
-        method.name, "sum", prepared.classes, prepared.kernel, options.C, np.zeros((0, d)), support, np.arange(comm.size),
-        prepared.standardizer, dtype, None, {comm.rank: piece}, {"sparse": sparse},
+        method.name, "sum", prepared.classes, prepared.kernel, options.C, np.zeros((0, d)), support,
+        np.arange(comm.size), prepared.standardizer, dtype, None, {comm.rank: piece}, {"sparse": sparse},
     )  # fmt: skip
     return tree.result(model, sizes, passes, (prepared.nonzeros, parts.n_iter))
 
