@@ -15,7 +15,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import hypothesis
 import pytest
+from sklearn.datasets import load_digits
+
+pytest.register_assert_rewrite("helpers")
+from helpers.checks import contents  # noqa: E402 - its assertions have been seen to above
+from helpers.commands import run  # noqa: E402
+
+# Nothing depends on how fast the machine is: no test has a deadline, and what may hang has ten minutes and more.
+hypothesis.settings.register_profile("here", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("here")
+PATIENCE = 600  # seconds
 
 ROOT = Path(__file__).resolve().parent.parent
 JOB = os.environ.get("CAKERNELS_MPI_TESTS")  # set inside mpiexec only
@@ -32,6 +43,13 @@ def data() -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def digits():
+    """Features from 0 to 1, 450 rows of ten classes."""
+    X, y = load_digits(return_X_y=True)
+    return X[:450] / 16, y[:450]
+
+
 # -- starting programs -------------------------------------------------------------------------
 
 
@@ -46,7 +64,7 @@ def _environment(**more: str) -> dict[str, str]:
 def python():
     """Start ``python *args``; the finished process, with its output as text."""
 
-    def start(*args, cwd=None, timeout=120):
+    def start(*args, cwd=None, timeout=PATIENCE):
         return subprocess.run(
             [sys.executable, *map(str, args)], cwd=cwd, env=_environment(), capture_output=True, text=True,
             timeout=timeout, check=False,
@@ -63,7 +81,7 @@ def mpiexec():
     if program is None:
         pytest.fail("there is no mpiexec beside python and none on PATH: pip install mpich")
 
-    def start(ranks, *args, cwd=None, timeout=60, **variables):
+    def start(ranks, *args, cwd=None, timeout=PATIENCE, **variables):
         command = [program, "-n", str(ranks), sys.executable, *map(str, args)]
         with subprocess.Popen(
             command, cwd=cwd, env=_environment(**variables), text=True, stdin=subprocess.DEVNULL,
@@ -74,7 +92,7 @@ def mpiexec():
             except subprocess.TimeoutExpired:
                 job.send_signal(signal.SIGTERM)  # mpiexec ends its ranks
                 try:
-                    out, err = job.communicate(timeout=10)
+                    out, err = job.communicate(timeout=60)
                 except subprocess.TimeoutExpired:
                     os.killpg(job.pid, signal.SIGKILL)
                     out, err = job.communicate()
@@ -82,6 +100,30 @@ def mpiexec():
         return subprocess.CompletedProcess(command, job.returncode, out, err)
 
     return start
+
+
+@pytest.fixture
+def refuses(capfd, monkeypatch):
+    """``refuses(PROGRAM, words, message, folder)``: bad input ends a command, started in `folder`, as it should.
+
+    That is with status 2, nothing printed but one line on stderr that names the program and contains `message`, and
+    no file made, changed or removed. The line is returned.
+    """
+
+    def check(program, words, message, folder):
+        monkeypatch.chdir(folder)
+        before = contents(folder)
+        with pytest.raises(SystemExit) as ended:
+            run(program, words)
+        out, err = capfd.readouterr()
+        assert (ended.value.code, out) == (2, "")
+        assert (err.count("\n"), err[-1]) == (1, "\n")
+        assert err.startswith(f"{program}: ")
+        assert message in err
+        assert contents(folder) == before
+        return err
+
+    return check
 
 
 # -- inside mpiexec ----------------------------------------------------------------------------
