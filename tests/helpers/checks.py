@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import fields, is_dataclass
 
 import numpy as np
 import pytest
@@ -38,6 +39,22 @@ def same_rows(got, expected):
     """The same numbers in the same form: dense or CSR, and the type of number."""
     assert (got.shape, got.dtype, sp.issparse(got)) == (expected.shape, expected.dtype, sp.issparse(expected))
     np.testing.assert_array_equal(dense(got), dense(expected))
+
+
+def same_content(got, expected):
+    """Of what a model consists of, down to every array: dataclasses, dicts, arrays and plain values."""
+    if is_dataclass(expected):
+        for field in fields(expected):
+            if field.compare:
+                same_content(getattr(got, field.name), getattr(expected, field.name))
+    elif isinstance(expected, dict):
+        assert list(got) == list(expected)
+        for key, value in expected.items():
+            same_content(got[key], value)
+    elif isinstance(expected, np.ndarray) or sp.issparse(expected):
+        same_rows(got, expected)
+    else:
+        assert got == expected
 
 
 def same_part(got, expected, atol=0.0):

@@ -174,3 +174,21 @@ def changed(path, source, name, place, value):
     path.write_bytes(source.read_bytes())
     with h5py.File(path, "a") as file:
         file[name][place] = value
+
+
+def set_attribute(name, value):
+    """A change of an open HDF5 file."""
+
+    def change(file):
+        file.attrs[name] = value
+
+    return change
+
+
+def remove(name):
+    """A change of an open HDF5 file."""
+
+    def change(file):
+        del file[name]
+
+    return change
