@@ -8,6 +8,7 @@ CAKERNELS_MPI_TESTS a folder that all ranks of the job share. By hand:
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -16,12 +17,14 @@ import sys
 from pathlib import Path
 
 import hypothesis
+import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
 pytest.register_assert_rewrite("helpers")
 from helpers.checks import contents  # noqa: E402 - its assertions have been seen to above
 from helpers.commands import run  # noqa: E402
+from helpers.data import SIZE, changed, split_rows, write_csv, write_hdf5, write_libsvm  # noqa: E402
 
 # Nothing depends on how fast the machine is: no test has a deadline, and what may hang has ten minutes and more.
 hypothesis.settings.register_profile("here", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -40,6 +43,40 @@ def data() -> Path:
     folder = Path(os.environ.get("CAKERNELS_DATA", ROOT.parent / "shared" / "data"))
     if not folder.is_dir():
         pytest.skip(f"no real data: there is no folder {folder}; name it in CAKERNELS_DATA")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def inputs(tmp_path_factory):
+    """A folder of files for the commands that classify: `split_rows`, models of them, and everything that is wrong."""
+    folder = tmp_path_factory.mktemp("inputs")
+    two, three = ({split: split_rows(split, k) for split in SIZE} for k in (2, 3))
+    write_hdf5(folder / "good.h5", **two)
+    write_hdf5(folder / "three.h5", **three)
+    for name, split in (("train.h5", "train"), ("rest.h5", "test")):
+        write_hdf5(folder / name, **{split: two[split]})
+    write_hdf5(folder / "wide.h5", test=(np.c_[two["test"][0], two["test"][0]], two["test"][1]))
+    for split in SIZE:
+        write_csv(folder / f"{split}.csv", *two[split])
+        X, y = three[split]
+        write_libsvm(folder / split, np.where(np.abs(X) < 0.4, 0, X), y, 12, [2, 5, 11])
+    write_csv(folder / "features.csv", two["test"][0])
+    lines = (folder / "train.csv").read_text().splitlines(keepends=True)
+    (folder / "nan.csv").write_text("".join([*lines[:5], "1.5,nan,0.5,1\n", *lines[6:]]))
+    (folder / "word.csv").write_text("".join([*lines[:5], "1.5,0.25,two,1\n", *lines[6:]]))
+    (folder / "text.csv").write_text("a,b,label\n1,2,spam\n3,4,ham\n")
+    (folder / "empty.csv").write_text("")
+    (folder / "file").write_text("not a directory\n")
+    changed(folder / "nan.h5", folder / "good.h5", "train/X", (7, 2), np.nan)
+    changed(folder / "one.h5", folder / "good.h5", "train/y", slice(None), 1.0)
+    changed(folder / "new.h5", folder / "good.h5", "test/y", slice(0, 8), 9.0)
+    halves = np.where(two["train"][1] > 0, 0.5, -0.5)
+    changed(folder / "halves.h5", folder / "good.h5", "train/y", slice(None), halves)
+    run("casvm.cpsvm", [folder / "good.h5", "--partitions", "3", "--model", folder / "svm.h5", "--quiet"])
+    run("asygcd", [folder / "good.h5", "--model", folder / "asygcd.h5", "--quiet"])
+    for name, whole in (("truncated.h5", "good.h5"), ("half.h5", "asygcd.h5")):
+        content = (folder / whole).read_bytes()
+        (folder / name).write_bytes(content[: len(content) // 2])
     return folder
 
 
@@ -124,6 +161,24 @@ def refuses(capfd, monkeypatch):
         return err
 
     return check
+
+
+@pytest.fixture
+def in_one_job(mpiexec, tmp_path):
+    """``in_one_job(RANKS, [PROGRAM, *words], ...)``: one by one in `tmp_path`, each as ``python -m`` starts it."""
+    script = """
+import json, runpy, sys
+for program, *words in json.loads(sys.argv[1]):
+    sys.argv[1:] = words
+    runpy.run_module(program, run_name="__main__")
+"""
+
+    def start(ranks, *commands):
+        words = json.dumps([[str(word) for word in command] for command in commands])
+        done = mpiexec(ranks, "-W", "error", "-c", script, words, cwd=tmp_path)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+    return start
 
 
 # -- inside mpiexec ----------------------------------------------------------------------------

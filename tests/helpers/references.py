@@ -60,3 +60,25 @@ def libsvm(kernel, X, y, C, tol, weights=None, most=-1):
     beta, coefficients = np.zeros(len(y)), model.dual_coef_
     beta[rows[model.support_]] = (coefficients.toarray() if sp.issparse(coefficients) else coefficients)[0]
     return beta, model.decision_function(X), model.fit_status_ == 0
+
+
+# -- and without the bias, in alpha ------------------------------------------------------------
+
+
+def violations(alpha, gradient, C):
+    return np.abs(alpha - np.clip(alpha - gradient, 0, C))
+
+
+def descend(Q, C, tol=1e-11):
+    """Greedy coordinate descent with the whole matrix, one coordinate after the other: alpha."""
+    alpha, gradient = np.zeros(len(Q)), -np.ones(len(Q))
+    C = np.broadcast_to(np.asarray(C, float), len(Q))
+    for _ in range(10**6):
+        violated = violations(alpha, gradient, C)
+        row = violated.argmax()
+        if violated[row] <= tol:
+            return alpha
+        change = np.clip(alpha[row] - gradient[row] / max(Q[row, row], 1e-12), 0, C[row]) - alpha[row]
+        alpha[row] += change
+        gradient += change * Q[row]
+    raise AssertionError("the reference does not converge")
