@@ -106,6 +106,15 @@ def split_rows(split, k=2):
     return rng.normal(size=(SIZE[split], 3)) + 2 * np.eye(3)[y], np.array([-1.0, 1.0, 4.0])[y]
 
 
+def write_rare_class(path):
+    """One row in twelve is of a class that lies among the other's rows."""
+    rng, splits = np.random.default_rng(0), {}
+    for split, n in (("train", 400), ("test", 200)):
+        y = (np.arange(n) % 12 == 0).astype(float)
+        splits[split] = rng.normal(size=(n, 3)) + 1.2 * y[:, None], y
+    write_hdf5(path, **splits)
+
+
 # -- targets -----------------------------------------------------------------------------------
 
 
