@@ -8,6 +8,7 @@ CAKERNELS_MPI_TESTS a folder that all ranks of the job share. By hand:
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -15,7 +16,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import hypothesis
+import numpy as np
 import pytest
+from sklearn.datasets import load_digits
+
+pytest.register_assert_rewrite("helpers")
+from helpers.checks import contents  # noqa: E402 - its assertions have been seen to above
+from helpers.commands import run  # noqa: E402
+from helpers.data import SIZE, changed, split_rows, write_csv, write_hdf5, write_libsvm  # noqa: E402
+
+# Nothing depends on how fast the machine is: no test has a deadline, and what may hang has ten minutes and more.
+hypothesis.settings.register_profile("here", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("here")
+PATIENCE = 600  # seconds
 
 ROOT = Path(__file__).resolve().parent.parent
 JOB = os.environ.get("CAKERNELS_MPI_TESTS")  # set inside mpiexec only
@@ -32,6 +46,49 @@ def data() -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def inputs(tmp_path_factory):
+    """A folder of files for the commands that classify: `split_rows`, models of them, and everything that is wrong."""
+    folder = tmp_path_factory.mktemp("inputs")
+    two, three = ({split: split_rows(split, k) for split in SIZE} for k in (2, 3))
+    write_hdf5(folder / "good.h5", **two)
+    write_hdf5(folder / "three.h5", **three)
+    for name, split in (("train.h5", "train"), ("rest.h5", "test")):
+        write_hdf5(folder / name, **{split: two[split]})
+    write_hdf5(folder / "wide.h5", test=(np.c_[two["test"][0], two["test"][0]], two["test"][1]))
+    for split in SIZE:
+        write_csv(folder / f"{split}.csv", *two[split])
+        X, y = three[split]
+        write_libsvm(folder / split, np.where(np.abs(X) < 0.4, 0, X), y, 12, [2, 5, 11])
+    write_csv(folder / "features.csv", two["test"][0])
+    lines = (folder / "train.csv").read_text().splitlines(keepends=True)
+    (folder / "nan.csv").write_text("".join([*lines[:5], "1.5,nan,0.5,1\n", *lines[6:]]))
+    (folder / "word.csv").write_text("".join([*lines[:5], "1.5,0.25,two,1\n", *lines[6:]]))
+    (folder / "text.csv").write_text("a,b,label\n1,2,spam\n3,4,ham\n")
+    (folder / "token").write_text("1 1:0.5 2:1\n2 1:0.5 2;3\n")
+    (folder / "empty.csv").write_text("")
+    (folder / "file").write_text("not a directory\n")
+    changed(folder / "nan.h5", folder / "good.h5", "train/X", (7, 2), np.nan)
+    write_hdf5(folder / "no-target.h5", train=(two["train"][0], None))
+    changed(folder / "one.h5", folder / "good.h5", "train/y", slice(None), 1.0)
+    halves = np.where(two["train"][1] > 0, 0.5, -0.5)
+    changed(folder / "halves.h5", folder / "good.h5", "train/y", slice(None), halves)
+    run("casvm.cpsvm", [folder / "good.h5", "--partitions", "3", "--model", folder / "svm.h5", "--quiet"])
+    run("cakrr.bkrr2", [folder / "good.h5", "--sigma", "2", "--model", folder / "krr.h5", "--quiet"])
+    run("asygcd", [folder / "good.h5", "--model", folder / "asygcd.h5", "--quiet"])
+    for name, whole in (("truncated.h5", "good.h5"), ("half.h5", "asygcd.h5")):
+        content = (folder / whole).read_bytes()
+        (folder / name).write_bytes(content[: len(content) // 2])
+    return folder
+
+
+@pytest.fixture(scope="session")
+def digits():
+    """Features from 0 to 1, 450 rows of ten classes."""
+    X, y = load_digits(return_X_y=True)
+    return X[:450] / 16, y[:450]
+
+
 # -- starting programs -------------------------------------------------------------------------
 
 
@@ -46,7 +103,7 @@ def _environment(**more: str) -> dict[str, str]:
 def python():
     """Start ``python *args``; the finished process, with its output as text."""
 
-    def start(*args, cwd=None, timeout=120):
+    def start(*args, cwd=None, timeout=PATIENCE):
         return subprocess.run(
             [sys.executable, *map(str, args)], cwd=cwd, env=_environment(), capture_output=True, text=True,
             timeout=timeout, check=False,
@@ -63,7 +120,7 @@ def mpiexec():
     if program is None:
         pytest.fail("there is no mpiexec beside python and none on PATH: pip install mpich")
 
-    def start(ranks, *args, cwd=None, timeout=60, **variables):
+    def start(ranks, *args, cwd=None, timeout=PATIENCE, **variables):
         command = [program, "-n", str(ranks), sys.executable, *map(str, args)]
         with subprocess.Popen(
             command, cwd=cwd, env=_environment(**variables), text=True, stdin=subprocess.DEVNULL,
@@ -74,12 +131,54 @@ def mpiexec():
             except subprocess.TimeoutExpired:
                 job.send_signal(signal.SIGTERM)  # mpiexec ends its ranks
                 try:
-                    out, err = job.communicate(timeout=10)
+                    out, err = job.communicate(timeout=60)
                 except subprocess.TimeoutExpired:
                     os.killpg(job.pid, signal.SIGKILL)
                     out, err = job.communicate()
                 return subprocess.CompletedProcess(command, 124, out, f"{err}\nnot done after {timeout} s")
         return subprocess.CompletedProcess(command, job.returncode, out, err)
+
+    return start
+
+
+@pytest.fixture
+def refuses(capfd, monkeypatch):
+    """``refuses(PROGRAM, words, message, folder)``: bad input ends a command, started in `folder`, as it should.
+
+    That is with status 2, nothing printed but one line on stderr that names the program and contains `message`, and
+    no file made, changed or removed. The line is returned.
+    """
+
+    def check(program, words, message, folder):
+        monkeypatch.chdir(folder)
+        before = contents(folder)
+        with pytest.raises(SystemExit) as ended:
+            run(program, words)
+        out, err = capfd.readouterr()
+        assert (ended.value.code, out) == (2, "")
+        assert (err.count("\n"), err[-1]) == (1, "\n")
+        assert err.startswith(f"{program}: ")
+        assert message in err
+        assert contents(folder) == before
+        return err
+
+    return check
+
+
+@pytest.fixture
+def in_one_job(mpiexec, tmp_path):
+    """``in_one_job(RANKS, [PROGRAM, *words], ...)``: one by one in `tmp_path`, each as ``python -m`` starts it."""
+    script = """
+import json, runpy, sys
+for program, *words in json.loads(sys.argv[1]):
+    sys.argv[1:] = words
+    runpy.run_module(program, run_name="__main__")
+"""
+
+    def start(ranks, *commands):
+        words = json.dumps([[str(word) for word in command] for command in commands])
+        done = mpiexec(ranks, "-W", "error", "-c", script, words, cwd=tmp_path)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
     return start
 

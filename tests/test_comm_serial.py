@@ -163,9 +163,8 @@ def test_abort_ends_the_process_with_one_line(python):
 
 
 def test_mpi4py_is_not_imported(python):
-    done = python(
-        "-c", "import sys, cacore.io, cacore.io.model_file, cacore.run.report; print('mpi4py' in sys.modules)"
-    )
+    modules = "cacore.io, cacore.io.model_file, cacore.run.report"
+    done = python("-c", f"import sys, {modules}; print('mpi4py' in sys.modules)")
     assert (done.returncode, done.stdout) == (0, "False\n")
 
 

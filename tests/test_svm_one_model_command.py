@@ -2,82 +2,41 @@
 
 from __future__ import annotations
 
-import json
-
-import h5py
 import numpy as np
 import pytest
-from casvm.cli import main
-from sklearn.datasets import dump_svmlight_file
+from helpers.checks import inodes, names
+from helpers.commands import FIELDS, flat, predicted, read, reported, run
+from helpers.data import SIZE, split_rows
 from sklearn.metrics import balanced_accuracy_score, confusion_matrix
 
-from casvm import SMOSVC, SVMModel, cascade, dcfilter, dcsvm, dissmo, predict
-from casvm.methods import tree
+from casvm import SMOSVC, SVMModel
 
-# Of each method, as its module starts it: its training, options of its own, and what they add to "params".
+# Of each method, some options of its own, and what they add to "params".
 METHODS = {
-    "cascade": (cascade, tree.fit, ["--partitions", "5", "--passes", "3"], {"gamma", "passes", "initial"}),
-    "dcsvm": (dcsvm, tree.fit, ["--partitions", "5", "--kernel", "linear", "--dtype", "float32"], {"ratio"}),
-    "dcfilter": (dcfilter, tree.fit, ["--partitions", "5", "--standardize"], {"gamma", "passes", "ratio"}),
-    "dissmo": (dissmo, dissmo.fit, ["--working-set", "8"], {"gamma", "working_set", "initial"}),
+    "cascade": (["--partitions", "5", "--passes", "3"], {"gamma", "passes", "initial"}),
+    "dcsvm": (["--partitions", "5", "--kernel", "linear", "--dtype", "float32"], {"ratio"}),
+    "dcfilter": (["--partitions", "5", "--standardize"], {"gamma", "passes", "ratio"}),
+    "dissmo": (["--working-set", "8"], {"gamma", "working_set", "initial"}),
 }
 methods = pytest.mark.parametrize("method", METHODS)
-FIELDS = {"schema", "method", "command", "data", "ranks", "threads_per_rank", "partitions", "partition_sizes", "params",
-          "grid", "metrics", "seconds", "comm", "solver", "memory", "environment", "volume"}  # fmt: skip
 PARAMS = {"C", "kernel", "tol", "cache_gib", "route", "balanced", "standardize", "dtype", "seed"}
 STATISTICS = {"iterations", "n_support", "objective", "gap", "seconds", "kernel_rows", "kernel_values"}
-SIZE = {"train": 150, "test": 40}
-
-
-def rows(split, k=3):
-    """Overlapping clouds, one a class."""
-    rng = np.random.default_rng(len(split))
-    y = rng.integers(0, k, SIZE[split])
-    return rng.normal(size=(SIZE[split], 3)) + 2 * np.eye(3)[y], np.array([-1.0, 1.0, 4.0])[y]
-
-
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("inputs")
-    for name, k in (("good", 3), ("two", 2)):
-        with h5py.File(folder / f"{name}.h5", "w") as file:
-            for split in SIZE:
-                file[f"{split}/X"], file[f"{split}/y"] = rows(split, k)
-    X, y = rows("train")
-    dump_svmlight_file(np.where(np.abs(X) < 1, 0, X), y, str(folder / "sparse"), zero_based=False)
-    return folder
-
-
-def run(method, words):
-    """A command in this process."""
-    module, trainer, *_ = METHODS[method]
-    main(module.METHOD, [str(word) for word in words], trainer)
-
-
-def reported(method, words, folder):
-    run(method, [*words, "--report", folder / "r.json", "--quiet"])
-    return json.loads((folder / "r.json").read_text())
-
-
-def written(path):
-    """Labels, as casvm.predict wrote them."""
-    return np.array(path.read_text().splitlines()[1:], float)
 
 
 @methods
 def test_report(method, inputs, tmp_path, capsys):
-    words, more = METHODS[method][2:]
-    words = [inputs / "good.h5", "--threads", "2", "--seed", "5", "--model", tmp_path / "m.h5", *words]
-    run(method, [*words, "--report", tmp_path / "r.json", "--comm-matrix", tmp_path / "c.npz"])
+    words, more = METHODS[method]
+    words = [inputs / "three.h5", "--threads", "2", "--seed", "5", "--model", tmp_path / "m.h5", *words]
+    run(f"casvm.{method}", [*words, "--report", tmp_path / "r.json", "--comm-matrix", tmp_path / "c.npz"])
     shown, err = capsys.readouterr()
     assert err == ""
     assert "150 training, 40 test, 3 features" in shown
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["c.npz", "m.h5", "r.json"]
+    assert names(tmp_path) == ["c.npz", "m.h5", "r.json"]
 
-    made, whole = json.loads((tmp_path / "r.json").read_text()), method == "dissmo"
-    assert set(made) == FIELDS
+    made, whole = read(tmp_path / "r.json"), method == "dissmo"
+    assert set(made) == FIELDS | {"volume"}
     assert (made["schema"], made["method"]) == ("cakernels-report/1", method)
-    assert made["data"] == {"path": str(inputs / "good.h5"), "n_train": 150, "n_test": 40, "n_features": 3}
+    assert made["data"] == {"path": str(inputs / "three.h5"), "n_train": 150, "n_test": 40, "n_features": 3}
     assert (made["ranks"], made["threads_per_rank"], made["partitions"]) == (1, 2, 1 if whole else 5)
     assert sum(made["partition_sizes"]) == 150
     assert set(made["params"]) == PARAMS | more | (set() if whole else {"solver"})
@@ -102,7 +61,7 @@ def test_report(method, inputs, tmp_path, capsys):
     model = SVMModel.load(tmp_path / "m.h5")
     assert model.sizes.tolist() == [len(model.parts[0].rows)] == [solver["n_support"][-1]]
 
-    X, y = rows("test")
+    X, y = split_rows("test", 3)
     got, metrics = model.predict(X.astype(model.dtype)), made["metrics"]
     assert metrics["accuracy"] == pytest.approx((got == y).mean())
     assert metrics["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(y, got))
@@ -111,20 +70,19 @@ def test_report(method, inputs, tmp_path, capsys):
 
 
 @methods
-@pytest.mark.parametrize("name", ["good", "two"])
-def test_predict(method, name, inputs, tmp_path, capsys):
+@pytest.mark.parametrize(("name", "k"), [("good.h5", 2), ("three.h5", 3)])
+def test_predict(method, name, k, inputs, tmp_path, capsys):
     """The same accuracy and the same labels as in training, and those of the exact solver but for a few."""
-    k = 3 if name == "good" else 2
-    words = [inputs / f"{name}.h5", "--gamma", "0.3", "--model", tmp_path / "m.h5"]
-    trained = reported(method, [*words, *METHODS[method][2]], tmp_path)
-    given = [tmp_path / "m.h5", inputs / f"{name}.h5", "-o", tmp_path / "p.csv", "--report", tmp_path / "p.json"]
-    predict.main([*map(str, given), "--quiet"])
-    made = json.loads((tmp_path / "p.json").read_text())
+    words = [inputs / name, "--gamma", "0.3", "--model", tmp_path / "m.h5"]
+    trained = reported(f"casvm.{method}", [*words, *METHODS[method][0]], tmp_path)
+    out = ["-o", tmp_path / "p.csv", "--report", tmp_path / "p.json", "--quiet"]
+    run("casvm.predict", [tmp_path / "m.h5", inputs / name, *out])
+    made = read(tmp_path / "p.json")
     assert (made["params"]["method"], made["params"]["route"], made["data"]["n_test"]) == (method, "sum", 40)
     assert made["metrics"] == trained["metrics"]
     assert capsys.readouterr() == ("", "")
-    (X, y), (T, u) = rows("train", k), rows("test", k)
-    got = written(tmp_path / "p.csv")
+    (X, y), (T, u) = (split_rows(split, k) for split in SIZE)
+    got = predicted(tmp_path / "p.csv")
     np.testing.assert_array_equal(got, SVMModel.load(tmp_path / "m.h5").predict(T))
     assert (got == u).mean() == pytest.approx(trained["metrics"]["accuracy"])
     assert (got != SMOSVC(gamma=0.3).fit(X, y).predict(T)).sum() <= 2
@@ -133,12 +91,12 @@ def test_predict(method, name, inputs, tmp_path, capsys):
 @methods
 def test_sparse_file(method, inputs, tmp_path):
     """Trained, kept, taken up again, and exported for LIBSVM."""
-    words = [inputs / "sparse", "--checkpoint", tmp_path / "kept", *METHODS[method][2]]
-    first = reported(method, [*words, "--model", tmp_path / "first.h5"], tmp_path)
-    files = {p.name: p.stat().st_ino for p in (tmp_path / "kept").iterdir()}
+    words = [inputs / "train", "--checkpoint", tmp_path / "kept", *METHODS[method][0]]
+    first = reported(f"casvm.{method}", [*words, "--model", tmp_path / "first.h5"], tmp_path)
+    files = inodes(tmp_path / "kept")
     options = ["--model", tmp_path / "second.h5", "--libsvm", tmp_path / "l.model"]
-    second = reported(method, [*words, *options], tmp_path)
-    assert {p.name: p.stat().st_ino for p in (tmp_path / "kept").iterdir()} == files
+    second = reported(f"casvm.{method}", [*words, *options], tmp_path)
+    assert inodes(tmp_path / "kept") == files
     assert len(files) > 1
     assert (tmp_path / "first.h5").read_bytes() == (tmp_path / "second.h5").read_bytes()
     assert second["solver"]["objective"] == first["solver"]["objective"]
@@ -149,8 +107,8 @@ def test_sparse_file(method, inputs, tmp_path):
 
 def test_read_at_the_root(inputs, tmp_path):
     """The same exact solution."""
-    words = [inputs / "good.h5", "--tol", "1e-6", "--model", tmp_path / "m.h5"]
-    found = [reported("dissmo", [*words, "--initial", initial], tmp_path) for initial in ("local", "root")]
+    words = [inputs / "three.h5", "--tol", "1e-6", "--model", tmp_path / "m.h5"]
+    found = [reported("casvm.dissmo", [*words, "--initial", initial], tmp_path) for initial in ("local", "root")]
     assert found[0]["solver"]["objective"] == pytest.approx(found[1]["solver"]["objective"], rel=1e-6)
     assert found[0]["metrics"] == found[1]["metrics"]
 
@@ -158,45 +116,33 @@ def test_read_at_the_root(inputs, tmp_path):
 @methods
 def test_notes(method, inputs, capsys):
     """Nothing about routes, of which there is but one; and that a limit was reached."""
-    words = [inputs / "good.h5", *METHODS[method][2]]
-    run(method, words)
+    words = [inputs / "three.h5", *METHODS[method][0]]
+    run(f"casvm.{method}", words)
     assert "--route" not in capsys.readouterr().out
-    run(method, [*words, "--max-iter", "1", "--verbose"])
-    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    run(f"casvm.{method}", [*words, "--max-iter", "1", "--verbose"])
+    shown = flat(capsys.readouterr().out)
     assert "above tol = 0.001" in shown
     assert shown.count(" support vectors, ") >= (1 if method == "dissmo" else 9)
-    run(method, [*words, "--quiet"])
+    run(f"casvm.{method}", [*words, "--quiet"])
     assert capsys.readouterr().out == ""
 
 
 # -- three ranks ---------------------------------------------------------------------------------------
 
-# All commands and their predictions one after the other in one job, each as `python -m` starts it.
-THREE = """
-import runpy
-import sys
 
-def start(module, *words):
-    sys.argv[1:] = words
-    runpy.run_module("casvm." + module, run_name="__main__")
-
-data = sys.argv[1]
-for name in ("cascade", "dcsvm", "dcfilter", "dissmo"):
-    own = ["--working-set", "8"] if name == "dissmo" else ["--partitions", "5"]
-    start(name, data, "--gamma", "0.3", "--tol", "1e-6", "--quiet", "--model", name + ".h5", "--report", name + ".json",
-          "--comm-matrix", name + ".npz", *own)
-    start("predict", name + ".h5", data, "-o", name + ".csv", "--quiet")
-"""
-
-
-def test_three_ranks(mpiexec, inputs, tmp_path):
-    (tmp_path / "three.py").write_text(THREE)
-    done = mpiexec(3, "-W", "error", "three.py", inputs / "good.h5", cwd=tmp_path, timeout=120)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    (X, y), (T, u) = rows("train"), rows("test")
+def test_three_ranks(in_one_job, inputs, tmp_path):
+    """All commands and their predictions."""
+    commands, data = [], inputs / "three.h5"
+    for name in METHODS:
+        out = ["--model", f"{name}.h5", "--report", f"{name}.json", "--comm-matrix", f"{name}.npz"]
+        share = ["--working-set", "8"] if name == "dissmo" else ["--partitions", "5"]
+        commands.append([f"casvm.{name}", data, "--gamma", "0.3", "--tol", "1e-6", "--quiet", *share, *out])
+        commands.append(["casvm.predict", f"{name}.h5", data, "-o", f"{name}.csv", "--quiet"])
+    in_one_job(3, *commands)
+    (X, y), (T, u) = (split_rows(split, 3) for split in SIZE)
     exact = SMOSVC(gamma=0.3, tol=1e-6).fit(X, y)
     for method in METHODS:
-        made = json.loads((tmp_path / f"{method}.json").read_text())
+        made = read(tmp_path / f"{method}.json")
         solver, whole = made["solver"], method == "dissmo"
         assert (made["ranks"], made["partitions"]) == (3, 3 if whole else 5)
         assert made["partition_sizes"] == [50] * 3 or not whole
@@ -216,9 +162,9 @@ def test_three_ranks(mpiexec, inputs, tmp_path):
             # The prediction is of one part a rank.
             assert whole or made["volume"]["terms"]["m"] == 150
         model = SVMModel.load(tmp_path / f"{method}.h5")
-        labels = written(tmp_path / f"{method}.csv")
+        labels = predicted(tmp_path / f"{method}.csv")
         assert len(model.parts[0].rows) == solver["n_support"][-1]
-        np.testing.assert_array_equal(labels, model.predict(T))  # three ranks say what one does
+        np.testing.assert_array_equal(labels, model.predict(T))  # three ranks answer as one does
         assert made["metrics"]["accuracy"] == pytest.approx((labels == u).mean())
         if method in ("dcsvm", "dissmo"):
             np.testing.assert_array_equal(labels, exact.predict(T))
@@ -257,24 +203,14 @@ REFUSED = [(method, what) for what, (names, *_) in BAD.items() for method in nam
 
 
 @pytest.mark.parametrize(("method", "what"), REFUSED, ids=[" ".join(pair) for pair in REFUSED])
-def test_refused(method, what, inputs, tmp_path, capfd, monkeypatch):
-    """One line, status 2, and no file."""
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        run(method, [inputs / "good.h5", *BAD[what][1], "--report", "r.json", "--model", "m.h5"])
-    out, err = capfd.readouterr()
-    assert (ended.value.code, out) == (2, "")
-    assert (err.count("\n"), err[-1]) == (1, "\n")
-    assert err.startswith(f"casvm.{method}: ")
-    assert BAD[what][2] in err
-    assert list(tmp_path.iterdir()) == []
+def test_refused(method, what, inputs, tmp_path, refuses):
+    _, words, message = BAD[what]
+    words = [inputs / "three.h5", *words, "--report", "r.json", "--model", "m.h5"]
+    refuses(f"casvm.{method}", words, message, tmp_path)
 
 
-def test_checkpoint_of_other_passes(inputs, tmp_path, capfd):
-    words = [inputs / "good.h5", "--partitions", "2", "--checkpoint", tmp_path / "kept", "--quiet"]
-    run("cascade", words)
-    for more, said in ((["--passes", "3"], "passes was 2 there and is 3 here"), (["--seed", "1"], "seed was")):
-        with pytest.raises(SystemExit) as ended:
-            run("cascade", [*words, *more])
-        assert ended.value.code == 2
-        assert said in capfd.readouterr().err
+def test_checkpoint_of_other_passes(inputs, tmp_path, refuses):
+    words = [inputs / "three.h5", "--partitions", "2", "--checkpoint", tmp_path / "kept", "--quiet"]
+    run("casvm.cascade", words)
+    for more, message in ((["--passes", "3"], "passes was 2 there and is 3 here"), (["--seed", "1"], "seed was")):
+        refuses("casvm.cascade", [*words, *more], message, tmp_path)

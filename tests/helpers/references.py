@@ -1,0 +1,84 @@
+"""Kernel matrices and solutions by scikit-learn, for comparison."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.kernel_ridge import KernelRidge
+from sklearn.metrics.pairwise import pairwise_kernels
+from sklearn.svm import SVC
+
+from helpers.data import dense
+
+METRICS = {"linear": "linear", "polynomial": "poly", "gaussian": "rbf", "sigmoid": "sigmoid"}
+
+
+def parameters(kernel):
+    """A kernel's, as scikit-learn calls them."""
+    every = {"gamma": kernel.gamma, "degree": kernel.degree, "coef0": kernel.coef0}
+    names = {"linear": (), "gaussian": ("gamma",), "sigmoid": ("gamma", "coef0")}.get(kernel.kind, tuple(every))
+    return {name: every[name] for name in names}
+
+
+def matrix(kernel, X, Z=None):
+    """Kernel values of all rows with all rows of `Z`, or with each other, in double precision."""
+    X, Z = (None if rows is None else dense(rows).astype(np.float64) for rows in (X, Z))
+    return pairwise_kernels(X, Z, metric=METRICS[kernel.kind], **parameters(kernel))
+
+
+def ridge(sigma, alpha):
+    """Gaussian kernel ridge regression; `alpha` is lambda times the number of rows, or the sum of their weights."""
+    return KernelRidge(kernel="rbf", gamma=1 / (2 * sigma**2), alpha=alpha)
+
+
+# -- the dual of an SVM, in beta = alpha y -------------------------------------------------------
+
+
+def dual(K, beta):
+    """Its objective."""
+    return np.abs(beta).sum() - 0.5 * beta @ K @ beta
+
+
+def violation(K, y, C, alpha):
+    """The largest v of a row that may rise less the smallest of one that may fall, from nothing but alpha."""
+    beta, upper, lower = alpha * y, np.maximum(0, C * y), np.minimum(0, C * y)
+    v = y - K @ beta
+    return v[beta < upper].max() - v[beta > lower].min()
+
+
+def libsvm(kernel, X, y, C, tol, weights=None, most=-1):
+    """Its dual coefficients, its decisions, and whether it ended by itself."""
+    model = SVC(C=C, kernel=METRICS[kernel.kind], tol=tol, max_iter=most, **parameters(kernel))
+    # It leaves rows of weight 0 out of support_'s numbers.
+    rows = np.arange(len(y)) if weights is None else np.flatnonzero(weights)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(X[rows], y[rows], sample_weight=None if weights is None else weights[rows])
+    beta, coefficients = np.zeros(len(y)), model.dual_coef_
+    beta[rows[model.support_]] = (coefficients.toarray() if sp.issparse(coefficients) else coefficients)[0]
+    return beta, model.decision_function(X), model.fit_status_ == 0
+
+
+# -- and without the bias, in alpha ------------------------------------------------------------
+
+
+def violations(alpha, gradient, C):
+    return np.abs(alpha - np.clip(alpha - gradient, 0, C))
+
+
+def descend(Q, C, tol=1e-11):
+    """Greedy coordinate descent with the whole matrix, one coordinate after the other: alpha."""
+    alpha, gradient = np.zeros(len(Q)), -np.ones(len(Q))
+    C = np.broadcast_to(np.asarray(C, float), len(Q))
+    for _ in range(10**6):
+        violated = violations(alpha, gradient, C)
+        row = violated.argmax()
+        if violated[row] <= tol:
+            return alpha
+        change = np.clip(alpha[row] - gradient[row] / max(Q[row, row], 1e-12), 0, C[row]) - alpha[row]
+        alpha[row] += change
+        gradient += change * Q[row]
+    raise AssertionError("the reference does not converge")

@@ -1,0 +1,57 @@
+"""scikit-learn's own checks of every estimator, and the reasons for those that are expected to fail."""
+
+from __future__ import annotations
+
+import pytest
+from sklearn.base import is_classifier
+from sklearn.utils.estimator_checks import (
+    check_sample_weight_equivalence_on_dense_data,
+    check_sample_weight_equivalence_on_sparse_data,
+    parametrize_with_checks,
+)
+
+from asygcd import AsyGCDSVC
+from cakrr import BKRR, BKRR2, DCKRR, DKRR, KKRR, KKRR2, TwoLevelKRR
+from casvm import CASVC, DCSVC, SMOSVC, CascadeSVC, DCFilterSVC, DisSMOSVC
+
+WEIGHTS = ("check_sample_weight_equivalence_on_dense_data", "check_sample_weight_equivalence_on_sparse_data")
+# scikit-learn's own SVC is exempt from these two as well.
+REPETITION = dict.fromkeys(WEIGHTS, "gamma='scale' and the tolerance see a row twice where a weight of 2 is one row")
+ORDER = "a row twice and a row of weight 2 come in another order, or are judged by other rows"
+PARTS = {"check_fit2d_1sample": "one row is not two parts", **dict.fromkeys(WEIGHTS, ORDER)}
+ASYNCHRONOUS = {"check_fit_idempotent": "threads are never twice in the same order: fits agree within the tolerance"}
+
+# scikit-learn's checks use few rows and one process, which is one part by default: so parts are asked for, or rounds.
+CLASSIFIERS = [
+    SMOSVC(), CASVC(), CASVC(2, partitioner="kmeans", random_state=0), CascadeSVC(),
+    CascadeSVC(2, passes=20, random_state=0), DCSVC(2, random_state=0), DCFilterSVC(2, random_state=0),
+    DisSMOSVC(working_set=64), CASVC(solver="asygcd"), DCSVC(2, solver="asygcd"), AsyGCDSVC(threads=1),
+    AsyGCDSVC(threads=2, multi_class="ovo"),
+]  # fmt: skip
+REGRESSORS = [
+    BKRR2(), KKRR2(), DCKRR(), DKRR(),
+    *(cls(n_parts=2, random_state=0) for cls in (BKRR2, KKRR2, DCKRR, BKRR, KKRR)),
+    TwoLevelKRR(n_parts=2, centers=20, coarse_lam=1e-4, lam=[1e-4, 1e-2], random_state=0),
+]  # fmt: skip
+
+
+def expected_failures(estimator):
+    """Names of checks, and why they fail."""
+    parameters = estimator.get_params()
+    if not is_classifier(estimator):
+        return PARTS if parameters.get("n_parts") else {}
+    asynchronous = parameters.get("solver") == "asygcd" or (parameters.get("threads") or 1) > 1
+    return REPETITION | (ASYNCHRONOUS if asynchronous else {})
+
+
+@parametrize_with_checks([*CLASSIFIERS, *REGRESSORS], expected_failed_checks=expected_failures)
+def test_scikit_learn(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_weights_of_asygcd(threads):
+    """Where the reason above is none: a fixed gamma, and the digits that are compared."""
+    estimator = AsyGCDSVC(threads=threads, gamma=0.01, tol=1e-12)
+    check_sample_weight_equivalence_on_dense_data("AsyGCDSVC", estimator)
+    check_sample_weight_equivalence_on_sparse_data("AsyGCDSVC", estimator)

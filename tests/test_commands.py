@@ -1,0 +1,263 @@
+"""What the commands of all families do alike: labels and formats of classes, predictions of saved models, refusals."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from helpers.commands import FIELDS, flat, predicted, read, reported, run
+from helpers.data import changed, split_rows, write_rare_class
+from sklearn.metrics import confusion_matrix
+
+from asygcd import AsyGCDModel
+from cakrr import KRRModel
+from casvm import SVMModel
+
+# Of each family, a program, and the model that the fixture `inputs` has of it.
+PREDICT = {"cakrr": ("krr.h5", KRRModel), "casvm": ("svm.h5", SVMModel), "asygcd": ("asygcd.h5", AsyGCDModel)}
+families = pytest.mark.parametrize("family", PREDICT)
+CLASSIFY = ["casvm.casvm", "casvm.cpsvm", "casvm.dcsvm", "casvm.dissmo", "asygcd"]
+classify = pytest.mark.parametrize("program", CLASSIFY)
+TRAIN = [*CLASSIFY, "cakrr.bkrr2", "cakrr.dkrr"]
+
+
+def model_of(program, path):
+    return PREDICT[program.split(".")[0]][1].load(path)
+
+
+def predict(program):
+    return program.split(".")[0] + ".predict"
+
+
+# -- labels, as they are in files ----------------------------------------------------------------
+
+FORMATS = {"csv": ["train.csv", "--test", "test.csv", "--target", "label"], "libsvm": ["train", "--test", "test"],
+           "two hdf5": ["train.h5", "--test", "test.csv"]}  # fmt: skip
+
+
+@pytest.mark.parametrize("program", ["casvm.bkmsvm", "casvm.dcsvm", "asygcd"])
+@pytest.mark.parametrize("form", FORMATS)
+def test_formats(form, program, inputs, tmp_path, monkeypatch):
+    monkeypatch.chdir(inputs)
+    more, sparse = [] if program == "asygcd" else ["--partitions", "3"], form == "libsvm"
+    made = reported(program, [*FORMATS[form], *more, "--standardize", "--model", tmp_path / "m.h5"], tmp_path)
+    assert made["data"] == {"path": FORMATS[form][0], "n_train": 150, "n_test": 40, "n_features": 12 if sparse else 3}
+    assert made["metrics"]["accuracy"] > 0.6
+    model = model_of(program, tmp_path / "m.h5")
+    assert model.classes.tolist() == ([-1, 1, 4] if sparse else [-1, 1])
+    assert model.classes.dtype == np.int64
+    parts = [model] if program == "asygcd" else model.parts.values()
+    assert all(sp.issparse(part.X) == sparse for part in parts)
+    assert (np.abs(model.standardizer.mean).max() == 0) == sparse
+    run(predict(program), [tmp_path / "m.h5", FORMATS[form][2], "-o", tmp_path / "p.csv", "--quiet"])
+    y = split_rows("test", 3 if sparse else 2)[1]
+    assert confusion_matrix(y, predicted(tmp_path / "p.csv")).tolist() == made["metrics"]["confusion"]
+
+
+@classify
+@pytest.mark.parametrize("label", [9, 2.5, 0.5])
+def test_labels_that_were_not_trained(label, program, inputs, tmp_path):
+    """Test rows of a class that the training rows lack are mistakes, and have a line of the confusion matrix."""
+    changed(tmp_path / "in.h5", inputs / "good.h5", "test/y", slice(0, 8), label)
+    made = reported(program, [tmp_path / "in.h5", "--model", tmp_path / "m.h5"], tmp_path)["metrics"]
+    X, y = split_rows("test")
+    y[:8] = label
+    classes = np.array(sorted({-1.0, 1.0, label}))
+    got = model_of(program, tmp_path / "m.h5").predict(X)
+    expected = confusion_matrix(*(np.searchsorted(classes, labels) for labels in (y, got)), labels=[0, 1, 2])
+    assert made["confusion"] == expected.tolist()
+    assert made["accuracy"] == pytest.approx((got == y).mean())
+
+
+@classify
+def test_broken_labels(program, inputs, tmp_path):
+    """Labels that are not whole are labels all the same."""
+    reported(program, [inputs / "halves.h5", "--model", tmp_path / "m.h5"], tmp_path)
+    assert model_of(program, tmp_path / "m.h5").classes.tolist() == [-0.5, 0.5]
+    run(predict(program), [tmp_path / "m.h5", inputs / "features.csv", "-o", tmp_path / "p.csv", "--quiet"])
+    assert set((tmp_path / "p.csv").read_text().split()) == {"prediction", "-0.5", "0.5"}
+
+
+@pytest.mark.parametrize(
+    ("program", "more"), [("casvm.casvm", ["--partitions", "2"]), *((name, []) for name in CLASSIFY[1:])]
+)
+def test_balanced(program, more, tmp_path):
+    """A rare class among the other's rows is found more often, at the price of the other."""
+    write_rare_class(tmp_path / "in.h5")
+    words = [tmp_path / "in.h5", *more]
+    plain, balanced = (reported(program, [*words, *option], tmp_path) for option in ([], ["--balanced"]))
+    assert (plain["params"]["balanced"], balanced["params"]["balanced"]) == (False, True)
+    assert balanced["metrics"]["balanced_accuracy"] > plain["metrics"]["balanced_accuracy"] + 0.1
+
+
+@pytest.mark.parametrize("program", TRAIN)
+def test_no_test_rows(program, inputs, capsys):
+    run(program, [inputs / "train.h5"])
+    assert "no test rows: give --test" in flat(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("program", "words"), [("asygcd", ["--update", "--multi-class", "--cache-gib"]),
+                           ("casvm.cpsvm", ["--partitions", "--gamma"]), ("cakrr.bkrr2", ["--sigma", "--lambda"]),
+                           ("asygcd.predict", ["--decisions"])],
+)  # fmt: skip
+def test_help(program, words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        run(program, ["--help"])
+    out, err = capsys.readouterr()
+    assert (ended.value.code or 0, err) == (0, "")
+    assert all(word in out for word in words)
+
+
+# -- predictions -----------------------------------------------------------------------------------
+
+
+@families
+@pytest.mark.parametrize("name", ["features.csv", "test.csv", "rest.h5"])
+def test_predict_formats(name, family, inputs, tmp_path):
+    """Rows with or without their label; without --decisions one column."""
+    model, cls = PREDICT[family]
+    run(f"{family}.predict", [inputs / model, inputs / name, "-o", tmp_path / "p.csv", "--quiet"])
+    assert (tmp_path / "p.csv").read_text().startswith("prediction\n")
+    expected = cls.load(inputs / model).predict(split_rows("test")[0])
+    np.testing.assert_array_equal(predicted(tmp_path / "p.csv"), expected)
+
+
+@families
+def test_predict_says_how_to_keep(family, inputs, capsys):
+    run(f"{family}.predict", [inputs / PREDICT[family][0], inputs / "good.h5"])
+    shown = capsys.readouterr().out
+    assert "give -o OUT.csv" in shown
+    assert ("mse" if family == "cakrr" else "balanced accuracy") in shown
+
+
+@pytest.mark.parametrize(
+    ("program", "more"), [("casvm.fcfssvm", ["--partitions", "3", "--route", "soft"]), ("asygcd", []),
+                          ("asygcd", ["--multi-class", "ovo"])], ids=["parts", "asygcd", "pairs"],
+)  # fmt: skip
+@pytest.mark.parametrize("k", [2, 3])
+def test_predict(k, program, more, inputs, tmp_path, capsys):
+    """The same accuracy and the same labels as in training; the decisions beside them."""
+    data, method = inputs / {2: "good.h5", 3: "three.h5"}[k], program.split(".")[-1]
+    trained = reported(program, [data, *more, "--model", tmp_path / "m.h5"], tmp_path)
+    words = [tmp_path / "m.h5", data, "-o", tmp_path / "p.csv", "--decisions"]
+    run(predict(program), [*words, "--report", tmp_path / "p.json", "--quiet"])
+    made = read(tmp_path / "p.json")
+    assert set(made) == FIELDS
+    assert (made["method"], made["data"]["n_test"], made["data"]["n_train"]) == ("predict", 40, 0)
+    model = model_of(program, tmp_path / "m.h5")
+    rule = {"multi_class": model.multi_class} if program == "asygcd" else {"route": "soft"}
+    assert made["params"] == {"model": str(tmp_path / "m.h5"), "method": method, "C": 1.0, **rule}
+    assert made["partition_sizes"] == model.sizes.tolist()
+    assert made["metrics"] == trained["metrics"]
+    lines = [line.split(",") for line in (tmp_path / "p.csv").read_text().splitlines()]
+    assert lines[0] == ["prediction", *(["decision"] if k == 2 else ["decision -1", "decision 1", "decision 4"])]
+    assert lines[1][0] in ("-1", "1", "4")  # as the labels are, not as 1.0
+    table, (X, y) = np.array(lines[1:], float), split_rows("test", k)
+    np.testing.assert_array_equal(table[:, 0], model.predict(X))
+    np.testing.assert_array_equal(table[:, 1:], model.decision_function(X).reshape(40, -1))
+    assert confusion_matrix(y, table[:, 0]).tolist() == trained["metrics"]["confusion"]
+    assert (table[:, 0] == y).mean() == pytest.approx(trained["metrics"]["accuracy"])
+    assert capsys.readouterr() == ("", "")
+
+
+# -- what is refused: the arguments, and what the line on stderr must say ----------------------------
+
+BAD = {
+    "missing file": (["nosuch.h5"], "nosuch.h5: no such file"),
+    "directory": (["."], "cannot be read"),
+    "truncated": (["truncated.h5"], "truncated.h5"),
+    "empty": (["empty.csv"], "empty.csv: the file is empty"),
+    "token": (["token"], "token: line 2: '2;3'"),
+    "word in csv": (["word.csv"], "word.csv: line 6, column 2 (c): 'two' is not a number"),
+    "text labels": (["text.csv"], "spam"),
+    "nan": (["nan.h5"], "nan.h5 (train): row 7, feature 2 is nan"),
+    "nan in csv": (["nan.csv"], "nan.csv: row 4 (line 6), feature 1 (b) is nan"),
+    "test rows alone": (["rest.h5"], "rest.h5: test rows alone"),
+    "no target": (["no-target.h5"], "no target"),
+    "no such target": (["train.csv", "--target", "nosuch"], "no target column 'nosuch'"),
+    "test features": (["train.h5", "--test", "wide.h5"], "6 features, and 3"),
+    "two tests": (["good.h5", "--test", "test.csv"], "drop --test"),
+    "overlap": (["train.h5", "--test", "train.csv"], "training rows too"),
+    "memory 0": (["good.h5", "--memory-limit", "0"], "--memory-limit 0"),
+    "seed": (["good.h5", "--seed", "-1"], "--seed -1"),
+    "large seed": (["good.h5", "--seed", "5000000000"], "--seed 5000000000"),
+    "dtype": (["good.h5", "--dtype", "float16"], "--dtype"),
+    "threads 0": (["good.h5", "--threads", "0"], "--threads 0: at least 1 is needed"),
+    "threads negative": (["good.h5", "--threads", "-2"], "--threads -2: at least 1 is needed"),
+    "threads 1.5": (["good.h5", "--threads", "1.5"], "--threads"),
+    "report place": (["good.h5", "--report", "nosuch/r.json"], "nosuch/r.json: the directory nosuch does not exist"),
+    "model place": (["good.h5", "--model", "nosuch/m.h5"], "nosuch/m.h5: the directory nosuch does not exist"),
+    "model is a directory": (["good.h5", "--model", "."], "is a directory"),
+    "unknown option": (["good.h5", "--colour", "red"], "--colour"),
+    "shortened option": (["good.h5", "--thre", "2"], "--thre"),
+    "loud and quiet": (["good.h5", "--quiet", "--verbose"], "--verbose"),
+    "no file": ([], "DATA"),
+}  # fmt: skip
+BAD_CLASSES = {
+    "one class": (["one.h5"], "the labels must be of at least 2 classes; there is one class only, 1"),
+    "C 0": (["good.h5", "--C", "0"], "C = 0: it must be a positive number"),
+    "C negative": (["good.h5", "--C", "-1"], "C = -1: it must be a positive number"),
+    "C nan": (["good.h5", "--C", "nan"], "C = nan: it must be a positive number"),
+    "C text": (["good.h5", "--C", "x"], "--C"),
+    "gamma 0": (["good.h5", "--gamma", "0"], "gamma = 0.0: it must be a positive number"),
+    "gamma x": (["good.h5", "--gamma", "x"], "--gamma x: it must be a positive number, scale or auto"),
+    "gamma nan": (["good.h5", "--gamma", "nan"], "gamma = nan: it must be a positive number"),
+    "tol 0": (["good.h5", "--tol", "0"], "tol = 0: it must be a positive number"),
+    "tol nan": (["good.h5", "--tol", "nan"], "tol = nan: it must be a positive number"),
+    "time 0": (["good.h5", "--max-time", "0"], "max_time = 0: it must be a positive number"),
+    "max-iter": (["good.h5", "--max-iter", "many"], "--max-iter"),
+    "cache": (["good.h5", "--cache-gib", "-1"], "--cache-gib -1"),
+    "cache inf": (["good.h5", "--cache-gib", "inf"], "--cache-gib inf"),
+    "degree": (["good.h5", "--kernel", "polynomial", "--degree", "-1"], "degree = -1"),
+    "coef0": (["good.h5", "--kernel", "sigmoid", "--coef0", "inf"], "coef0 = inf"),
+    "kernel": (["good.h5", "--kernel", "rbf"], "--kernel"),
+}
+REFUSED = [(program, what) for program in TRAIN for what in {**BAD, **(BAD_CLASSES if program in CLASSIFY else {})}]
+
+
+@pytest.mark.parametrize(("program", "what"), REFUSED, ids=[" ".join(one) for one in REFUSED])
+def test_refused(program, what, inputs, refuses):
+    words, message = {**BAD, **BAD_CLASSES}[what]
+    if what == "text labels" and program.startswith("cakrr"):
+        message = "text.csv"
+    outputs = {"--report": "out.json", "--model": "out.h5"}  # what could be written must not be, either
+    out = [word for pair in outputs.items() if pair[0] not in words for word in pair]
+    refuses(program, [*words, *out], message, inputs)
+
+
+BAD_PREDICT = {
+    "no model": (["nosuch.h5", "test.csv"], "nosuch.h5: no such model"),
+    "not a model": (["good.h5", "test.csv"], "good.h5: not a model"),
+    "not hdf5": (["train.csv", "test.csv"], "train.csv: not a model"),
+    "truncated model": (["half.h5", "test.csv"], "half.h5: not a model"),
+    "another truncated file": (["truncated.h5", "test.csv"], "truncated.h5: not a model"),
+    "no data": (["MODEL", "nosuch.csv"], "nosuch.csv: no such file"),
+    "truncated data": (["MODEL", "truncated.h5"], "truncated.h5"),
+    "features": (["MODEL", "wide.h5"], "6 features, the model MODEL has 3"),
+    "nan": (["MODEL", "nan.csv"], "nan.csv"),
+    "output": (["MODEL", "test.csv", "-o", "nosuch/p.csv"], "directory"),
+    "output is a directory": (["MODEL", "test.csv", "-o", "."], "is a directory"),
+    "threads": (["MODEL", "test.csv", "--threads", "0"], "--threads 0"),
+    "unknown option": (["MODEL", "test.csv", "--colour", "red"], "--colour"),
+    "missing argument": (["MODEL"], "DATA"),
+}
+
+
+@families
+@pytest.mark.parametrize("what", BAD_PREDICT)
+def test_predict_refused(what, family, inputs, refuses):
+    words, message = BAD_PREDICT[what]
+    name = PREDICT[family][0]
+    out = ["--report", "out.json", *([] if "output" in what else ["-o", "out.csv"])]
+    words = [name if word == "MODEL" else word for word in words]
+    refuses(f"{family}.predict", [*words, *out], message.replace("MODEL", name), inputs)
+
+
+@pytest.mark.parametrize(("family", "other"), [*permutations(PREDICT, 2)])
+def test_model_of_another_family(other, family, inputs, refuses):
+    path, kinds = inputs / PREDICT[other][0], {"cakrr": "krr", "casvm": "svm", "asygcd": "asygcd"}
+    message = f"{family}.predict: {path}: a model of the {kinds[other]} family; {kinds[family]} is needed\n"
+    assert refuses(f"{family}.predict", [path, "test.csv", "-o", "out.csv"], "", inputs) == message
