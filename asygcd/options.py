@@ -27,8 +27,8 @@ UPDATES = ("owned", "atomic", "stochastic")
 class Options(DualOptions):
     """What a training run can be told, beside the dual problem; each option's text says what it is.
 
-    `threads` None is all that this process may use; `start` has the coefficients alpha y of each decision to begin with,
-    shape (n, m); `watch` is called with the progress of each problem.
+    `threads` None is all that this process may use; `start` has the coefficients alpha y of each decision to begin
+    with, shape (n, m); `watch` is called with the progress of each problem.
     """
 
     multi_class: str = option(
