@@ -137,7 +137,7 @@ def number(good: Callable[[float], bool], need: str) -> Convert:
         real = _real(value, name)
         if not good(real):
             raise refused(name, value, need)
-        return real
+        return real if isinstance(value, str) else value
 
     return convert
 

@@ -98,7 +98,7 @@ def _together(prepared: Prepared, options: Options, comm: Communicator) -> tuple
             )
             counts = comm.allreduce(np.array([share.kernel_rows, share.kernel_values]))
             facts = [share.iterations, share.objective, share.gap, *counts, share.converged]
-            return {"beta": share.beta, "b": np.array(share.b), "facts": np.array(facts, np.float64)}
+            return {"beta": share.alpha * y, "b": np.array(share.b), "facts": np.array(facts, np.float64)}
 
         done = remembered(options.checkpoint, f"pair-{number:06d}", work, comm)
         first = codes[chosen] == i
