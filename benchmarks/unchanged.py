@@ -37,7 +37,7 @@ from benchmarks.unchanged_race import SCRIPT, environment, launch
 # A component of a field's path: whatever it holds is not compared.
 IGNORED = {
     "seconds", "memory", "environment", "command", "path", "busy_seconds", "imbalance", "average_parallelism",
-    "mpi_seconds",
+    "mpi_seconds", "layer_seconds", "solutions_",
 }  # fmt: skip
 _TIME_LIMIT = 600.0  # seconds a command may take
 
@@ -212,6 +212,12 @@ def flat(value: Any, path: str = "") -> dict[str, Any]:
     return found
 
 
+def shown(value: Any) -> str:
+    """A value, cut to what fits a line."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
 def differences(a: dict[str, Any], b: dict[str, Any], allowed: list[str]) -> list[str]:
     """The fields that differ, with both values; a field of one side alone counts unless it is allowed."""
     ours, theirs = flat(a), flat(b)
@@ -219,10 +225,10 @@ def differences(a: dict[str, Any], b: dict[str, Any], allowed: list[str]) -> lis
     for name in dict.fromkeys([*ours, *theirs]):
         if name in ours and name in theirs:
             if ours[name] != theirs[name]:
-                found.append(f"{name}: {ours[name]!r} and {theirs[name]!r}")
+                found.append(f"{name}: {shown(ours[name])} and {shown(theirs[name])}")
         elif not chosen(name, allowed):
             side, value = ("first", ours[name]) if name in ours else ("second", theirs[name])
-            found.append(f"{name}: {value!r} in the {side} alone")
+            found.append(f"{name}: {shown(value)} in the {side} alone")
     return found
 
 
