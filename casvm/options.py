@@ -29,7 +29,7 @@ INITIAL = ("local", "root")
 
 
 def _solver(value: Any, name: str) -> str:
-    return declare.one_of(*solver_names())(value, name)
+    return str(declare.one_of(*solver_names())(value, name))
 
 
 @dataclass(frozen=True)

@@ -166,7 +166,7 @@ def kernel(value: Any, name: str) -> str:
 
     if not isinstance(value, str):
         raise refused(name, value, "the name of a kernel")
-    return one_of(*KINDS)(canonical(value), name)
+    return str(one_of(*KINDS)(canonical(value), name))
 
 
 def number_or(*words: str) -> Convert:

@@ -65,4 +65,4 @@ def votes(scores: NDArray[np.float64]) -> NDArray[np.int64]:
     """
     if scores.shape[1] == 1:
         return (scores[:, 0] >= 0).astype(np.int64)
-    return np.rint(scores).argmax(axis=1)
+    return np.asarray(np.rint(scores).argmax(axis=1))

@@ -129,7 +129,7 @@ class _System:
         def product(v: NDArray[np.float64]) -> NDArray[np.float64]:
             out = np.zeros(self.n)
             out[self.matrix.rows] = kernel.apply(left, right, v[self.matrix.columns])
-            return self.comm.allreduce(out) + lam * self.ridge * v
+            return np.asarray(self.comm.allreduce(out) + lam * self.ridge * v)
 
         return product
 

@@ -92,7 +92,7 @@ def neighbours(sizes: NDArray[np.int64], ranks: int) -> NDArray[np.int64]:
     for i in range(len(owners)):
         before = -1 if i == 0 else int(owners[i - 1])
         owners[i] = min(max(owners[i], before, ranks - (len(owners) - i)), before + 1)
-    return owners
+    return np.asarray(owners)
 
 
 def fit(method: Method, train: Dataset, options: Options, comm: Communicator) -> Fit:

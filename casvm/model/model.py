@@ -144,7 +144,7 @@ class SVMModel(InParts):
             labels, squares = closest(Z, self.centers, min(self.soft.k, len(self.centers)))
             n, few = labels.shape
             values = self._asked(Z[np.arange(n).repeat(few)], labels.ravel(), ranks).reshape(n, few, self._width)
-            return np.einsum("ijc,ij->ic", values, self.soft.weights(squares))
+            return np.asarray(np.einsum("ijc,ij->ic", values, self.soft.weights(squares)))
 
     def _pieces(self, rows: Rows) -> NDArray[np.float64]:
         k = len(self.classes)

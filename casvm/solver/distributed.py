@@ -220,7 +220,7 @@ class _Distributed(SMO):
 
     def _here(self, numbers: Index) -> NDArray[np.bool_]:
         """Whether these rows lie on this rank."""
-        return (numbers >= self.first) & (numbers < self.starts[self.comm.rank + 1])
+        return np.asarray((numbers >= self.first) & (numbers < self.starts[self.comm.rank + 1]))
 
     def _places(self, numbers: Index) -> Index:
         """Places among this rank's active rows of those of these rows that are there."""
