@@ -21,11 +21,12 @@ from cacore.run import report
 from cacore.run.launch import Parser, add_common_options, compiled, read, run, start
 from cacore.run.progress import bar
 from cacore.svm.problem import add_problem_options, cache_option, described, gamma_option
+from cacore.svm.solvers import solver_names
 from casvm.casvm import METHOD as CASVM
 from casvm.methods import parts as training
 from casvm.methods.prepare import Labelled
 from casvm.model.libsvm import export_libsvm
-from casvm.options import INITIAL, ROUTES, SOLVERS, Fit, Method, Options
+from casvm.options import INITIAL, ROUTES, Fit, Method, Options
 from casvm.solver.smo import Limits
 from casvm.volume import predicted
 
@@ -47,8 +48,9 @@ def parser(method: Method, rank: int) -> argparse.ArgumentParser:
         p.add_argument("--passes", metavar="N", type=int, default=method.passes, help=told)
     if not method.whole:
         p.add_argument(
-            "--solver", choices=SOLVERS, default="smo", help="of each part: exact, or asynchronous and without a bias"
-        )
+            "--solver", choices=solver_names(), default="smo",
+            help="of each part: exact, or asynchronous and without a bias",
+        )  # fmt: skip
     if method.whole:
         p.add_argument(
             "--working-set", metavar="Q", type=int, help="rows of a round (default: the solver's; 2: the textbook's)"

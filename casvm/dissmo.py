@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator, as_communicator
 from cacore.data.rows import is_sparse, nbytes
 from cacore.io.checkpoint import remembered
+from cacore.svm.dual import Dual
 from casvm.methods.prepare import Labelled, Prepared, prepare
 from casvm.methods.problems import STATISTICS, Problem, check_memory, named, not_met, solve_all, terms
 from casvm.model.model import SVMModel
@@ -102,8 +103,9 @@ def _together(given: Prepared, options: Options, comm: Communicator) -> tuple[An
         def work(i: int = i, chosen: NDArray[np.intp] = chosen) -> dict[str, NDArray[Any]]:
             X = given.X if len(chosen) == len(codes) else given.X[chosen]
             y = np.where(codes[chosen] == i, 1.0, -1.0)
+            dual = Dual.classification(y, C[chosen])
             share = distributed.solve(
-                X, y, C[chosen], given.kernel, options.limits, options.cache_bytes, comm, options.working_set
+                X, dual, given.kernel, options.limits, options.cache_bytes, comm, options.working_set
             )
             counts = comm.allreduce(np.array([share.kernel_rows, share.kernel_values]))
             facts = [share.iterations, share.objective, share.gap, *counts, share.converged]

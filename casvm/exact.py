@@ -16,14 +16,15 @@ from sklearn.utils.validation import check_is_fitted
 from cacore.comm import Communicator
 from cacore.data.labels import all_classes, class_factors, one_class
 from cacore.errors import InputError
+from cacore.limits import Limits
 from cacore.machine import memory
 from cacore.svm.decision import votes
+from cacore.svm.dual import Progress, Solution
 from cacore.svm.problem import numeric_gamma
 from casvm.base import BaseSVC
 from casvm.model.model import SVMModel
-from casvm.model.part import PartSVM, fit_part
-from casvm.solver.local import Learning
-from casvm.solver.smo import Limits, Progress, Solution
+from casvm.model.part import PartSVM
+from casvm.solver.part import Learning, fit_part
 
 
 class SMOSVC(BaseSVC):
@@ -217,7 +218,7 @@ def _printer() -> Callable[[Progress], None]:
             last = time.perf_counter()
             print(
                 f"{progress.iterations:>12,} iterations, violation {progress.gap:.3g}, "
-                f"objective {progress.objective:.8g}, {progress.active:,} rows in play",
+                f"objective {progress.objective:.8g}, {progress.active:,} active rows",
                 flush=True,
             )
 

@@ -12,17 +12,16 @@ from numpy.typing import NDArray
 from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint
 from cacore.kernels import Kernel
+from cacore.limits import Limits
 from cacore.run.progress import silent
 from cacore.svm.problem import check_problem, whole
+from cacore.svm.solvers import solver_names
 from casvm.model.model import SVMModel
-from casvm.solver.local import LOCAL
-from casvm.solver.smo import Limits
 from casvm.volume import Terms
 from partition import Partitioner
 
 ROUTES = ("nearest", "soft", "all")
 INITIAL = ("local", "root")
-SOLVERS = tuple(LOCAL)
 
 
 @dataclass(frozen=True)
@@ -84,9 +83,9 @@ class Options:
     standardize : bool
     passes : int
         Most passes through a tree of support vectors; a further one is made while the objective changes.
-    solver : {"smo", "asygcd"}
-        Of the parts, and of the problems of a tree: the exact one, or asynchronous greedy coordinate descent, whose
-        models have no bias.
+    solver : str
+        Of the parts, and of the problems of a tree, by its name in :mod:`cacore.svm.solvers`: "smo" is exact; "asygcd"
+        is asynchronous greedy coordinate descent, whose models have no bias.
     working_set : int or None
         Rows of a round of Dis-SMO; None leaves it to the solver, 2 is the textbook's.
     seed : int
@@ -138,7 +137,7 @@ class Options:
                 f"working_set = {self.working_set!r}: it must be a whole number of at least 2",
             ),
             (self.route in ROUTES, f"route {self.route!r}: choose one of {', '.join(ROUTES)}"),
-            (self.solver in SOLVERS, f"solver {self.solver!r}: choose one of {', '.join(SOLVERS)}"),
+            (self.solver in solver_names(), f"solver {self.solver!r}: choose one of {', '.join(solver_names())}"),
         )
         for good, message in checks:
             if not good:

@@ -6,6 +6,7 @@ On more ranks: tests/mpi/test_dissmo.py.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -21,17 +22,18 @@ from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
+from cacore.limits import Limits
 from cacore.machine.memory import MemoryLimitError
+from cacore.svm.dual import Dual
 from casvm.dissmo import METHOD, dissmo, fit
 from casvm.methods.prepare import Labelled
 from casvm.options import Options
 from casvm.solver import distributed
-from casvm.solver.distributed import solve
-from casvm.solver.gram import KernelRows
+from casvm.solver.active_set import ActiveSet
+from casvm.solver.kernel_rows import KernelRows
 from casvm.solver.pair import padded
 from casvm.solver.pool import Pool
 from casvm.solver.row_cache import RowCache
-from casvm.solver.smo import Limits
 
 PLENTY = 1 << 26
 KERNELS = {
@@ -68,6 +70,11 @@ def reference(name="gaussian", n=N, seed=0):
     return K, dual(K, libsvm(kernel, X, y, bound, 1e-6)[0])
 
 
+def solve(X, y, C, *more):
+    """The dual of C-SVC."""
+    return distributed.solve(X, Dual.classification(y, C), *more)
+
+
 def run(form="dense", working_set=8, limits=LIMITS, name="gaussian", budget=PLENTY, watch=None, n=N, seed=0):
     (X, y), (kernel, bound) = problem(n, seed), KERNELS[name]
     return solve(FORMS[form](X), y, np.full(n, bound), kernel, limits, budget, Communicator(), working_set, watch)
@@ -90,8 +97,8 @@ def check(share, K, y, bounds, tol, precision=1e-8):
 def eager(monkeypatch):
     """Rows leave at the first occasion: often too early, so that some have to come back."""
     monkeypatch.setattr(distributed, "_LOOK", 1)
-    monkeypatch.setattr(distributed, "_PATIENCE", 1)
-    monkeypatch.setattr(distributed, "_LEAVING", 0.05)
+    eagerly = replace(distributed.SHRINKING, patience=1, share=0.05, share_if_copied=0.05)
+    monkeypatch.setattr(distributed, "SHRINKING", eagerly)
 
 
 @pytest.fixture
@@ -110,8 +117,8 @@ def counts(monkeypatch):
 
         monkeypatch.setattr(owner, name, call)
 
-    watched(distributed._Rank, "_shrink", lambda rank, _: len(rank.aside))
-    watched(distributed._Rank, "_return", lambda _, again: int(bool(again)))
+    watched(ActiveSet, "shrink", lambda active, _: len(active.shrunk))
+    watched(ActiveSet, "unshrink", lambda _, again: int(bool(again)))
     watched(Pool, "free", lambda pool, _: -len(pool._slot))
     return count
 
@@ -205,7 +212,7 @@ def test_shrinking_does_not_show(working_set, eager, counts):
         counts.clear()
         seen = []
         shares.append(run(working_set=working_set, limits=Limits(1e-3, shrinking=shrinking), watch=seen.append))
-        assert (counts["_shrink"] > 0) == shrinking
+        assert (counts["shrink"] > 0) == shrinking
         assert (min(one.active for one in seen) < N) == shrinking
         check(shares[-1], K, y, C, 1e-3)
         assert shares[-1].converged
@@ -215,14 +222,14 @@ def test_shrinking_does_not_show(working_set, eager, counts):
 @pytest.mark.parametrize("most", [20, 0], ids=["some come back", "all come back"])
 @pytest.mark.parametrize("form", ["dense", "csr"])
 def test_rows_that_left_too_early_come_back(form, most, eager, counts, monkeypatch):
-    monkeypatch.setattr(distributed, "_RETURNS", most)
+    monkeypatch.setattr(distributed, "SHRINKING", replace(distributed.SHRINKING, unshrinks=most))
     monkeypatch.setattr(distributed, "_VISITORS", 50)  # so that they visit in several goes
     for seed in (0, 2):
         (_, y), (K, expected) = problem(seed=seed), reference("smooth", seed=seed)
         share = run(form, 30, name="smooth", seed=seed)
         check(share, K, y, 100.0, 1e-3)
         assert share.objective == pytest.approx(expected, rel=1e-6)
-    assert counts["_return"] > 0
+    assert counts["unshrink"] > 0
 
 
 @pytest.mark.parametrize("budget", [0, 1 << 17], ids=["no budget", "little"])
@@ -230,7 +237,7 @@ def test_rows_that_left_too_early_come_back(form, most, eager, counts, monkeypat
 @pytest.mark.parametrize("form", ["dense", "csr"])
 def test_a_small_pool(form, capacity, budget, counts, monkeypatch):
     """Rows are told of again, and what was cached of others in their slots is forgotten."""
-    monkeypatch.setattr(distributed._Rank, "_capacity", lambda self, *_: capacity * self.q)
+    monkeypatch.setattr(distributed._Distributed, "_capacity", lambda self, *_: capacity * self.q)
     (_, y), (K, expected) = problem(), reference()
     for working_set in (4, 30):
         counts.clear()
@@ -242,7 +249,7 @@ def test_a_small_pool(form, capacity, budget, counts, monkeypatch):
 
 
 def test_a_pool_of_all_rows_is_never_full(counts, monkeypatch):
-    monkeypatch.setattr(distributed._Rank, "_capacity", lambda *_: N)
+    monkeypatch.setattr(distributed._Distributed, "_capacity", lambda *_: N)
     share = run(working_set=32)
     assert share.converged
     assert counts["free"] == 0
@@ -250,14 +257,14 @@ def test_a_pool_of_all_rows_is_never_full(counts, monkeypatch):
 
 def test_processors_that_differ(monkeypatch):
     """Then one rank alone decides; here it finds what it would have found."""
-    alike, told, original = run(), [], distributed._Rank.__init__
+    alike, told, original = run(), [], distributed._Distributed.__init__
 
     def different(self, *args):
         original(self, *args)
         assert self.alike
         self.alike = False
 
-    monkeypatch.setattr(distributed._Rank, "__init__", different)
+    monkeypatch.setattr(distributed._Distributed, "__init__", different)
     monkeypatch.setattr(Communicator, "bcast", lambda _, array, root=0: told.append(root) or array)
     share = run()
     assert told == [0] * share.rounds
@@ -271,7 +278,7 @@ def test_processors_that_differ(monkeypatch):
 @pytest.mark.parametrize("most", [0, 1, 50, 700])
 @pytest.mark.parametrize("working_set", [2, 32])
 def test_most_pairs(most, working_set, eager):
-    """Also where rows are out of play."""
+    """Also where rows are shrunk."""
     (_, y), (K, _) = problem(), reference()
     share = run(working_set=working_set, limits=Limits(1e-6, max_iter=most))
     assert share.iterations == most
@@ -538,7 +545,7 @@ def test_checkpoint(working_set, tmp_path, monkeypatch):
     assert sorted(kept) == [*(["alone.npz"] if working_set is None else pairs), "run.json"]
     with monkeypatch.context() as patched:
         patched.setattr(distributed, "solve", None)
-        patched.setattr("casvm.solver.local.solve", None)
+        patched.setattr("casvm.solver.smo.solve", None)
         second = again()
     if working_set is not None:
         (tmp_path / "kept" / pairs[1]).unlink()

@@ -351,7 +351,7 @@ def test_checkpoint(inputs, tmp_path, monkeypatch):
     assert sorted(before) == ["part-000000.npz", "part-000001.npz", "part-000002.npz", "run.json"]
     with monkeypatch.context() as patched:
         patched.setattr("casvm.cli.warm_up", lambda *_: None)  # which solves on purpose
-        patched.setattr("casvm.solver.local.solve", None)
+        patched.setattr("casvm.solver.smo.solve", None)
         second = reported("cpsvm", [*words, tmp_path / "second.h5"], tmp_path)
     assert {p.name: p.stat().st_ino for p in (tmp_path / "kept").iterdir()} == before
     assert (tmp_path / "first.h5").read_bytes() == (tmp_path / "second.h5").read_bytes()

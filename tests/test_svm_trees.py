@@ -18,7 +18,9 @@ from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint
 from cacore.kernels import Kernel
+from cacore.limits import Limits
 from cacore.machine.memory import MemoryLimitError
+from cacore.svm.dual import Dual
 from casvm import SVMModel
 from casvm.cascade import METHOD as CASCADE
 from casvm.cascade import cascade
@@ -28,11 +30,11 @@ from casvm.dcsvm import METHOD as DCSVM
 from casvm.dcsvm import dcsvm
 from casvm.methods.prepare import Labelled
 from casvm.methods.tree import Node, fit, merged, neighbours, plan
-from casvm.model.part import Learning, PartSVM, fit_part, placed
+from casvm.model.part import PartSVM, placed
 from casvm.model.pieces import deal, join, piece
 from casvm.options import Options
-from casvm.solver import local, smo
-from casvm.solver.smo import Limits, feasible
+from casvm.solver import smo
+from casvm.solver.part import Learning, fit_part
 
 METHODS = {"cascade": CASCADE, "dcsvm": DCSVM, "dcfilter": DCFILTER}
 methods = pytest.mark.parametrize("name", METHODS)
@@ -230,6 +232,11 @@ def test_filtered():
     assert node.filtered().rows.tolist() == node.rows.tolist()
 
 
+def feasible(alpha, y, C):
+    """Alpha of the repaired start."""
+    return Dual.classification(y, C, alpha).repaired().start * y
+
+
 @given(st.integers(1, 40), st.integers(0, 2**32), st.floats(1e-6, 1e6))
 @settings(max_examples=200, deadline=None)
 def test_feasible(n, seed, scale):
@@ -258,42 +265,43 @@ def test_rounding_takes_no_row_off_its_bound():
 
 @pytest.fixture
 def begun(monkeypatch):
-    """The solvers of a run, as they were when they began: rows, y, C, beta, v, and whether there was a start."""
-    seen, original = [], smo._Solver.__init__
+    """The solvers of a run, as they were when they began: kernel rows, dual, beta, v and objective."""
+    seen, original = [], smo._Serial.__init__
 
-    def spied(self, gram, y, bounds, limits, start, watch):
-        original(self, gram, y, bounds, limits, start, watch)
-        seen.append((gram, y, bounds, self.beta.copy(), self.v.copy(), start, self.objective))
+    def spied(self, gram, dual, *more):
+        original(self, gram, dual, *more)
+        seen.append((gram, dual, self.active.beta.copy(), self.active.v.copy(), self.objective))
 
-    monkeypatch.setattr(smo._Solver, "__init__", spied)
+    monkeypatch.setattr(smo._Serial, "__init__", spied)
     return seen
 
 
 @pytest.fixture
 def ended(monkeypatch):
-    """The rows, targets and solutions of a run."""
-    seen, original = [], local.solve
+    """The kernel rows, duals and solutions of a run."""
+    seen, original = [], smo.solve
 
-    def spied(gram, y, bounds, *more):
-        got = original(gram, y, bounds, *more)
-        seen.append((gram, y, bounds, got))
+    def spied(gram, dual, *more):
+        got = original(gram, dual, *more)
+        seen.append((gram, dual, got))
         return got
 
-    monkeypatch.setattr(local, "solve", spied)
+    monkeypatch.setattr(smo, "solve", spied)
     return seen
 
 
 @pytest.fixture
 def repaired(monkeypatch):
     """Starts before and after they were made feasible."""
-    seen = []
+    seen, original = [], Dual.repaired
 
-    def spied(alpha, y, bounds):
-        got = feasible(alpha, y, bounds)
-        seen.append((alpha.copy(), got.copy()))
+    def spied(dual):
+        got = original(dual)
+        if dual.start is not None:
+            seen.append((dual.start.copy(), got.start.copy()))
         return got
 
-    monkeypatch.setattr(local, "feasible", spied)
+    monkeypatch.setattr(Dual, "repaired", spied)
     return seen
 
 
@@ -304,7 +312,7 @@ def test_every_merge_begins_where_its_children_ended(name, form, k, begun, ended
     """Sum alpha y = 0 to rounding, and the gradient is the recomputed one: what the first public code gets wrong."""
     X, y = rows(k=k, form=form)
     result = train(name, X, y, passes=3 if name == "cascade" else 1)
-    warm = [one for one in begun if one[5] is not None]
+    warm = [one for one in begun if one[1].start is not None]
     problems = sum(len(layer["rows"]) for layer in result.more["layers"])
     first = sum(len(layer["rows"]) for layer in result.more["layers"] if layer["pass"] == layer["layer"] == 1)
     assert (len(begun), len(warm)) == (problems * len(pairs_of(k)), (problems - first) * len(pairs_of(k)))
@@ -312,18 +320,18 @@ def test_every_merge_begins_where_its_children_ended(name, form, k, begun, ended
     for before, after in repaired:
         np.testing.assert_allclose(after, before, rtol=1e-11, atol=0)
         np.testing.assert_array_equal(after == 0, before == 0)
-    for gram, signs, bounds, beta, v, start, objective in begun:
+    for gram, problem, beta, v, objective in begun:
         K = pairwise_kernels(dense(gram.X), metric="rbf", gamma=GAMMA)
         assert abs(beta.sum()) <= 1e-12 * max(1.0, np.abs(beta).sum())
-        assert ((beta * signs >= 0) & (np.abs(beta) <= bounds)).all()
-        np.testing.assert_allclose(v, signs - K @ beta, rtol=0, atol=1e-10)
+        assert ((beta >= problem.lower) & (beta <= problem.upper)).all()
+        np.testing.assert_allclose(v, -problem.linear - K @ beta, rtol=0, atol=1e-10)
         assert objective == pytest.approx(dual(K, beta), rel=1e-9, abs=1e-9)
-        assert start is None or np.array_equal(beta, start * signs)
-    for gram, signs, bounds, got in ended:
-        K, beta = pairwise_kernels(dense(gram.X), metric="rbf", gamma=GAMMA), got.alpha * signs
+        assert problem.start is None or np.array_equal(beta, problem.start)
+    for gram, problem, got in ended:
+        K, beta = pairwise_kernels(dense(gram.X), metric="rbf", gamma=GAMMA), got.beta
         assert got.converged
         assert abs(beta.sum()) <= 1e-12 * max(1.0, got.alpha.sum())
-        assert (got.alpha <= bounds).all()
+        assert ((beta >= problem.lower) & (beta <= problem.upper)).all()
         np.testing.assert_allclose(got.decision, K @ beta + got.b, rtol=0, atol=1e-10)
 
 
@@ -636,7 +644,7 @@ def test_checkpoint(name, tmp_path, monkeypatch):
     for (turn, layer), count in counts.items():
         assert sum(p.startswith(f"pass-{turn:03d}-layer-{layer:02d}-node-") for p in kept) == count
     with monkeypatch.context() as patched:
-        patched.setattr(local, "solve", None)
+        patched.setattr(smo, "solve", None)
         second = run()
     assert {p.name: p.stat().st_ino for p in (tmp_path / "kept").iterdir()} == kept
     (tmp_path / "kept" / f"pass-{passes - 1:03d}-layer-01-node-000001.npz").unlink()

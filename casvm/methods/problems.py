@@ -15,9 +15,10 @@ from cacore.data.rows import Rows
 from cacore.io.checkpoint import remembered
 from cacore.kernels import Kernel
 from cacore.machine import memory, threads
-from casvm.model.part import Learning, PartSVM, fit_part, placed
+from cacore.svm.dual import Solution
+from casvm.model.part import PartSVM, placed
 from casvm.options import Options
-from casvm.solver.smo import Solution
+from casvm.solver.part import Learning, fit_part
 from casvm.volume import Terms
 
 STATISTICS = ("iterations", "n_support", "objective", "gap", "seconds", "kernel_rows", "kernel_values")
@@ -26,7 +27,7 @@ _COUNTS = ("iterations", "n_support", "kernel_rows", "kernel_values")
 
 @dataclass
 class Problem:
-    """Rows to train on; see :func:`casvm.model.part.fit_part`. The name is that of its checkpoint."""
+    """Rows to train on; see :func:`casvm.solver.part.fit_part`. The name is that of its checkpoint."""
 
     name: str
     X: Rows

@@ -15,15 +15,17 @@ from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint
 from cacore.kernels import Kernel
+from cacore.limits import Limits
+from cacore.svm.dual import Dual
 from casvm import SMOSVC, DisSMOSVC, SVMModel
 from casvm.dissmo import METHOD, fit
 from casvm.methods.prepare import Labelled
 from casvm.model.pieces import join
 from casvm.options import Options
 from casvm.solver import distributed, smo
-from casvm.solver.gram import KernelRows
+from casvm.solver.active_set import ActiveSet, Shrinking
+from casvm.solver.kernel_rows import KernelRows
 from casvm.solver.pool import Pool
-from casvm.solver.smo import Limits
 
 pytestmark = pytest.mark.mpi(min_size=1)
 
@@ -58,8 +60,8 @@ def train(X, y, my=None, comm=None, weights=None, **options):
 
 def solve(X, y, my, working_set=None, limits=LIMITS, kernel=KERNEL, bound=C, comm=None, budget=PLENTY):
     """The solver's answer on this rank, and all ranks' alpha together."""
-    bounds = np.full(len(y), bound)[my]
-    share = distributed.solve(X[my], y[my], bounds, kernel, limits, budget, comm or Communicator(WORLD), working_set)
+    dual = Dual.classification(y[my], np.full(len(y), bound)[my])
+    share = distributed.solve(X[my], dual, kernel, limits, budget, comm or Communicator(WORLD), working_set)
     return share, np.concatenate(WORLD.allgather(share.alpha))
 
 
@@ -69,7 +71,8 @@ def signs(y):
 
 def serial(X, y, kernel=KERNEL, bound=C):
     """The exact solution."""
-    return smo.solve(KernelRows(X, kernel, "float64", PLENTY), y, np.full(len(y), bound), Limits(1e-6))
+    dual = Dual.classification(y, np.full(len(y), bound))
+    return smo.solve(KernelRows(X, kernel, "float64", PLENTY), dual, Limits(1e-6))
 
 
 def dense(X):
@@ -165,15 +168,41 @@ def test_other_kernels(kind):
     assert share.objective == pytest.approx(serial(X, signs(y), kernel, 0.3).objective, rel=1e-6)
 
 
+@pytest.mark.parametrize("working_set", [2, 16])
+@pytest.mark.parametrize("kind", ["one-class", "two-sided"])
+def test_other_duals(kind, working_set):
+    """With a start, a linear term and bounds on both sides: what one process finds."""
+    rng, (X, _) = np.random.default_rng(3), rows()
+    upper = np.ones(N)
+    if kind == "one-class":
+        linear, lower, start = np.zeros(N), np.zeros(N), np.clip(0.3 * N - np.arange(N), 0, 1)
+    else:
+        linear, lower, start = rng.normal(size=N), -rng.uniform(0.5, 1.0, N), rng.uniform(-0.5, 0.5, N)
+        lower[: N // 2] = 0
+        start = np.maximum(start, lower)
+    whole = Dual(linear, lower, upper, start, start.sum())
+    expected = smo.solve(KernelRows(X, KERNEL, "float64", PLENTY), whole, Limits(1e-6))
+    some = Dual(*(values[even(N)] for values in (linear, lower, upper, start)), start.sum())
+    share = distributed.solve(X[even(N)], some, KERNEL, Limits(1e-6), PLENTY, Communicator(WORLD), working_set)
+    beta = np.concatenate(WORLD.allgather(share.beta))
+    decision = np.concatenate(WORLD.allgather(share.decision))
+    assert share.converged
+    assert share.objective == pytest.approx(expected.objective, rel=1e-7)
+    assert ((beta >= lower) & (beta <= upper)).all()
+    assert beta.sum() == pytest.approx(start.sum(), rel=1e-12)
+    np.testing.assert_allclose(decision, expected.decision, rtol=0, atol=1e-4)
+
+
 @pytest.mark.parametrize("shrinking", [True, False])
 @pytest.mark.parametrize("csr", [False, True])
 def test_rows_that_leave_and_come_back(shrinking, csr, monkeypatch):
     """And visit in several goes, of ranks of which some may have none left."""
-    for name, value in (("_LOOK", 1), ("_PATIENCE", 1), ("_LEAVING", 0.05), ("_VISITORS", 10 * R)):
+    eagerly = Shrinking(patience=1, share=0.05, share_if_copied=0.05)
+    for name, value in (("_LOOK", 1), ("SHRINKING", eagerly), ("_VISITORS", 10 * R)):
         monkeypatch.setattr(distributed, name, value)
-    left, original = [], distributed._Rank._shrink
+    left, original = [], ActiveSet.shrink
     monkeypatch.setattr(
-        distributed._Rank, "_shrink", lambda self, *args: (original(self, *args), left.append(len(self.aside)))[0]
+        ActiveSet, "shrink", lambda self, *args: (original(self, *args), left.append(len(self.shrunk)))[0]
     )
     X, y = rows(csr=csr)
     share, _ = solve(X, signs(y), even(N), 16, Limits(1e-3, shrinking=shrinking))
@@ -192,7 +221,7 @@ def test_small_pool(csr, monkeypatch):
     X, y = rows(csr=csr)
     enough = solve(X, signs(y), even(N), 8)[0], sum(gathered)
     gathered.clear()
-    monkeypatch.setattr(distributed._Rank, "_capacity", lambda self, *_: self.q)
+    monkeypatch.setattr(distributed._Distributed, "_capacity", lambda self, *_: self.q)
     few = solve(X, signs(y), even(N), 8)[0], sum(gathered)
     expected = serial(X, signs(y)).objective
     for share, _ in (enough, few):

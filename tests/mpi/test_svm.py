@@ -20,13 +20,13 @@ from sklearn.exceptions import ConvergenceWarning
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint
+from cacore.limits import Limits
 from casvm import CASVC, SMOSVC, SVMModel, bkmsvm, casvm, cpsvm, export_libsvm, fcfssvm
 from casvm.cli import command
 from casvm.methods.parts import fit
 from casvm.methods.prepare import Labelled, all_classes
-from casvm.model.part import Learning, fit_part
 from casvm.options import Options
-from casvm.solver.smo import Limits
+from casvm.solver.part import Learning, fit_part
 from partition import FCFS
 
 pytestmark = pytest.mark.mpi(min_size=1)

@@ -11,12 +11,12 @@ from mpi4py import MPI
 from cacore.comm import Communicator
 from cacore.data.rows import bcast_rows, exchange_rows, gather_rows, recv_rows, send_rows
 from cacore.io.checkpoint import Checkpoint
+from cacore.limits import Limits
 from casvm import DCSVC, SMOSVC, CascadeSVC, DCFilterSVC, DisSMOSVC, SVMModel, cascade, dcfilter, dcsvm, dissmo
 from casvm.methods.prepare import Labelled
 from casvm.methods.tree import fit as fit_tree
 from casvm.options import Options
 from casvm.solver import distributed as distributed_module
-from casvm.solver.smo import Limits
 
 pytestmark = pytest.mark.mpi(min_size=1)
 
@@ -194,7 +194,7 @@ def test_checkpoint(folder, name, monkeypatch):
     def never(*_, **__):
         raise AssertionError("solved again")
 
-    monkeypatch.setattr("casvm.solver.local.solve", never)
+    monkeypatch.setattr("casvm.solver.smo.solve", never)
     monkeypatch.setattr("casvm.solver.distributed.solve", never)
     again = train(name, X, y, even(N), checkpoint=Checkpoint(kept))
     for one, other in zip(first.model.parts.values(), again.model.parts.values(), strict=True):
