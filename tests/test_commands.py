@@ -7,11 +7,13 @@ from itertools import permutations
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from helpers.checks import refusal
 from helpers.commands import FIELDS, flat, predicted, read, reported, run
 from helpers.data import changed, split_rows, write_rare_class
 from sklearn.metrics import confusion_matrix
 
 from asygcd import AsyGCDModel
+from cacore.run.launch import Parser
 from cakrr import KRRModel
 from casvm import SVMModel
 
@@ -227,6 +229,10 @@ def test_refused(program, what, inputs, refuses):
     outputs = {"--report": "out.json", "--model": "out.h5"}  # what could be written must not be, either
     out = [word for pair in outputs.items() if pair[0] not in words for word in pair]
     refuses(program, [*words, *out], message, inputs)
+
+
+def test_usage_errors_are_input_errors():
+    refusal(Parser(prog="x").parse_args, ["--nonsense"], match="unrecognized arguments: --nonsense")
 
 
 BAD_PREDICT = {
