@@ -98,8 +98,8 @@ class AsyGCDModel:
         """Labels for `X`, shape (n, d)."""
         return self.labels(self.scores(X))
 
-    def save(self, path: str | Path) -> None:
-        """Write the model to one HDF5 file, whole or not at all."""
+    def save(self, path: str | Path, comm: Any = None) -> None:
+        """Write the model to one HDF5 file, whole or not at all; `comm` is there as for :meth:`scores`."""
         attributes = {
             "multi_class": self.multi_class, "C": self.C, "dtype": self.dtype, "source": self.source,
             "classes": self.classes.tolist(), "labels": self.classes.dtype.str, "kernel": asdict(self.kernel),
