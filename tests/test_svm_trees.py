@@ -15,6 +15,8 @@ from sklearn.metrics.pairwise import pairwise_kernels
 from sklearn.svm import SVC
 
 from cacore.comm import Communicator
+from cacore.data.dataset import Dataset
+from cacore.data.samples import Samples
 from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint
 from cacore.kernels import Kernel
@@ -22,21 +24,17 @@ from cacore.limits import Limits
 from cacore.machine.memory import MemoryLimitError
 from cacore.svm.dual import Dual
 from casvm import SVMModel
-from casvm.cascade import METHOD as CASCADE
 from casvm.cascade import cascade
-from casvm.dcfilter import METHOD as DCFILTER
 from casvm.dcfilter import dcfilter
-from casvm.dcsvm import METHOD as DCSVM
 from casvm.dcsvm import dcsvm
-from casvm.methods.prepare import Labelled
-from casvm.methods.tree import Node, fit, merged, neighbours, plan
+from casvm.methods.tree import filtered, merged, neighbours, plan
 from casvm.model.part import PartSVM, placed
 from casvm.model.pieces import deal, join, piece
 from casvm.options import Options
 from casvm.solver import smo
 from casvm.solver.part import Learning, fit_part
 
-METHODS = {"cascade": CASCADE, "dcsvm": DCSVM, "dcfilter": DCFILTER}
+METHODS = {"cascade": cascade, "dcsvm": dcsvm, "dcfilter": dcfilter}
 methods = pytest.mark.parametrize("name", METHODS)
 GAMMA, C = 0.4, 2.0
 TOL = 1e-6
@@ -58,12 +56,12 @@ def rows(n=157, seed=0, k=2, form="dense"):
 
 
 def options(**more):
-    given = {"partitions": 5, "seed": 2, "C": C, "gamma": GAMMA, "limits": Limits(TOL), "cache_bytes": 1 << 24}
+    given = {"partitions": 5, "seed": 2, "C": C, "gamma": GAMMA, "tol": TOL, "cache_gib": 2**-6}
     return Options(**{**given, **more})
 
 
 def train(name, X, y, weights=None, **more):
-    return fit(METHODS[name], Labelled(X, y, weights), options(**more), Communicator())
+    return METHODS[name](Dataset(X, y, weights=weights), options(**more))
 
 
 def dense(X):
@@ -185,7 +183,8 @@ def families(draw):
     for own in (0, 1):
         here = rng.permutation(np.flatnonzero((side == own) | (side == 2)))
         coef = solution(codes[here], bounds[here], k, rng)
-        nodes.append(Node(X[here], codes[here], bounds[here], number[here], coef))
+        columns = {"code": codes[here], "C": bounds[here], "row": number[here], "coef": coef.T}
+        nodes.append(Samples(X[here], columns))
     return nodes, (X, codes, bounds, number), k
 
 
@@ -195,41 +194,42 @@ def test_merged(family):
     """Each row once, with what it carries; each pair's solution as feasible as those that it is made of."""
     (left, right), (X, codes, bounds, number), k = family
     got = merged(left, right)
-    assert sorted(got.rows) == sorted(set(left.rows) | set(right.rows))
-    at = placed(got.rows, number)
+    assert sorted(got["row"]) == sorted(set(left["row"]) | set(right["row"]))
+    at = placed(got["row"], number)
     np.testing.assert_array_equal(dense(got.X), dense(X[at]))
     assert sp.issparse(got.X) == sp.issparse(X)
-    np.testing.assert_array_equal(got.codes, codes[at])
-    np.testing.assert_array_equal(got.C, bounds[at])
-    assert got.coef.shape == (k - 1, len(got.rows))
+    np.testing.assert_array_equal(got["code"], codes[at])
+    np.testing.assert_array_equal(got["C"], bounds[at])
+    assert got["coef"].shape == (len(got), k - 1)
     for i, j in pairs_of(k):
-        beta = of_pair(got.coef, got.codes, i, j)
-        assert (np.abs(beta) <= got.C * (1 + 1e-15)).all()
-        assert (beta * np.where(got.codes == i, 1, -1) >= 0).all()
+        beta = of_pair(got["coef"].T, got["code"], i, j)
+        assert (np.abs(beta) <= got["C"] * (1 + 1e-15)).all()
+        assert (beta * np.where(got["code"] == i, 1, -1) >= 0).all()
         assert abs(beta.sum()) <= 1e-13 * max(1.0, np.abs(beta).sum())
     # Alone, a row keeps its coefficients; where some rows are in both, the mean of both solutions.
-    factor = 0.5 if set(left.rows) & set(right.rows) else 1.0
-    expected = np.zeros_like(got.coef)
+    factor = 0.5 if set(left["row"]) & set(right["row"]) else 1.0
+    expected = np.zeros_like(got["coef"])
     for node in (left, right):
-        expected[:, placed(node.rows, got.rows)] += factor * node.coef
-    np.testing.assert_array_equal(got.coef, expected)
+        expected[placed(node["row"], got["row"])] += factor * node["coef"]
+    np.testing.assert_array_equal(got["coef"], expected)
 
 
 def test_filtered():
     """Support vectors stay, and all rows of classes that have none here."""
     codes = np.array([0, 1, 2, 0, 1, 2, 0])
-    coef = np.zeros((2, 7))
-    coef[0, 0], coef[0, 1] = 1.0, -1.0  # the pair of 0 and 1
-    node = Node(np.arange(14.0).reshape(7, 2), codes, np.ones(7), np.arange(7) + 10, coef)
-    got = node.filtered()
-    assert got.rows.tolist() == [10, 11, 12, 15]
+    coef = np.zeros((7, 2))
+    coef[0, 0], coef[1, 0] = 1.0, -1.0  # the pair of 0 and 1
+    columns = {"code": codes, "C": np.ones(7), "row": np.arange(7) + 10, "coef": coef}
+    node = Samples(np.arange(14.0).reshape(7, 2), columns)
+    got = filtered(node)
+    assert got["row"].tolist() == [10, 11, 12, 15]
     np.testing.assert_array_equal(got.X, node.X[[0, 1, 2, 5]])
-    np.testing.assert_array_equal(got.coef, coef[:, [0, 1, 2, 5]])
-    assert (got.codes.tolist(), len(got.C)) == ([0, 1, 2, 2], 4)
-    coef[1, 2], coef[1, 3] = -1.0, 1.0  # the pair of 0 and 2
-    assert node.filtered().rows.tolist() == [10, 11, 12, 13]
+    np.testing.assert_array_equal(got["coef"], coef[[0, 1, 2, 5]])
+    assert (got["code"].tolist(), len(got["C"])) == ([0, 1, 2, 2], 4)
+    coef[2, 1], coef[3, 1] = -1.0, 1.0  # the pair of 0 and 2
+    assert filtered(node)["row"].tolist() == [10, 11, 12, 13]
     coef[:] = 0
-    assert node.filtered().rows.tolist() == node.rows.tolist()
+    assert filtered(node)["row"].tolist() == node["row"].tolist()
 
 
 def feasible(alpha, y, C):
@@ -410,7 +410,7 @@ def test_other_kernels(name, kind):
     """With passes enough all of them are exact."""
     X, y = rows()
     more = {
-        "kind": kind,
+        "kernel": kind,
         "gamma": 0.01 if kind == "sigmoid" else 0.05,
         "coef0": 0.5 if kind == "polynomial" else 0.0,
         "degree": 2,
@@ -525,7 +525,7 @@ def test_layers(name, P):
     """Rows, and the other figures of each problem; equation 2.13."""
     X, y = rows(k=3)
     passes = 1 if name == "dcsvm" else 3
-    result = train(name, X, y, partitions=P, passes=passes, limits=Limits(1e-4))
+    result = train(name, X, y, partitions=P, passes=passes, tol=1e-4)
     layers, depth, done = result.more["layers"], 1 + int(np.ceil(np.log2(P))), result.more["passes"]
     assert done <= passes
     assert [(one["pass"], one["layer"]) for one in layers] == [
@@ -561,7 +561,7 @@ def test_layers(name, P):
 @methods
 def test_limit_is_noted(name):
     X, y = rows()
-    result = train(name, X, y, partitions=4, limits=Limits(max_iter=1))
+    result = train(name, X, y, partitions=4, tol=1e-3, max_iter=1)
     (note,) = result.notes
     problems, steps = sum(len(one["rows"]) for one in result.more["layers"]), result.solver["iterations"].sum()
     late = sum(gap >= 1e-3 for one in result.more["layers"] for gap in one["gap"])
@@ -580,16 +580,16 @@ def test_the_same_bits_again(name):
     assert first.solver["iterations"].tolist() == second.solver["iterations"].tolist()
 
 
-@pytest.mark.parametrize("call", [cascade, dcsvm, dcfilter])
+@pytest.mark.parametrize("call", METHODS.values(), ids=METHODS)
 def test_as_functions(call):
     """Without a communicator, one process; the rows are taken."""
     X, y = rows()
-    given_ = Labelled(X, y)
+    given_ = Dataset(X, y)
     result = call(given_, options(seed=1))
-    expected = train(call.__name__, X, y, seed=1)
-    assert result.model.method == call.__name__
+    expected = train(call.name, X, y, seed=1)
+    assert result.model.method == call.name
     assert result.solver["objective"].tolist() == expected.solver["objective"].tolist()
-    assert not hasattr(given_, "X")
+    assert given_.X.shape == (0, 4)
 
 
 @methods
@@ -618,7 +618,7 @@ def test_all_rows_are_refused_where_they_do_not_fit():
     """DC-SVM's last problem has all rows, and while it is merged twice as many are there."""
     X, y = clouds(each=500)
     size = X.nbytes
-    more = {"partitions": 4, "gamma": 0.01, "cache_bytes": 0, "limits": Limits()}
+    more = {"partitions": 4, "gamma": 0.01, "cache_gib": 0, "tol": 1e-3}
     with pytest.raises(MemoryLimitError, match="a rank's rows and its kernel cache"):
         train("dcsvm", X, y, memory_limit=int(1.9 * size), **more)
     train("dcsvm", X, y, memory_limit=int(3.1 * size), **more)
@@ -728,7 +728,7 @@ def test_one_rank_keeps_the_whole():
 def test_a_model_without_support_vectors():
     """Of a solver that was allowed no step: b alone decides."""
     X, y = rows()
-    model = train("dcsvm", X, y, limits=Limits(max_iter=0)).model
+    model = train("dcsvm", X, y, tol=1e-3, max_iter=0).model
     (whole,) = model.parts.values()
     assert isinstance(whole, PartSVM)
     assert len(whole.rows) == 0

@@ -8,6 +8,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from helpers.distributed import labelled
 from mpi4py import MPI
 from sklearn.exceptions import ConvergenceWarning
 
@@ -17,9 +18,9 @@ from cacore.io.checkpoint import Checkpoint
 from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.svm.dual import Dual
+from cacore.svm.options import GIB
 from casvm import SMOSVC, DisSMOSVC, SVMModel
-from casvm.dissmo import METHOD, fit
-from casvm.methods.prepare import Labelled
+from casvm.dissmo import dissmo
 from casvm.model.pieces import join
 from casvm.options import Options
 from casvm.solver import distributed, smo
@@ -53,9 +54,8 @@ def even(n):
 
 def train(X, y, my=None, comm=None, weights=None, **options):
     """On this rank's rows `my` of all ranks', or all rows on one rank."""
-    take = slice(None) if my is None else my
-    given = Options(**{"gamma": GAMMA, "C": C, "limits": LIMITS, "cache_bytes": PLENTY, **options})
-    return fit(METHOD, Labelled(X[take], y[take], weights), given, comm or Communicator())
+    given = Options(**{"gamma": GAMMA, "C": C, "tol": 1e-3, "cache_gib": PLENTY / GIB, **options})
+    return dissmo(labelled(X, y, my, weights), given, comm)
 
 
 def solve(X, y, my, working_set=None, limits=LIMITS, kernel=KERNEL, bound=C, comm=None, budget=PLENTY):

@@ -14,17 +14,17 @@ import h5py
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from casvm.cli import command
+from helpers.distributed import labelled
 from mpi4py import MPI
 from sklearn.exceptions import ConvergenceWarning
 
 from cacore.comm import Communicator
+from cacore.data.labels import all_classes
 from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint
 from cacore.limits import Limits
+from cacore.run import command
 from casvm import CASVC, SMOSVC, SVMModel, bkmsvm, casvm, cpsvm, export_libsvm, fcfssvm
-from casvm.methods.parts import fit
-from casvm.methods.prepare import Labelled, all_classes
 from casvm.options import Options
 from casvm.solver.part import Learning, fit_part
 from partition import FCFS
@@ -58,9 +58,8 @@ def even(n):
 
 def train(name, X, y, my=None, comm=None, weights=None, **options):
     """On this rank's rows `my` of all ranks', or all rows on one rank."""
-    take = slice(None) if my is None else my
-    given = Options(**{"partitions": 6, "seed": 2, "gamma": GAMMA, "limits": Limits(1e-6), **options})
-    return fit(METHODS[name], Labelled(X[take], y[take], weights), given, comm or Communicator())
+    given = Options(**{"partitions": 6, "seed": 2, "gamma": GAMMA, "tol": 1e-6, **options})
+    return METHODS[name](labelled(X, y, my, weights), given, comm)
 
 
 def gathered(model):
@@ -406,7 +405,7 @@ def test_command(name, initial, data):
     folder = data.parent
     words = [str(data), "--partitions", str(R + 1), "--model", str(folder / "m.h5"), "--report", str(folder / "r.json")]
     words += ["--initial", initial] if name == "casvm" else []
-    command(METHODS[name], Communicator(WORLD), [*words, "--quiet"])
+    command.train(METHODS[name], Communicator(WORLD), [*words, "--quiet"])
     WORLD.Barrier()
     made = json.loads((folder / "r.json").read_text())
     T, u = rows(T_ROWS, 1, k=3)
@@ -510,7 +509,7 @@ def test_exact_solver_stays_alone():
 @pytest.mark.mpi(min_size=2)
 def test_libsvm_is_for_one_rank(data, folder):
     words = [str(data), "--libsvm", str(folder / "l.model")]
-    refused_by_all(lambda: command(METHODS["casvm"], Communicator(WORLD), words), "--libsvm")
+    refused_by_all(lambda: command.train(METHODS["casvm"], Communicator(WORLD), words), "--libsvm")
     WORLD.Barrier()
     assert sorted(p.name for p in folder.iterdir()) == ["in.h5"]
 
