@@ -6,8 +6,8 @@ import h5py
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from helpers.distributed import labelled
-from mpi4py import MPI
+from helpers.data import drawn_clouds, forms
+from helpers.distributed import RANK, WORLD, R, even, labelled
 
 from cacore.comm import Communicator
 from cacore.data.rows import bcast_rows, exchange_rows, gather_rows, recv_rows, send_rows
@@ -19,28 +19,13 @@ from casvm.solver import distributed as distributed_module
 
 pytestmark = pytest.mark.mpi(min_size=1)
 
-WORLD = MPI.COMM_WORLD
-R, RANK = WORLD.size, WORLD.rank
 N, GAMMA, C = 331, 0.4, 2.0  # 331 is no multiple of any number of ranks
 TOL = 1e-5
-KINDS = {"dense": (False, np.float64), "csr": (True, np.float64), "dense float32": (False, np.float32),
-         "csr float32": (True, np.float32)}  # fmt: skip
-kinds = pytest.mark.parametrize(("csr", "dtype"), KINDS.values(), ids=KINDS)
 METHODS = {"cascade": cascade.METHOD, "dcsvm": dcsvm.METHOD, "dcfilter": dcfilter.METHOD, "dissmo": dissmo.METHOD}
 
 
 def rows(n=N, k=2, csr=False, dtype=np.float64, seed=0):
-    rng = np.random.default_rng(seed)
-    y = rng.integers(0, k, n)
-    X = (rng.normal(size=(n, 4)) + 1.5 * np.eye(4)[y]).astype(dtype)
-    if csr:
-        X[np.abs(X) < 0.6] = 0
-        return sp.csr_matrix(X), y
-    return X, y
-
-
-def even(n):
-    return slice(n * RANK // R, n * (RANK + 1) // R)
+    return drawn_clouds(n, seed, k, csr, dtype)
 
 
 def train(name, X, y, my=None, comm=None, weights=None, **options):
@@ -53,7 +38,7 @@ def exact(X, y, weights=None):
     return SMOSVC(C=C, gamma=GAMMA, tol=TOL).fit(X, y, weights)
 
 
-@kinds
+@forms
 @pytest.mark.parametrize("k", [2, 3])
 @pytest.mark.parametrize(
     ("name", "more"), [("dissmo", {}), ("dissmo", {"working_set": 16}), ("dcsvm", {"partitions": 7})]
@@ -229,7 +214,7 @@ def test_estimators(cls):
         np.testing.assert_allclose(model.intercept_, reference.intercept_, atol=2e-3)
 
 
-@kinds
+@forms
 @pytest.mark.parametrize("zeros", [0.0, 0.6, 1.0])
 def test_rows_travel_whole(csr, dtype, zeros):
     """Packed, point to point and broadcast, as they were: bit by bit."""
