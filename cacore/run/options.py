@@ -228,7 +228,7 @@ def from_arguments(options: type, arguments: argparse.Namespace, **more: Any) ->
     """The dataclass of options from parsed arguments; messages name the flags."""
     given = dict(more)
     for one, known in declared(options):
-        if one.name in vars(arguments) and one.name not in given:
+        if known.flag and one.name in vars(arguments) and one.name not in given:
             value = getattr(arguments, one.name)
             given[one.name] = value if value is None else known.convert(value, known.flag)
     return options(**given)
