@@ -7,9 +7,10 @@ import pickle
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from helpers.data import formats
+from helpers.references import ridge
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
-from sklearn.kernel_ridge import KernelRidge
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
@@ -63,7 +64,7 @@ def test_attributes(cls):
 def test_is_kernel_ridge():
     (X, y), (T, _) = rows(), rows(40, 1)
     model = BKRR2(sigma=1.5, lam=1e-3, standardize=False).fit(X, y)
-    reference = KernelRidge(kernel="rbf", gamma=1 / (2 * 1.5**2), alpha=1e-3 * 150).fit(X, y - y.mean())
+    reference = ridge(1.5, 1e-3 * 150).fit(X, y - y.mean())
     np.testing.assert_allclose(model.predict(T), reference.predict(T) + y.mean(), rtol=1e-8)
 
 
@@ -92,7 +93,7 @@ def test_clone_and_pickle(cls):
 
 
 @estimators
-@pytest.mark.parametrize("csr", [False, True], ids=["dense", "csr"])
+@formats
 def test_weights(cls, csr):
     """Weight 0 is absence; weights count relative to each other."""
     X, y = rows(zeros=0.3 if csr else 0.0)
