@@ -9,18 +9,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from helpers.checks import names
+from helpers.checks import refusal as refused
+from helpers.data import saddle
 
 from cacore.comm import Communicator
-from cacore.errors import InputError
 from cacore.io import Dataset
 from cacore.io import checkpoint as module
 from cacore.io.checkpoint import Checkpoint, remembered
 from cacore.machine import threads
 from cakrr import bkrr2, dckrr, kkrr2, twolevel
-from cakrr.methods.parts import fit
 from cakrr.options import Options
 from cakrr.solver import coarse
-from cakrr.solver.coarse import Settings
 from cakrr.solver.local import System
 
 FACTS = {"method": "bkrr2", "seed": 3, "sigma": (0.5, 2.0), "nothing": None, "rows": "90 rows, 0123"}
@@ -30,18 +30,6 @@ def begun(path, facts=FACTS):
     kept = Checkpoint(path)
     kept.open(facts, Communicator())
     return kept
-
-
-def refused(act, *args):
-    """The message of an InputError: one line."""
-    with pytest.raises(InputError) as caught:
-        act(*args)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-def names(path):
-    return sorted(p.name for p in path.iterdir())
 
 
 # -- the directory -----------------------------------------------------------------------------
@@ -220,19 +208,17 @@ def test_remembered(tmp_path):
 
 
 def rows(n=90, seed=0):
-    X = np.random.default_rng(seed).normal(size=(n, 3))
-    return X, np.sin(X[:, 0]) + X[:, 1] * X[:, 2]
+    return saddle(n, seed)
 
 
 def train(method, options, path=None, data=None, weights=None, test=None):
     X, y = rows() if data is None else data
     kept = None if path is None else Checkpoint(path)
-    given = Dataset(X.copy(), y.copy(), len(y), "rows")
-    return fit(method, given, replace(options, checkpoint=kept), Communicator(), test, weights)
+    return method(Dataset(X.copy(), y, weights=weights), replace(options, checkpoint=kept), test=test)
 
 
 GRID = Options(partitions=4, sigma=(0.5, 1.5), lam=(1e-4, 1e-2), seed=1)
-LEVELS = replace(GRID, coarse=Settings((5, 15), (1.5,), (1e-4,)))
+LEVELS = replace(GRID, centers=(5, 15), coarse_sigma=(1.5,), coarse_lam=(1e-4,))
 # The method, its options, and how many systems a whole run makes: one a part and stage.
 RUNS = {
     "one pair": (bkrr2.METHOD, replace(GRID, sigma=(1.0,), lam=(1e-3,)), 4),
@@ -360,6 +346,9 @@ OTHER = {
     "standardize": ({"standardize": False}, {}),
     "route": ({"route": "soft"}, {}),
     "select": ({"select": "loo"}, {}),
+    "kernel": ({"kernel": "polynomial"}, {}),
+    "degree": ({"degree": 2}, {}),
+    "coef0": ({"coef0": 1.0}, {}),
     "validation_fraction": ({"validation_fraction": 0.2}, {}),
     "training rows": ({}, {"data": changed_row()}),
     "training rows (target)": ({}, {"data": changed_target()}),
@@ -394,9 +383,9 @@ def test_other_weights_are_another_run(tmp_path):
 
 def test_another_coarse_model_is_another_run(tmp_path):
     train(twolevel.METHOD, LEVELS, tmp_path)
-    for name, value in (("centers", (5,)), ("sigma", (1.6,)), ("lam", None)):
-        other = replace(LEVELS, coarse=replace(LEVELS.coarse, **{name: value}))
-        assert f"another run: coarse {name} was" in refused(train, twolevel.METHOD, other, tmp_path)
+    for name, value in (("centers", (5,)), ("coarse_sigma", (1.6,)), ("coarse_lam", None)):
+        other = replace(LEVELS, **{name: value})
+        assert f"another run: {name} was" in refused(train, twolevel.METHOD, other, tmp_path)
 
 
 def test_test_rows_count_where_they_choose(tmp_path):

@@ -7,8 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from helpers.checks import close
+from helpers.data import as_csr, dense, formats
+from helpers.data import saddle as rows
+from helpers.references import ridge
 from scipy.spatial.distance import cdist
-from sklearn.kernel_ridge import KernelRidge
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.preprocessing import StandardScaler
 
@@ -18,39 +21,30 @@ from cacore.errors import MemoryLimitError
 from cacore.io import Dataset
 from cakrr import BKRR2, KRRModel, TwoLevelKRR, twolevel
 from cakrr.methods import parts as training
-from cakrr.methods.parts import fit
-from cakrr.options import Options
-from cakrr.solver import coarse
-from cakrr.solver.coarse import Settings, candidates
-from partition.redistribute import OwnedRows
-
-formats = pytest.mark.parametrize("csr", [False, True], ids=["dense", "csr"])
-ROOM = 1 << 40
-FEW = Settings((7, 20), (0.7, 1.5), (1e-4, 1e-2))
+from cakrr.options import ALONE, LAMS, Options
+from cakrr.solver.coarse import candidates
+from partition.redistribute import Parts
 
 
-def rows(n=120, seed=0, zeros=0.0):
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n, 3))
-    X[:, 1:][rng.random((n, 2)) < zeros] = 0  # no two rows are equal: K_MM has an inverse
-    return X, np.sin(X[:, 0]) + X[:, 1] * X[:, 2]
+def settings(centers, sigma, lam):
+    return Options(centers=centers, coarse_sigma=sigma, coarse_lam=lam)
 
 
-def owned(X, y, order=None, **columns):
-    """As training holds them: one part, in shuffled order."""
-    order = np.arange(len(y)) if order is None else order
-    return OwnedRows(np.array([0]), np.array([0, len(y)]), X, {"y": y, "order": order, **columns})
+FEW = settings((7, 20), (0.7, 1.5), (1e-4, 1e-2))
 
 
-def learn(X, y, settings=FEW, held=12, **columns):
-    """All candidates; the first rows are held out."""
-    parts, which = owned(X, y, **columns), np.arange(len(y)) < held
-    return candidates(parts, which, len(y), settings, ROOM, None, Communicator())
+def learn(X, y, options=FEW, held=12, order=None, limit=1 << 40, **columns):
+    """All candidates, of rows in one part in shuffled order; the first rows are held out."""
+    n, d = X.shape
+    columns |= {"y": y, "order": np.arange(n) if order is None else order}
+    parts = Parts(X, columns, np.array([0]), np.array([0, n]), sizes=np.array([n]))
+    held = np.arange(n) < held
+    return candidates(parts, held, options.like(), options.coarse_grid(n, d), limit, None, Communicator())
 
 
 def by_hand(X, y, Z, sigma, lam, w=None):
     """The coefficients from (K'WK + lam sum(w) Kmm) beta = K'W y."""
-    X, Z = (M.toarray() if sp.issparse(M) else M for M in (X, Z))
+    X, Z = dense(X), dense(Z)
     w, gamma = np.ones(len(y)) if w is None else w, 1 / (2 * sigma**2)
     K = rbf_kernel(X, Z, gamma=gamma)
     return np.linalg.solve(K.T @ (w[:, None] * K) + lam * w.sum() * rbf_kernel(Z, gamma=gamma), K.T @ (w * y))
@@ -58,10 +52,6 @@ def by_hand(X, y, Z, sigma, lam, w=None):
 
 def answers(T, Z, sigma, beta):
     return rbf_kernel(T, Z, gamma=1 / (2 * sigma**2)) @ beta
-
-
-def agree(got, expected, tolerance=1e-6):
-    assert np.abs(got - expected).max() <= tolerance * np.abs(expected).max()
 
 
 # -- the coarse model --------------------------------------------------------------------------
@@ -74,20 +64,20 @@ def test_candidates_solve_the_normal_equations(csr, weighted):
     (X, y), (T, _) = rows(zeros=0.4 if csr else 0), rows(40, 1)
     w = np.random.default_rng(2).uniform(0.3, 3, 120)
     given = {"weight": w} if weighted else {}
-    tried = learn(sp.csr_matrix(X) if csr else X, y, **given)
+    tried = learn(as_csr(X, csr), y, **given)
     w = w if weighted else np.ones(120)
     assert tried.settings == [(M, s, lam) for s in (0.7, 1.5) for M in (7, 20) for lam in (1e-4, 1e-2)]
-    centers = tried.centers.toarray() if csr else tried.centers
+    centers = dense(tried.centers)
     np.testing.assert_array_equal(centers, X[::-1][:20])
     predicted = tried.predictions(T)
     assert predicted.shape == (40, 8)
     for c, (M, sigma, lam) in enumerate(tried.settings):
         learned = answers(T, centers[:M], sigma, by_hand(X[12:], y[12:], centers[:M], sigma, lam, w[12:]))
-        agree(predicted[:, c], learned)
+        close(predicted[:, c], learned, 1e-6)
         model = tried.chosen(c)
         assert (model.centers.shape, model.beta.shape, model.sigma, model.lam) == ((M, 3), (M,), sigma, lam)
         whole = answers(T, centers[:M], sigma, by_hand(X, y, centers[:M], sigma, lam, w))
-        agree(model.predict(T), whole)
+        close(model.predict(T), whole, 1e-6)
         assert np.abs(learned - whole).max() > 1e-4 * np.abs(whole).max()  # the rows held out matter
 
 
@@ -99,7 +89,7 @@ def test_nothing_held_out_learns_from_all():
 def test_whole_does_not_depend_on_what_is_held_out():
     X, y = rows()
     few, many = learn(X, y, held=3), learn(X, y, held=90)
-    agree(few.whole, many.whole, 1e-7)
+    close(few.whole, many.whole, 1e-7)
     hidden = y.copy()
     hidden[:90] = 1e6
     np.testing.assert_array_equal(learn(X, hidden, held=90).learned, many.learned)
@@ -111,7 +101,7 @@ def test_csr_is_dense(csr):
     (X, y), (T, _) = rows(zeros=0.4), rows(40, 1, zeros=0.4)
     X, T = X.astype(np.float32), T.astype(np.float32)
     expected = learn(X.astype(np.float64), y).predictions(T)
-    got = learn(sp.csr_matrix(X), y).predictions(sp.csr_matrix(T) if csr else T)
+    got = learn(sp.csr_matrix(X), y).predictions(as_csr(T, csr))
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-8)
     np.testing.assert_array_equal(learn(X, y).predictions(T), expected)
 
@@ -123,8 +113,8 @@ def test_a_row_of_weight_two_is_the_row_twice():
     weighted = learn(X, y, held=12, weight=counts.astype(float))
     twice = learn(np.repeat(X, counts, axis=0), np.repeat(y, counts), held=int(counts[:12].sum()))
     for c in range(8):
-        agree(weighted.predictions(X)[:, c], twice.predictions(X)[:, c], 1e-8)
-        agree(weighted.chosen(c).predict(X), twice.chosen(c).predict(X), 1e-8)
+        close(weighted.predictions(X)[:, c], twice.predictions(X)[:, c], 1e-8)
+        close(weighted.chosen(c).predict(X), twice.chosen(c).predict(X), 1e-8)
 
 
 def test_equal_rows_as_centers():
@@ -132,29 +122,28 @@ def test_equal_rows_as_centers():
     X, y = rows()
     X[100:110] = X[110:]
     y[100:110] = y[110:]
-    tried = learn(X, y, Settings((20,), (1.5,), (1e-3,)))
+    tried = learn(X, y, settings((20,), (1.5,), (1e-3,)))
     assert np.isfinite(tried.whole).all()
     expected = answers(X, X[110:], 1.5, by_hand(X, y, X[110:], 1.5, 1e-3))
-    agree(tried.chosen(0).predict(X), expected)
-    one = learn(np.ones((30, 3)), np.ones(30), Settings((8,), (1.0,), (1e-6,)), held=3)
+    close(tried.chosen(0).predict(X), expected, 1e-6)
+    one = learn(np.ones((30, 3)), np.ones(30), settings((8,), (1.0,), (1e-6,)), held=3)
     np.testing.assert_allclose(one.predictions(np.ones((2, 3))), 1.0, rtol=1e-4)
 
 
 def test_more_centers_than_rows_is_kernel_ridge():
     """All rows are centres: the subset of regressors is then exact; numbers that come to the same are tried once."""
     (X, y), (T, _) = rows(50), rows(40, 1)
-    tried = learn(X, y, Settings((60, 50, 999), (1.0,), (1e-3,)), held=0)
+    tried = learn(X, y, settings((60, 50, 999), (1.0,), (1e-3,)), held=0)
     assert tried.settings == [(50, 1.0, 1e-3)]
-    reference = KernelRidge(kernel="rbf", gamma=0.5, alpha=1e-3 * 50).fit(X, y)
-    agree(tried.predictions(T)[:, 0], reference.predict(T))
+    close(tried.predictions(T)[:, 0], ridge(1.0, 1e-3 * 50).fit(X, y).predict(T), 1e-6)
 
 
 def test_defaults():
     """Fewer centres with the wide kernel; given numbers of them with both."""
-    tried = Settings().tried(10_000, 4)
-    assert tried == [(1.0, [500, 1000, 1500], coarse.LAMS), (4.0, [500, 1000], coarse.LAMS)]
-    assert [(s, Ms) for s, Ms, _ in Settings((30,)).tried(1000, 4)] == [(1.0, [30]), (4.0, [30])]
-    assert Settings(sigma=(2.0,), lam=(1.0,)).tried(600, 4) == [(2.0, [500, 600], (1.0,))]
+    assert Options().coarse_grid(10_000, 4) == [(1.0, [500, 1000, 1500], LAMS), (4.0, [500, 1000], LAMS)]
+    assert Options(centers=(30,)).coarse_grid(1000, 4) == [(1.0, [30], LAMS), (4.0, [30], LAMS)]
+    assert settings(None, (2.0,), (1.0,)).coarse_grid(600, 4) == [(2.0, [500, 600], (1.0,))]
+    assert Options(kernel="linear").coarse_grid(10_000, 4) == [(1.0, [500, 1000, 1500], LAMS)]
 
 
 def test_centers_are_drawn_from_the_end_of_the_shuffled_order():
@@ -168,22 +157,21 @@ def test_centers_are_drawn_from_the_end_of_the_shuffled_order():
 def test_memory():
     """Refused before any work, with both figures and a remedy."""
     X, y = rows()
-    settings = Settings((100,), (1.0,), (1e-3,))
+    given = settings((100,), (1.0,), (1e-3,))
     need = 8 * (2 * 100**2 + 3 * 100**2 + 2 * 100 * 2048)
-    given = owned(X, y), np.zeros(120, bool), 120, settings
     with pytest.raises(MemoryLimitError, match=r"a coarse model of 100 centers needs .*GiB.*fewer --centers"):
-        candidates(*given, need - 1, None, Communicator())
-    candidates(*given, need, None, Communicator())
+        learn(X, y, given, 0, limit=need - 1)
+    learn(X, y, given, 0, limit=need)
 
 
 # -- two levels --------------------------------------------------------------------------------
 
 
 def train(X, y, options, weights=None):
-    return fit(twolevel.METHOD, Dataset(X.copy(), y.copy(), len(y), "rows"), options, Communicator(), None, weights)
+    return twolevel.METHOD(Dataset(X.copy(), y, weights=weights), options)
 
 
-ONE = Options(partitions=4, sigma=(0.5,), lam=(1e-3,), coarse=Settings((20,), (1.5,), (1e-4,)), route="nearest")
+ONE = replace(settings((20,), (1.5,), (1e-4,)), partitions=4, sigma=(0.5,), lam=(1e-3,), route="nearest")
 
 
 @formats
@@ -192,20 +180,18 @@ def test_prediction_is_coarse_plus_local(route, csr):
     """Every piece by hand: scaling, coarse model, residuals, the parts' models, and what routes them."""
     (X, y), (T, _) = rows(160, zeros=0.4 if csr else 0), rows(40, 1)
     X, T, y = X * [1, 20, 0.1], T * [1, 20, 0.1], y + 30
-    result = train(sp.csr_matrix(X) if csr else X, y, replace(ONE, route=route))
+    result = train(as_csr(X, csr), y, replace(ONE, route=route))
     model = result.model
     scaler = StandardScaler(with_mean=not csr).fit(X)
     Z, S = scaler.transform(X), scaler.transform(T)
-    centers = model.coarse.centers.toarray() if csr else model.coarse.centers
+    centers = dense(model.coarse.centers)
     assert (cdist(centers, Z).min(axis=1) < 1e-12).all()
     beta = by_hand(Z, y - y.mean(), centers, 1.5, 1e-4)
     residual = y - y.mean() - answers(Z, centers, 1.5, beta)
     local = []
     for part in range(4):
-        own = model.parts[part].X
-        own = cdist(own.toarray() if csr else own, Z).argmin(axis=1)
-        ridge = KernelRidge(kernel="rbf", gamma=1 / (2 * 0.5**2), alpha=1e-3 * len(own))
-        local.append(ridge.fit(Z[own], residual[own]).predict(S))
+        own = cdist(dense(model.parts[part].X), Z).argmin(axis=1)
+        local.append(ridge(0.5, 1e-3 * len(own)).fit(Z[own], residual[own]).predict(S))
     local, squares = np.array(local).T, cdist(S, model.centers, "sqeuclidean")
     if route == "soft":
         assert result.params["soft_k"] == model.soft.k
@@ -217,7 +203,7 @@ def test_prediction_is_coarse_plus_local(route, csr):
         parts = local.mean(axis=1) if route == "all" else local[np.arange(40), squares.argmin(axis=1)]
     expected = y.mean() + answers(S, centers, 1.5, beta) + parts
     # Both solve normal equations with lambda = 1e-4, whose rounding is the processor's: 1.3e-6 was seen.
-    np.testing.assert_allclose(model.predict(sp.csr_matrix(T) if csr else T), expected, rtol=1e-5)
+    np.testing.assert_allclose(model.predict(as_csr(T, csr)), expected, rtol=1e-5)
 
 
 def test_centers_are_no_validation_rows():
@@ -241,8 +227,8 @@ def test_centers_are_no_validation_rows():
 def test_choice_is_the_least_validation_error():
     """Every candidate with every pair, by hand: the coarse model and the parts without the rows held out."""
     X, y = rows(100)
-    options = Options(
-        partitions=2, sigma=(0.5, 1.0), lam=(1e-3, 1e3), coarse=Settings((5, 15), (1.0,), (1e-3,)), route="nearest",
+    options = replace(
+        settings((5, 15), (1.0,), (1e-3,)), partitions=2, sigma=(0.5, 1.0), lam=(1e-3, 1e3), route="nearest",
         standardize=False, validation_fraction=0.2,
     )  # fmt: skip
     result = train(X, y, options)
@@ -258,8 +244,7 @@ def test_choice_is_the_least_validation_error():
         for sigma in (0.5, 1.0):
             for lam in (1e-3, 1e3):
                 parts = [np.setdiff1d(rows, held) for rows in own]
-                models = [KernelRidge(kernel="rbf", gamma=1 / (2 * sigma**2), alpha=lam * len(r)) for r in parts]
-                fitted = [one.fit(X[r], left[r]) for one, r in zip(models, parts, strict=True)]
+                fitted = [ridge(sigma, lam * len(r)).fit(X[r], left[r]) for r in parts]
                 gap = [left[i] - fitted[home[i]].predict(X[i : i + 1])[0] for i in held]
                 expected.append(((M, sigma, lam), np.mean(np.square(gap))))
     got = [((r["centers"], r["sigma"], r["lambda"]), r["validation_mse"]) for r in result.grid]
@@ -282,7 +267,7 @@ def test_weights_of_whole_rows():
 @formats
 def test_model_file(csr, tmp_path):
     X, y = rows(100, zeros=0.4 if csr else 0)
-    given = sp.csr_matrix(X) if csr else X
+    given = as_csr(X, csr)
     model = train(given, y, replace(ONE, route="soft")).model
     model.save(tmp_path / "m.h5")
     back = KRRModel.load(tmp_path / "m.h5")
@@ -299,8 +284,7 @@ def test_one_part(n_parts):
     ).fit(X, y)  # fmt: skip
     Z = model.model_.coarse.centers
     beta = by_hand(X, y - y.mean(), Z, 1.5, 1e-4)
-    ridge = KernelRidge(kernel="rbf", gamma=1 / (2 * 0.5**2), alpha=1e-3 * 120)
-    local = ridge.fit(X, y - y.mean() - answers(X, Z, 1.5, beta)).predict(T)
+    local = ridge(0.5, 1e-3 * 120).fit(X, y - y.mean() - answers(X, Z, 1.5, beta)).predict(T)
     np.testing.assert_allclose(model.predict(T), y.mean() + answers(T, Z, 1.5, beta) + local, rtol=1e-6)
 
 
@@ -317,7 +301,7 @@ def test_beats_each_level_alone():
     grid = {"sigma": [0.05, 0.15, 0.5, 2.0], "n_parts": 12, "random_state": 0}
     coarse_grid = {"centers": 40, "coarse_sigma": [1.0, 2.0], "coarse_lam": [1e-6, 1e-4]}
     two = TwoLevelKRR(**grid, lam=[1e-4, 1e-3, 1e-2], **coarse_grid).fit(X, y)
-    alone = TwoLevelKRR(**grid | {"sigma": 0.15}, lam=coarse.ALONE, **coarse_grid).fit(X, y)
+    alone = TwoLevelKRR(**grid | {"sigma": 0.15}, lam=ALONE, **coarse_grid).fit(X, y)
     parts = BKRR2(**grid, lam=[1e-6, 1e-5, 1e-4, 1e-3, 1e-2]).fit(X, y)
     mse = {name: np.mean((m.predict(T) - t) ** 2) for name, m in (("two", two), ("alone", alone), ("parts", parts))}
     assert mse["two"] < 0.5 * mse["alone"]

@@ -7,22 +7,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from sklearn.kernel_ridge import KernelRidge
+from helpers.checks import close_in_norm as close
+from helpers.data import dense, formats
+from helpers.references import ridge
 from sklearn.metrics.pairwise import rbf_kernel
 
-from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.io import Dataset
 from cacore.kernels import Kernel, products
 from cacore.linalg import lapack
 from cakrr import bkrr2, dckrr, dkrr, kkrr, kkrr2, kkrr3, twolevel
-from cakrr.methods.parts import fit
 from cakrr.options import Options
 from cakrr.solver import local
 from cakrr.solver.local import System, Workspace
+from partition import KBalance, KMeans
 
 LAMS = tuple(np.geomspace(1e-6, 1.0, 13))
-formats = pytest.mark.parametrize("csr", [False, True], ids=["dense", "csr"])
 weighting = pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weights"])
 
 
@@ -34,15 +34,11 @@ def rows(m, csr=False, seed=0):
     return (sp.csr_matrix(X) if csr else X), rng.normal(size=m), w
 
 
-def system(X, weights=None, grid=True, room=3):
+def system(X, weights=None, room=3):
     """As the grid makes them, in a workspace that an earlier part left dirty."""
     workspace = Workspace(X.shape[0] + room, X.dtype)
     workspace.matrix(X.shape[0] + room)[:] = np.nan
-    return System(X, workspace, weights, grid)
-
-
-def close(got, expected, tolerance):
-    assert np.linalg.norm(got - expected) <= tolerance * np.linalg.norm(expected)
+    return System(X, workspace, Kernel(), weights, grid=True)
 
 
 # -- inner products, computed once -------------------------------------------------------------
@@ -70,8 +66,8 @@ def test_inner_products_survive_every_sigma(kind, m, dtype, csr):
         np.testing.assert_array_equal(G[np.triu_indices(m, 1)], above)
         if kind == "gaussian":
             np.testing.assert_array_equal(np.diag(G), 1.0)
-    dense = np.asarray(points.X.toarray() if csr else points.X, np.float64)
-    exact = (dense @ dense.T)[np.triu_indices(m, 1)]
+    shifted = dense(points.X).astype(np.float64)
+    exact = (shifted @ shifted.T)[np.triu_indices(m, 1)]
     np.testing.assert_allclose(above, exact, rtol=0, atol=100 * np.finfo(dtype).eps)
 
 
@@ -117,8 +113,8 @@ def test_band_is_kernel_ridge(weighted):
     got, _ = system(X, w if weighted else None).solve(Kernel.gaussian(0.8), LAMS, y[None])
     total = w.sum() if weighted else 120
     for alpha, lam in zip(got[:, 0], LAMS, strict=True):
-        reference = KernelRidge(kernel="rbf", gamma=1 / (2 * 0.8**2), alpha=lam * total)
-        close(alpha, reference.fit(X, y, sample_weight=w if weighted else None).dual_coef_, 1e-8)
+        expected = ridge(0.8, lam * total).fit(X, y, sample_weight=w if weighted else None).dual_coef_
+        close(alpha, expected, 1e-8)
 
 
 def test_band_in_single_precision():
@@ -150,7 +146,7 @@ def test_lambdas_too_small_are_left_out(way, monkeypatch):
 
 def refitted(X, y, sigma, lam, w=None):
     """y_i - f(x_i) of a model without row i, which keeps the others' lambda m, or lambda sum(w): by brute force."""
-    X, w = (X.toarray() if sp.issparse(X) else X), (np.ones(len(y)) if w is None else w)
+    X, w = dense(X), (np.ones(len(y)) if w is None else w)
     K, out = rbf_kernel(X, gamma=1 / (2 * sigma**2)), np.empty(len(y))
     for i in range(len(y)):
         kept = np.arange(len(y)) != i
@@ -210,7 +206,7 @@ GRID = Options(partitions=3, sigma=(0.5, 1.0, 3.0), lam=(1e-5, 1e-3, 1e-1), sele
 
 def train(method, options, weights=None, m=75):
     X, _, _ = rows(m)
-    return fit(method, Dataset(X.copy(), target(X), m, "rows"), options, Communicator(), weights=weights)
+    return method(Dataset(X.copy(), target(X), weights=weights), options)
 
 
 def target(X):
@@ -224,11 +220,11 @@ def target(X):
 def test_selection_by_leaving_out(name, route, weighted):
     """Every pair's error is the brute-force one over all parts' rows; the least one is chosen, and no row is lost."""
     X, _, w = rows(75)
-    method = {"bkrr2": bkrr2, "kkrr2": kkrr2}[name].METHOD
+    method, partitioner = {"bkrr2": (bkrr2.METHOD, KBalance), "kkrr2": (kkrr2.METHOD, KMeans)}[name]
     result = train(method, replace(GRID, route=route), w if weighted else None)
     w, y = (w, target(X)) if weighted else (np.ones(75), target(X))
     y = y - np.average(y, weights=w)
-    labels = method.partitioner(3, random_state=0).fit(X).labels_
+    labels = partitioner(3, random_state=0).fit(X).labels_
     expected = {}
     for sigma in GRID.sigma:
         for lam in GRID.lam:
@@ -262,22 +258,22 @@ def test_many_lambdas_choose_as_few_do():
 
 
 REFUSED = {
-    "route all": (bkrr2.METHOD, {"route": "all"}, fit),
-    "mean of all": (kkrr.METHOD, {}, fit),
-    "random parts": (dckrr.METHOD, {}, fit),
-    "oracle": (kkrr3.METHOD, {}, fit),
-    "two levels": (twolevel.METHOD, {}, fit),
-    "two levels, nearest": (twolevel.METHOD, {"route": "nearest"}, fit),
-    "exact": (dkrr.METHOD, {"partitions": None}, dkrr.fit),
+    "route all": (bkrr2.METHOD, {"route": "all"}),
+    "mean of all": (kkrr.METHOD, {}),
+    "random parts": (dckrr.METHOD, {}),
+    "oracle": (kkrr3.METHOD, {}),
+    "two levels": (twolevel.METHOD, {}),
+    "two levels, nearest": (twolevel.METHOD, {"route": "nearest"}),
+    "exact": (dkrr.METHOD, {"partitions": None}),
 }
 
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_leaving_out_is_refused_where_others_answer_too(what):
-    method, changes, trainer = REFUSED[what]
+    method, changes = REFUSED[what]
     X, y, _ = rows(30)
     with pytest.raises(InputError, match="select loo: a row is left out of its own part"):
-        trainer(method, Dataset(X, y, 30, "rows"), replace(GRID, **changes), Communicator())
+        method(Dataset(X, y), replace(GRID, **changes))
 
 
 def test_leaving_out_is_allowed_on_another_route():

@@ -26,7 +26,7 @@ from cacore.machine import memory, threads
 from partition.redistribute import Parts
 
 _ROWS = 2048  # of K_nM at a time
-_JITTER = 1e-14  # times M, on the diagonal of K_MM where it has no factor: rows may be centres twice
+_JITTER = 1e-14  # times the trace of K_MM, on its diagonal where it has no factor: rows may be centres twice
 
 
 @dataclass
@@ -188,15 +188,21 @@ def _weight(parts: Parts, held: NDArray[np.bool_]) -> NDArray[np.float64]:
 
 
 def _factor(centers: Rows, kernel: Kernel) -> NDArray[np.float64]:
-    """Cholesky of K_MM, with as little added to its diagonal as rounding and equal centres ask for."""
+    """Cholesky of K_MM, with as little added to its diagonal as rounding and equal centres ask for.
+
+    Not a number, as its candidates then are, where kernel values are infinite or not a number.
+    """
     L = np.empty((centers.shape[0],) * 2)
-    points, added = kernel.points(centers), 0.0
-    while True:
+    points, added, diagonal = kernel.points(centers), 0.0, L.reshape(-1)[:: len(L) + 1]
+    while np.isfinite(added):
         kernel.gram(points, L)
-        L.reshape(-1)[:: len(L) + 1] += added
+        size = float(np.abs(diagonal).sum()) or 1.0
+        diagonal += added
         if lapack.cholesky(L) == 0:
             return L
-        added = max(10 * added, _JITTER * len(L))
+        added = 10 * added or _JITTER * size
+    L.fill(np.nan)
+    return L
 
 
 def _normal_equations(
