@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
-from sklearn.kernel_ridge import KernelRidge
+from helpers.checks import close_in_norm, near
+from helpers.data import as_csr, dense, formats
+from helpers.references import ridge
 from sklearn.metrics.pairwise import rbf_kernel
 
 from cacore.comm import Communicator
@@ -22,16 +23,13 @@ from cakrr.solver import local
 from cakrr.solver.local import System, Workspace
 
 LAMS = tuple(np.geomspace(1e-6, 1.0, 13))
-formats = pytest.mark.parametrize("csr", [False, True], ids=["dense", "csr"])
 weighting = pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weights"])
 
 
 def rows(m, csr=False, seed=0):
     rng = np.random.default_rng(seed)
     X, w = rng.normal(size=(m, 3)), rng.uniform(0.2, 4.0, m)
-    if csr:
-        X[np.abs(X) < 0.5] = 0
-    return (sp.csr_matrix(X) if csr else X), rng.normal(size=m), w
+    return as_csr(X, csr, 0.5), rng.normal(size=m), w
 
 
 def system(X, weights=None, grid=True, room=3):
@@ -39,10 +37,6 @@ def system(X, weights=None, grid=True, room=3):
     workspace = Workspace(X.shape[0] + room, X.dtype)
     workspace.matrix(X.shape[0] + room)[:] = np.nan
     return System(X, workspace, weights, grid)
-
-
-def close(got, expected, tolerance):
-    assert np.linalg.norm(got - expected) <= tolerance * np.linalg.norm(expected)
 
 
 # -- distances, computed once ------------------------------------------------------------------
@@ -62,12 +56,12 @@ def test_distances_survive_every_sigma(m, dtype, csr):
         Kernel.gaussian(sigma).gram(points, formed)
         # Two orders of the same sums: a few roundings of |x|^2 / (2 sigma^2), of values up to 1.
         largest = max(1.0, float(np.max(points.squares)) / (2 * sigma**2))
-        np.testing.assert_allclose(np.tril(G), np.tril(formed), rtol=0, atol=4 * np.finfo(dtype).eps * largest)
+        near(np.tril(G), np.tril(formed), 4 * np.finfo(dtype).eps * largest)
         np.testing.assert_array_equal(G[np.triu_indices(m, 1)], above)
         np.testing.assert_array_equal(np.diag(G), 1.0)
-    dense = np.asarray(X.toarray() if csr else X, np.float64)
-    exact = ((dense[:, None] - dense[None]) ** 2).sum(axis=2)[np.triu_indices(m, 1)]
-    np.testing.assert_allclose(above, exact, rtol=0, atol=200 * np.finfo(dtype).eps)
+    Z = dense(X).astype(np.float64)
+    exact = ((Z[:, None] - Z[None]) ** 2).sum(axis=2)[np.triu_indices(m, 1)]
+    near(above, exact, 200 * np.finfo(dtype).eps)
 
 
 @formats
@@ -102,7 +96,7 @@ def test_band_is_cholesky(m, sigma, weighted, csr, monkeypatch):
     assert banded.shape == factored.shape == (len(LAMS), 3, m)
     for one, other in zip(banded, factored, strict=True):
         assert (one != other).any()  # it did go another way
-        close(one, other, 1e-8)
+        close_in_norm(one, other, 1e-8)
     np.testing.assert_array_equal(Y, before)
 
 
@@ -112,8 +106,8 @@ def test_band_is_kernel_ridge(weighted):
     got, _ = system(X, w if weighted else None).solve(Kernel.gaussian(0.8), LAMS, y[None])
     total = w.sum() if weighted else 120
     for alpha, lam in zip(got[:, 0], LAMS, strict=True):
-        reference = KernelRidge(kernel="rbf", gamma=1 / (2 * 0.8**2), alpha=lam * total)
-        close(alpha, reference.fit(X, y, sample_weight=w if weighted else None).dual_coef_, 1e-8)
+        reference = ridge(0.8, lam * total)
+        close_in_norm(alpha, reference.fit(X, y, sample_weight=w if weighted else None).dual_coef_, 1e-8)
 
 
 def test_band_in_single_precision():
@@ -124,7 +118,7 @@ def test_band_in_single_precision():
     exact, _ = system(X).solve(Kernel.gaussian(1.0), lams, y[None])
     assert (got.dtype, good.all()) == (np.float32, True)
     for alpha, reference, lam in zip(got[:, 0], exact[:, 0], lams, strict=True):
-        close(alpha, reference, 2e-6 * (1 + 1 / lam))
+        close_in_norm(alpha, reference, 2e-6 * (1 + 1 / lam))
 
 
 @pytest.mark.parametrize("way", ["band", "cholesky"])
@@ -137,7 +131,7 @@ def test_lambdas_too_small_are_left_out(way, monkeypatch):
     assert good[1:].all()
     assert good[0] == np.isfinite(alphas[0]).all()  # rounding decides about the first,
     for alpha, lam in zip(alphas[1:, 0], lams[1:], strict=True):  # which harms no other
-        close(alpha, np.linalg.solve(rbf_kernel(X, gamma=0.5) + lam * 80 * np.eye(80), y), 1e-8)
+        close_in_norm(alpha, np.linalg.solve(rbf_kernel(X, gamma=0.5) + lam * 80 * np.eye(80), y), 1e-8)
 
 
 # -- leave-one-out -----------------------------------------------------------------------------
@@ -145,7 +139,7 @@ def test_lambdas_too_small_are_left_out(way, monkeypatch):
 
 def refitted(X, y, sigma, lam, w=None):
     """y_i - f(x_i) of a model without row i, which keeps the others' lambda m, or lambda sum(w): by brute force."""
-    X, w = (X.toarray() if sp.issparse(X) else X), (np.ones(len(y)) if w is None else w)
+    X, w = dense(X), np.ones(len(y)) if w is None else w
     K, out = rbf_kernel(X, gamma=1 / (2 * sigma**2)), np.empty(len(y))
     for i in range(len(y)):
         kept = np.arange(len(y)) != i
@@ -164,7 +158,7 @@ def test_left_out_is_refitting_without_each_row(way, weighted, csr, monkeypatch)
     got, good = system(X, weights).left_out(Kernel.gaussian(0.9), lams, y)
     assert (got.shape, good.tolist()) == ((3, 40), [True] * 3)
     for errors, lam in zip(got, lams, strict=True):
-        close(errors, refitted(X, y, 0.9, lam, weights), 1e-8)
+        close_in_norm(errors, refitted(X, y, 0.9, lam, weights), 1e-8)
 
 
 @weighting
@@ -176,7 +170,7 @@ def test_both_ways_to_leave_out_agree(m, weighted, monkeypatch):
     for start in (1, 99):
         monkeypatch.setattr(local, "EIGEN_FROM", start)
         answers.append(system(X, w if weighted else None).left_out(Kernel.gaussian(0.7), lams, y)[0])
-    close(answers[0], answers[1], 1e-8)
+    close_in_norm(answers[0], answers[1], 1e-8)
     assert m < 40 or (answers[0] != answers[1]).any()
 
 
@@ -186,7 +180,7 @@ def test_eigenvectors_only_where_they_fit(monkeypatch):
     expected = system(X).left_out(Kernel.gaussian(1.0), LAMS, y)[0]
     monkeypatch.setattr(local, "EIGEN_BYTES", 5 * 8 * 50 * 50 - 1)
     monkeypatch.setattr(local.scipy.linalg, "eigh", None)
-    close(system(X).left_out(Kernel.gaussian(1.0), LAMS, y)[0], expected, 1e-8)
+    close_in_norm(system(X).left_out(Kernel.gaussian(1.0), LAMS, y)[0], expected, 1e-8)
 
 
 def test_left_out_where_nothing_can_be_solved(monkeypatch):
@@ -195,7 +189,7 @@ def test_left_out_where_nothing_can_be_solved(monkeypatch):
     errors, good = system(X).left_out(Kernel.gaussian(1.0), (1e-30, 1e-2), y)
     assert good.tolist() == [False, True]
     assert np.isnan(errors[0]).all()
-    close(errors[1], refitted(X, y, 1.0, 1e-2), 1e-8)
+    close_in_norm(errors[1], refitted(X, y, 1.0, 1e-2), 1e-8)
 
 
 # -- whole runs --------------------------------------------------------------------------------

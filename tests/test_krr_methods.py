@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
+from helpers.checks import close, names
+from helpers.data import as_csr, formats, waves
+from helpers.references import ridge
 from scipy.spatial.distance import cdist
-from sklearn.kernel_ridge import KernelRidge
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 
@@ -26,13 +27,6 @@ from partition import KBalance, KMeans, RandomPartition
 METHODS = {"bkrr2": bkrr2.METHOD, "kkrr2": kkrr2.METHOD, "dckrr": dckrr.METHOD}
 PARTITIONERS = {"bkrr2": KBalance, "kkrr2": KMeans, "dckrr": RandomPartition}
 methods = pytest.mark.parametrize("name", METHODS)
-formats = pytest.mark.parametrize("csr", [False, True], ids=["dense", "csr"])
-
-
-def rows(n=160, seed=0):
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n, 3)) * [1, 20, 0.1] + [0, 500, 2]
-    return X, 30 + np.sin(2 * X[:, 0]) + np.cos(X[:, 1] / 20) + 3 * X[:, 2]
 
 
 def train(name, X, y, options, test=None, weights=None):
@@ -42,12 +36,8 @@ def train(name, X, y, options, test=None, weights=None):
     return fit(METHODS[name], given[0], options, Communicator(), given[1], weights)
 
 
-def close(got, expected, tolerance=1e-8):
-    assert np.abs(got - expected).max() <= tolerance * np.abs(expected).max()
-
-
 def local(Z, y, sigma, lam):
-    return KernelRidge(kernel="rbf", gamma=1 / (2 * sigma**2), alpha=lam * len(y)).fit(Z, y)
+    return ridge(sigma, lam * len(y)).fit(Z, y)
 
 
 def by_listing(name, part, models, Z):
@@ -61,7 +51,7 @@ def by_listing(name, part, models, Z):
 @methods
 @pytest.mark.parametrize("standardize", [True, False])
 def test_one_part_is_kernel_ridge(name, standardize):
-    (X, y), (T, _) = rows(), rows(50, 1)
+    (X, y), (T, _) = waves(), waves(50, 1)
     scaler = StandardScaler(with_mean=standardize, with_std=standardize).fit(X)
     sigma = 1.3 if standardize else 15.0
     model = train(name, X, y, Options(partitions=1, sigma=(sigma,), lam=(1e-4,), standardize=standardize)).model
@@ -73,7 +63,7 @@ def test_one_part_is_kernel_ridge(name, standardize):
 @pytest.mark.parametrize("P", [2, 7])
 @pytest.mark.parametrize("seed", [0, 3])
 def test_parts(name, P, seed):
-    (X, y), (T, _) = rows(), rows(50, 1)
+    (X, y), (T, _) = waves(), waves(50, 1)
     model = train(name, X, y, Options(partitions=P, sigma=(1.3,), lam=(1e-4,), seed=seed)).model
     scaler = StandardScaler().fit(X)
     Z, part = scaler.transform(X), PARTITIONERS[name](P, random_state=seed)
@@ -85,7 +75,7 @@ def test_parts(name, P, seed):
 
 @methods
 def test_other_route(name):
-    (X, y), (T, _) = rows(), rows(50, 1)
+    (X, y), (T, _) = waves(), waves(50, 1)
     other = "nearest" if name == "dckrr" else "all"
     model = train(name, X, y, Options(partitions=4, sigma=(1.3,), lam=(1e-4,), route=other)).model
     scaler = StandardScaler().fit(X)
@@ -97,7 +87,7 @@ def test_other_route(name):
 
 def test_weighted_parts():
     """Weights count in the mean, the scaling and every part's solution."""
-    (X, y), (T, _) = rows(), rows(50, 1)
+    (X, y), (T, _) = waves(), waves(50, 1)
     w = np.random.default_rng(2).uniform(0.5, 3, len(y))
     model = train("bkrr2", X, y, Options(partitions=3, sigma=(1.3,), lam=(1e-3,)), weights=w).model
     scaler = StandardScaler().fit(X, sample_weight=w)
@@ -106,8 +96,7 @@ def test_weighted_parts():
     models = []
     for j in range(3):
         own = part.labels_ == j
-        ridge = KernelRidge(kernel="rbf", gamma=1 / (2 * 1.3**2), alpha=1e-3 * w[own].sum())
-        models.append(ridge.fit(Z[own], y[own] - mean, sample_weight=w[own]))
+        models.append(ridge(1.3, 1e-3 * w[own].sum()).fit(Z[own], y[own] - mean, sample_weight=w[own]))
     close(model.predict(T), by_listing("bkrr2", part, models, scaler.transform(T)) + mean)
 
 
@@ -120,7 +109,7 @@ GRID = Options(partitions=4, sigma=(0.5, 1.5, 5.0), lam=(1e-6, 1e-3, 1.0), seed=
 @pytest.mark.parametrize("select", ["validation", "test"])
 def test_grid(name, select):
     """Every pair's error, and the choice; the chosen pair is fitted on all rows."""
-    (X, y), (T, t) = rows(), rows(50, 1)
+    (X, y), (T, t) = waves(), waves(50, 1)
     result = train(name, X, y, replace(GRID, select=select), (T, t))
     scaler = StandardScaler().fit(X)
     Z, part = scaler.transform(X), PARTITIONERS[name](4, random_state=1)
@@ -147,13 +136,13 @@ def test_grid(name, select):
 
 
 def test_validation_does_not_look_at_test_rows():
-    (X, y), (T, t) = rows(), rows(50, 1)
+    (X, y), (T, t) = waves(), waves(50, 1)
     first = train("bkrr2", X, y, GRID, (T, t))
     assert train("bkrr2", X, y, GRID, (T, 100 * t)).grid == train("bkrr2", X, y, GRID).grid == first.grid
 
 
 def test_equal_errors_choose_the_smoothest():
-    X, _ = rows()
+    X, _ = waves()
     result = train("bkrr2", X, np.full(len(X), 3.0), GRID)  # every pair predicts the constant
     assert (result.model.sigma, result.model.lam) == (5.0, 1.0)
 
@@ -161,7 +150,7 @@ def test_equal_errors_choose_the_smoothest():
 @methods
 def test_failing_pairs(name):
     """A lambda too small for the rounding is named, left out, and the others go on."""
-    X, y = rows(60)
+    X, y = waves(60)
     X, y = np.tile(X, (3, 1)), np.tile(y, 3)
     result = train(name, X, y, replace(GRID, partitions=2, lam=(1e-25, 1e-2)))
     bad = [row for row in result.grid if row["lambda"] == 1e-25]
@@ -177,7 +166,7 @@ def test_failing_pairs(name):
 @methods
 @pytest.mark.parametrize("lam", [(1e-25,), (1e-26, 1e-25)])
 def test_nothing_can_be_solved(name, lam):
-    X, y = rows(60)
+    X, y = waves(60)
     with pytest.raises(InputError, match=r"positive definite|no pair of the grid") as caught:
         train(name, np.tile(X, (3, 1)), np.tile(y, 3), replace(GRID, sigma=(1.0,), partitions=2, lam=lam))
     assert "larger --lambda" in str(caught.value)
@@ -204,13 +193,13 @@ BAD = {
 def test_refused(what):
     options, message = BAD[what]
     with pytest.raises(InputError, match=message):
-        train("bkrr2", *rows(), options)
+        train("bkrr2", *waves(), options)
 
 
 @pytest.mark.parametrize("limit", [100_000, 12_345])
 def test_memory(limit):
     """The figures, and a remedy that works."""
-    X, y = rows()
+    X, y = waves()
     with pytest.raises(MemoryLimitError, match="a part of 160 rows") as caught:
         train("bkrr2", X, y, Options(partitions=1, memory_limit=limit))
     needed, allowed = (float(f) for f in re.findall(r"(\S+) GiB", str(caught.value)))
@@ -232,7 +221,7 @@ def test_default_parts():
 
 
 def test_same_seed():
-    X, y = rows()
+    X, y = waves()
     first, again, other = (train("bkrr2", X, y, replace(GRID, seed=seed)) for seed in (1, 1, 2))
     assert first.grid == again.grid != other.grid
     assert first.model.predict(X).tobytes() == again.model.predict(X).tobytes()
@@ -242,15 +231,14 @@ def test_same_seed():
 @formats
 @pytest.mark.parametrize("standardize", [True, False])
 def test_model_file(name, csr, standardize, tmp_path):
-    (X, y), (T, _) = rows(), rows(50, 1)
-    if csr:
-        X, T = (sp.csr_matrix(np.where(np.abs(M) < 1, 0, M)) for M in (X, T))
+    (X, y), (T, _) = waves(), waves(50, 1)
+    X, T = as_csr(X, csr, 1.0), as_csr(T, csr, 1.0)
     model = train(name, X, y, Options(partitions=5, sigma=(2.0,), standardize=standardize)).model
     model.save(tmp_path / "m.h5")
     back = KRRModel.load(tmp_path / "m.h5")
     assert (back.method, back.sigma, back.lam, back.route) == (name, model.sigma, model.lam, model.route)
     np.testing.assert_array_equal(back.predict(T), model.predict(T))
-    assert list(tmp_path.iterdir()) == [tmp_path / "m.h5"]
+    assert names(tmp_path) == ["m.h5"]
     with pytest.raises(InputError, match="2 features"):
         back.predict(T[:, :2])
 

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
+from helpers.checks import names, near
+from helpers.data import as_csr, formats, waves
+from helpers.references import ridge
 from scipy.spatial.distance import cdist
-from sklearn.kernel_ridge import KernelRidge
 from sklearn.preprocessing import StandardScaler
 
 from cacore.comm import Communicator
@@ -22,8 +23,6 @@ from cakrr.options import Options
 from partition import KBalance, KMeans
 from partition.routing import Soft, closest, nearest
 
-formats = pytest.mark.parametrize("csr", [False, True], ids=["dense", "csr"])
-
 # -- which parts, and how far ------------------------------------------------------------------
 
 
@@ -35,14 +34,14 @@ def test_closest(n, d, P, k, dtype, csr):
     X, centers = rng.normal(size=(n, d)).astype(dtype), rng.normal(size=(P, d))
     if csr:
         X[rng.random(X.shape) < 0.5] = 0
-    parts, squares = closest(sp.csr_matrix(X) if csr else X, centers, k)
+    parts, squares = closest(as_csr(X, csr), centers, k)
     exact = cdist(X.astype(np.float64), centers, "sqeuclidean")
     assert (parts.shape, parts.dtype, squares.shape, squares.dtype) == ((n, k), np.int32, (n, k), np.float64)
     np.testing.assert_array_equal(parts, np.argsort(exact, axis=1, kind="stable")[:, :k])
-    np.testing.assert_allclose(squares, np.sort(exact, axis=1)[:, :k], rtol=0, atol=1e-12)
+    near(squares, np.sort(exact, axis=1)[:, :k], 1e-12)
     assert (np.diff(squares, axis=1) >= 0).all()
     if dtype == np.float64:
-        np.testing.assert_array_equal(parts[:, 0], nearest(sp.csr_matrix(X) if csr else X, centers))
+        np.testing.assert_array_equal(parts[:, 0], nearest(as_csr(X, csr), centers))
 
 
 def test_ties_go_to_the_lower_number():
@@ -57,7 +56,7 @@ def test_closest_far_from_the_origin():
     X, centers = 1e6 + rng.random((200, 3)), 1e6 + rng.random((6, 3))
     parts, squares = closest(X, centers, 3)
     exact = cdist(X, centers, "sqeuclidean")
-    np.testing.assert_allclose(squares, np.sort(exact, axis=1)[:, :3], rtol=0, atol=1e-9)
+    near(squares, np.sort(exact, axis=1)[:, :3], 1e-9)
     np.testing.assert_array_equal(parts, np.argsort(exact, axis=1)[:, :3])
 
 
@@ -98,25 +97,26 @@ def test_weights_without_a_width(t):
 # -- whole runs --------------------------------------------------------------------------------
 
 
-def rows(n=160, seed=0):
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n, 3)) * [1, 20, 0.1] + [0, 500, 2]
-    return X, 30 + np.sin(2 * X[:, 0]) + np.cos(X[:, 1] / 20) + 3 * X[:, 2]
-
-
 def train(method, X, y, options, weights=None):
     return fit(method, Dataset(X.copy(), y.copy(), X.shape[0], "rows"), options, Communicator(), weights=weights)
 
 
-def opinions(model, X, T, y, labels, sigma=1.3, lam=1e-4):
-    """What each part's model says of the rows T, from scikit-learn: shape (q, P)."""
-    scaler, said = StandardScaler().fit(X), []
-    Z, S = scaler.transform(X), scaler.transform(T)
-    for p in range(len(model.sizes)):
-        own = labels == p
-        ridge = KernelRidge(kernel="rbf", gamma=1 / (2 * sigma**2), alpha=lam * own.sum())
-        said.append(ridge.fit(Z[own], y[own] - y.mean()).predict(S) + y.mean())
-    return np.array(said).T, cdist(S, model.centers, "sqeuclidean")
+def by_part(Z, y, labels, S, sigma=1.3, lam=1e-4, w=None):
+    """Predictions of each part's model, by scikit-learn: shape (len(S), P). Rows with the label -1 are in no part."""
+    w = np.ones(len(y)) if w is None else w
+    mean, columns = np.average(y, weights=w), []
+    for part in range(labels.max() + 1):
+        here = labels == part
+        model = ridge(sigma, lam * w[here].sum()).fit(Z[here], y[here] - mean, sample_weight=w[here])
+        columns.append(model.predict(S) + mean)
+    return np.array(columns).T
+
+
+def opinions(model, X, T, y, labels):
+    """Predictions of each part's model for the rows T, and their squared distances to the centres."""
+    scaler = StandardScaler().fit(X)
+    S = scaler.transform(T)
+    return by_part(scaler.transform(X), y, labels, S), cdist(S, model.centers, "sqeuclidean")
 
 
 def shared(said, squares, soft):
@@ -134,7 +134,7 @@ ONE = Options(partitions=10, sigma=(1.3,), lam=(1e-4,), route="soft")
 
 @pytest.mark.parametrize("name", ["bkrr2", "kkrr2"])
 def test_prediction_is_the_weighted_mean(name):
-    (X, y), (T, _) = rows(), rows(50, 1)
+    (X, y), (T, _) = waves(), waves(50, 1)
     method, partitioner = {"bkrr2": (bkrr2.METHOD, KBalance), "kkrr2": (kkrr2.METHOD, KMeans)}[name]
     result = train(method, X, y, ONE)
     model = result.model
@@ -166,7 +166,7 @@ def held_of(labels, seed, fraction, P):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_choice_of_the_route(P, weighted, seed):
     """Sigma and lambda under one soft route, then k and t: the least error on the rows held out, by brute force."""
-    X, y = rows(seed=seed)
+    X, y = waves(seed=seed)
     w = np.random.default_rng(2).uniform(0.2, 4, 160) if weighted else np.ones(160)
     grid = Options(
         partitions=P, sigma=(0.7, 2.0), lam=(1e-5, 1e-2), route="soft", seed=seed, standardize=False,
@@ -175,20 +175,16 @@ def test_choice_of_the_route(P, weighted, seed):
     X = StandardScaler().fit_transform(X)
     result = train(bkrr2.METHOD, X, y, grid, w if weighted else None)
     labels = KBalance(P, random_state=seed).fit(X).labels_
-    held, mean = held_of(labels, seed, 0.25, P), np.average(y, weights=w)
+    held = held_of(labels, seed, 0.25, P)
+    labels = np.where(held, -1, labels)
     squares = cdist(X[held], result.model.centers, "sqeuclidean")
     unit = np.mean(np.diff(np.sort(squares, axis=1)[:, :2], axis=1))
 
     def said(sigma, lam):
-        columns = []
-        for p in range(P):
-            own = (labels == p) & ~held
-            ridge = KernelRidge(kernel="rbf", gamma=1 / (2 * sigma**2), alpha=lam * w[own].sum())
-            columns.append(ridge.fit(X[own], y[own] - mean, sample_weight=w[own]).predict(X[held]))
-        return np.array(columns).T
+        return by_part(X, y, labels, X[held], sigma, lam, w)
 
     def error(values, soft):
-        return np.average((shared(values, squares, Soft(soft.k, soft.t * unit)) + mean - y[held]) ** 2, weights=w[held])
+        return np.average((shared(values, squares, Soft(soft.k, soft.t * unit)) - y[held]) ** 2, weights=w[held])
 
     errors = {(s, lam): error(said(s, lam), SOFT) for s in grid.sigma for lam in grid.lam}
     got = [row["validation_mse"] for row in result.grid]
@@ -203,7 +199,7 @@ def test_choice_of_the_route(P, weighted, seed):
 
 def test_more_than_the_nearest_is_worth_it():
     """Of noisy rows in many parts, the models of several know more than one."""
-    (X, y), (T, t) = rows(400), rows(400, 1)
+    (X, y), (T, t) = waves(400), waves(400, 1)
     y += 0.3 * np.random.default_rng(9).normal(size=400)
     grid = {"n_parts": 20, "sigma": 1.0, "lam": 1e-4, "random_state": 0}
     soft, hard = BKRR2(**grid, route="soft").fit(X, y), BKRR2(**grid).fit(X, y)
@@ -212,7 +208,7 @@ def test_more_than_the_nearest_is_worth_it():
 
 
 def test_rows_in_any_number_have_their_own_answer():
-    (X, y), (T, _) = rows(), rows(50, 1)
+    (X, y), (T, _) = waves(), waves(50, 1)
     model = train(bkrr2.METHOD, X, y, ONE).model
     alone = np.concatenate([model.predict(T[i : i + 1]) for i in range(50)])
     np.testing.assert_allclose(model.predict(T), alone, rtol=1e-12)
@@ -221,9 +217,8 @@ def test_rows_in_any_number_have_their_own_answer():
 
 @formats
 def test_model_file(csr, tmp_path):
-    (X, y), (T, _) = rows(), rows(50, 1)
-    if csr:
-        X, T = (sp.csr_matrix(np.where(np.abs(M) < 1, 0, M)) for M in (X, T))
+    (X, y), (T, _) = waves(), waves(50, 1)
+    X, T = as_csr(X, csr, 1.0), as_csr(T, csr, 1.0)
     model = train(bkrr2.METHOD, X, y, ONE).model
     model.save(tmp_path / "m.h5")
     back = KRRModel.load(tmp_path / "m.h5")
@@ -234,7 +229,7 @@ def test_model_file(csr, tmp_path):
 
 @pytest.mark.parametrize("sigma", [(1.3,), (1.3, 2.6)])
 def test_one_part(sigma, tmp_path):
-    (X, y), (T, _) = rows(), rows(50, 1)
+    (X, y), (T, _) = waves(), waves(50, 1)
     model = train(bkrr2.METHOD, X, y, replace(ONE, partitions=1, sigma=sigma)).model
     expected = train(bkrr2.METHOD, X, y, replace(ONE, partitions=1, sigma=sigma, route=None)).model.predict(T)
     np.testing.assert_allclose(model.predict(T), expected, rtol=1e-12)
@@ -244,12 +239,12 @@ def test_one_part(sigma, tmp_path):
 
 def test_parts_of_one_row_have_no_route_to_choose():
     with pytest.raises(InputError, match="no rows to validate"):
-        train(bkrr2.METHOD, *rows(), replace(ONE, partitions=160))
+        train(bkrr2.METHOD, *waves(), replace(ONE, partitions=160))
 
 
 def test_one_soft_width_for_all_data_scales(monkeypatch):
     """t goes with the squared distances between rows and centres: scaled rows choose alike."""
-    X, y = rows()
+    X, y = waves()
     X = StandardScaler().fit_transform(X)
     options = replace(ONE, standardize=False)
     once = train(bkrr2.METHOD, X, y, options).model
@@ -271,7 +266,7 @@ FIXED = Options(partitions=5, sigma=(1.3,), lam=(1e-4,))
 
 def everything(name):
     """The model, what each part says of test rows, and the answers."""
-    (X, y), (T, t) = rows(), rows(50, 1)
+    (X, y), (T, t) = waves(), waves(50, 1)
     method, partitioner = OTHERS[name]
     model = train(method, X, y, FIXED).model
     labels = partitioner(5, random_state=0).fit(StandardScaler().fit_transform(X)).labels_
@@ -295,7 +290,7 @@ def test_oracle(name, tmp_path):
         model.predict(T)
     with pytest.raises(InputError, match="saves no model"):
         model.save(tmp_path / "m.h5")
-    assert list(tmp_path.iterdir()) == []
+    assert names(tmp_path) == []
     metrics = cli.tested(model, Dataset(T, t, 50, "test rows"), Communicator())
     assert metrics["mse"] == pytest.approx(np.mean(least**2), rel=1e-5)
 
@@ -303,7 +298,7 @@ def test_oracle(name, tmp_path):
 @pytest.mark.parametrize("name", ["kkrr", "kkrr3"])
 def test_grid_of_other_rules(name):
     """The mean of all models judges the pairs of the one, the best model those of the other."""
-    X, y = rows()
+    X, y = waves()
     X = StandardScaler().fit_transform(X)
     method, partitioner = OTHERS[name]
     grid = replace(FIXED, sigma=(0.5, 1.3), lam=(1e-5, 1e-2), validation_fraction=0.2, standardize=False)
@@ -312,12 +307,8 @@ def test_grid_of_other_rules(name):
     held, expected = held_of(labels, 0, 0.2, 5), []
     for sigma in grid.sigma:
         for lam in grid.lam:
-            said = []
-            for p in range(5):
-                own = (labels == p) & ~held
-                ridge = KernelRidge(kernel="rbf", gamma=1 / (2 * sigma**2), alpha=lam * own.sum())
-                said.append(ridge.fit(X[own], y[own] - y.mean()).predict(X[held]) + y.mean() - y[held])
-            gap = np.mean(said, axis=0) if name == "kkrr" else np.abs(said).min(axis=0)
+            gaps = by_part(X, y, np.where(held, -1, labels), X[held], sigma, lam) - y[held, None]
+            gap = gaps.mean(axis=1) if name == "kkrr" else np.abs(gaps).min(axis=1)
             expected.append(np.mean(gap**2))
     np.testing.assert_allclose([row["validation_mse"] for row in result.grid], expected, rtol=1e-6)
     chosen = [(row["sigma"], row["lambda"]) for row in result.grid][int(np.argmin(expected))]
@@ -327,4 +318,4 @@ def test_grid_of_other_rules(name):
 @pytest.mark.parametrize("route", ["nearest", "soft", "all"])
 def test_an_oracle_has_a_route_of_its_own(route):
     with pytest.raises(InputError, match=f"route {route}: bkrr3 has a route of its own"):
-        train(bkrr3.METHOD, *rows(), replace(FIXED, route=route))
+        train(bkrr3.METHOD, *waves(), replace(FIXED, route=route))

@@ -7,8 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from helpers.checks import close, near
+from helpers.data import as_csr, dense, formats, saddle
+from helpers.references import ridge
 from scipy.spatial.distance import cdist
-from sklearn.kernel_ridge import KernelRidge
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.preprocessing import StandardScaler
 
@@ -24,16 +26,8 @@ from cakrr.solver import coarse
 from cakrr.solver.coarse import Settings, candidates
 from partition.redistribute import OwnedRows
 
-formats = pytest.mark.parametrize("csr", [False, True], ids=["dense", "csr"])
 ROOM = 1 << 40
 FEW = Settings((7, 20), (0.7, 1.5), (1e-4, 1e-2))
-
-
-def rows(n=120, seed=0, zeros=0.0):
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n, 3))
-    X[:, 1:][rng.random((n, 2)) < zeros] = 0  # no two rows are equal: K_MM has an inverse
-    return X, np.sin(X[:, 0]) + X[:, 1] * X[:, 2]
 
 
 def owned(X, y, order=None, **columns):
@@ -50,7 +44,7 @@ def learn(X, y, settings=FEW, held=12, **columns):
 
 def by_hand(X, y, Z, sigma, lam, w=None):
     """The coefficients from (K'WK + lam sum(w) Kmm) beta = K'W y."""
-    X, Z = (M.toarray() if sp.issparse(M) else M for M in (X, Z))
+    X, Z = dense(X), dense(Z)
     w, gamma = np.ones(len(y)) if w is None else w, 1 / (2 * sigma**2)
     K = rbf_kernel(X, Z, gamma=gamma)
     return np.linalg.solve(K.T @ (w[:, None] * K) + lam * w.sum() * rbf_kernel(Z, gamma=gamma), K.T @ (w * y))
@@ -60,10 +54,6 @@ def answers(T, Z, sigma, beta):
     return rbf_kernel(T, Z, gamma=1 / (2 * sigma**2)) @ beta
 
 
-def agree(got, expected, tolerance=1e-6):
-    assert np.abs(got - expected).max() <= tolerance * np.abs(expected).max()
-
-
 # -- the coarse model --------------------------------------------------------------------------
 
 
@@ -71,35 +61,35 @@ def agree(got, expected, tolerance=1e-6):
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weights"])
 def test_candidates_solve_the_normal_equations(csr, weighted):
     """`learned` from the rows that are not held out, `whole` from all; centres are the last rows, and nested."""
-    (X, y), (T, _) = rows(zeros=0.4 if csr else 0), rows(40, 1)
+    (X, y), (T, _) = saddle(zeros=0.4 if csr else 0), saddle(40, 1)
     w = np.random.default_rng(2).uniform(0.3, 3, 120)
     given = {"weight": w} if weighted else {}
-    tried = learn(sp.csr_matrix(X) if csr else X, y, **given)
+    tried = learn(as_csr(X, csr), y, **given)
     w = w if weighted else np.ones(120)
     assert tried.settings == [(M, s, lam) for s in (0.7, 1.5) for M in (7, 20) for lam in (1e-4, 1e-2)]
-    centers = tried.centers.toarray() if csr else tried.centers
+    centers = dense(tried.centers)
     np.testing.assert_array_equal(centers, X[::-1][:20])
     predicted = tried.predictions(T)
     assert predicted.shape == (40, 8)
     for c, (M, sigma, lam) in enumerate(tried.settings):
         learned = answers(T, centers[:M], sigma, by_hand(X[12:], y[12:], centers[:M], sigma, lam, w[12:]))
-        agree(predicted[:, c], learned)
+        close(predicted[:, c], learned, 1e-6)
         model = tried.chosen(c)
         assert (model.centers.shape, model.beta.shape, model.sigma, model.lam) == ((M, 3), (M,), sigma, lam)
         whole = answers(T, centers[:M], sigma, by_hand(X, y, centers[:M], sigma, lam, w))
-        agree(model.predict(T), whole)
+        close(model.predict(T), whole, 1e-6)
         assert np.abs(learned - whole).max() > 1e-4 * np.abs(whole).max()  # the rows held out matter
 
 
 def test_nothing_held_out_learns_from_all():
-    tried = learn(*rows(), held=0)
+    tried = learn(*saddle(), held=0)
     np.testing.assert_array_equal(tried.learned, tried.whole)
 
 
 def test_whole_does_not_depend_on_what_is_held_out():
-    X, y = rows()
+    X, y = saddle()
     few, many = learn(X, y, held=3), learn(X, y, held=90)
-    agree(few.whole, many.whole, 1e-7)
+    close(few.whole, many.whole, 1e-7)
     hidden = y.copy()
     hidden[:90] = 1e6
     np.testing.assert_array_equal(learn(X, hidden, held=90).learned, many.learned)
@@ -108,45 +98,45 @@ def test_whole_does_not_depend_on_what_is_held_out():
 @formats
 def test_csr_is_dense(csr):
     """Rows in either form, and test rows in either form; single precision is widened."""
-    (X, y), (T, _) = rows(zeros=0.4), rows(40, 1, zeros=0.4)
+    (X, y), (T, _) = saddle(zeros=0.4), saddle(40, 1, zeros=0.4)
     X, T = X.astype(np.float32), T.astype(np.float32)
     expected = learn(X.astype(np.float64), y).predictions(T)
-    got = learn(sp.csr_matrix(X), y).predictions(sp.csr_matrix(T) if csr else T)
-    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-8)
+    got = learn(sp.csr_matrix(X), y).predictions(as_csr(T, csr))
+    near(got, expected, 1e-8)
     np.testing.assert_array_equal(learn(X, y).predictions(T), expected)
 
 
 def test_a_row_of_weight_two_is_the_row_twice():
-    X, y = rows()
+    X, y = saddle()
     counts = np.ones(120, np.int64)
     counts[:90] = np.random.default_rng(0).integers(1, 4, 90)  # the centres, the last 20, stay once
     weighted = learn(X, y, held=12, weight=counts.astype(float))
     twice = learn(np.repeat(X, counts, axis=0), np.repeat(y, counts), held=int(counts[:12].sum()))
     for c in range(8):
-        agree(weighted.predictions(X)[:, c], twice.predictions(X)[:, c], 1e-8)
-        agree(weighted.chosen(c).predict(X), twice.chosen(c).predict(X), 1e-8)
+        close(weighted.predictions(X)[:, c], twice.predictions(X)[:, c], 1e-8)
+        close(weighted.chosen(c).predict(X), twice.chosen(c).predict(X), 1e-8)
 
 
 def test_equal_rows_as_centers():
     """K_MM is singular: still a model, and that of the rows that differ."""
-    X, y = rows()
+    X, y = saddle()
     X[100:110] = X[110:]
     y[100:110] = y[110:]
     tried = learn(X, y, Settings((20,), (1.5,), (1e-3,)))
     assert np.isfinite(tried.whole).all()
     expected = answers(X, X[110:], 1.5, by_hand(X, y, X[110:], 1.5, 1e-3))
-    agree(tried.chosen(0).predict(X), expected)
+    close(tried.chosen(0).predict(X), expected, 1e-6)
     one = learn(np.ones((30, 3)), np.ones(30), Settings((8,), (1.0,), (1e-6,)), held=3)
     np.testing.assert_allclose(one.predictions(np.ones((2, 3))), 1.0, rtol=1e-4)
 
 
 def test_more_centers_than_rows_is_kernel_ridge():
     """All rows are centres: the subset of regressors is then exact; numbers that come to the same are tried once."""
-    (X, y), (T, _) = rows(50), rows(40, 1)
+    (X, y), (T, _) = saddle(50), saddle(40, 1)
     tried = learn(X, y, Settings((60, 50, 999), (1.0,), (1e-3,)), held=0)
     assert tried.settings == [(50, 1.0, 1e-3)]
-    reference = KernelRidge(kernel="rbf", gamma=0.5, alpha=1e-3 * 50).fit(X, y)
-    agree(tried.predictions(T)[:, 0], reference.predict(T))
+    reference = ridge(1.0, 1e-3 * 50).fit(X, y)
+    close(tried.predictions(T)[:, 0], reference.predict(T), 1e-6)
 
 
 def test_defaults():
@@ -159,7 +149,7 @@ def test_defaults():
 
 def test_centers_are_drawn_from_the_end_of_the_shuffled_order():
     """Whatever the parts do to the order of the rows."""
-    X, y = rows()
+    X, y = saddle()
     order = np.random.default_rng(3).permutation(120)
     tried = learn(X, y, order=order, held=0)
     np.testing.assert_array_equal(tried.centers, X[np.argsort(-order)][:20])
@@ -167,7 +157,7 @@ def test_centers_are_drawn_from_the_end_of_the_shuffled_order():
 
 def test_memory():
     """Refused before any work, with both figures and a remedy."""
-    X, y = rows()
+    X, y = saddle()
     settings = Settings((100,), (1.0,), (1e-3,))
     need = 8 * (2 * 100**2 + 3 * 100**2 + 2 * 100 * 2048)
     given = owned(X, y), np.zeros(120, bool), 120, settings
@@ -190,22 +180,20 @@ ONE = Options(partitions=4, sigma=(0.5,), lam=(1e-3,), coarse=Settings((20,), (1
 @pytest.mark.parametrize("route", ["nearest", "soft", "all"])
 def test_prediction_is_coarse_plus_local(route, csr):
     """Every piece by hand: scaling, coarse model, residuals, the parts' models, and what routes them."""
-    (X, y), (T, _) = rows(160, zeros=0.4 if csr else 0), rows(40, 1)
+    (X, y), (T, _) = saddle(160, zeros=0.4 if csr else 0), saddle(40, 1)
     X, T, y = X * [1, 20, 0.1], T * [1, 20, 0.1], y + 30
-    result = train(sp.csr_matrix(X) if csr else X, y, replace(ONE, route=route))
+    result = train(as_csr(X, csr), y, replace(ONE, route=route))
     model = result.model
     scaler = StandardScaler(with_mean=not csr).fit(X)
     Z, S = scaler.transform(X), scaler.transform(T)
-    centers = model.coarse.centers.toarray() if csr else model.coarse.centers
+    centers = dense(model.coarse.centers)
     assert (cdist(centers, Z).min(axis=1) < 1e-12).all()
     beta = by_hand(Z, y - y.mean(), centers, 1.5, 1e-4)
     residual = y - y.mean() - answers(Z, centers, 1.5, beta)
     local = []
     for part in range(4):
-        own = model.parts[part].X
-        own = cdist(own.toarray() if csr else own, Z).argmin(axis=1)
-        ridge = KernelRidge(kernel="rbf", gamma=1 / (2 * 0.5**2), alpha=1e-3 * len(own))
-        local.append(ridge.fit(Z[own], residual[own]).predict(S))
+        own = cdist(dense(model.parts[part].X), Z).argmin(axis=1)
+        local.append(ridge(0.5, 1e-3 * len(own)).fit(Z[own], residual[own]).predict(S))
     local, squares = np.array(local).T, cdist(S, model.centers, "sqeuclidean")
     if route == "soft":
         assert result.params["soft_k"] == model.soft.k
@@ -217,13 +205,13 @@ def test_prediction_is_coarse_plus_local(route, csr):
         parts = local.mean(axis=1) if route == "all" else local[np.arange(40), squares.argmin(axis=1)]
     expected = y.mean() + answers(S, centers, 1.5, beta) + parts
     # Both solve normal equations with lambda = 1e-4, whose rounding is the processor's: 1.3e-6 was seen.
-    np.testing.assert_allclose(model.predict(sp.csr_matrix(T) if csr else T), expected, rtol=1e-5)
+    np.testing.assert_allclose(model.predict(as_csr(T, csr)), expected, rtol=1e-5)
 
 
 def test_centers_are_no_validation_rows():
     """Few centres, of the end of the shuffled order, and validation rows of the start: none is both."""
     for seed in range(5):
-        X, y = rows(200, seed)
+        X, y = saddle(200, seed)
         seen = {}
         original = training.candidates
 
@@ -240,7 +228,7 @@ def test_centers_are_no_validation_rows():
 
 def test_choice_is_the_least_validation_error():
     """Every candidate with every pair, by hand: the coarse model and the parts without the rows held out."""
-    X, y = rows(100)
+    X, y = saddle(100)
     options = Options(
         partitions=2, sigma=(0.5, 1.0), lam=(1e-3, 1e3), coarse=Settings((5, 15), (1.0,), (1e-3,)), route="nearest",
         standardize=False, validation_fraction=0.2,
@@ -258,7 +246,7 @@ def test_choice_is_the_least_validation_error():
         for sigma in (0.5, 1.0):
             for lam in (1e-3, 1e3):
                 parts = [np.setdiff1d(rows, held) for rows in own]
-                models = [KernelRidge(kernel="rbf", gamma=1 / (2 * sigma**2), alpha=lam * len(r)) for r in parts]
+                models = [ridge(sigma, lam * len(r)) for r in parts]
                 fitted = [one.fit(X[r], left[r]) for one, r in zip(models, parts, strict=True)]
                 gap = [left[i] - fitted[home[i]].predict(X[i : i + 1])[0] for i in held]
                 expected.append(((M, sigma, lam), np.mean(np.square(gap))))
@@ -272,7 +260,7 @@ def test_choice_is_the_least_validation_error():
 
 def test_weights_of_whole_rows():
     """Weights that are all alike say nothing; others do."""
-    X, y = rows(100)
+    X, y = saddle(100)
     plain, same = train(X, y, ONE), train(X, y, ONE, np.full(100, 7.0))
     np.testing.assert_allclose(same.model.predict(X), plain.model.predict(X), rtol=1e-7)
     other = train(X, y, ONE, np.random.default_rng(0).uniform(0.1, 5, 100))
@@ -281,8 +269,8 @@ def test_weights_of_whole_rows():
 
 @formats
 def test_model_file(csr, tmp_path):
-    X, y = rows(100, zeros=0.4 if csr else 0)
-    given = sp.csr_matrix(X) if csr else X
+    X, y = saddle(100, zeros=0.4 if csr else 0)
+    given = as_csr(X, csr)
     model = train(given, y, replace(ONE, route="soft")).model
     model.save(tmp_path / "m.h5")
     back = KRRModel.load(tmp_path / "m.h5")
@@ -293,14 +281,13 @@ def test_model_file(csr, tmp_path):
 @pytest.mark.parametrize("n_parts", [1, None])
 def test_one_part(n_parts):
     """The default, on one rank, for up to 8,000 rows: the part's model of what the coarse one leaves over."""
-    (X, y), (T, _) = rows(), rows(40, 1)
+    (X, y), (T, _) = saddle(), saddle(40, 1)
     model = TwoLevelKRR(
         n_parts, centers=20, coarse_sigma=1.5, coarse_lam=1e-4, sigma=0.5, lam=1e-3, standardize=False, random_state=0
     ).fit(X, y)  # fmt: skip
     Z = model.model_.coarse.centers
     beta = by_hand(X, y - y.mean(), Z, 1.5, 1e-4)
-    ridge = KernelRidge(kernel="rbf", gamma=1 / (2 * 0.5**2), alpha=1e-3 * 120)
-    local = ridge.fit(X, y - y.mean() - answers(X, Z, 1.5, beta)).predict(T)
+    local = ridge(0.5, 1e-3 * 120).fit(X, y - y.mean() - answers(X, Z, 1.5, beta)).predict(T)
     np.testing.assert_allclose(model.predict(T), y.mean() + answers(T, Z, 1.5, beta) + local, rtol=1e-6)
 
 
