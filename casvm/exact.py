@@ -122,8 +122,9 @@ class SMOSVC(KernelClassifier):
         if len(part.classes) < len(classes):
             raise InputError("a class has no row with a positive weight")
         model = SVMModel(
-            "smo", "nearest", classes, kernel, float(self.C), np.zeros((1, d)), np.array([n]), np.zeros(1, np.int64),
-            None, str(train.X.dtype), parts={0: part},
+            method="smo", route="nearest", classes=classes, kernel=kernel, C=float(self.C), centers=np.zeros((1, d)),
+            sizes=np.array([n]), owners=np.zeros(1, np.int64), standardizer=None, dtype=str(train.X.dtype),
+            parts={0: part},
         )  # fmt: skip
         expose(self, model)
         self.class_weight_ = factor

@@ -671,8 +671,9 @@ def test_decisions_of_pieces_add_up(csr, dtype, k, tmp_path):
     T = drawn_clouds(41, 1, k, csr, dtype)[0]
     sizes = np.array([len(one.rows) for one in made])
     pieces = SVMModel(
-        "dcsvm", "sum", model.classes, model.kernel, C, np.zeros((0, 4)), sizes, np.zeros(4, np.int64), None,
-        model.dtype, None, dict(enumerate(made)), {}, Communicator(),
+        method="dcsvm", route="sum", classes=model.classes, kernel=model.kernel, C=C, centers=np.zeros((0, 4)),
+        sizes=sizes, owners=np.zeros(4, np.int64), standardizer=None, dtype=model.dtype, parts=dict(enumerate(made)),
+        comm=Communicator(),
     )  # fmt: skip
     expected = model.decision_function(T)
     tolerance = 1e-12 if model.dtype == "float64" else 1e-5

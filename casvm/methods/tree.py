@@ -138,8 +138,9 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator) ->
         piece = deal(root, len(prepared.classes), layers[-1][0].owner, comm)
         support = comm.allgather(np.array([len(piece.rows)]))
     model = SVMModel(
-        method.name, "sum", prepared.classes, prepared.kernel, options.C, np.zeros((0, d)), support,
-        np.arange(comm.size), prepared.standardizer, dtype, None, {comm.rank: piece}, {"sparse": sparse},
+        method=method.name, route="sum", classes=prepared.classes, kernel=prepared.kernel, C=options.C,
+        centers=np.zeros((0, d)), sizes=support, owners=np.arange(comm.size), standardizer=prepared.standardizer,
+        dtype=dtype, parts={comm.rank: piece}, source={"sparse": sparse},
     )  # fmt: skip
     return tree.result(model, sizes, passes, (prepared.nonzeros, parts.n_iter))
 
