@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from helpers.reference import descend, matrix, violations
+from helpers.references import descend, matrix, violations
 from scipy.optimize import minimize
 from sklearn.svm import LinearSVC
 

@@ -14,7 +14,7 @@ import pytest
 import scipy.sparse as sp
 from helpers.checks import equal_fields, inodes, near, same_part
 from helpers.data import as_csr, curved, drawn_clouds
-from helpers.reference import dual, libsvm, matrix, violation
+from helpers.references import dual, libsvm, matrix, violation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from helpers.reference import dual, libsvm, matrix, violation
+from helpers.references import dual, libsvm, matrix, violation
 from sklearn.datasets import load_svmlight_file
 from sklearn.metrics.pairwise import pairwise_kernels
 

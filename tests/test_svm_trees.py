@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 from helpers.checks import inodes, near, same_part, same_rows
 from helpers.data import dense, drawn_clouds, forms
-from helpers.reference import dual, matrix
+from helpers.references import dual, matrix
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.svm import SVC

@@ -113,8 +113,8 @@ def _real(value: Any, name: str) -> float:
         return math.nan
 
 
-def whole(least: int | None = None, most: int | None = None) -> Convert:
-    """A whole number within these bounds."""
+def whole(least: int | None = None, most: int | None = None, types: type = Integral) -> Convert:
+    """A whole number within these bounds, as text or of this type: 2.0 is none, unless `types` is Real."""
     need = "a whole number"
     if most is not None:
         need += f" from {least} to {most}"
@@ -123,7 +123,8 @@ def whole(least: int | None = None, most: int | None = None) -> Convert:
 
     def convert(value: Any, name: str) -> int:
         real = _real(value, name)
-        if not real.is_integer() or (least is not None and real < least) or (most is not None and real > most):
+        good = real.is_integer() and isinstance(value, (str, types))
+        if not good or (least is not None and real < least) or (most is not None and real > most):
             raise refused(name, value, need)
         return int(value if isinstance(value, Integral) else real)
 

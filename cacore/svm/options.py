@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from cacore.kernels.registry import kernel_names
@@ -39,7 +40,7 @@ class DualOptions(declare.Options):
     cache_gib: float = option(
         1.0, "of kernel values that a rank keeps", declare.at_least_zero, report=True, metavar="GIB"
     )  # fmt: skip
-    max_iter: int = option(-1, "iterations a part's solver may take", declare.whole(), metavar="N")
+    max_iter: int = option(-1, "iterations a part's solver may take", declare.whole(types=Real), metavar="N")
     max_time: float | None = option(None, "seconds it may take", declare.seconds, metavar="S")
     class_weight: Any = option(
         None, "weigh the classes so that each counts as much", flag="--balanced", estimator="",
