@@ -106,6 +106,8 @@ def load(
                 if file.attrs["family"] != family:
                     raise InputError(f"{path}: a model of the {file.attrs['family']} family; {family} is needed")
                 attributes = json.loads(file.attrs["attributes"])
+                if not isinstance(attributes, dict):
+                    raise ValueError("its attributes are no object")
                 shared = {name: _read(item) for name, item in file.items() if name != "parts"}
                 owners = np.arange(len(file["parts"])) % comm.size
                 parts = {
