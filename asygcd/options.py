@@ -25,18 +25,10 @@ UPDATES = ("owned", "atomic", "stochastic")
 
 @dataclass(frozen=True)
 class Options(DualOptions):
-    """What a training run can be told, beside the dual problem.
+    """What a training run can be told, beside the dual problem; each option's text says what it is.
 
-    Attributes
-    ----------
-    multi_class : {"ovr", "ovo"}
-    update : {"owned", "atomic", "stochastic"}
-    threads : int or None
-        None: all that this process may use.
-    start : ndarray, shape (n, m), or None
-        Coefficients alpha y of each decision to begin with.
-    watch : callable or None
-        Called with the progress of each problem.
+    `threads` None is all that this process may use; `start` has the coefficients alpha y of each decision to begin
+    with, shape (n, m); `watch` is called with the progress of each problem.
     """
 
     multi_class: str = option(

@@ -126,7 +126,7 @@ SVM = [
 
 ASYGCD = [
     Case("asygcd", "asygcd", "ijcnn1", _IJCNN1, predict=2),
-    Case("asygcd-2-threads", "asygcd", "ijcnn1", _IJCNN1, predict=1, threads=2),
+    Case("asygcd-2-threads", "asygcd", "ijcnn1", f"{_IJCNN1} --tol 1e-6", threads=2),
     Case("asygcd-multi", "asygcd", "usps", f"{_USPS} --standardize"),
     Case("asygcd-ovo", "asygcd", "usps", f"{_USPS} --multi-class ovo"),
     Case("asygcd-csr", "asygcd", "a9a", f"{_A9A} --kernel polynomial --coef0 1 --balanced"),

@@ -23,7 +23,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,6 @@ import cakrr
 import casvm
 import partition
 
-_TIMES = ("seconds", "busy_seconds", "imbalance", "average_parallelism")
 _KRR = "dkrr dckrr kkrr kkrr2 kkrr3 bkrr bkrr2 bkrr3 twolevel predict"
 _SVM = "dissmo cascade dcsvm dcfilter cpsvm bkmsvm fcfssvm casvm predict"
 METHODS = [f"cakrr.{name}" for name in _KRR.split()] + [f"casvm.{name}" for name in _SVM.split()]
@@ -44,11 +43,13 @@ METHODS += ["asygcd", "asygcd.predict"]
 
 
 def plain(value: Any) -> Any:
-    """As JSON: floats by their repr, arrays of more than 8 numbers by type, shape and hash; seconds are left out."""
+    """As JSON: floats by their repr, arrays of more than 8 numbers by type, shape and hash."""
     if sp.issparse(value):
         return {"shape": list(value.shape), **{k: plain(getattr(value, k)) for k in ("data", "indices", "indptr")}}
+    if is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, dict):
-        return {str(key): plain(one) for key, one in value.items() if key not in _TIMES}
+        return {str(key): plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
         return [plain(one) for one in value]
     if isinstance(value, np.ndarray):
@@ -205,7 +206,7 @@ def chosen(names: Iterable[str], prefix: str, patterns: list[str]) -> list[str]:
     return [name for name in names if any(fnmatch.fnmatch(prefix + name, pattern) for pattern in patterns)]
 
 
-def fits(folder: Path, out: Path, patterns: list[str]) -> None:
+def fit_all(folder: Path, out: Path, patterns: list[str]) -> None:
     """All fits of one process, a file each."""
     for name in chosen(FITS, "fit-", patterns):
         keep(out / f"fit-{name}.json", functools.partial(FITS[name].run, folder))
@@ -291,6 +292,6 @@ if __name__ == "__main__":
     if sys.argv[1] == "time":
         timed(sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]))
     else:
-        {"fits": fits, "collective": collective, "interface": interface}[sys.argv[1]](
+        {"fits": fit_all, "collective": collective, "interface": interface}[sys.argv[1]](
             Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]
         )

@@ -1,4 +1,4 @@
-"""Kernel ridge regression, as the commands see it: what is compiled, told, noted and written."""
+"""Kernel ridge regression, as the commands see it: what is compiled, reported and written."""
 
 from __future__ import annotations
 
@@ -84,6 +84,7 @@ class Ridge(Family):
             "params": {
                 **chosen, **({"oracle": True} if method.oracle else {}), "dtype": model.dtype,
                 **reported(options, names),
+                **{name: getattr(options, name) for name in KINDS[options.kernel].parameters if name != "gamma"},
             },
             "grid": fitted.grid,
             "solver": {

@@ -138,7 +138,7 @@ class Judges:
         """Weighted mean squared error of every setting, from one reduction; NaN where a part had no solution."""
         if self.rule == "nearest":
             summed = comm.allreduce(np.append(totals.ravel(), self.weights.sum()))
-            return summed[:-1].reshape(totals.shape[:3]) / summed[-1]
+            return np.asarray(summed[:-1].reshape(totals.shape[:3]) / summed[-1])
         if self.rule == "oracle":
             # The least is no number where one is not a number: -infinity survives.
             gap = comm.allreduce(np.where(np.isnan(totals), -np.inf, totals), "min")

@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.comm import Communicator, collective
+from cacore.comm import Communicator
 from cacore.data.rows import Rows
-from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
 from cacore.io import model_file
 from cacore.kernels import Kernel
 from cakrr.solver.coarse import CoarseModel
 from partition.asking import ask, visit
 from partition.model import InParts
-from partition.routing import Soft, closest, nearest
+from partition.routing import nearest
 
 
 @dataclass
@@ -34,58 +33,29 @@ class PartModel:
         return kernel.apply(kernel.points(X.astype(self.alpha.dtype, copy=False), like=rows), rows, self.alpha)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class KRRModel(InParts):
     """Kernel ridge regression models of P parts, of which this rank holds some.
 
     Attributes
     ----------
-    method : str
-    route : {"nearest", "soft", "all", "sum", "oracle"}
-        The model of the nearest centre answers, the weighted mean of those of the nearest centres, the
-        mean of all P models, or, where the parts are pieces of one model, their sum. "oracle" models
-        do not predict: see :meth:`oracle`.
     sigma, lam : float
     offset : float
         Mean of the training targets, added to every prediction.
-    centers : ndarray, shape (P, d)
-        In standardised features.
-    sizes : ndarray of int64, shape (P,)
-    owners : ndarray of int64, shape (P,)
-        Rank of each part.
-    standardizer : Standardizer or None
-    dtype : str
-        Of the rows.
-    soft : Soft or None
-        Of the route "soft".
     coarse : CoarseModel or None
         Of all rows; the parts' models are of what it leaves over. On every rank.
-    parts : dict of int to PartModel
-        This rank's.
     like : Kernel
         The kernel, of any width.
-    source : dict
-        How the training file was read: its target column, the number of its first feature.
-    comm : Communicator or None
-        The ranks that hold the parts; not part of a copy or a pickle.
     """
 
-    method: str
-    route: str
+    family = "krr"
+
     sigma: float
     lam: float
     offset: float
-    centers: NDArray[np.float64]
-    sizes: NDArray[np.int64]
-    owners: NDArray[np.int64]
-    standardizer: Standardizer | None
-    dtype: str
-    soft: Soft | None = None
     coarse: CoarseModel | None = None
     like: Kernel = field(default_factory=Kernel)
     parts: dict[int, PartModel] = field(default_factory=dict)
-    source: dict[str, Any] = field(default_factory=dict)
-    comm: Any = field(default=None, repr=False, compare=False)
 
     @property
     def kernel(self) -> Kernel:
@@ -140,10 +110,8 @@ class KRRModel(InParts):
     def _routed(self, Z: Rows, comm: Communicator) -> dict[str, NDArray[Any]]:
         if self.soft is None:
             return {"nearest": self._asked(Z, nearest(Z, self.centers), comm)}
-        labels, squares = closest(Z, self.centers, min(self.soft.k, len(self.centers)))
-        n, k = labels.shape
-        values = self._asked(Z[np.arange(n).repeat(k)], labels.ravel(), comm).reshape(n, k)
-        return {"soft": np.einsum("ij,ij->i", values, self.soft.weights(squares)), "nearest": values[:, 0]}
+        values, weights = self._weighted(Z, lambda rows, labels: self._asked(rows, labels, comm))
+        return {"soft": np.einsum("ij,ij->i", values, weights), "nearest": values[:, 0]}
 
     def _asked(self, Z: Rows, labels: NDArray[np.int32], comm: Communicator) -> NDArray[Any]:
         """What the model of part ``labels[i]`` says of row i."""
@@ -162,58 +130,28 @@ class KRRModel(InParts):
         return visit(Z, together, comm, op="sum" if y is None else "min", column=y)
 
     def save(self, path: str | Path, comm: Any = None) -> None:
-        """Write the model to one HDF5 file; collective, by default on the ranks that trained or loaded it."""
-        attributes = {
-            "method": self.method, "route": self.route, "sigma": self.sigma, "lambda": self.lam,
-            "offset": self.offset, "dtype": self.dtype, "source": self.source,
-            "soft": None if self.soft is None else asdict(self.soft),
-            "coarse": None if self.coarse is None else {"sigma": self.coarse.sigma, "lambda": self.coarse.lam},
-        }  # fmt: skip
+        """As every model in parts; an oracle has none."""
+        with self._ranks(comm) as ranks, ranks.agreed():
+            if self.route == "oracle":
+                raise InputError(f"{self.method} is an oracle, a bound that looks at the answers: it saves no model")
+        super().save(path, comm)
+
+    def _stored(self) -> tuple[dict[str, Any], dict[str, Rows]]:
+        attributes: dict[str, Any] = {"sigma": self.sigma, "lambda": self.lam, "offset": self.offset, "coarse": None}
         if self.like.kind != "gaussian":
             attributes["kernel"] = asdict(self.like)
-        shared: dict[str, Rows] = {"centers": self.centers, "sizes": self.sizes}
-        if self.coarse is not None:
-            shared |= {"coarse_centers": self.coarse.centers, "coarse_beta": self.coarse.beta}
-        if self.standardizer is not None:
-            shared.update(asdict(self.standardizer))
-        parts = {part: {"X": model.X, "alpha": model.alpha} for part, model in self.parts.items()}
-        with self._ranks(comm) as ranks:
-            with ranks.agreed():
-                self._check_ranks(ranks)
-                if self.route == "oracle":
-                    raise InputError(
-                        f"{self.method} is an oracle, a bound that looks at the answers: it saves no model"
-                    )
-            model_file.save(path, "krr", attributes, shared, parts, self.owners, ranks)
+        if self.coarse is None:
+            return attributes, {}
+        attributes["coarse"] = {"sigma": self.coarse.sigma, "lambda": self.coarse.lam}
+        return attributes, {"coarse_centers": self.coarse.centers, "coarse_beta": self.coarse.beta}
 
     @classmethod
-    def load(cls, path: str | Path, comm: Any = None) -> KRRModel:
-        """Read a model on any number of ranks; collective."""
-        with collective(comm) as ranks:
-            attributes, shared, parts, owners = model_file.load(path, "krr", ranks)
-            with ranks.agreed():
-                try:
-                    model = cls._made(attributes, shared, parts, owners)
-                except (KeyError, TypeError) as error:
-                    raise InputError(f"{path}: a damaged model file, without {error}") from error
-        model.comm = comm
-        return model
-
-    @classmethod
-    def _made(
-        cls, attributes: dict[str, Any], shared: dict[str, Rows], parts: dict[int, Any], owners: NDArray[np.int64]
-    ) -> KRRModel:
-        """The model of what its file holds."""
-        soft, coarse = attributes.get("soft"), attributes.get("coarse")
-        like = Kernel(**attributes.get("kernel", {}))
-        model = cls(
-            attributes["method"], attributes["route"], attributes["sigma"], attributes["lambda"],
-            attributes["offset"], shared["centers"], shared["sizes"], owners,
-            Standardizer(shared["mean"], shared["scale"]) if "mean" in shared else None, attributes["dtype"],
-            None if soft is None else Soft(**soft), like=like, source=attributes["source"],
-            parts={part: PartModel(fields["X"], np.asarray(fields["alpha"])) for part, fields in parts.items()},
-        )  # fmt: skip
+    def _made(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.Parts) -> KRRModel:
+        coarse, like = attributes.pop("coarse", None), Kernel(**attributes.pop("kernel", {}))
         if coarse is not None:
-            beta = shared["coarse_beta"]
-            model.coarse = CoarseModel(shared["coarse_centers"], beta, coarse["sigma"], coarse["lambda"], like)
-        return model
+            coarse = CoarseModel(
+                shared["coarse_centers"], shared["coarse_beta"], coarse["sigma"], coarse["lambda"], like
+            )
+        attributes |= {"lam": attributes.pop("lambda"), "soft": attributes.get("soft"), "coarse": coarse, "like": like}
+        parts.held = {part: PartModel(**fields) for part, fields in parts.held.items()}
+        return super()._made(attributes, shared, parts)

@@ -40,37 +40,11 @@ LOCAL_LAMS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, ALONE)
 
 @dataclass(frozen=True)
 class Options(declare.Options):
-    """What a training run can be told.
+    """What a training run can be told; each option's text says what it is.
 
-    Attributes
-    ----------
-    partitions : int or None
-        P; None is one a rank, or as many as keep a part at 8,000 rows and its matrix inside the limit.
-    sigma : tuple of float or None
-        Widths to try: gamma = 1 / (2 sigma^2). None is the square root of the number of features, or with a coarse
-        model :meth:`Method.sigmas`.
-    lam : tuple of float
-        Ridges to try.
-    kernel : str
-        Its degree and coef0 are fixed; sigma is its width. The linear kernel has none.
-    degree : int
-    coef0 : float
-    centers : tuple of int or None
-        Of the coarse model, for the method that has one; None, here and in the next two, is a small grid.
-    coarse_sigma, coarse_lam : tuple of float or None
-    select : {"validation", "test", "loo"}
-        Which rows judge a pair. "test" is the listings' rule, and leaks.
-    validation_fraction : float
-    route : str or None
-        Other than the method's own.
-    standardize : bool
-    seed : int
-    checkpoint : Checkpoint or None
-        Where finished parts are kept.
-    memory_limit : int
-        Bytes a rank may use.
-    progress : callable
-        See :func:`cacore.run.progress.bar`.
+    `partitions` None is one part a rank, or as many as keep a part at 8,000 rows and its matrix inside the limit;
+    `sigma` None is the square root of the number of features, or with a coarse model :meth:`Method.sigmas`.
+    `memory_limit` is in bytes a rank; `progress` is as :func:`cacore.run.progress.bar` yields it.
     """
 
     partitions: int | None = option(

@@ -47,6 +47,10 @@ class CollectiveSVC(KernelClassifier):
         """The method."""
         return self._method
 
+    def _chosen(self) -> dict[str, Any]:
+        """Options that do not come from the parameter of their name."""
+        return {}
+
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n_local, d), dense or CSR, and labels `y`; neither is changed.
 
@@ -61,7 +65,7 @@ class CollectiveSVC(KernelClassifier):
             seed, limit = shared_seed(getattr(self, "random_state", None), comm), memory.limit_per_rank(comm)
             with comm.agreed():
                 method = self._trained_by()
-                options = from_estimator(Options, self, class_weight=self._class_weight(classes))
+                options = from_estimator(Options, self, class_weight=self._class_weight(classes), **self._chosen())
             fitted = method(train, replace(options, seed=seed, memory_limit=limit), comm)
             self._take(fitted)
         fitted.model.comm = self.comm
@@ -160,6 +164,10 @@ class CASVC(CollectiveSVC):
     def _take(self, fitted: Fit) -> None:
         super()._take(fitted)
         self.centers_ = fitted.model.centers
+
+    def _chosen(self) -> dict[str, Any]:
+        own = self.partitioner
+        return {"partitions": own.n_parts} if self.n_parts is None and isinstance(own, Partitioner) else {}
 
     def _trained_by(self) -> Method:
         own = self.partitioner

@@ -122,8 +122,9 @@ class SMOSVC(KernelClassifier):
         if len(part.classes) < len(classes):
             raise InputError("a class has no row with a positive weight")
         model = SVMModel(
-            "smo", "nearest", classes, kernel, float(self.C), np.zeros((1, d)), np.array([n]), np.zeros(1, np.int64),
-            None, str(train.X.dtype), parts={0: part},
+            method="smo", route="nearest", classes=classes, kernel=kernel, C=float(self.C), centers=np.zeros((1, d)),
+            sizes=np.array([n]), owners=np.zeros(1, np.int64), standardizer=None, dtype=str(train.X.dtype),
+            parts={0: part},
         )  # fmt: skip
         expose(self, model)
         self.class_weight_ = factor
@@ -164,7 +165,7 @@ class SMOSVC(KernelClassifier):
         """Decisions for `X`, shape (n, d): shape (n,) with two classes, else (n, k), or (n, pairs) for "ovo"."""
         X = self._rows(X)
         if self.decision_function_shape == "ovo" and len(self.classes_) > 2:
-            return self.model_.parts[0].pairs(X, self.model_.kernel)
+            return np.asarray(self.model_.parts[0].pairs(X, self.model_.kernel))
         scores = self._scores(X)
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
@@ -174,7 +175,7 @@ class SMOSVC(KernelClassifier):
         return np.asarray(self.classes_[codes])
 
     def _scores(self, X: Any) -> NDArray[np.float64]:
-        return self.model_.parts[0].scores(X, self.model_.kernel, len(self.classes_))
+        return np.asarray(self.model_.parts[0].scores(X, self.model_.kernel, len(self.classes_)))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

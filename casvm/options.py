@@ -29,33 +29,14 @@ INITIAL = ("local", "root")
 
 
 def _solver(value: Any, name: str) -> str:
-    return declare.one_of(*solver_names())(value, name)
+    return str(declare.one_of(*solver_names())(value, name))
 
 
 @dataclass(frozen=True)
 class Options(DualOptions):
-    """What a training run can be told, beside the dual problem.
+    """What a training run can be told, beside the dual problem; each option's text says what it is.
 
-    Attributes
-    ----------
-    partitions : int or None
-        P; None is one a rank.
-    route : {"nearest", "soft", "all"}
-    initial : {"local", "root"}
-        Who reads the rows of a command whose parts are dealt at random.
-    ratio : bool
-        Balance every class as well as the parts' sizes, for partitioners that can.
-    passes : int
-        Most passes through a tree of support vectors; a further one is made while the objective changes.
-    solver : str
-        Of the parts, and of the problems of a tree: "smo", the exact one, or another registered in
-        :mod:`cacore.svm.solvers`; "asygcd" has no bias.
-    working_set : int or None
-        Rows of a round of Dis-SMO; None leaves it to the solver, 2 is the textbook's.
-    checkpoint : Checkpoint or None
-        Where finished parts are kept.
-    progress : callable
-        See :func:`cacore.run.progress.bar`.
+    `partitions` None is one part a rank; `progress` is as :func:`cacore.run.progress.bar` yields it.
     """
 
     partitions: int | None = option(

@@ -6,7 +6,7 @@ import copy
 import numpy as np
 import pytest
 
-from cacore.comm import PHASES, Communicator, as_communicator, mpi
+from cacore.comm import PHASES, Communicator, as_communicator, mpi, world
 from cacore.errors import InputError
 from cacore.io.model_file import load
 
@@ -189,3 +189,10 @@ def test_waiting_leaves_the_core_to_others(monkeypatch):
     assert pauses[0] < 2e-4
     assert pauses[-1] == 5e-3
     assert 1e-3 < spent[0] - sum(pauses) < 0.02  # what it was busy for
+
+
+def test_started_by_another_mpi(monkeypatch):
+    pytest.importorskip("mpi4py.MPI")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
+    with pytest.raises(InputError, match="started as 4 ranks, but by another MPI"):
+        world()

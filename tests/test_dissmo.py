@@ -12,12 +12,14 @@ from functools import cache
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from helpers.checks import equal_fields, inodes, near, same_part
+from helpers.data import as_csr, curved, drawn_clouds
+from helpers.references import dual, libsvm, matrix, violation
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics.pairwise import pairwise_kernels
-from test_smo import dual, libsvm, matrix, violation
 
 from cacore.comm import Communicator
+from cacore.data.dataset import Dataset
 from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint
 from cacore.kernels import Kernel
@@ -25,8 +27,8 @@ from cacore.kernels.columns import Layout
 from cacore.limits import Limits
 from cacore.machine.memory import MemoryLimitError
 from cacore.svm.dual import Dual
-from casvm.dissmo import METHOD, dissmo, fit
-from casvm.methods.prepare import Labelled
+from cacore.svm.options import GIB
+from casvm.dissmo import dissmo
 from casvm.options import Options
 from casvm.solver import distributed
 from casvm.solver.active_set import ActiveSet
@@ -50,16 +52,8 @@ FORMS = {"dense": np.array, "csr": sp.csr_matrix, "dense float32": np.float32,
 LIMITS = Limits(1e-3)
 
 
-@cache
 def problem(n=N, seed=0):
-    """Two classes with a curved border and 5 targets in 100 wrong; zeros, so that CSR is something else."""
-    rng = np.random.default_rng(seed)
-    X = np.float64(np.float32(rng.normal(size=(n, 4))))
-    y = np.where(np.sin(2 * X[:, 0]) + X[:, 1] > 0, 1.0, -1.0)
-    y[rng.random(n) < 0.05] *= -1
-    X[np.abs(X) < 0.2] = 0
-    X.flags.writeable = y.flags.writeable = False
-    return X, y
+    return curved(n, seed, np.float32)
 
 
 @cache
@@ -308,9 +302,9 @@ def test_watched(working_set):
 
 def test_the_same_bits_again():
     first, second = run(working_set=32), run(working_set=32)
-    np.testing.assert_array_equal(first.alpha, second.alpha)
-    for name in ("b", "objective", "gap", "iterations", "rounds", "kernel_rows", "kernel_values"):
-        assert getattr(first, name) == getattr(second, name), name
+    equal_fields(
+        first, second, "alpha", "b", "objective", "gap", "iterations", "rounds", "kernel_rows", "kernel_values"
+    )
 
 
 def test_kernel_values_are_counted():
@@ -375,12 +369,6 @@ def crossed(request):
     return X, S, make, 1e-12 if dtype == "float64" else 1e-5
 
 
-def between(A, B):
-    """K in double precision."""
-    A, B = (np.float64(rows.toarray() if sp.issparse(rows) else rows) for rows in (A, B))
-    return pairwise_kernels(A, B, metric="rbf", gamma=KERNEL.gamma)
-
-
 def subtracted(gram, rows, change):
     v = np.zeros(len(gram.active))
     gram.subtract(rows, change, v, np.ones(len(rows), np.bool_))
@@ -391,10 +379,10 @@ def subtracted(gram, rows, change):
 def test_sources(room, crossed):
     X, S, make, precision = crossed
     gram, rng = make(room), np.random.default_rng(0)
-    K = between(S, X)
+    K = matrix(KERNEL, S, X)
     rows, change = np.array([3, 17, 0, 1499, 21]), rng.normal(size=5)
     square = gram.square(rows)
-    np.testing.assert_allclose(square[:5, :5], between(S[rows], S[rows]), rtol=0, atol=precision)
+    near(square[:5, :5], matrix(KERNEL, S[rows]), precision)
     active = np.arange(150)
     for step in ("all", "restrict", "activate", "activate"):
         if step == "restrict":
@@ -405,13 +393,13 @@ def test_sources(room, crossed):
             gram.activate(active)
         for _ in range(2):  # computed, and read again
             expected = change @ K[np.ix_(rows, active)]
-            np.testing.assert_allclose(subtracted(gram, rows, change), expected, rtol=0, atol=10 * precision)
+            near(subtracted(gram, rows, change), expected, 10 * precision)
     columns = np.array([149, 2, 77])
     expected = change @ K[np.ix_(rows, columns)]
-    np.testing.assert_allclose(gram.outside(rows, change, columns), expected, rtol=0, atol=10 * precision)
+    near(gram.outside(rows, change, columns), expected, 10 * precision)
     for exact in (False, True):
         got = gram.product(S, rows, change, columns, exact=exact)
-        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-12 if exact else 10 * precision)
+        near(got, expected, 1e-12 if exact else 10 * precision)
     assert gram.product(S, rows[:0], change[:0], columns).tolist() == [0.0] * 3
 
 
@@ -419,7 +407,7 @@ def test_sources(room, crossed):
 def test_forget(shrunk, crossed):
     """A source that has become another is computed again, also where rows over all columns are kept aside."""
     X, S, make, precision = crossed
-    gram, K = make(1500), between(S, X)
+    gram, K = make(1500), matrix(KERNEL, S, X)
     rows, change = np.array([3, 17, 5]), np.array([1.0, -2.0, 0.5])
     subtracted(gram, rows, change)
     if shrunk:
@@ -434,12 +422,12 @@ def test_forget(shrunk, crossed):
     gram.forget(np.array([17, 30]))
     K[17] = K[900]
     expected = change @ K[np.ix_(rows, active)]
-    np.testing.assert_allclose(subtracted(gram, rows, change), expected, rtol=0, atol=10 * precision)
+    near(subtracted(gram, rows, change), expected, 10 * precision)
     assert gram.rows_computed == computed + 1
     if shrunk:
         expected = change @ K[np.ix_(rows, [149])]
         got = gram.outside(rows, change, np.array([149]))
-        np.testing.assert_allclose(got, expected, rtol=0, atol=10 * precision)
+        near(got, expected, 10 * precision)
 
 
 def test_what_is_dropped_makes_room_first():
@@ -462,22 +450,20 @@ def test_what_is_dropped_makes_room_first():
 # -- as a method -------------------------------------------------------------------------------------
 
 
-def classes(k, n=200):
-    rng = np.random.default_rng(k)
-    y = rng.integers(0, k, n)
-    return rng.normal(size=(n, 4)) + 1.5 * np.eye(4)[y], y
+def classes(k):
+    return drawn_clouds(200, k, k)
 
 
 def trained(X, y, weights=None, **more):
-    given_ = Options(**{"gamma": 0.4, "C": 2.0, "limits": Limits(1e-6), "cache_bytes": PLENTY, **more})
-    return fit(METHOD, Labelled(X, y, weights), given_, Communicator())
+    options = Options(**{"gamma": 0.4, "C": 2.0, "tol": 1e-6, "cache_gib": PLENTY / GIB, **more})
+    return dissmo(Dataset(X, y, weights=weights), options)
 
 
 @pytest.mark.parametrize(("k", "csr"), [(2, True), (3, True), (4, False)], ids=["2 csr", "3 csr", "4 dense"])
 def test_alone_and_together(k, csr):
     """One rank is the local solver's, unless a working set is asked for: the same model, to the tolerance."""
     X, y = classes(k)
-    X = sp.csr_matrix(np.where(np.abs(X) < 0.5, 0, X)) if csr else X
+    X = as_csr(X, csr, 0.5)
     weights = np.random.default_rng(0).choice([0.0, 0.5, 1.0, 2.0], 200)
     alone, together = trained(X, y, weights), trained(X, y, weights, working_set=8)
     there = np.count_nonzero(weights)
@@ -490,17 +476,17 @@ def test_alone_and_together(k, csr):
     np.testing.assert_array_equal(one.rows, other.rows)
     assert (weights[other.rows] > 0).all()
     assert one.n_support.tolist() == other.n_support.tolist()
-    np.testing.assert_allclose(other.coef, one.coef, rtol=0, atol=1e-3)
-    np.testing.assert_allclose(other.b, one.b, rtol=0, atol=1e-5)
+    near(other.coef, one.coef, 1e-3)
+    near(other.b, one.b, 1e-5)
     assert abs(other.X - X[other.rows]).sum() == 0
     decisions = [result.model.decision_function(X) for result in (alone, together)]
-    np.testing.assert_allclose(*decisions, rtol=0, atol=1e-5)
+    near(*decisions, 1e-5)
 
 
 @pytest.mark.parametrize("limit", [{"max_iter": 5}, {"max_time": 1e-9}], ids=str)
 def test_limit_is_noted(limit):
     X, y = classes(3)
-    result = trained(X, y, working_set=4, limits=Limits(1e-6, **limit))
+    result = trained(X, y, working_set=4, **limit)
     (note,) = result.notes
     steps, gap = result.solver["iterations"][0], result.solver["gap"][0]
     assert note.startswith(
@@ -512,10 +498,10 @@ def test_limit_is_noted(limit):
 
 def test_as_a_function():
     X, y = classes(2)
-    result = dissmo(Labelled(X, y), Options(working_set=8))
+    result = dissmo(Dataset(X, y), Options(working_set=8))
     assert (result.model.method, result.model.route) == ("dissmo", "sum")
     np.testing.assert_array_equal(
-        result.model.predict(X), dissmo(Labelled(X, y), Options(partitions=1)).model.predict(X)
+        result.model.predict(X), dissmo(Dataset(X, y), Options(partitions=1)).model.predict(X)
     )
 
 
@@ -527,8 +513,8 @@ def test_parts_are_refused():
 def test_memory_is_refused():
     X, y = classes(2)
     with pytest.raises(MemoryLimitError, match="a rank's rows and its kernel cache"):
-        trained(X, y, memory_limit=X.nbytes + 1000, cache_bytes=1001)
-    trained(X, y, memory_limit=X.nbytes + 1000, cache_bytes=1000)
+        trained(X, y, memory_limit=X.nbytes + 1000, cache_gib=1001 / GIB)
+    trained(X, y, memory_limit=X.nbytes + 1000, cache_gib=1000 / GIB)
 
 
 @pytest.mark.parametrize("working_set", [None, 8])
@@ -537,10 +523,10 @@ def test_checkpoint(working_set, tmp_path, monkeypatch):
     X, y = classes(3)
 
     def again():
-        return trained(X, y, working_set=working_set, limits=LIMITS, checkpoint=Checkpoint(tmp_path / "kept"))
+        return trained(X, y, working_set=working_set, tol=1e-3, checkpoint=Checkpoint(tmp_path / "kept"))
 
     first = again()
-    kept = {p.name: p.stat().st_ino for p in (tmp_path / "kept").iterdir()}
+    kept = inodes(tmp_path / "kept")
     pairs = [f"pair-{number:06d}-rank000000.npz" for number in range(3)]
     assert sorted(kept) == [*(["alone.npz"] if working_set is None else pairs), "run.json"]
     with monkeypatch.context() as patched:
@@ -553,7 +539,6 @@ def test_checkpoint(working_set, tmp_path, monkeypatch):
     for other in (second, third):
         for name in ("iterations", "n_support", "objective", "gap", "kernel_rows"):
             assert other.solver[name].tolist() == first.solver[name].tolist()
-        for field in ("X", "rows", "coef", "b", "n_support"):
-            np.testing.assert_array_equal(getattr(other.model.parts[0], field), getattr(first.model.parts[0], field))
+        same_part(other.model.parts[0], first.model.parts[0])
     with pytest.raises(InputError, match="working_set was"):
-        trained(X, y, working_set=16, limits=LIMITS, checkpoint=Checkpoint(tmp_path / "kept"))
+        trained(X, y, working_set=16, tol=1e-3, checkpoint=Checkpoint(tmp_path / "kept"))

@@ -113,7 +113,7 @@ def test_regression(solve):
     twice = np.r_[X, X]
     got = solve(twice, dual)
     check(dual, rbf_kernel(twice, gamma=0.5), got)
-    reference = SVR(C=C, gamma=0.5, epsilon=epsilon, tol=1e-7).fit(X)
+    reference = SVR(C=C, gamma=0.5, epsilon=epsilon, tol=1e-7).fit(X, y)
     np.testing.assert_allclose(got.decision[:300], reference.predict(X), rtol=0, atol=1e-4)
 
 

@@ -7,38 +7,20 @@ import pickle
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from helpers.data import formats
+from helpers.checks import refusal
+from helpers.data import LAYOUTS, as_csr, formats, read_only, saddle
 from helpers.references import ridge
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from cacore.errors import InputError
-from cakrr import BKRR2, DCKRR, KKRR2
+from cakrr import BKRR, BKRR2, DCKRR, DKRR, KKRR, KKRR2, TwoLevelKRR
 
 ESTIMATORS = [BKRR2, KKRR2, DCKRR]
 estimators = pytest.mark.parametrize("cls", ESTIMATORS)
-
-
-@parametrize_with_checks([cls() for cls in ESTIMATORS])
-def test_scikit_learn(estimator, check):
-    check(estimator)
-
-
-# The same with parts: scikit-learn's checks use few rows, which the default keeps in one part.
-@parametrize_with_checks(
-    [cls(n_parts=2, random_state=0) for cls in ESTIMATORS],
-    expected_failed_checks=lambda _: {
-        "check_fit2d_1sample": "one row is not two parts",
-        "check_sample_weight_equivalence_on_dense_data": "a row twice and a row of weight 2 come in another order",
-        "check_sample_weight_equivalence_on_sparse_data": "a row twice and a row of weight 2 come in another order",
-    },
-)
-def test_scikit_learn_with_parts(estimator, check):
-    check(estimator)
+SMALL = TwoLevelKRR(n_parts=2, centers=20, coarse_lam=1e-4, lam=[1e-4, 1e-2], random_state=0)
 
 
 def rows(n=150, seed=0, zeros=0.0):
@@ -79,17 +61,21 @@ def test_composes(cls):
     assert np.isfinite(cross_val_score(pipe, X, y, cv=3)).all()
 
 
-@estimators
-def test_clone_and_pickle(cls):
+@pytest.mark.parametrize(
+    "model", [*(cls(n_parts=3, sigma=2.0, lam=[1e-4, 1e-3], random_state=4) for cls in (*ESTIMATORS, BKRR, KKRR)),
+              DKRR(lam=[1e-4, 1e-3], random_state=0), SMALL], ids=lambda model: type(model).__name__,
+)  # fmt: skip
+def test_clone_pickle_and_compose(model):
     X, y = rows()
-    model = cls(n_parts=3, sigma=2.0, lam=[1e-4, 1e-3], random_state=4).fit(X, y)
+    model = clone(model).fit(X, y)
     fresh = clone(model)
     assert fresh.get_params() == model.get_params()
-    with pytest.raises(NotFittedError):
-        fresh.predict(X)
-    back = pickle.loads(pickle.dumps(model))
-    np.testing.assert_array_equal(back.predict(X), model.predict(X))
-    np.testing.assert_array_equal(fresh.fit(X, y).predict(X), model.predict(X))
+    refusal(fresh.predict, X, error=NotFittedError)
+    expected = model.predict(X)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict(X), expected)
+    np.testing.assert_array_equal(fresh.fit(X, y).predict(X), expected)
+    pipe = make_pipeline(StandardScaler(), clone(model).set_params(standardize=False)).fit(X, y)
+    np.testing.assert_allclose(pipe.predict(X), expected, rtol=1e-7, atol=1e-7)
 
 
 @estimators
@@ -98,15 +84,38 @@ def test_weights(cls, csr):
     """Weight 0 is absence; weights count relative to each other."""
     X, y = rows(zeros=0.3 if csr else 0.0)
     w = np.random.default_rng(0).integers(0, 4, 150).astype(float)
-    given = sp.csr_matrix(X) if csr else X
+    X, kept = as_csr(X, csr), w > 0
     model = cls(n_parts=3, sigma=2.0, lam=1e-2, random_state=1)
-    expected = model.fit(given, y, w).predict(given)
-    kept = w > 0
-    np.testing.assert_allclose(model.fit(given[kept], y[kept], w[kept]).predict(given), expected, rtol=1e-12)
-    np.testing.assert_allclose(model.fit(given, y, 8 * w).predict(given), expected, rtol=1e-8)
-    assert not np.allclose(model.fit(given[kept], y[kept]).predict(given), expected, rtol=1e-3)
+    expected = model.fit(X, y, w).predict(X)
+    np.testing.assert_allclose(model.fit(X[kept], y[kept], w[kept]).predict(X), expected, rtol=1e-12)
+    np.testing.assert_allclose(model.fit(X, y, 8 * w).predict(X), expected, rtol=1e-8)
+    assert not np.allclose(model.fit(X[kept], y[kept]).predict(X), expected, rtol=1e-3)
     y[~kept] = 1e9
-    np.testing.assert_allclose(model.fit(given, y, w).predict(given), expected, rtol=1e-12)
+    np.testing.assert_allclose(model.fit(X, y, w).predict(X), expected, rtol=1e-12)
+
+
+def shifted():
+    """Rows that do not lie around 0."""
+    X = np.random.default_rng(0).random((300, 4)) + 1
+    return X, X.sum(axis=1) + np.sin(4 * X[:, 0])
+
+
+def test_validation_is_weighted():
+    """Rows of hardly any weight have no say in the choice: wild targets there choose as their absence does."""
+    X, y = shifted()
+    wild = np.concatenate([y, np.random.default_rng(1).normal(0, 1e3, 300)])
+    rows, weights = np.concatenate([X, X + 0.01]), np.repeat([1.0, 1e-9], 300)
+    grid = {"sigma": [0.01, 2.0], "lam": [1e-6, 1e-3], "random_state": 0}
+    model = BKRR2(1, **grid).fit(rows, wild, weights)
+    assert model.sigma_ == BKRR2(1, **grid).fit(X, y).sigma_ == 2.0
+
+
+@pytest.mark.parametrize("make", [BKRR2, DCKRR])
+def test_sparse_rows_on_a_model_of_dense_ones(make):
+    """The training rows were shifted to their mean: so are rows that come as CSR."""
+    X, y = shifted()
+    model = make(3, random_state=0).fit(X, y)
+    np.testing.assert_allclose(model.predict(sp.csr_matrix(X)), model.predict(X), rtol=1e-10)
 
 
 BAD_WEIGHTS = {"short": np.ones(149), "negative": np.r_[-1.0, np.ones(149)], "nan": np.r_[np.nan, np.ones(149)],
@@ -115,22 +124,40 @@ BAD_WEIGHTS = {"short": np.ones(149), "negative": np.r_[-1.0, np.ones(149)], "na
 
 @pytest.mark.parametrize("what", BAD_WEIGHTS)
 def test_bad_weights(what):
-    with pytest.raises(InputError):
-        BKRR2().fit(*rows(), BAD_WEIGHTS[what])
+    refusal(BKRR2().fit, *rows(), BAD_WEIGHTS[what])
 
 
-BAD_PARAMETERS = {
-    "dtype": "int32", "sigma": -1.0, "lam": "much", "route": "sum", "validation_fraction": 0, "n_parts": 151,
+BAD = {
+    "dtype": (BKRR2(dtype="int32"), "dtype"), "sigma": (BKRR2(sigma=-1.0), "sigma"), "lam": (BKRR2(lam="much"), "lam"),
+    "sigma list": (BKRR2(sigma=[1.0, "a"]), "sigma"), "route": (BKRR2(route="sum"), "route"),
+    "validation_fraction": (BKRR2(validation_fraction=0), "fraction"), "n_parts": (BKRR2(n_parts=151), "151 parts"),
+    "n_parts 0": (BKRR2(n_parts=0), "n_parts ="), "n_parts text": (BKRR2(n_parts="2"), "n_parts ="),
+    **{f"{name} {value}": (clone(SMALL).set_params(**{name: value}), name)
+       for name, value in (("centers", 0), ("centers", 2.5), ("centers", "many"), ("coarse_sigma", -1.0),
+                           ("coarse_lam", [1e-3, np.nan]))},
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [*BAD_PARAMETERS, "sigma list", "n_parts 0", "n_parts text"])
-def test_bad_parameters(name):
-    special = {"sigma list": {"sigma": [1.0, "a"]}, "n_parts 0": {"n_parts": 0}, "n_parts text": {"n_parts": "2"}}
-    given = special.get(name) or {name: BAD_PARAMETERS[name]}
-    with pytest.raises(InputError) as caught:
-        BKRR2(**given).fit(*rows())
-    assert "\n" not in str(caught.value)
+@pytest.mark.parametrize("what", BAD)
+def test_bad_parameters(what):
+    model, match = BAD[what]
+    refusal(model.fit, *rows(), match=match)
+
+
+def test_search_over_centers():
+    X, y = saddle()
+    search = GridSearchCV(SMALL, {"centers": [1, 40], "coarse_sigma": [2.0]}, cv=3).fit(X, y)
+    assert search.best_params_ == {"centers": 40, "coarse_sigma": 2.0}
+
+
+def test_attributes_of_two_levels():
+    X, y = saddle()
+    model = clone(SMALL).set_params(centers=[5, 20], coarse_sigma=1.0, sigma=[0.5, 1.0]).fit(X, y)
+    assert len(model.grid_) == 2 * 2 * 2
+    best = min(model.grid_, key=lambda row: row["validation_mse"])
+    assert (model.sigma_, model.lam_) == (best["sigma"], best["lambda"])
+    assert set(model.params_) == {"centers", "coarse_sigma", "coarse_lambda", "soft_k", "soft_t"}
+    assert model.params_["centers"] == best["centers"] == len(model.model_.coarse.beta)
 
 
 @estimators
@@ -147,19 +174,16 @@ def test_csr_as_dense(cls, dtype):
 
 
 @estimators
-@pytest.mark.parametrize("kind", ["C", "F", "float32", "csr"])
-def test_input_stays(cls, kind):
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_input_stays(cls, layout):
     X, y = rows(zeros=0.3)
-    make = {"C": np.array, "F": np.asfortranarray, "float32": np.float32, "csr": sp.csr_matrix}[kind]
-    given, before = make(X), make(X).copy()
-    w, dtype = np.ones(150), "float32" if kind == "float32" else "float64"
-    for array in (given.data if kind == "csr" else given, y, w):
-        array.setflags(write=False) if isinstance(array, np.ndarray) else None
-    target = y.copy()
+    X, w, dtype = LAYOUTS[layout](X), np.ones(150), "float32" if layout == "float32" else "float64"
+    before = [array.copy() for array in (X, y, w)]
+    read_only(X, y, w)
     for weights in (None, w):
-        cls(n_parts=2, lam=[1e-3, 1e-2], dtype=dtype).fit(given, y, weights).predict(given)
-    assert abs(given - before).sum() == 0
-    np.testing.assert_array_equal(y, target)
+        cls(n_parts=2, lam=[1e-3, 1e-2], dtype=dtype).fit(X, y, weights).predict(X)
+    for array, copy in zip((X, y, w), before, strict=True):
+        assert abs(array - copy).sum() == 0
 
 
 @estimators

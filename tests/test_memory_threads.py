@@ -82,7 +82,7 @@ def test_no_more_threads_than_allowed(limited):
     together = threading.Barrier(limited)
 
     def work(_):
-        together.wait(timeout=30)  # passes only when `limited` tasks run at once
+        together.wait(timeout=600)  # passes only when `limited` tasks run at once
         seen.add(threading.get_ident())
 
     threads.for_blocks(work, [(i,) for i in range(3 * limited)])
@@ -100,6 +100,16 @@ def test_failure_of_one_task_is_raised(limited):
 
 def test_results_come_in_order(limited):
     assert list(threads.in_order(lambda i: i * i, [(i,) for i in range(50)])) == [i * i for i in range(50)]
+
+
+def test_a_forked_child_can_compute():
+    """The pool's threads do not survive a fork."""
+    tasks = [(i,) for i in range(8)]
+    assert sum(threads.in_order(lambda i: i, tasks)) == 28
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if sum(threads.in_order(lambda i: i, tasks)) == 28 else 1)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_nested_work_ends(limited):

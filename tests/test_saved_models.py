@@ -144,6 +144,15 @@ def test_other_form_of_the_rows(csr, make):
         near(model.model_.decision_function(other), expected, 1e-10)
 
 
+def test_integers_into_a_loaded_model(tmp_path):
+    BKRR2(2, random_state=0).fit(*smooth()).model_.save(tmp_path / "m.h5")
+    model = KRRModel.load(tmp_path / "m.h5")
+    whole = np.ones((3, 4), int)
+    np.testing.assert_array_equal(model.predict(whole), model.predict(whole.astype(float)))
+    with pytest.raises(InputError, match="NaN"):
+        model.predict(np.full((1, 4), np.nan))
+
+
 @pytest.mark.parametrize(
     "make", [*(lambda route=route: parts(n_parts=4, partitioner="kmeans", route=route)
                for route in ("nearest", "all", "soft")), asygcd], ids=["nearest", "all", "soft", "asygcd"],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import bz2
 import io
 import itertools
-import warnings
 from collections import Counter
 from dataclasses import replace
 from functools import cache
@@ -13,10 +12,9 @@ from functools import cache
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from helpers.references import dual, libsvm, matrix, violation
 from sklearn.datasets import load_svmlight_file
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import pairwise_kernels
-from sklearn.svm import SVC
 
 from cacore.errors import InputError
 from cacore.kernels import Kernel
@@ -29,7 +27,6 @@ from casvm.solver.kernel_rows import KernelRows
 from casvm.solver.pair import padded
 from casvm.solver.precomputed import Precomputed
 
-METRICS = {"linear": "linear", "polynomial": "poly", "gaussian": "rbf", "sigmoid": "sigmoid"}
 PLENTY = 1 << 28
 SMALL_SET = 128  # instead of 2048, so that small problems need all that large ones do
 
@@ -37,30 +34,6 @@ SMALL_SET = 128  # instead of 2048, so that small problems need all that large o
 def solve(gram, y, C, limits=None, start=None, watch=None):
     """The dual of C-SVC."""
     return smo.solve(gram, Dual.classification(y, C, start), limits, watch)
-
-
-def options(kernel):
-    """A kernel's parameters, as scikit-learn calls them."""
-    every = {"gamma": kernel.gamma, "degree": kernel.degree, "coef0": kernel.coef0}
-    names = {"linear": (), "gaussian": ("gamma",), "sigmoid": ("gamma", "coef0")}.get(kernel.kind, tuple(every))
-    return {name: every[name] for name in names}
-
-
-def matrix(kernel, X):
-    """K in double precision."""
-    X = X.toarray() if sp.issparse(X) else X
-    return pairwise_kernels(X.astype(np.float64), metric=METRICS[kernel.kind], **options(kernel))
-
-
-def dual(K, beta):
-    return np.abs(beta).sum() - 0.5 * beta @ K @ beta
-
-
-def violation(K, y, C, alpha):
-    """The largest v of a row that may rise less the smallest of one that may fall, from nothing but alpha."""
-    beta, upper, lower = alpha * y, np.maximum(0, C * y), np.minimum(0, C * y)
-    v = y - K @ beta
-    return v[beta < upper].max() - v[beta > lower].min()
 
 
 def check(solution, K, y, C, tol, precision=1e-9):
@@ -75,19 +48,6 @@ def check(solution, K, y, C, tol, precision=1e-9):
     assert solution.gap == pytest.approx(violation(K, y, C, alpha), abs=precision * scale)
     np.testing.assert_allclose(solution.decision, K @ (alpha * y) + solution.b, rtol=0, atol=precision * scale)
     assert solution.objective == pytest.approx(dual(K, alpha * y), rel=1e-9, abs=1e-9)
-
-
-def libsvm(kernel, X, y, C, tol, weights=None, most=-1):
-    """Its dual coefficients, its decisions, and whether it ended by itself."""
-    model = SVC(C=C, kernel=METRICS[kernel.kind], tol=tol, max_iter=most, **options(kernel))
-    # It leaves rows of weight 0 out of support_'s numbers.
-    rows = np.arange(len(y)) if weights is None else np.flatnonzero(weights)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit(X[rows], y[rows], sample_weight=None if weights is None else weights[rows])
-    beta, coefficients = np.zeros(len(y)), model.dual_coef_
-    beta[rows[model.support_]] = (coefficients.toarray() if sp.issparse(coefficients) else coefficients)[0]
-    return beta, model.decision_function(X), model.fit_status_ == 0
 
 
 # -- small problems ----------------------------------------------------------------------------

@@ -105,7 +105,7 @@ class Gram:
 
     @property
     def _wide(self) -> bool:
-        return sp.issparse(self._X) and self._X.shape[1] > WIDEST
+        return bool(sp.issparse(self._X) and self._X.shape[1] > WIDEST)
 
     def _packed(self, rows: Index) -> tuple[Any, ...]:
         """Panels and their squared norms, CSR values, columns and starts: one or the other."""
@@ -146,7 +146,7 @@ def _padded(count: int) -> int:
 
 def least_cache(n: int, threads: int, dtype: Any) -> int:
     """Bytes in which two columns for each of the threads have room, whatever their blocks."""
-    return 2 * threads * 2 * _padded(n) * np.dtype(dtype).itemsize
+    return 2 * threads * 2 * _padded(n) * int(np.dtype(dtype).itemsize)
 
 
 def check_memory(X: Rows, threads: int, cache_bytes: int, limit: int) -> None:

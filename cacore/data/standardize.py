@@ -28,6 +28,11 @@ class Standardizer:
     scale: NDArray[np.float64]
 
     @classmethod
+    def stored(cls, shared: dict[str, Any]) -> Standardizer | None:
+        """Out of a model file's arrays, where there is one."""
+        return cls(shared["mean"], shared["scale"]) if "mean" in shared else None
+
+    @classmethod
     def fit(cls, X: Rows, comm: Communicator, weights: NDArray[Any] | None = None) -> Standardizer:
         """Statistics of all ranks' rows: two Allreduces of about d numbers.
 

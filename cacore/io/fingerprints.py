@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
+from cacore.data.dataset import Dataset
 from cacore.data.rows import Rows, is_sparse
 from cacore.data.shuffle import mix64
-from cacore.io.dataset import Dataset
 
 
 def row_hashes(X: Rows, y: NDArray[Any]) -> NDArray[np.uint64]:

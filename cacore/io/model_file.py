@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import h5py
 import numpy as np
@@ -17,7 +19,17 @@ from cacore.files import check_writable, replacing
 
 SCHEMA = "cakernels-model/1"
 
+Model = TypeVar("Model")
+
 Part = dict[str, Rows]
+
+
+@dataclass
+class Parts:
+    """This rank's parts out of a file, and the rank of each of all parts."""
+
+    held: dict[int, Any]
+    owners: NDArray[np.int64]
 
 
 def save(
@@ -72,9 +84,9 @@ def save(
 
 
 def load(
-    path: str | Path, family: str, comm: Communicator
-) -> tuple[dict[str, Any], dict[str, Rows], dict[int, Part], NDArray[np.int64]]:
-    """Read a model: attributes, shared arrays, this rank's parts, owners. Collective.
+    path: str | Path, family: str, comm: Communicator, made: Callable[[dict[str, Any], dict[str, Rows], Parts], Model]
+) -> Model:
+    """Read a model: `made` makes it of the attributes, the shared arrays and this rank's parts. Collective.
 
     Each rank reads its own parts, dealt so that the ranks hold as many as each other.
 
@@ -106,7 +118,10 @@ def load(
             if isinstance(error, InputError):
                 raise
             raise InputError(f"{path}: not a model file, or a damaged one ({error})") from error
-    return attributes, shared, parts, owners
+        try:
+            return made(attributes, shared, Parts(parts, owners))
+        except (KeyError, TypeError) as error:
+            raise InputError(f"{path}: a damaged model file, without {error}") from error
 
 
 def _write(group: h5py.Group, name: str, values: Rows) -> None:

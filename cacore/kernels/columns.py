@@ -102,7 +102,7 @@ class Layout:
     @property
     def price(self) -> float:
         """What a kernel value costs, in units of reading one again."""
-        return (3.0 + self.nonzeros / 4) * np.dtype(self.dtype).itemsize / 4
+        return (3.0 + self.nonzeros / 4) * int(np.dtype(self.dtype).itemsize) / 4
 
     def columns(self, X: Rows, rows: NDArray[np.int64] | None = None) -> Columns:
         """`X`, or these rows of it, as columns; n d numbers of memory, if dense or packed."""

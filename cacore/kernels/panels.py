@@ -31,7 +31,7 @@ PANEL_BYTES = 64 * VECTORS
 
 def width(dtype: Any) -> int:
     """Rows of a panel."""
-    return PANEL_BYTES // np.dtype(dtype).itemsize
+    return PANEL_BYTES // int(np.dtype(dtype).itemsize)
 
 
 class Panels:

@@ -49,6 +49,7 @@ def run(work: Callable[[Communicator], None], prog: str, comm: Communicator | No
         comm = comm if comm is not None else world()
         with comm.guard():
             work(comm)
+            comm.free()
     except InputError as error:
         if comm is None or comm.rank == 0:
             print(f"{prog}: {error}", file=sys.stderr)

@@ -62,7 +62,8 @@ class Method:
 
         with collective(comm) as ranks:
             fitted = self.trainer(self, train, options, ranks, test)
-        fitted.model.comm = comm
+        if hasattr(fitted.model, "comm"):  # a model that lies on the ranks that trained it
+            fitted.model.comm = comm
         return fitted
 
     def has(self, name: str) -> bool:

@@ -113,8 +113,8 @@ def _real(value: Any, name: str) -> float:
         return math.nan
 
 
-def whole(least: int | None = None, most: int | None = None) -> Convert:
-    """A whole number within these bounds."""
+def whole(least: int | None = None, most: int | None = None, types: type = Integral) -> Convert:
+    """A whole number within these bounds, as text or of this type: 2.0 is none, unless `types` is Real."""
     need = "a whole number"
     if most is not None:
         need += f" from {least} to {most}"
@@ -123,7 +123,8 @@ def whole(least: int | None = None, most: int | None = None) -> Convert:
 
     def convert(value: Any, name: str) -> int:
         real = _real(value, name)
-        if not real.is_integer() or (least is not None and real < least) or (most is not None and real > most):
+        good = real.is_integer() and isinstance(value, (str, types))
+        if not good or (least is not None and real < least) or (most is not None and real > most):
             raise refused(name, value, need)
         return int(value if isinstance(value, Integral) else real)
 
@@ -137,7 +138,7 @@ def number(good: Callable[[float], bool], need: str) -> Convert:
         real = _real(value, name)
         if not good(real):
             raise refused(name, value, need)
-        return real
+        return real if isinstance(value, str) else value
 
     return convert
 
@@ -166,7 +167,7 @@ def kernel(value: Any, name: str) -> str:
 
     if not isinstance(value, str):
         raise refused(name, value, "the name of a kernel")
-    return one_of(*KINDS)(canonical(value), name)
+    return str(one_of(*KINDS)(canonical(value), name))
 
 
 def number_or(*words: str) -> Convert:
@@ -228,7 +229,7 @@ def from_arguments(options: type, arguments: argparse.Namespace, **more: Any) ->
     """The dataclass of options from parsed arguments; messages name the flags."""
     given = dict(more)
     for one, known in declared(options):
-        if one.name in vars(arguments) and one.name not in given:
+        if known.flag and one.name in vars(arguments) and one.name not in given:
             value = getattr(arguments, one.name)
             given[one.name] = value if value is None else known.convert(value, known.flag)
     return options(**given)

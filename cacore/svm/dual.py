@@ -19,15 +19,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from cacore.data.rows import Rows
 from cacore.errors import InputError
-from cacore.kernels import Kernel
 from cacore.limits import Limits
+
+if TYPE_CHECKING:
+    from cacore.data.rows import Rows
+    from cacore.kernels import Kernel
 
 Vector = NDArray[np.float64]
 

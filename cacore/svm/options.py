@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from cacore.kernels.registry import kernel_names
@@ -19,31 +20,11 @@ GIB = 1 << 30
 
 @dataclass(frozen=True)
 class DualOptions(declare.Options):
-    """What the training of any kernel SVM can be told.
+    """What the training of any kernel SVM can be told; each option's text says what it is.
 
-    Attributes
-    ----------
-    C : float
-        Bound of alpha, times the weights of the class and the row.
-    kernel : str
-    gamma : float or {"scale", "auto"}
-        "scale" is 1 / (d var(X)), "auto" 1 / d.
-    degree : int
-    coef0 : float
-    tol : float
-        Largest violation of the optimality conditions at which a solver stops.
-    cache_gib : float
-        Memory of a rank for kernel values and packed rows, GiB.
-    max_iter : int
-        Iterations of each problem of two classes; below 0 there is no limit.
-    max_time : float or None
-        Seconds of each problem of two classes.
-    class_weight : dict, "balanced" or None
-        From a class's code to its weight. "balanced" is n / (classes x rows of the class), over all ranks.
-    standardize : bool
-    seed : int
-    memory_limit : int
-        Bytes a rank may use.
+    C is multiplied by the weights of the class and the row. `class_weight` maps a class's code to its weight;
+    "balanced" is n / (classes x rows of the class), over all ranks. The limits are of each problem of two classes,
+    and `memory_limit` is in bytes a rank.
     """
 
     C: float = option(1.0, "bound of the coefficients alpha", declare.positive, metavar="C")
@@ -59,7 +40,7 @@ class DualOptions(declare.Options):
     cache_gib: float = option(
         1.0, "of kernel values that a rank keeps", declare.at_least_zero, report=True, metavar="GIB"
     )  # fmt: skip
-    max_iter: int = option(-1, "iterations a part's solver may take", declare.whole(), metavar="N")
+    max_iter: int = option(-1, "iterations a part's solver may take", declare.whole(types=Real), metavar="N")
     max_time: float | None = option(None, "seconds it may take", declare.seconds, metavar="S")
     class_weight: Any = option(
         None, "weigh the classes so that each counts as much", flag="--balanced", estimator="",

@@ -18,7 +18,7 @@ def numeric_gamma(X: Rows, gamma: float | str, comm: Communicator) -> float:
     if not isinstance(gamma, str):
         return float(gamma)
     if gamma == "auto":
-        return 1.0 / X.shape[1]
+        return 1.0 / int(X.shape[1])
     values = X.data if is_sparse(X) else X
     shift = float(comm.bcast(np.array([values.flat[0] if values.size and not is_sparse(X) else 0.0]))[0])
     about = values.ravel() - shift if not is_sparse(X) else values

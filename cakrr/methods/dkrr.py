@@ -129,7 +129,7 @@ class _System:
         def product(v: NDArray[np.float64]) -> NDArray[np.float64]:
             out = np.zeros(self.n)
             out[self.matrix.rows] = kernel.apply(left, right, v[self.matrix.columns])
-            return self.comm.allreduce(out) + lam * self.ridge * v
+            return np.asarray(self.comm.allreduce(out) + lam * self.ridge * v)
 
         return product
 
@@ -266,8 +266,9 @@ class _Exact:
         owners = self.comm.allgather(np.full(len(pieces), self.comm.rank, np.int64))
         sizes = self.comm.allgather(np.array([hi - lo for lo, hi in pieces], np.int64))
         made = KRRModel(
-            method.name, method.route, sigma, lam, self.prepared.offset, np.zeros((0, self.X.shape[1])), sizes, owners,
-            self.prepared.standardizer, str(self.X.dtype), like=self.like,
+            method=method.name, route=method.route, sigma=sigma, lam=lam, offset=self.prepared.offset,
+            centers=np.zeros((0, self.X.shape[1])), sizes=sizes, owners=owners,
+            standardizer=self.prepared.standardizer, dtype=str(self.X.dtype), like=self.like,
         )  # fmt: skip
         for i, (lo, hi) in enumerate(pieces):
             made.parts[first + i] = PartModel(self.X[lo:hi], alpha[self.place[lo:hi]])

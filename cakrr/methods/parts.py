@@ -74,8 +74,9 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator, te
     # Lines 8 and 13 to 23: for every pair of sigma and lambda, train, predict, one reduction of the errors; the best.
     choice = run.choose()
     model = KRRModel(
-        method.name, run.route, choice.sigma, choice.lam, prepared.offset, parts.centers, parts.sizes,
-        parts.owners, prepared.standardizer, str(workspace.dtype), choice.soft, choice.coarse, run.kernel,
+        method=method.name, route=run.route, sigma=choice.sigma, lam=choice.lam, offset=prepared.offset,
+        centers=parts.centers, sizes=parts.sizes, owners=parts.owners, standardizer=prepared.standardizer,
+        dtype=str(workspace.dtype), soft=choice.soft, coarse=choice.coarse, like=run.kernel,
     )  # fmt: skip
     # Lines 9 to 12, at the pair that was chosen, with all rows.
     residual = run.train(model)

@@ -54,7 +54,7 @@ class Workspace(threading.local):
 
     def one_a_thread(self, m: int) -> bool:
         """Whether m x m matrices of all threads together stay under 32 MiB."""
-        return threads.current() * m * m * self.dtype.itemsize <= SMALL
+        return bool(threads.current() * m * m * self.dtype.itemsize <= SMALL)
 
     def over_parts(self, work: Callable[[int, slice], T], parts: Parts) -> Iterator[tuple[tuple[int, slice], T]]:
         """Every part and what ``work(part, rows)`` returns: large parts on all threads, then small ones one a thread.

@@ -65,9 +65,10 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator) ->
         support = comm.allgather(np.array([len(made.rows)]))
     numbers[STATISTICS.index("n_support")] = support.sum()
     model = SVMModel(
-        method.name, "sum", prepared.classes, prepared.kernel, options.C, np.zeros((0, prepared.rows.X.shape[1])),
-        support, np.arange(comm.size), prepared.standardizer, str(prepared.rows.X.dtype), None, {comm.rank: made},
-        {"sparse": is_sparse(prepared.rows.X)},
+        method=method.name, route="sum", classes=prepared.classes, kernel=prepared.kernel, C=options.C,
+        centers=np.zeros((0, prepared.rows.X.shape[1])), sizes=support, owners=np.arange(comm.size),
+        standardizer=prepared.standardizer, dtype=str(prepared.rows.X.dtype), parts={comm.rank: made},
+        source={"sparse": is_sparse(prepared.rows.X)},
     )  # fmt: skip
     solver = named(numbers[None])
     notes = not_met(numbers[None], options.limits.tol, "")
@@ -98,7 +99,7 @@ def _together(prepared: Prepared, options: Options, comm: Communicator) -> tuple
             )
             counts = comm.allreduce(np.array([share.kernel_rows, share.kernel_values]))
             facts = [share.iterations, share.objective, share.gap, *counts, share.converged]
-            return {"beta": share.beta, "b": np.array(share.b), "facts": np.array(facts, np.float64)}
+            return {"beta": share.alpha * y, "b": np.array(share.b), "facts": np.array(facts, np.float64)}
 
         done = remembered(options.checkpoint, f"pair-{number:06d}", work, comm)
         first = codes[chosen] == i

@@ -68,8 +68,9 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator) ->
         soft = _soft(parts, centers, options, comm)
     route = "nearest" if len(sizes) == 1 else options.route
     model = SVMModel(
-        method.name, route, prepared.classes, prepared.kernel, options.C, centers, sizes, owners,
-        prepared.standardizer, dtype, soft, trained, {"sparse": sparse},
+        method=method.name, route=route, classes=prepared.classes, kernel=prepared.kernel, C=options.C,
+        centers=centers, sizes=sizes, owners=owners, standardizer=prepared.standardizer, dtype=dtype, soft=soft,
+        parts=trained, source={"sparse": sparse},
     )  # fmt: skip
     return _result(model, sizes, solver, busy, (prepared.nonzeros, parts.n_iter), options, comm)
 

@@ -92,7 +92,7 @@ def neighbours(sizes: NDArray[np.int64], ranks: int) -> NDArray[np.int64]:
     for i in range(len(owners)):
         before = -1 if i == 0 else int(owners[i - 1])
         owners[i] = min(max(owners[i], before, ranks - (len(owners) - i)), before + 1)
-    return owners
+    return np.asarray(owners)
 
 
 def fit(method: Method, train: Dataset, options: Options, comm: Communicator) -> Fit:
@@ -138,8 +138,9 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator) ->
         piece = deal(root, len(prepared.classes), layers[-1][0].owner, comm)
         support = comm.allgather(np.array([len(piece.rows)]))
     model = SVMModel(
-        method.name, "sum", prepared.classes, prepared.kernel, options.C, np.zeros((0, d)), support,
-        np.arange(comm.size), prepared.standardizer, dtype, None, {comm.rank: piece}, {"sparse": sparse},
+        method=method.name, route="sum", classes=prepared.classes, kernel=prepared.kernel, C=options.C,
+        centers=np.zeros((0, d)), sizes=support, owners=np.arange(comm.size), standardizer=prepared.standardizer,
+        dtype=dtype, parts={comm.rank: piece}, source={"sparse": sparse},
     )  # fmt: skip
     return tree.result(model, sizes, passes, (prepared.nonzeros, parts.n_iter))
 

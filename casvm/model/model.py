@@ -3,74 +3,42 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.comm import Communicator, collective
+from cacore.comm import Communicator
 from cacore.data.rows import Rows
-from cacore.data.standardize import Standardizer
-from cacore.errors import InputError
 from cacore.io import model_file
 from cacore.kernels import Kernel
-from cacore.svm.decision import counted, votes
+from cacore.svm.decision import counted, read_classes, stored_classes, votes
 from casvm.model.part import PartSVM
 from casvm.model.pieces import join
 from partition.asking import ask, visit
 from partition.model import InParts
-from partition.routing import Soft, closest, nearest
+from partition.routing import nearest
 
 
-@dataclass
+@dataclass(kw_only=True)
 class SVMModel(InParts):
     """Kernel SVMs of P parts, of which this rank holds some.
 
     Attributes
     ----------
-    method : str
-    route : {"nearest", "soft", "all", "sum"}
-        The model of the nearest centre answers; the weighted mean of the decisions of the nearest ones'; or
-        the mean of all decisions, which is right for random parts, whose centres say little. "sum": the parts are
-        pieces of one model, see :mod:`casvm.pieces`.
     classes : ndarray, shape (k,)
         Labels, ascending.
     kernel : Kernel or None
         None: rows are kernel values with the training rows.
     C : float
-    centers : ndarray, shape (P, d)
-        In standardised features; (0, d) for pieces.
-    sizes : ndarray of int64, shape (P,)
-    owners : ndarray of int64, shape (P,)
-        Rank of each part.
-    standardizer : Standardizer or None
-    dtype : str
-        Of the rows.
-    soft : Soft or None
-        Of the route "soft".
-    parts : dict of int to PartSVM
-        This rank's.
-    source : dict
-        How the training file was read.
-    comm : Communicator or None
-        The ranks that hold the parts; not part of a copy or a pickle.
     """
 
-    method: str
-    route: str
+    family = "svm"
+
     classes: NDArray[Any]
     kernel: Kernel | None
     C: float
-    centers: NDArray[np.float64]
-    sizes: NDArray[np.int64]
-    owners: NDArray[np.int64]
-    standardizer: Standardizer | None
-    dtype: str
-    soft: Soft | None = None
     parts: dict[int, PartSVM] = field(default_factory=dict)
-    source: dict[str, Any] = field(default_factory=dict)
-    comm: Any = field(default=None, repr=False, compare=False)
 
     def described(self) -> dict[str, Any]:
         """What a report says about the model."""
@@ -141,10 +109,8 @@ class SVMModel(InParts):
             if self.soft is None:
                 labels = nearest(Z, self.centers) if len(self.sizes) > 1 else np.zeros(Z.shape[0], np.int32)
                 return self._asked(Z, labels, ranks)
-            labels, squares = closest(Z, self.centers, min(self.soft.k, len(self.centers)))
-            n, few = labels.shape
-            values = self._asked(Z[np.arange(n).repeat(few)], labels.ravel(), ranks).reshape(n, few, self._width)
-            return np.einsum("ijc,ij->ic", values, self.soft.weights(squares))
+            values, weights = self._weighted(Z, lambda rows, labels: self._asked(rows, labels, ranks))
+            return np.asarray(np.einsum("ijc,ij->ic", values, weights))
 
     def _pieces(self, rows: Rows) -> NDArray[np.float64]:
         k = len(self.classes)
@@ -168,57 +134,18 @@ class SVMModel(InParts):
 
         return ask(Z, labels, self.owners, self.parts, answer, comm, (self._width,))
 
-    def save(self, path: str | Path, comm: Any = None) -> None:
-        """Write the model to one HDF5 file; collective, by default on the ranks that trained or loaded it."""
-        attributes = {
-            "method": self.method, "route": self.route, "C": self.C, "dtype": self.dtype, "source": self.source,
-            "classes": self.classes.tolist(), "labels": self.classes.dtype.str,
-            "kernel": None if self.kernel is None else asdict(self.kernel),
-            "soft": None if self.soft is None else asdict(self.soft),
-        }  # fmt: skip
-        shared: dict[str, Rows] = {"centers": self.centers, "sizes": self.sizes}
-        if self.standardizer is not None:
-            shared.update(asdict(self.standardizer))
-        with self._ranks(comm) as ranks:
-            with ranks.agreed():
-                self._check_ranks(ranks)
-            parts = {number: vars(part) for number, part in self.parts.items()}
-            model_file.save(path, "svm", attributes, shared, parts, self.owners, ranks)
+    def _stored(self) -> tuple[dict[str, Any], dict[str, Rows]]:
+        kernel = None if self.kernel is None else asdict(self.kernel)
+        return {"C": self.C, **stored_classes(self.classes), "kernel": kernel}, {}
 
     @classmethod
-    def load(cls, path: str | Path, comm: Any = None) -> SVMModel:
-        """Read a model on any number of ranks; collective.
-
-        Raises
-        ------
-        InputError
-            The file is missing, damaged, not a model, or one of another family.
-        """
-        with collective(comm) as ranks:
-            attributes, shared, parts, owners = model_file.load(path, "svm", ranks)
-            with ranks.agreed():
-                try:
-                    model = cls._made(attributes, shared, parts, owners)
-                except (KeyError, TypeError) as error:
-                    raise InputError(f"{path}: a damaged model file, without {error}") from error
-        model.comm = comm
-        return model
-
-    @classmethod
-    def _made(
-        cls, attributes: dict[str, Any], shared: dict[str, Rows], parts: dict[int, Any], owners: NDArray[np.int64]
-    ) -> SVMModel:
-        """The model of what its file holds."""
-        kernel, soft = attributes["kernel"], attributes["soft"]
-        held, sizes = {number: PartSVM(**fields) for number, fields in parts.items()}, shared["sizes"]
+    def _made(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.Parts) -> SVMModel:
+        kernel = attributes.pop("kernel")
+        attributes |= {"classes": read_classes(attributes), "kernel": None if kernel is None else Kernel(**kernel)}
+        parts.held = {number: PartSVM(**fields) for number, fields in parts.held.items()}
         if attributes["route"] == "sum":
-            held, sizes, owners = _joined(held, sizes, owners)
-        return cls(
-            attributes["method"], attributes["route"], np.array(attributes["classes"], np.dtype(attributes["labels"])),
-            None if kernel is None else Kernel(**kernel), attributes["C"], shared["centers"], sizes, owners,
-            Standardizer(shared["mean"], shared["scale"]) if "mean" in shared else None, attributes["dtype"],
-            None if soft is None else Soft(**soft), held, attributes["source"],
-        )  # fmt: skip
+            parts.held, shared["sizes"], parts.owners = _joined(parts.held, shared["sizes"], parts.owners)
+        return super()._made(attributes, shared, parts)
 
 
 def _joined(

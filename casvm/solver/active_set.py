@@ -86,8 +86,6 @@ class ActiveSet:
         Where each row stands in `rows`, or -1.
     size : int
         Active rows of all ranks.
-    all_v, all_beta : ndarray of float64, shape (n,)
-        Of all rows, after :meth:`unshrink`.
     top, bottom : float
         The largest v of a row that may rise and the smallest of one that may fall, as :meth:`unshrink` found them.
     shrunk : list
@@ -100,25 +98,31 @@ class ActiveSet:
     ) -> None:  # fmt: skip
         self.dual, self.gram, self.policy = dual, gram, policy
         self._reconstruct, self.add, self._largest = reconstruct, add, largest
-        self.all_beta, self.all_v = dual.initial(), -dual.linear
-        sums = np.array([self.all_beta.sum(), np.abs(self.all_beta).sum()])
+        self._all_beta, self._all_v = dual.initial(), -dual.linear
+        sums = np.array([self._all_beta.sum(), np.abs(self._all_beta).sum()])
         total, size = sums if dual.start is None else add(sums)
         if abs(total - dual.total) > 1e-9 * max(1.0, size):
             raise InputError(f"the start: its sum is {total:g}, and it must be {dual.total:g}")
         self.shrunk: list[_Shrunk] = []
         self.unshrinks = 0
         self._activate(np.arange(dual.n))
+        self.size = self._total(dual.n)
+
+    def _total(self, count: int) -> int:
+        return int(self.add(np.array([count]))[0])
 
     def _activate(self, rows: Index) -> None:
-        self.rows, self.v, self.beta = rows, self.all_v[rows], self.all_beta[rows]
+        self.rows, self.v, self.beta = rows, self._all_v[rows], self._all_beta[rows]
         self.lower, self.upper = self.dual.lower[rows], self.dual.upper[rows]
         self._idle_looks = np.zeros(len(rows), np.int8)
         self.place = np.full(self.dual.n, -1)
         self.place[rows] = np.arange(len(rows))
-        self.size = int(self.add(np.array([len(rows)]))[0])
 
     def _store(self) -> None:
-        self.all_v[self.rows], self.all_beta[self.rows] = self.v, self.beta
+        self._all_v[self.rows], self._all_beta[self.rows] = self.v, self.beta
+
+    def _leave_out(self, rows: Index) -> None:
+        self.shrunk.append(_Shrunk(rows, self._all_v[rows], self._all_beta.copy()))
 
     def free(self, places: Index) -> NDArray[np.bool_]:
         """Whether these active rows are between their bounds."""
@@ -129,8 +133,9 @@ class ActiveSet:
         return extremes(self.v, self.beta, self.lower, self.upper)
 
     def idle(self, top: float, bottom: float) -> NDArray[np.bool_]:
-        """See :func:`idle_rows`, of the active rows."""
-        return idle_rows(self.v, self.beta, self.lower, self.upper, top, bottom)
+        """Whether an active row sits at a bound and, as things are, no pair would take it away from there."""
+        at_upper, at_lower = self.beta >= self.upper, self.beta <= self.lower
+        return (at_upper & (self.v > top)) | (at_lower & (self.v < bottom))
 
     def shrink(self, idle: NDArray[np.bool_]) -> Index | None:
         """Shrink rows that have stayed idle, if they are enough: the former places of those that stay active."""
@@ -138,7 +143,7 @@ class ActiveSet:
         self._idle_looks[~idle] = 0
         self._idle_looks[idle & (self._idle_looks < patience)] += 1
         leaving = self._idle_looks >= patience
-        count = int(self.add(np.array([np.count_nonzero(leaving)]))[0])
+        count = self._total(int(np.count_nonzero(leaving)))
         if count < self.policy.share * self.size:
             return None
         if count < self.policy.share_if_copied * self.size and self.gram.copies(self.size - count):
@@ -148,46 +153,45 @@ class ActiveSet:
         self._leave_out(self.rows[leaving])
         self.gram.restrict(kept)
         self._activate(self.rows[kept])
+        self.size = self._total(len(kept))
         return kept
 
-    def _leave_out(self, rows: Index) -> None:
-        self.shrunk.append(_Shrunk(rows, self.all_v[rows], self.all_beta.copy()))
-
     def unshrink(self, tol: float, ending: bool) -> bool:
-        """Bring v of all rows up to date, and make those active that are not idle.
+        """Bring v of all rows up to date, and make all rows active; or those that are not idle, if work is left.
 
         Parameters
         ----------
         tol : float
-            The violation that is met.
+            The violation below which nothing is left to do.
         ending : bool
             Whether the solver stops in any case.
 
         Returns
         -------
         bool
-            Whether something is left to do.
+            Whether work is left.
         """
         self._store()
         for group in self.shrunk:
-            moved = np.flatnonzero(self.all_beta != group.beta)
-            self._reconstruct(moved, self.all_beta[moved] - group.beta[moved], group.rows, group.v)
-            self.all_v[group.rows] = group.v
+            moved = np.flatnonzero(self._all_beta != group.beta)
+            self._reconstruct(moved, self._all_beta[moved] - group.beta[moved], group.rows, group.v)
+            self._all_v[group.rows] = group.v
         some_were, self.shrunk = bool(self.shrunk), []
-        state = self.all_v, self.all_beta, self.dual.lower, self.dual.upper
-        top, bottom = extremes(*state)
+        self._activate(np.arange(self.dual.n))
+        top, bottom = self.extremes()
         self.top, negative = self._largest(np.array([top, -bottom])).tolist()
         self.bottom = -negative
         if ending or not some_were or self.top - self.bottom < tol:
             return False
         self.unshrinks += 1
-        left_out = idle_rows(*state, self.top, self.bottom)
+        left_out = self.idle(self.top, self.bottom)
         if self.unshrinks > self.policy.unshrinks:
             left_out[:] = False
         self._leave_out(np.flatnonzero(left_out))
         rows = np.flatnonzero(~left_out)
         self.gram.activate(rows)
         self._activate(rows)
+        self.size = self._total(len(rows))
         return True
 
 
@@ -263,7 +267,7 @@ class SMO(ABC):
 
     def _solution(self) -> Solution:
         active, dual, gram = self.active, self.active.dual, self.active.gram
-        beta, gap, support = active.all_beta, active.top - active.bottom, np.flatnonzero(active.all_beta)
+        beta, gap, support = active.beta, active.top - active.bottom, np.flatnonzero(active.beta)
         shares = np.array([np.sum(-dual.linear * beta), self._square(support, beta[support])])
         linear, square = active.add(shares).tolist()
         # A side on which no row may move leaves b to the other.
@@ -271,7 +275,7 @@ class SMO(ABC):
         b = 0.5 * (sides[0] + sides[-1])
         return Solution(
             beta, b, self.iterations, linear - 0.5 * square, gap, gap < self.limits.tol, gram.rows_computed,
-            gram.values_computed, time.perf_counter() - self.begun, -dual.linear - active.all_v + b, self.rounds,
+            gram.values_computed, time.perf_counter() - self.begun, -dual.linear - active.v + b, self.rounds,
             gram.values_read,
         )  # fmt: skip
 
@@ -280,8 +284,3 @@ def extremes(v: Vector, beta: Vector, lower: Vector, upper: Vector) -> tuple[flo
     """The largest v of a row that may rise, and the smallest of one that may fall."""
     top = np.max(v, where=beta < upper, initial=-np.inf)
     return float(top), float(np.min(v, where=beta > lower, initial=np.inf))
-
-
-def idle_rows(v: Vector, beta: Vector, lower: Vector, upper: Vector, top: float, bottom: float) -> NDArray[np.bool_]:
-    """Whether a row sits at a bound and, as things are, no pair would take it away from there."""
-    return ((beta >= upper) & (v > top)) | ((beta <= lower) & (v < bottom))

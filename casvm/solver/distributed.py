@@ -95,7 +95,7 @@ class _Distributed(SMO):
         self.X, self.comm = X, comm
         counts = comm.allgather(np.array([dual.n]))
         self.starts = np.append(0, np.cumsum(counts))
-        self.first, self.n = int(self.starts[comm.rank]), int(self.starts[-1])
+        self.first, self.stop, self.n = (int(self.starts[at]) for at in (comm.rank, comm.rank + 1, -1))
         largest = float(comm.allreduce(np.array([dual.largest_bound]), "max")[0])
         sample = gather_rows(X[:: max(1, self.n // _SAMPLE)], comm)
         dtype = precision(self.n, sample, kernel, largest, limits.tol)
@@ -220,7 +220,7 @@ class _Distributed(SMO):
 
     def _here(self, numbers: Index) -> NDArray[np.bool_]:
         """Whether these rows lie on this rank."""
-        return (numbers >= self.first) & (numbers < self.starts[self.comm.rank + 1])
+        return (numbers >= self.first) & (numbers < self.stop)
 
     def _places(self, numbers: Index) -> Index:
         """Places among this rank's active rows of those of these rows that are there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from dataclasses import fields, is_dataclass
 
@@ -11,6 +12,7 @@ import scipy.sparse as sp
 from sklearn.exceptions import ConvergenceWarning
 
 from cacore.errors import InputError
+from cacore.linalg import scalapack
 from helpers.data import dense
 
 
@@ -87,6 +89,11 @@ def limit_warning(fit):
     message = str(caught[0].message)
     assert "\n" not in message
     return message
+
+
+def scalapack_is_missing():
+    """Whether exact kernel ridge regression cannot go over several ranks here."""
+    return not os.environ.get(scalapack.VARIABLE) and not scalapack._files("mkl")
 
 
 # -- folders -----------------------------------------------------------------------------------

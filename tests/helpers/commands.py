@@ -9,6 +9,8 @@ import warnings
 from unittest import mock
 
 import numpy as np
+import pytest
+from sklearn.metrics import balanced_accuracy_score, confusion_matrix
 
 # Of every report.
 FIELDS = {"schema", "method", "command", "data", "ranks", "threads_per_rank", "partitions", "partition_sizes", "params",
@@ -42,3 +44,29 @@ def predicted(path):
 def flat(text):
     """What a table says, without its frame and its line breaks."""
     return " ".join(text.replace("│", " ").split())
+
+
+# -- what a report says ------------------------------------------------------------------------
+
+
+def check_report(made, program, path, sizes=(150, 40, 3), more=()):
+    """The fields of a report of one process: rows and features that were read, and that nothing was sent."""
+    assert set(made) == FIELDS | set(more)
+    assert (made["schema"], made["method"], made["ranks"]) == ("cakernels-report/1", program.split(".")[-1], 1)
+    assert made["data"] == {"path": str(path), **dict(zip(("n_train", "n_test", "n_features"), sizes, strict=True))}
+    assert len(made["partition_sizes"]) == made["partitions"]
+    assert set(made["comm"]) >= PHASES
+    assert all(made["comm"][phase] == {"bytes": 0, "messages": 0, "seconds": 0} for phase in PHASES)
+    assert set(made["seconds"]) >= PHASES | {"total"}
+    assert made["seconds"]["total"] >= made["seconds"]["train"] > 0
+    assert len(made["memory"]["peak_rss_mib"]) == 1
+    assert made["memory"]["peak_rss_mib"][0] > 0
+    assert set(made["environment"]) == {"python", "mpi", "numpy", "blas", "cpu", "package"}
+
+
+def check_metrics(metrics, y, labels):
+    """Those of a classification, by scikit-learn."""
+    assert set(metrics) == {"accuracy", "balanced_accuracy", "confusion"}
+    assert metrics["accuracy"] == pytest.approx((labels == y).mean())
+    assert metrics["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(y, labels))
+    assert metrics["confusion"] == confusion_matrix(y, labels).tolist()

@@ -158,7 +158,7 @@ def spotted(n, d=7, seed=0, dtype="float64", offset=0.0):
 
 
 def write_hdf5(path, csr=False, **splits):
-    """A native file: ``write_hdf5(path, train=(X, y), test=(X, None))``."""
+    """A native file: ``write_hdf5(path, train=(X, y), test=(X, None))``; its path."""
     with h5py.File(path, "w") as file:
         for split, (X, y) in splits.items():
             if y is not None:
@@ -170,6 +170,7 @@ def write_hdf5(path, csr=False, **splits):
             group.attrs["shape"] = X.shape
             for name in ("data", "indices", "indptr"):
                 group[name] = getattr(rows, name)
+    return path
 
 
 def write_csv(path, X, y=None, names="abcdefgh", target="label"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -13,21 +12,16 @@ from helpers.data import as_csr, dense, formats
 from helpers.data import saddle as rows
 from helpers.references import matrix, ridge
 from scipy.spatial.distance import cdist
-from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.metrics.pairwise import rbf_kernel
-from sklearn.model_selection import GridSearchCV
-from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from cacore.comm import Communicator
 from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError, MemoryLimitError
 from cacore.io import Dataset
 from cacore.kernels import Kernel
-from cakrr import BKRR, BKRR2, DKRR, KKRR, KRRModel, TwoLevelKRR, twolevel
+from cakrr import BKRR2, KRRModel, TwoLevelKRR, twolevel
 from cakrr.methods import parts as training
 from cakrr.options import ALONE, LAMS, Options
 from cakrr.solver.coarse import candidates
@@ -339,63 +333,3 @@ def test_beats_each_level_alone():
     mse = {name: np.mean((m.predict(T) - t) ** 2) for name, m in (("two", two), ("alone", alone), ("parts", parts))}
     assert mse["two"] < 0.5 * mse["alone"]
     assert mse["two"] < 0.9 * mse["parts"]
-
-
-# -- the estimators ----------------------------------------------------------------------------
-
-SMALL = TwoLevelKRR(n_parts=2, centers=20, coarse_lam=1e-4, lam=[1e-4, 1e-2], random_state=0)
-ORDER = "a row twice and a row of weight 2 come in another order, or are judged by other rows"
-FAILING = {
-    "check_fit2d_1sample": "one row is not two parts",
-    "check_sample_weight_equivalence_on_dense_data": ORDER,
-    "check_sample_weight_equivalence_on_sparse_data": ORDER,
-}
-
-
-@parametrize_with_checks(
-    [DKRR(), BKRR(n_parts=2, random_state=0), KKRR(n_parts=2, random_state=0), SMALL],
-    expected_failed_checks=lambda estimator: {} if isinstance(estimator, DKRR) else FAILING,
-)
-def test_scikit_learn(estimator, check):
-    check(estimator)
-
-
-@pytest.mark.parametrize("model", [SMALL, DKRR(lam=[1e-4, 1e-3], random_state=0), BKRR(3, random_state=0)])
-def test_clone_pickle_and_compose(model):
-    X, y = rows()
-    model = clone(model).fit(X, y)
-    fresh = clone(model)
-    assert fresh.get_params() == model.get_params()
-    with pytest.raises(NotFittedError):
-        fresh.predict(X)
-    expected = model.predict(X)
-    np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict(X), expected)
-    np.testing.assert_array_equal(fresh.fit(X, y).predict(X), expected)
-    pipe = make_pipeline(StandardScaler(), clone(model).set_params(standardize=False)).fit(X, y)
-    np.testing.assert_allclose(pipe.predict(X), expected, rtol=1e-7, atol=1e-7)
-
-
-def test_search_over_centers():
-    X, y = rows()
-    search = GridSearchCV(SMALL, {"centers": [1, 40], "coarse_sigma": [2.0]}, cv=3).fit(X, y)
-    assert search.best_params_ == {"centers": 40, "coarse_sigma": 2.0}
-
-
-def test_attributes():
-    X, y = rows()
-    model = clone(SMALL).set_params(centers=[5, 20], coarse_sigma=1.0, sigma=[0.5, 1.0]).fit(X, y)
-    assert len(model.grid_) == 2 * 2 * 2
-    best = min(model.grid_, key=lambda row: row["validation_mse"])
-    assert (model.sigma_, model.lam_) == (best["sigma"], best["lambda"])
-    assert set(model.params_) == {"centers", "coarse_sigma", "coarse_lambda", "soft_k", "soft_t"}
-    assert model.params_["centers"] == best["centers"] == len(model.model_.coarse.beta)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("centers", 0), ("centers", 2.5), ("centers", "many"), ("coarse_sigma", -1.0), ("coarse_lam", [1e-3, np.nan])],
-)
-def test_bad_parameters(name, value):
-    with pytest.raises(InputError, match=name) as caught:
-        clone(SMALL).set_params(**{name: value}).fit(*rows())
-    assert "\n" not in str(caught.value)

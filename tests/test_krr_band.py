@@ -6,6 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from helpers.checks import near
 
 from cacore.kernels import Kernel
 from cacore.machine import threads
@@ -47,7 +48,7 @@ def test_band_has_the_eigenvalues_and_the_upper_triangle_stays(m, width):
     given = lower(A)
     band = Band(given, width)
     assert band.width == min(width or 32, max(1, m - 1))
-    np.testing.assert_allclose(np.linalg.eigvalsh(dense(band)), np.linalg.eigvalsh(A), rtol=0, atol=1e-10)
+    near(np.linalg.eigvalsh(dense(band)), np.linalg.eigvalsh(A), 1e-10)
     assert np.isnan(given[np.triu_indices(m, 1)]).all()
     assert np.isfinite(given[np.tril_indices(m)]).all()
 
@@ -59,7 +60,7 @@ def test_solutions(m, width):
     solutions, solved = Band(given, width).solve(Y, SHIFTS)
     assert (solutions.shape, solutions.dtype, solved.tolist()) == ((11, 3, m), np.float64, [True] * 11)
     for shift, X in zip(SHIFTS, solutions, strict=True):
-        np.testing.assert_allclose(X.T, np.linalg.solve(A + shift * np.eye(m), Y.T), rtol=0, atol=1e-10)
+        near(X.T, np.linalg.solve(A + shift * np.eye(m), Y.T), 1e-10)
     assert np.isnan(given[np.triu_indices(m, 1)]).all()
     np.testing.assert_array_equal(Y, before)
 
@@ -73,7 +74,7 @@ def test_any_number_of_shifts(count):
     together, solved = band.solve(Y, shifts)
     assert solved.all()
     for shift, X in zip(shifts, together, strict=True):
-        np.testing.assert_allclose(X, band.solve(Y, np.array([shift]))[0][0], rtol=0, atol=1e-11)
+        near(X, band.solve(Y, np.array([shift]))[0][0], 1e-11)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -85,7 +86,7 @@ def test_indefinite_shifts_say_so_and_do_not_harm_the_others(width):
     assert solved.tolist() == (shifts > 2.9).tolist()
     assert np.isnan(solutions[~solved]).all()
     for shift, X in zip(shifts[solved], solutions[solved], strict=True):
-        np.testing.assert_allclose(X.T, np.linalg.solve(A + shift * np.eye(130), Y.T), rtol=0, atol=1e-9)
+        near(X.T, np.linalg.solve(A + shift * np.eye(130), Y.T), 1e-9)
 
 
 @pytest.mark.parametrize("bad", [0.0, np.nan])
@@ -105,7 +106,7 @@ def test_single_precision(m, width):
     A, Y = definite(m), np.random.default_rng(1).normal(size=(2, m))
     given = lower(A, np.float32)
     band = Band(given, width)
-    np.testing.assert_allclose(np.linalg.eigvalsh(dense(band)), np.linalg.eigvalsh(A), rtol=0, atol=100 * 3e-6)
+    near(np.linalg.eigvalsh(dense(band)), np.linalg.eigvalsh(A), 100 * 3e-6)
     shifts = np.array([1.0, 10.0, 100.0])
     solutions, solved = band.solve(Y, shifts)
     assert solved.all()
@@ -137,7 +138,7 @@ def test_threads(limited, dtype):
         assert runs[0].tobytes() == runs[1].tobytes() == runs[2].tobytes()
         answers[count] = runs[0]
     atol = 1e-10 if dtype == np.float64 else 1e-2
-    np.testing.assert_allclose(answers[1], answers[2], rtol=0, atol=atol)
+    near(answers[1], answers[2], atol)
 
 
 def test_the_grid_uses_it_from_so_many_lambdas_on(monkeypatch):

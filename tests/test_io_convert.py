@@ -3,14 +3,16 @@
 import h5py
 import numpy as np
 import pytest
-import scipy.sparse as sp
+from helpers.checks import names
+from helpers.commands import run
+from helpers.data import dense, write_hdf5
 from sklearn.datasets import load_svmlight_files
 from sklearn.model_selection import train_test_split
 
 from cacore.comm import Communicator
 from cacore.io import load
-from cacore.io.__main__ import main
 
+TEST = "--test"
 RNG = np.random.default_rng(0)
 ROWS = np.column_stack([RNG.integers(-9, 9, (30, 3)) / 4, RNG.integers(0, 3, 30)])
 
@@ -20,7 +22,7 @@ def csv(path, rows=ROWS, header=""):
     return path
 
 
-def libsvm(path, text):
+def put(path, text):
     path.write_text(text)
     return path
 
@@ -30,28 +32,15 @@ def npz(path, **arrays):
     return path
 
 
+def words(folder, source, *more, destination="out.h5"):
+    return ["convert", source, folder / destination, *more]
+
+
 @pytest.fixture
 def convert(tmp_path):
     def call(*args):
-        main(["convert", *map(str, args[:1]), str(tmp_path / "out.h5"), *map(str, args[1:])])
+        run("cacore.io", words(tmp_path, *args))
         return load(tmp_path / "out.h5", Communicator())
-
-    return call
-
-
-@pytest.fixture
-def refused(tmp_path, capsys):
-    """The one line on stderr of a conversion that must fail and leave nothing."""
-
-    def call(*args, destination="out.h5"):
-        before = sorted(tmp_path.rglob("*"))
-        with pytest.raises(SystemExit) as ended:
-            main(["convert", *map(str, args[:1]), str(tmp_path / destination), *map(str, args[1:])])
-        err = capsys.readouterr().err
-        assert ended.value.code == 2
-        assert err.count("\n") == 1
-        assert sorted(tmp_path.rglob("*")) == before
-        return err
 
     return call
 
@@ -80,13 +69,12 @@ def test_rows_are_split_as_scikit_learn_does(tmp_path, convert):
 @pytest.mark.parametrize("start", [0, 1])
 def test_libsvm_files_of_different_width(tmp_path, convert, start):
     """Index 0 in one of the files alone, the highest in the other alone."""
-    a = libsvm(tmp_path / "a", f"1 {start}:5 {start + 1}:2\n-1 3:1\n")
-    b = libsvm(tmp_path / "b", "1 2:3\n-1 3:1 90:2\n-1 2:0.5\n")
+    a = put(tmp_path / "a", f"1 {start}:5 {start + 1}:2\n-1 3:1\n")
+    b = put(tmp_path / "b", "1 2:3\n-1 3:1 90:2\n-1 2:0.5\n")
     got = convert(a, "--test", b)
     X, y, X_test, y_test = load_svmlight_files([str(a), str(b)])
     for split, rows, target in (("train", X, y), ("test", X_test, y_test)):
-        ours = got[split].X
-        np.testing.assert_array_equal(ours.toarray() if sp.issparse(ours) else ours, rows.toarray())
+        np.testing.assert_array_equal(dense(got[split].X), rows.toarray())
         np.testing.assert_array_equal(got[split].y, target)
 
 
@@ -101,6 +89,20 @@ def test_first_of_equal_rows_is_kept(tmp_path, convert):
     _, first = np.unique(rows, axis=0, return_index=True)
     want = rows[np.sort(first)]
     np.testing.assert_array_equal(np.column_stack([got.X, got.y]), want)
+
+
+def test_dropping_duplicates_drops_overlap(tmp_path, convert):
+    rows = np.random.default_rng(0).random((300, 5))
+    got = convert(csv(tmp_path / "a.csv", rows[:200]), TEST, csv(tmp_path / "b.csv", rows[150:]), "--drop-duplicates")
+    assert (got["train"].n, got["test"].n) == (200, 100)
+
+
+def test_dropping_duplicates_keeps_what_a_libsvm_file_is(tmp_path, convert):
+    """Its width is what its rows use, so the narrower file is filled up, also when its rows were dropped."""
+    a = put(tmp_path / "a.svm", "1 1:1 2:2\n1 1:1 2:2\n2 1:4 2:5\n")
+    b = put(tmp_path / "b.svm", "3 1:6 3:7\n1 1:1 2:3\n")
+    got = convert(a, TEST, b, "--drop-duplicates")
+    assert [got[split].X.shape for split in ("train", "test")] == [(2, 3), (2, 3)]
 
 
 def test_hdf5_to_hdf5(tmp_path, convert):
@@ -129,13 +131,12 @@ def test_nothing_but_the_file_is_left(tmp_path, convert):
     source = csv(tmp_path / "a.csv")
     (tmp_path / "out.h5").write_text("old")
     convert(source)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.csv", "out.h5"]
+    assert names(tmp_path) == ["a.csv", "out.h5"]
 
 
-TEST = "--test"
 WRONG = {
     "missing": (lambda d: [d / "none.csv"], "none.csv: no such file"),
-    "text cell": (lambda d: [libsvm(d / "a.csv", "1,x,3\n")], "a.csv: line 1, column 1: 'x'"),
+    "text cell": (lambda d: [put(d / "a.csv", "1,x,3\n")], "a.csv: line 1, column 1: 'x'"),
     "split too large": (lambda d: [csv(d / "a.csv"), "--split", 30], "a.csv has 30 rows"),
     "split of none": (lambda d: [csv(d / "a.csv"), "--split", 0], "--split 0"),
     "split of words": (lambda d: [csv(d / "a.csv"), "--split", "x"], "--split"),
@@ -157,31 +158,32 @@ WRONG = {
     "test file without training rows": (
         lambda d: [csv(d / "a.csv", ROWS[:, :3]), TEST, npz(d / "b.npz", x_test=np.eye(2), y_test=np.ones(2))], "b.npz"
     ),
-    "test file has bad rows": (lambda d: [csv(d / "a.csv"), TEST, libsvm(d / "b.csv", "1,2,nan,4\n")], "b.csv: row 0"),
+    "test file has bad rows": (lambda d: [csv(d / "a.csv"), TEST, put(d / "b.csv", "1,2,nan,4\n")], "b.csv: row 0"),
     "too large for float32": (
         lambda d: [csv(d / "a.csv", [[1.0, 2.0], [1e300, 3.0]]), "--dtype", "float32"], "row 1"
     ),
     "target of an HDF5 file": (
-        lambda d: [(main(["convert", str(csv(d / "a.csv")), str(d / "a.h5")]), d / "a.h5")[1], "--target", "0"], "a.h5"
+        lambda d: [write_hdf5(d / "a.h5", train=(ROWS[:, :3], ROWS[:, 3])), "--target", "0"], "a.h5"
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_refused_and_nothing_left(tmp_path, refused, case):
+def test_refused_and_nothing_left(tmp_path, refuses, case):
     make, message = WRONG[case]
     args = make(tmp_path)
-    assert message in refused(*args)
+    refuses("cacore.io", words(tmp_path, *args), message, tmp_path)
     (tmp_path / "out.h5").write_text("old")
-    refused(*args)
-    assert (tmp_path / "out.h5").read_text() == "old"
+    refuses("cacore.io", words(tmp_path, *args), message, tmp_path)
 
 
-def test_destination_that_cannot_be(tmp_path, refused):
+@pytest.mark.parametrize(
+    ("destination", "message"), [("folder", "folder: is a directory"), ("none/out.h5", "none does not exist")]
+)
+def test_destination_that_cannot_be(destination, message, tmp_path, refuses):
     (tmp_path / "folder").mkdir()
     source = csv(tmp_path / "a.csv")
-    assert "folder: is a directory" in refused(source, destination="folder")
-    assert "none does not exist" in refused(source, destination="none/out.h5")
+    refuses("cacore.io", words(tmp_path, source, destination=destination), message, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -197,14 +199,14 @@ def test_destination_that_cannot_be(tmp_path, refused):
     ids=["classes", "none", "text", "bool", "real", "many texts"],
 )
 def test_info(tmp_path, capsys, arrays, words):
-    main(["info", str(npz(tmp_path / "a.npz", **arrays))])
+    run("cacore.io", ["info", npz(tmp_path / "a.npz", **arrays)])
     out = capsys.readouterr().out
     assert out.startswith(f"{tmp_path / 'a.npz'} train")
     assert words in out
 
 
 def test_info_of_sparse_rows(tmp_path, capsys):
-    main(["info", str(libsvm(tmp_path / "a", "1 1:1 2:1\n0 20:1\n"))])
+    run("cacore.io", ["info", put(tmp_path / "a", "1 1:1 2:1\n0 20:1\n")])
     assert "2 rows x 20 features, float64, CSR, 1.5 nonzeros a row; target 0 (1), 1 (1)" in capsys.readouterr().out
 
 
