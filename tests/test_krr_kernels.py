@@ -8,8 +8,10 @@ import h5py
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from helpers.checks import close
-from helpers.data import as_csr, formats
+from helpers.checks import close, refusal
+from helpers.commands import predicted, reported, run
+from helpers.data import as_csr, formats, split_rows
+from scipy.spatial.distance import cdist
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.metrics import mean_squared_error
 from sklearn.preprocessing import StandardScaler
@@ -19,7 +21,7 @@ from cacore.errors import InputError
 from cacore.io import Dataset
 from cacore.io.checkpoint import Checkpoint
 from cacore.kernels import Kernel
-from cakrr import KRRModel
+from cakrr import BKRR2, DKRR, KRRModel, TwoLevelKRR
 from cakrr.bkrr2 import bkrr2
 from cakrr.dkrr import dkrr
 from cakrr.options import Options
@@ -140,27 +142,39 @@ def test_two_levels(csr, kernel):
     close(model.predict(T), coarse.predict(T) + rest.predict(T), 1e-6)
 
 
+@pytest.mark.parametrize("cls", [BKRR2, DKRR, TwoLevelKRR])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_sigmoid(dtype, cls):
+    """Its matrix is indefinite: the ridge makes the system positive definite."""
+    (X, y), (T, _) = ((X.astype(dtype), y) for X, y in (rows(), rows(40, 1)))
+    more = {"centers": 20, "coarse_sigma": 3.0, "coarse_lam": 0.1} if cls is TwoLevelKRR else {}
+    given = {"sigma": 3.0, "coef0": 0.5, "lam": 0.1, "standardize": False, "dtype": dtype, "random_state": 0, **more}
+    model = cls(kernel="sigmoid", **given).fit(X, y)
+    once = model.model_.coarse.predict if more else lambda Z: 0.0
+    ridge = KernelRidge(kernel="sigmoid", gamma=1 / 18, coef0=0.5, alpha=0.1 * len(y))
+    rest = ridge.fit(X.astype(float), y - y.mean() - once(X)).predict(T.astype(float))
+    close(model.predict(T), y.mean() + once(T) + rest, 1e-8 if dtype == "float64" else 1e-6)
+
+
+@kernels
+def test_parts(kernel):
+    """The nearest centre's model, of the rows of its part."""
+    (X, y), (T, _) = rows(), rows(40, 1)
+    model = train("bkrr2", X, y, options(kernel, standardize=False, partitions=3)).model
+    answers = np.empty((3, 40))
+    for part, of_part in model.parts.items():
+        own = cdist(of_part.X, X).argmin(axis=1)
+        ridge = KernelRidge(alpha=LAM * len(own), **KERNELS[kernel][1])
+        answers[part] = y.mean() + ridge.fit(X[own], y[own] - y.mean()).predict(T)
+    close(model.predict(T), answers[cdist(T, model.centers).argmin(axis=1), np.arange(40)])
+
+
 @pytest.mark.parametrize("method", ["bkrr2", "dkrr"])
 def test_a_kernel_that_is_not_positive_definite(method):
     X, y = rows()
     told = Options(kernel="sigmoid", sigma=(0.3,), lam=(1e-9,), coef0=-2.0)
     with pytest.raises(InputError, match=r"is not positive definite at sigma 0\.3, lambda 1e-09; use a larger"):
         train(method, X, y, told)
-
-
-def test_kernel_values_that_overflow():
-    X, y = rows()
-    told = Options(
-        kernel="polynomial",
-        degree=30,
-        sigma=(1e-8,),
-        lam=(1.0,),
-        centers=(30,),
-        coarse_sigma=(1e-8,),
-        coarse_lam=(1.0,),
-    )
-    with np.errstate(all="ignore"), pytest.raises(InputError, match="no coarse model could be solved"):
-        train("twolevel", X, y, told)
 
 
 @pytest.mark.parametrize(
@@ -208,3 +222,47 @@ def test_a_kernel_without_a_width():
     assert Kernel("polynomial", degree=2, coef0=1.0).with_sigma(0.5) == Kernel("polynomial", 2.0, 2, 1.0)
     with pytest.raises(InputError, match="sigma = 0"):
         Kernel("linear").with_sigma(0.0)
+
+
+# -- estimators and commands -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cls", [BKRR2, DKRR, TwoLevelKRR])
+def test_estimator(cls):
+    """Its parameters have the options' names, and scikit-learn's names of kernels; what is refused is one line."""
+    X, y = rows()
+    few = {"centers": 20, "random_state": 0} if cls is TwoLevelKRR else {"random_state": 0}
+    model = cls(kernel="poly", degree=2, coef0=1.0, sigma=2.0, **few).fit(X, y)
+    assert model.model_.kernel == Kernel("polynomial", 1 / 8, 2, 1.0)
+    assert model.score(X, y) > 0.9
+    assert cls(kernel="rbf", **few).fit(X, y).model_.kernel.kind == "gaussian"
+    for given in ({"kernel": "cubic"}, {"kernel": None}, {"kernel": "linear", "sigma": 1.0}, {"degree": 1.5}):
+        refusal(cls(**given).fit, X, y)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_command(method, inputs, tmp_path):
+    words = [inputs / "good.h5", "--kernel", "polynomial", "--degree", "2", "--coef0", "1", "--lambda", "1e-3,1e-2"]
+    trained = reported(f"cakrr.{method}", [*words, "--model", tmp_path / "m.h5"], tmp_path)
+    model = KRRModel.load(tmp_path / "m.h5")
+    assert trained["params"]["kernel"] == "polynomial"
+    assert model.kernel == Kernel("polynomial", 1 / (2 * trained["params"]["sigma"] ** 2), 2, 1.0)
+    run("cakrr.predict", [tmp_path / "m.h5", inputs / "good.h5", "-o", tmp_path / "p.csv", "--quiet"])
+    X, y = split_rows("test")
+    np.testing.assert_array_equal(predicted(tmp_path / "p.csv"), model.predict(X))
+    assert trained["metrics"]["mse"] == pytest.approx(np.mean((model.predict(X) - y) ** 2))
+
+
+BAD = {
+    "width": ("bkrr2", ["--kernel", "linear", "--sigma", "1"], "sigma: the linear kernel has no width; leave it out"),
+    "coarse width": ("twolevel", ["--kernel", "linear", "--coarse-sigma", "1"], "has no width"),
+    "kernel": ("bkrr2", ["--kernel", "cubic"], "--kernel"),
+    "degree": ("dkrr", ["--kernel", "polynomial", "--degree", "1.5"], "--degree 1.5: it must be a whole number"),
+    "coef0": ("dkrr", ["--coef0", "nan"], "--coef0 nan: it must be a finite number"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_command_refused(what, inputs, refuses):
+    method, words, message = BAD[what]
+    refuses(f"cakrr.{method}", [inputs / "good.h5", *words, "--model", "out.h5"], message, inputs)
