@@ -11,10 +11,11 @@ from functools import cache
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from helpers.checks import inodes, near, same_part
+from helpers.data import as_csr, curved, drawn_clouds
+from helpers.references import dual, libsvm, matrix, violation
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics.pairwise import pairwise_kernels
-from test_smo import dual, libsvm, matrix, violation
 
 from cacore.comm import Communicator
 from cacore.errors import InputError
@@ -48,16 +49,9 @@ FORMS = {"dense": np.array, "csr": sp.csr_matrix, "dense float32": np.float32,
 LIMITS = Limits(1e-3)
 
 
-@cache
 def problem(n=N, seed=0):
-    """Two classes with a curved border and 5 targets in 100 wrong; zeros, so that CSR is something else."""
-    rng = np.random.default_rng(seed)
-    X = np.float64(np.float32(rng.normal(size=(n, 4))))
-    y = np.where(np.sin(2 * X[:, 0]) + X[:, 1] > 0, 1.0, -1.0)
-    y[rng.random(n) < 0.05] *= -1
-    X[np.abs(X) < 0.2] = 0
-    X.flags.writeable = y.flags.writeable = False
-    return X, y
+    """With numbers that single precision holds."""
+    return curved(n, seed, np.float32)
 
 
 @cache
@@ -369,9 +363,7 @@ def crossed(request):
 
 
 def between(A, B):
-    """K in double precision."""
-    A, B = (np.float64(rows.toarray() if sp.issparse(rows) else rows) for rows in (A, B))
-    return pairwise_kernels(A, B, metric="rbf", gamma=KERNEL.gamma)
+    return matrix(KERNEL, A, B)
 
 
 def subtracted(gram, rows, change):
@@ -387,7 +379,7 @@ def test_sources(room, crossed):
     K = between(S, X)
     rows, change = np.array([3, 17, 0, 1499, 21]), rng.normal(size=5)
     square = gram.square(rows)
-    np.testing.assert_allclose(square[:5, :5], between(S[rows], S[rows]), rtol=0, atol=precision)
+    near(square[:5, :5], between(S[rows], S[rows]), precision)
     active = np.arange(150)
     for step in ("all", "restrict", "activate", "activate"):
         if step == "restrict":
@@ -398,13 +390,13 @@ def test_sources(room, crossed):
             gram.activate(active)
         for _ in range(2):  # computed, and read again
             expected = change @ K[np.ix_(rows, active)]
-            np.testing.assert_allclose(subtracted(gram, rows, change), expected, rtol=0, atol=10 * precision)
+            near(subtracted(gram, rows, change), expected, 10 * precision)
     columns = np.array([149, 2, 77])
     expected = change @ K[np.ix_(rows, columns)]
-    np.testing.assert_allclose(gram.outside(rows, change, columns), expected, rtol=0, atol=10 * precision)
+    near(gram.outside(rows, change, columns), expected, 10 * precision)
     for exact in (False, True):
         got = gram.product(S, rows, change, columns, exact=exact)
-        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-12 if exact else 10 * precision)
+        near(got, expected, 1e-12 if exact else 10 * precision)
     assert gram.product(S, rows[:0], change[:0], columns).tolist() == [0.0] * 3
 
 
@@ -427,12 +419,12 @@ def test_forget(shrunk, crossed):
     gram.forget(np.array([17, 30]))
     K[17] = K[900]
     expected = change @ K[np.ix_(rows, active)]
-    np.testing.assert_allclose(subtracted(gram, rows, change), expected, rtol=0, atol=10 * precision)
+    near(subtracted(gram, rows, change), expected, 10 * precision)
     assert gram.rows_computed == computed + 1
     if shrunk:
         expected = change @ K[np.ix_(rows, [149])]
         got = gram.outside(rows, change, np.array([149]))
-        np.testing.assert_allclose(got, expected, rtol=0, atol=10 * precision)
+        near(got, expected, 10 * precision)
 
 
 def test_what_is_dropped_makes_room_first():
@@ -455,10 +447,8 @@ def test_what_is_dropped_makes_room_first():
 # -- as a method -------------------------------------------------------------------------------------
 
 
-def classes(k, n=200):
-    rng = np.random.default_rng(k)
-    y = rng.integers(0, k, n)
-    return rng.normal(size=(n, 4)) + 1.5 * np.eye(4)[y], y
+def classes(k):
+    return drawn_clouds(200, k, k)
 
 
 def trained(X, y, weights=None, **more):
@@ -470,7 +460,7 @@ def trained(X, y, weights=None, **more):
 def test_alone_and_together(k, csr):
     """One rank is the local solver's, unless a working set is asked for: the same model, to the tolerance."""
     X, y = classes(k)
-    X = sp.csr_matrix(np.where(np.abs(X) < 0.5, 0, X)) if csr else X
+    X = as_csr(X, csr, 0.5)
     weights = np.random.default_rng(0).choice([0.0, 0.5, 1.0, 2.0], 200)
     alone, together = trained(X, y, weights), trained(X, y, weights, working_set=8)
     there = np.count_nonzero(weights)
@@ -483,11 +473,11 @@ def test_alone_and_together(k, csr):
     np.testing.assert_array_equal(one.rows, other.rows)
     assert (weights[other.rows] > 0).all()
     assert one.n_support.tolist() == other.n_support.tolist()
-    np.testing.assert_allclose(other.coef, one.coef, rtol=0, atol=1e-3)
-    np.testing.assert_allclose(other.b, one.b, rtol=0, atol=1e-5)
+    near(other.coef, one.coef, 1e-3)
+    near(other.b, one.b, 1e-5)
     assert abs(other.X - X[other.rows]).sum() == 0
     decisions = [result.model.decision_function(X) for result in (alone, together)]
-    np.testing.assert_allclose(*decisions, rtol=0, atol=1e-5)
+    near(*decisions, 1e-5)
 
 
 @pytest.mark.parametrize("limit", [{"max_iter": 5}, {"max_time": 1e-9}], ids=str)
@@ -496,9 +486,8 @@ def test_limit_is_noted(limit):
     result = trained(X, y, working_set=4, limits=Limits(1e-6, **limit))
     (note,) = result.notes
     steps, gap = result.solver["iterations"][0], result.solver["gap"][0]
-    assert note.startswith(
-        f"the solver stopped after {steps} iterations at a violation of {gap:.3g}, above tol = 1e-06"
-    )
+    expected = f"the solver stopped after {steps} iterations at a violation of {gap:.3g}, above tol = 1e-06"
+    assert note.startswith(expected)
     assert steps <= 15
     assert np.isfinite(result.model.decision_function(X)).all()
 
@@ -533,7 +522,7 @@ def test_checkpoint(working_set, tmp_path, monkeypatch):
         return trained(X, y, working_set=working_set, limits=LIMITS, checkpoint=Checkpoint(tmp_path / "kept"))
 
     first = again()
-    kept = {p.name: p.stat().st_ino for p in (tmp_path / "kept").iterdir()}
+    kept = inodes(tmp_path / "kept")
     pairs = [f"pair-{number:06d}-rank000000.npz" for number in range(3)]
     assert sorted(kept) == [*(["alone.npz"] if working_set is None else pairs), "run.json"]
     with monkeypatch.context() as patched:
@@ -546,7 +535,6 @@ def test_checkpoint(working_set, tmp_path, monkeypatch):
     for other in (second, third):
         for name in ("iterations", "n_support", "objective", "gap", "kernel_rows"):
             assert other.solver[name].tolist() == first.solver[name].tolist()
-        for field in ("X", "rows", "coef", "b", "n_support"):
-            np.testing.assert_array_equal(getattr(other.model.parts[0], field), getattr(first.model.parts[0], field))
+        same_part(other.model.parts[0], first.model.parts[0])
     with pytest.raises(InputError, match="working_set was"):
         trained(X, y, working_set=16, limits=LIMITS, checkpoint=Checkpoint(tmp_path / "kept"))

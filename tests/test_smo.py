@@ -5,17 +5,17 @@ from __future__ import annotations
 import bz2
 import io
 import itertools
-import warnings
 from collections import Counter
 from functools import cache
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from helpers.checks import near
+from helpers.data import curved
+from helpers.references import dual, libsvm, matrix, violation
 from sklearn.datasets import load_svmlight_file
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import pairwise_kernels
-from sklearn.svm import SVC
 
 from cacore.errors import InputError
 from cacore.kernels import Kernel
@@ -27,33 +27,8 @@ from casvm.solver.gram import KernelRows, Precomputed
 from casvm.solver.pair import padded
 from casvm.solver.smo import Limits, solve
 
-METRICS = {"linear": "linear", "polynomial": "poly", "gaussian": "rbf", "sigmoid": "sigmoid"}
 PLENTY = 1 << 28
 SMALL_SET = 128  # instead of 2048, so that small problems need all that large ones do
-
-
-def options(kernel):
-    """A kernel's parameters, as scikit-learn calls them."""
-    every = {"gamma": kernel.gamma, "degree": kernel.degree, "coef0": kernel.coef0}
-    names = {"linear": (), "gaussian": ("gamma",), "sigmoid": ("gamma", "coef0")}.get(kernel.kind, tuple(every))
-    return {name: every[name] for name in names}
-
-
-def matrix(kernel, X):
-    """K in double precision."""
-    X = X.toarray() if sp.issparse(X) else X
-    return pairwise_kernels(X.astype(np.float64), metric=METRICS[kernel.kind], **options(kernel))
-
-
-def dual(K, beta):
-    return np.abs(beta).sum() - 0.5 * beta @ K @ beta
-
-
-def violation(K, y, C, alpha):
-    """The largest v of a row that may rise less the smallest of one that may fall, from nothing but alpha."""
-    beta, upper, lower = alpha * y, np.maximum(0, C * y), np.minimum(0, C * y)
-    v = y - K @ beta
-    return v[beta < upper].max() - v[beta > lower].min()
 
 
 def check(solution, K, y, C, tol, precision=1e-9):
@@ -66,21 +41,8 @@ def check(solution, K, y, C, tol, precision=1e-9):
     assert abs(alpha @ y) <= 1e-9 * alpha.sum()
     assert solution.converged == (solution.gap < tol)
     assert solution.gap == pytest.approx(violation(K, y, C, alpha), abs=precision * scale)
-    np.testing.assert_allclose(solution.decision, K @ (alpha * y) + solution.b, rtol=0, atol=precision * scale)
+    near(solution.decision, K @ (alpha * y) + solution.b, precision * scale)
     assert solution.objective == pytest.approx(dual(K, alpha * y), rel=1e-9, abs=1e-9)
-
-
-def libsvm(kernel, X, y, C, tol, weights=None, most=-1):
-    """Its dual coefficients, its decisions, and whether it ended by itself."""
-    model = SVC(C=C, kernel=METRICS[kernel.kind], tol=tol, max_iter=most, **options(kernel))
-    # It leaves rows of weight 0 out of support_'s numbers.
-    rows = np.arange(len(y)) if weights is None else np.flatnonzero(weights)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit(X[rows], y[rows], sample_weight=None if weights is None else weights[rows])
-    beta, coefficients = np.zeros(len(y)), model.dual_coef_
-    beta[rows[model.support_]] = (coefficients.toarray() if sp.issparse(coefficients) else coefficients)[0]
-    return beta, model.decision_function(X), model.fit_status_ == 0
 
 
 # -- small problems ----------------------------------------------------------------------------
@@ -170,17 +132,8 @@ HARD = Kernel("gaussian", gamma=0.5), 10.0
 LIMITS = Limits(tol=1e-4)
 
 
-@cache
 def many(n=1500, seed=0):
-    """Two classes with a curved border and 5 targets in 100 wrong; zeros, so that CSR is something else."""
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n, 4))
-    y = np.where(np.sin(2 * X[:, 0]) + X[:, 1] > 0, 1.0, -1.0)
-    y[rng.random(n) < 0.05] *= -1
-    X[np.abs(X) < 0.2] = 0
-    X.flags.writeable = False
-    y.flags.writeable = False
-    return X, y
+    return curved(n, seed)
 
 
 @cache
@@ -241,7 +194,7 @@ def counts(monkeypatch):
 def agrees(got, expected, decision, rel=1e-6):
     assert got.converged
     assert got.objective == pytest.approx(expected, rel=rel)
-    np.testing.assert_allclose(got.decision, decision, rtol=0, atol=2e-3)
+    near(got.decision, decision, 2e-3)
 
 
 @pytest.mark.parametrize("rows", [None, 0, 5, 200, 1500], ids=lambda r: "no budget" if r is None else f"{r} rows")
@@ -455,7 +408,7 @@ def test_precomputed_equals_kernel_rows(n, dtype, order, eager):
     assert got.converged
     assert np.array_equal(given, before)
     assert got.objective == pytest.approx(other.objective, rel=1e-6)
-    np.testing.assert_allclose(got.decision, other.decision, rtol=0, atol=1e-3)
+    near(got.decision, other.decision, 1e-3)
     check(got, given.astype(np.float64), y, C, 1e-4)
 
 

@@ -9,9 +9,11 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from helpers.checks import inodes, near, same_part, same_rows
+from helpers.data import FORMS, dense, drawn_clouds
+from helpers.references import dual, matrix
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics.pairwise import pairwise_kernels
 from sklearn.svm import SVC
 
 from cacore.comm import Communicator
@@ -37,22 +39,13 @@ from casvm.solver.smo import Limits, feasible
 METHODS = {"cascade": CASCADE, "dcsvm": DCSVM, "dcfilter": DCFILTER}
 methods = pytest.mark.parametrize("name", METHODS)
 GAMMA, C = 0.4, 2.0
+KERNEL = Kernel("gaussian", GAMMA)
 TOL = 1e-6
-FORMS = {"dense": (False, np.float64), "csr": (True, np.float64), "dense float32": (False, np.float32),
-         "csr float32": (True, np.float32)}  # fmt: skip
 forms = pytest.mark.parametrize("form", FORMS)
 
 
 def rows(n=157, seed=0, k=2, form="dense"):
-    """Overlapping clouds, one a class."""
-    csr, dtype = FORMS[form]
-    rng = np.random.default_rng(seed)
-    y = rng.integers(0, k, n)
-    X = (rng.normal(size=(n, 4)) + 1.5 * np.eye(4)[y]).astype(dtype)
-    if csr:
-        X[np.abs(X) < 0.6] = 0
-        return sp.csr_matrix(X), y
-    return X, y
+    return drawn_clouds(n, seed, k, *FORMS[form])
 
 
 def options(**more):
@@ -64,10 +57,6 @@ def train(name, X, y, weights=None, **more):
     return fit(METHODS[name], Labelled(X, y, weights), options(**more), Communicator())
 
 
-def dense(X):
-    return np.asarray(X.toarray() if sp.issparse(X) else X, np.float64)
-
-
 def of_pair(coef, codes, i, j):
     """Beta of the rows of two classes, from the layout of LIBSVM."""
     return np.where(codes == i, coef[j - 1], np.where(codes == j, coef[i], 0.0))
@@ -77,15 +66,11 @@ def pairs_of(k):
     return list(combinations(range(k), 2))
 
 
-def dual(K, beta):
-    return np.abs(beta).sum() - 0.5 * beta @ K @ beta
-
-
 def dual_of(model):
     """Of all pairs of a model of one part together, from nothing but its coefficients."""
     (whole,) = model.parts.values()
     codes = whole.classes.repeat(whole.n_support)
-    K = pairwise_kernels(dense(whole.X), metric="rbf", gamma=model.kernel.gamma)
+    K = matrix(model.kernel, whole.X)
     return sum(dual(K, of_pair(whole.coef, codes, i, j)) for i, j in pairs_of(len(model.classes)))
 
 
@@ -94,9 +79,9 @@ def exact_dual(X, y, bounds, gamma=GAMMA):
     total = 0.0
     for i, j in pairs_of(int(y.max()) + 1):
         here = np.flatnonzero(((y == i) | (y == j)) & (bounds > 0))
-        Z = dense(X[here])
+        Z = dense(X[here]).astype(np.float64)
         beta = SVC(C=1.0, gamma=gamma, tol=TOL).fit(Z, y[here], sample_weight=bounds[here])
-        K = pairwise_kernels(Z[beta.support_], metric="rbf", gamma=gamma)
+        K = matrix(Kernel("gaussian", gamma), Z[beta.support_])
         total += dual(K, beta.dual_coef_[0])
     return total
 
@@ -195,8 +180,7 @@ def test_merged(family):
     got = merged(left, right)
     assert sorted(got.rows) == sorted(set(left.rows) | set(right.rows))
     at = placed(got.rows, number)
-    np.testing.assert_array_equal(dense(got.X), dense(X[at]))
-    assert sp.issparse(got.X) == sp.issparse(X)
+    same_rows(got.X, X[at])
     np.testing.assert_array_equal(got.codes, codes[at])
     np.testing.assert_array_equal(got.C, bounds[at])
     assert got.coef.shape == (k - 1, len(got.rows))
@@ -313,18 +297,18 @@ def test_every_merge_begins_where_its_children_ended(name, form, k, begun, ended
         np.testing.assert_allclose(after, before, rtol=1e-11, atol=0)
         np.testing.assert_array_equal(after == 0, before == 0)
     for gram, signs, bounds, beta, v, start, objective in begun:
-        K = pairwise_kernels(dense(gram.X), metric="rbf", gamma=GAMMA)
+        K = matrix(KERNEL, gram.X)
         assert abs(beta.sum()) <= 1e-12 * max(1.0, np.abs(beta).sum())
         assert ((beta * signs >= 0) & (np.abs(beta) <= bounds)).all()
-        np.testing.assert_allclose(v, signs - K @ beta, rtol=0, atol=1e-10)
+        near(v, signs - K @ beta, 1e-10)
         assert objective == pytest.approx(dual(K, beta), rel=1e-9, abs=1e-9)
         assert start is None or np.array_equal(beta, start * signs)
     for gram, signs, bounds, got in ended:
-        K, beta = pairwise_kernels(dense(gram.X), metric="rbf", gamma=GAMMA), got.alpha * signs
+        K, beta = matrix(KERNEL, gram.X), got.alpha * signs
         assert got.converged
         assert abs(beta.sum()) <= 1e-12 * max(1.0, got.alpha.sum())
         assert (got.alpha <= bounds).all()
-        np.testing.assert_allclose(got.decision, K @ beta + got.b, rtol=0, atol=1e-10)
+        near(got.decision, K @ beta + got.b, 1e-10)
 
 
 def test_a_start_spares_iterations():
@@ -343,7 +327,7 @@ def test_a_part_begins_with_coefficients_of_all_classes(held):
     """Also where it lacks a class: from its own solution it takes next to no steps."""
     X, y = rows(k=3)
     here = np.flatnonzero(np.isin(y, held))
-    learning = Learning(Kernel("gaussian", GAMMA), Limits(TOL), 1 << 24)
+    learning = Learning(KERNEL, Limits(TOL), 1 << 24)
     problem = X[here], y[here], np.full(len(here), C), here, learning
     cold, before = fit_part(*problem)
     start = np.zeros((2, len(here)))
@@ -352,8 +336,8 @@ def test_a_part_begins_with_coefficients_of_all_classes(held):
     assert sum(one.iterations for one in before) > 100
     assert sum(one.iterations for one in after) <= 3
     np.testing.assert_array_equal(warm.rows, cold.rows)
-    np.testing.assert_allclose(warm.coef, cold.coef, rtol=0, atol=1e-6)
-    np.testing.assert_allclose(warm.b, cold.b, rtol=0, atol=1e-5)
+    near(warm.coef, cold.coef, 1e-6)
+    near(warm.b, cold.b, 1e-5)
 
 
 # -- where they end ----------------------------------------------------------------------------
@@ -372,7 +356,7 @@ def test_dcsvm_is_exact(form, k):
         assert result.solver["gap"][-1] < TOL
         decisions.append(result.model.decision_function(X))
     for other in decisions[1:]:
-        np.testing.assert_allclose(other, decisions[0], rtol=0, atol=2e-4)
+        near(other, decisions[0], 2e-4)
 
 
 def test_dcsvm_of_rows_enough_for_single_precision():
@@ -567,8 +551,7 @@ def test_the_same_bits_again(name):
     X, y = rows(k=3)
     first, second = (train(name, X, y, passes=3) for _ in range(2))
     for one, other in zip(first.model.parts.values(), second.model.parts.values(), strict=True):
-        for field in ("X", "rows", "coef", "b", "n_support"):
-            np.testing.assert_array_equal(getattr(one, field), getattr(other, field))
+        same_part(one, other)
     assert first.solver["iterations"].tolist() == second.solver["iterations"].tolist()
 
 
@@ -593,9 +576,7 @@ def test_standardized(name, standardize):
     got = train(name, X, y, standardize=standardize).model
     assert (got.standardizer is not None) == standardize
     if standardize:
-        np.testing.assert_allclose(
-            got.decision_function(X), train(name, Z, y).model.decision_function(Z), rtol=0, atol=1e-4
-        )
+        near(got.decision_function(X), train(name, Z, y).model.decision_function(Z), 1e-4)
 
 
 @methods
@@ -630,7 +611,7 @@ def test_checkpoint(name, tmp_path, monkeypatch):
         return train(name, X, y, passes=passes, checkpoint=Checkpoint(tmp_path / "kept"))
 
     first = run()
-    kept = {p.name: p.stat().st_ino for p in (tmp_path / "kept").iterdir()}
+    kept = inodes(tmp_path / "kept")
     counts = Counter((one["pass"] - 1, one["layer"] - 1) for one in first.more["layers"] for _ in one["rows"])
     assert len(kept) == 1 + sum(counts.values())
     for (turn, layer), count in counts.items():
@@ -638,7 +619,7 @@ def test_checkpoint(name, tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(local, "solve", None)
         second = run()
-    assert {p.name: p.stat().st_ino for p in (tmp_path / "kept").iterdir()} == kept
+    assert inodes(tmp_path / "kept") == kept
     (tmp_path / "kept" / f"pass-{passes - 1:03d}-layer-01-node-000001.npz").unlink()
     third = run()
     for other in (second, third):
@@ -667,14 +648,6 @@ def whole_and_pieces(k, form, count):
     return model, whole, made
 
 
-def same_part(got, expected):
-    for field in ("classes", "n_support", "rows", "coef", "b"):
-        np.testing.assert_array_equal(getattr(got, field), getattr(expected, field))
-    np.testing.assert_array_equal(dense(got.X), dense(expected.X))
-    assert got.X.dtype == expected.X.dtype
-    assert sp.issparse(got.X) == sp.issparse(expected.X)
-
-
 @forms
 @pytest.mark.parametrize("k", [2, 3])
 def test_pieces_joined_are_the_whole(form, k):
@@ -700,7 +673,7 @@ def test_decisions_of_pieces_add_up(form, k, tmp_path):
     )  # fmt: skip
     expected = model.decision_function(T)
     tolerance = 1e-12 if model.dtype == "float64" else 1e-5
-    np.testing.assert_allclose(pieces.decision_function(T), expected, rtol=0, atol=tolerance)
+    near(pieces.decision_function(T), expected, tolerance)
     np.testing.assert_array_equal(pieces.intercepts(), whole.b)
     np.testing.assert_array_equal(model.intercepts(), whole.b)
     pieces.save(tmp_path / "m.h5")
