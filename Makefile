@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: demo test check bench test-oldest clean
+.PHONY: demo test check coverage bench test-oldest clean
 
 demo: $(VENV)/.demo
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/demo.py
@@ -16,6 +16,15 @@ check: $(VENV)/.test
 	@$(BIN)/ruff check -q .
 	@$(BIN)/ruff format -q --check .
 	@$(BIN)/mypy --no-error-summary
+
+# The share of the lines that the tests run, on all ranks and in all commands that they start. Code is compiled anew, so
+# that what builds it counts as well.
+coverage: $(VENV)/.test
+	@$(PIP) 'coverage>=7.10.3'
+	@rm -rf .coverage* $(VENV)/numba
+	@PATH="$(CURDIR)/$(BIN):$$PATH" NUMBA_CACHE_DIR="$(CURDIR)/$(VENV)/numba" $(BIN)/python -m coverage run -m pytest
+	@$(BIN)/python -m coverage combine -q
+	@$(BIN)/python -m coverage report
 
 bench: $(VENV)/.test
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks.krr_speed
@@ -41,4 +50,4 @@ $(VENV)/.test: pyproject.toml Makefile | $(BIN)/python
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .venv-oldest build *.egg-info .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-oldest build *.egg-info .mypy_cache .ruff_cache .coverage*

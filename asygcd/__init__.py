@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from asygcd.estimators import AsyGCDSVC
-from asygcd.model import AsyGCDModel
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from asygcd.estimators import AsyGCDSVC
+    from asygcd.model import AsyGCDModel
+
+_HOMES = {"AsyGCDModel": "model", "AsyGCDSVC": "estimators"}
 
 __all__ = ["AsyGCDModel", "AsyGCDSVC"]
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded on first use: the commands need no scikit-learn.
+    if name in _HOMES:
+        return getattr(import_module(f"asygcd.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'asygcd' has no attribute {name!r}")

@@ -1,5 +1,5 @@
-"""``python -m asygcd DATA``."""
+"""``python -m asygcd DATA``: train, test, save, report; one process and its threads."""
 
-from asygcd.cli import main
+from asygcd.options import METHOD
 
-main()
+METHOD.main()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 import warnings
-from collections.abc import Callable
-from numbers import Integral
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -14,18 +12,17 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from asygcd.model import AsyGCDModel
-from asygcd.solver.team import Progress
-from asygcd.training import Fit, Options, fit, told
+from asygcd.options import METHOD, Fit, Options
+from asygcd.training import described
 from cacore.comm import Communicator
 from cacore.data.labels import all_classes
 from cacore.data.validation import shared_seed
-from cacore.errors import InputError
-from cacore.limits import Limits
-from cacore.machine import memory, threads
-from cacore.svm.classifier import KernelClassifier
-from cacore.svm.problem import cache_bytes
+from cacore.machine import memory
+from cacore.run.options import from_estimator
+from cacore.svm.classifier import KernelClassifier, printer
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class AsyGCDSVC(KernelClassifier):
     """Kernel SVM without a bias, by asynchronous greedy coordinate descent on all cores (Algorithm 14).
 
@@ -94,44 +91,13 @@ class AsyGCDSVC(KernelClassifier):
     see :meth:`asygcd.solver.team.AsyGCD.solve`.
     """
 
-    def __init__(
-        self,
-        *,
-        C: float = 1.0,
-        kernel: str = "gaussian",
-        gamma: Any = "scale",
-        degree: int = 3,
-        coef0: float = 0.0,
-        tol: float = 1e-3,
-        class_weight: Any = None,
-        multi_class: str = "ovr",
-        update: str = "owned",
-        threads: int | None = None,
-        standardize: bool = False,
-        cache_gib: float = 1.0,
-        max_iter: int = -1,
-        max_time: float | None = None,
-        warm_start: bool = False,
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.C = C
-        self.kernel = kernel
-        self.gamma = gamma
-        self.degree = degree
-        self.coef0 = coef0
-        self.tol = tol
-        self.class_weight = class_weight
-        self.multi_class = multi_class
-        self.update = update
-        self.threads = threads
-        self.standardize = standardize
-        self.cache_gib = cache_gib
-        self.max_iter = max_iter
-        self.max_time = max_time
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
+    multi_class: str = "ovr"
+    update: str = "owned"
+    threads: int | None = None
+    standardize: bool = False
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: bool = False
 
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n, d), dense or CSR, and labels `y`, shape (n,); neither is changed.
@@ -139,28 +105,18 @@ class AsyGCDSVC(KernelClassifier):
         Rows of weight 0 count as absent. Raises InputError, a ValueError, on what cannot be used; warns with
         ConvergenceWarning if a limit was reached.
         """
-        train = self._checked(X, y, sample_weight)
-        used = train.y if train.weights is None else train.y[train.weights > 0]
-        options = Options(
-            kind=self._kernel_name(self.kernel), C=self.C, gamma=self.gamma, degree=self.degree, coef0=self.coef0,
-            class_weight=self._class_weight(all_classes(used, Communicator())), multi_class=self.multi_class,
-            update=self.update, threads=self._threads(), limits=Limits(self.tol, self.max_iter, self._seconds()),
-            cache_bytes=cache_bytes(self.cache_gib), standardize=self.standardize,
-            seed=shared_seed(self.random_state, Communicator()), memory_limit=memory.limit_per_rank(Communicator()),
-            watch=_printer() if self.verbose else None,
+        comm, train = Communicator(), self._checked(X, y, sample_weight)
+        n, used = train.X.shape[0], train.target()[train.row_weights() > 0]
+        options = replace(
+            from_estimator(Options, self, class_weight=self._class_weight(all_classes(used, comm))),
+            seed=shared_seed(self.random_state, comm), memory_limit=memory.limit_per_rank(comm),
+            watch=printer(described) if self.verbose else None, start=self._start(n, used),
         )  # fmt: skip
-        result = fit(train, options, self._start(train.X.shape[0], used))
-        self._take(result, train.X.shape[0])
-        if result.note is not None:
-            warnings.warn(result.note, ConvergenceWarning, stacklevel=2)
+        fitted = METHOD(train, options, comm)
+        self._take(fitted, n)
+        if fitted.note is not None:
+            warnings.warn(fitted.note, ConvergenceWarning, stacklevel=2)
         return self
-
-    def _threads(self) -> int:
-        if self.threads is None:
-            return threads.available()
-        if not isinstance(self.threads, Integral):
-            raise InputError(f"threads = {self.threads!r}: it must be a whole number of at least 1")
-        return int(self.threads)
 
     def _start(self, n: int, y: NDArray[Any]) -> NDArray[np.float64] | None:
         if not (self.warm_start and hasattr(self, "model_") and self._n_rows == n):
@@ -197,15 +153,3 @@ class AsyGCDSVC(KernelClassifier):
         """Labels for `X`, shape (n, d)."""
         check_is_fitted(self, "model_")
         return self.model_.predict(self._rows(X))
-
-
-def _printer() -> Callable[[Progress], None]:
-    last = time.perf_counter()
-
-    def show(progress: Progress) -> None:
-        nonlocal last
-        if time.perf_counter() - last > 1.0:
-            last = time.perf_counter()
-            print(told(progress), flush=True)
-
-    return show

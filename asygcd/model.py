@@ -13,10 +13,9 @@ from cacore.comm import Communicator
 from cacore.data.rows import Rows
 from cacore.data.standardize import Standardizer
 from cacore.data.validation import rows_to_predict
-from cacore.errors import InputError
-from cacore.io import model_file as models
+from cacore.io import model_file
 from cacore.kernels import Kernel
-from cacore.svm.decision import counted, expansion, votes
+from cacore.svm.decision import counted, expansion, read_classes, stored_classes, votes
 
 
 @dataclass
@@ -66,7 +65,7 @@ class AsyGCDModel:
         """Support vectors, of one model."""
         return np.array([len(self.rows)])
 
-    def told(self) -> dict[str, Any]:
+    def described(self) -> dict[str, Any]:
         """What a report says about the model."""
         return {"method": "asygcd", "C": self.C, "multi_class": self.multi_class}
 
@@ -98,15 +97,15 @@ class AsyGCDModel:
         """Labels for `X`, shape (n, d)."""
         return self.labels(self.scores(X))
 
-    def save(self, path: str | Path) -> None:
-        """Write the model to one HDF5 file, whole or not at all."""
+    def save(self, path: str | Path, comm: Any = None) -> None:
+        """Write the model to one HDF5 file, whole or not at all; `comm` is there as for :meth:`scores`."""
         attributes = {
             "multi_class": self.multi_class, "C": self.C, "dtype": self.dtype, "source": self.source,
-            "classes": self.classes.tolist(), "labels": self.classes.dtype.str, "kernel": asdict(self.kernel),
+            **stored_classes(self.classes), "kernel": asdict(self.kernel),
         }  # fmt: skip
         shared: dict[str, Rows] = {} if self.standardizer is None else asdict(self.standardizer)
         part: dict[str, Rows] = {"X": self.X, "rows": self.rows, "coef": self.coef}
-        models.save(path, "asygcd", attributes, shared, {0: part}, np.zeros(1, np.int64), Communicator())
+        model_file.save(path, "asygcd", attributes, shared, {0: part}, np.zeros(1, np.int64), Communicator())
 
     @classmethod
     def load(cls, path: str | Path, comm: Any = None) -> AsyGCDModel:
@@ -117,13 +116,9 @@ class AsyGCDModel:
         InputError
             The file is missing, damaged, not a model, or one of another family.
         """
-        attributes, shared, parts, _ = models.load(path, "asygcd", Communicator())
-        try:
-            return cls(
-                np.array(attributes["classes"], np.dtype(attributes["labels"])), attributes["multi_class"],
-                Kernel(**attributes["kernel"]), attributes["C"], **parts[0],
-                standardizer=Standardizer(shared["mean"], shared["scale"]) if "mean" in shared else None,
-                dtype=attributes["dtype"], source=attributes["source"],
-            )  # fmt: skip
-        except (KeyError, TypeError) as error:
-            raise InputError(f"{path}: a damaged model file, without {error}") from error
+        return model_file.load(path, "asygcd", Communicator(), cls._made)
+
+    @classmethod
+    def _made(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.Parts) -> AsyGCDModel:
+        attributes |= {"classes": read_classes(attributes), "kernel": Kernel(**attributes["kernel"])}
+        return cls(**attributes, **parts.held[0], standardizer=Standardizer.stored(shared))

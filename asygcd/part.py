@@ -1,54 +1,55 @@
-"""One problem of two classes for other packages: arrays in, a solution out."""
+"""Asynchronous greedy coordinate descent as a solver of parts, registered as "asygcd"."""
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Callable
 
+import numpy as np
+
+from asygcd.solver import team
 from asygcd.solver.gram import least_cache
-from asygcd.solver.team import AsyGCD, Solution
 from cacore.data.rows import Rows
+from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.machine import threads
+from cacore.svm.dual import Dual, Progress, Solution
 from cacore.svm.problem import precision
+from cacore.svm.solvers import register
 
-Vector = NDArray[np.float64]
 
-
-def solve(
-    X: Rows, kernel: Kernel, y: Vector, C: Vector, cache_bytes: int, *, tol: float = 1e-3, max_iter: int = -1,
-    max_time: float = float("inf"), start: Vector | None = None,
+@register("asygcd")
+def solve_part(
+    X: Rows, kernel: Kernel | None, dual: Dual, limits: Limits, cache_bytes: int,
+    watch: Callable[[Progress], None] | None = None,
 ) -> Solution:  # fmt: skip
-    """Solve the dual without a bias, on the threads that the caller has.
+    """Solve the dual of C-SVC without a bias; see :class:`cacore.svm.dual.PartSolver`.
 
-    Parameters
-    ----------
-    X : ndarray or CSR, shape (n, d)
-        Not changed.
-    kernel : Kernel
-    y : ndarray, shape (n,)
-        +1 and -1.
-    C : ndarray, shape (n,)
-        Bound of each row's alpha.
-    cache_bytes : int
-        At least two columns a thread are kept, whatever it is.
-    tol, max_iter, max_time
-        See :class:`asygcd.solver.team.Limits`.
-    start : ndarray, shape (n,), optional
-        Alpha to begin with.
+    At least two columns of kernel values a thread are kept, whatever `cache_bytes` is. A start is cut to the bounds.
 
-    Returns
-    -------
-    Solution
+    Raises
+    ------
+    InputError
+        No kernel, or a dual that is not that of C-SVC.
 
     Notes
     -----
     See :meth:`asygcd.solver.team.AsyGCD.solve`.
     """
-    limits = Limits(tol, max_iter, max_time)
-    dtype = precision(X.shape[0], X[:: max(1, X.shape[0] // 1000)], kernel, float(C.max()), tol)
-    team = threads.available()
-    return AsyGCD(X, kernel, team, max(cache_bytes, least_cache(X.shape[0], team, dtype)), dtype).solve(
-        y, C, limits, start
-    )
+    y = -dual.linear
+    if kernel is None or not (np.abs(y) == 1).all() or (np.where(y > 0, dual.lower, dual.upper) != 0).any():
+        raise InputError("solver 'asygcd': it needs a kernel that it can compute, and the dual of a classifier")
+    count, C = threads.available(), dual.upper - dual.lower
+    dtype = precision(dual.n, X[:: max(1, dual.n // 1000)], kernel, dual.largest_bound, limits.tol)
+
+    def seen(progress: team.Progress) -> None:
+        if watch is not None:
+            watch(Progress(progress.iterations, progress.gap, -progress.objective, dual.n))
+
+    crew = team.AsyGCD(X, kernel, count, max(cache_bytes, least_cache(dual.n, count, dtype)), dtype)
+    start = None if dual.start is None else y * dual.start
+    solution = crew.solve(y, C, limits, start, None if watch is None else seen)
+    return Solution(
+        y * solution.alpha, 0.0, solution.iterations, -solution.objective, solution.gap, solution.converged,
+        int(solution.misses.sum()), solution.kernel_values, solution.seconds, y * (solution.gradient + 1.0),
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The one exception for everything the user can put right."""
+"""The exceptions of the package."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ class InputError(ValueError):
     Attributes
     ----------
     agreed : bool
-        True once every rank of the job raises this same error, so that the job can end without
-        an abort (see :meth:`cacore.comm.communicator.Communicator.agreed`).
+        True once every rank of the job raises this same error (see :meth:`cacore.comm.Communicator.agreed`).
     """
 
     def __init__(self, message: str) -> None:
@@ -20,3 +19,7 @@ class InputError(ValueError):
 
 class MemoryLimitError(InputError):
     """An allocation that was refused before it was tried; the message carries the figures."""
+
+
+class RankError(RuntimeError):
+    """What every rank raises when one of them failed with anything but an :class:`InputError`; the message names it."""

@@ -19,6 +19,8 @@ class Limits:
         Iterations; below 0 there is no limit but one that no healthy problem meets.
     max_time : float
         Seconds.
+    shrinking : bool
+        Whether rows that stay at a bound are left out until the end, by solvers that can.
 
     Raises
     ------
@@ -29,6 +31,7 @@ class Limits:
     tol: float = 1e-3
     max_iter: int = -1
     max_time: float = float("inf")
+    shrinking: bool = True
 
     def __post_init__(self) -> None:
         if not 0 < self.tol < float("inf"):

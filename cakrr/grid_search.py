@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.rows import Rows, gather_rows
+from cacore.data.samples import Samples
 from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint, remembered
 from cacore.kernels import Kernel
 from cacore.machine import memory, threads
 from cakrr.solver.local import System, Workspace
-from partition.redistribute import OwnedRows, redistribute
+from partition.redistribute import Parts, redistribute
 from partition.routing import Soft, closest, nearest
 
 
@@ -61,36 +62,42 @@ class Judges:
 
     @classmethod
     def routed(
-        cls,
-        X: Rows,
-        y: NDArray[np.float64],
-        weights: NDArray[np.float64],
-        route: str,
-        shares: list[Soft],
-        centers: NDArray[np.float64],
-        owners: NDArray[np.int64],
+        cls, rows: Samples, route: str, soft: list[Soft], centers: NDArray[np.float64], owners: NDArray[np.int64],
         comm: Communicator,
-    ) -> Judges:
-        """Bring each of this rank's rows to the models that will answer for it; collective."""
-        P = len(owners)
+    ) -> Judges:  # fmt: skip
+        """Bring each of this rank's judging rows to the models that will answer for it; collective.
+
+        Parameters
+        ----------
+        rows : Samples
+            With the columns "y", shape (n_local, C), and "weight".
+        route : {"nearest", "soft", "all", "oracle"}
+        soft : list of Soft
+            The ways to share that are compared, for the route "soft".
+        centers : ndarray, shape (P, d)
+        owners : ndarray of int64, shape (P,)
+        comm : Communicator
+        """
+        X, y, weights, P = rows.X, rows["y"], rows["weight"], len(owners)
         if route == "nearest":
             columns = {"weight": weights, **{f"y{c}": y[:, c] for c in range(y.shape[1])}}
-            owned = redistribute(X, nearest(X, centers), owners, comm, columns)
+            owned = redistribute(Samples(X, columns), nearest(X, centers), owners, comm)
             parts = {
                 p: Judged(owned.X[r], np.arange(r.start, r.stop), np.ones((1, r.stop - r.start))) for p, r in owned
             }
-            there = np.stack([owned.columns[f"y{c}"] for c in range(y.shape[1])], axis=1)
-            return cls("nearest", parts, there, owned.columns["weight"])
+            there = np.stack([owned[f"y{c}"] for c in range(y.shape[1])], axis=1)
+            return cls("nearest", parts, there, owned["weight"])
         everywhere = comm.allgather(y), comm.allgather(weights)
         if route == "soft":
             first, _ = comm.offset(X.shape[0])
-            k = min(max(soft.k for soft in shares), P)
+            k = min(max(one.k for one in soft), P)
             labels, squares = closest(X, centers, k)
             columns = {"number": np.repeat(np.arange(first, first + len(labels)), k)}
-            columns |= {f"share{i}": soft.weights(squares).ravel() for i, soft in enumerate(shares)}
-            owned = redistribute(X[np.arange(len(labels)).repeat(k)], labels.ravel(), owners, comm, columns)
-            share = np.stack([owned.columns[f"share{i}"] for i in range(len(shares))])
-            parts = {p: Judged(owned.X[r], owned.columns["number"][r], share[:, r]) for p, r in owned}
+            columns |= {f"share{i}": one.weights(squares).ravel() for i, one in enumerate(soft)}
+            repeated = Samples(X[np.arange(len(labels)).repeat(k)], columns)
+            owned = redistribute(repeated, labels.ravel(), owners, comm)
+            share = np.stack([owned[f"share{i}"] for i in range(len(soft))])
+            parts = {p: Judged(owned.X[r], owned["number"][r], share[:, r]) for p, r in owned}
             return cls("shared", parts, *everywhere)
         gathered = gather_rows(X, comm)
         number, share = np.arange(gathered.shape[0]), np.full((1, gathered.shape[0]), 1.0 / P)
@@ -131,7 +138,7 @@ class Judges:
         """Weighted mean squared error of every setting, from one reduction; NaN where a part had no solution."""
         if self.rule == "nearest":
             summed = comm.allreduce(np.append(totals.ravel(), self.weights.sum()))
-            return summed[:-1].reshape(totals.shape[:3]) / summed[-1]
+            return np.asarray(summed[:-1].reshape(totals.shape[:3]) / summed[-1])
         if self.rule == "oracle":
             # The least is no number where one is not a number: -infinity survives.
             gap = comm.allreduce(np.where(np.isnan(totals), -np.inf, totals), "min")
@@ -149,7 +156,7 @@ def held_out(m: int, fraction: float) -> int:
     return max(0, min(m - 1, max(1, round(fraction * m)))) if fraction else 0
 
 
-def hold_out(parts: OwnedRows, fraction: float) -> NDArray[np.bool_]:
+def hold_out(parts: Parts, fraction: float) -> NDArray[np.bool_]:
     """Mark the first rows of each part, which lie in shuffled order, as validation rows."""
     held = np.zeros(len(parts.columns["y"]), np.bool_)
     for _, rows in parts:
@@ -163,11 +170,13 @@ class Search:
 
     Attributes
     ----------
-    parts : OwnedRows
+    parts : Parts
     targets : ndarray, shape (n_local, C)
         What the parts learn: a column a candidate of the coarse model, or one.
     held : ndarray of bool, shape (n_local,)
         Rows that are not learnt from; the first ones of each part.
+    kernel : Kernel
+        Of any width.
     sigmas, lams : tuple of float
     workspace : Workspace
     checkpoint : Checkpoint or None
@@ -179,9 +188,10 @@ class Search:
         Called once a part.
     """
 
-    parts: OwnedRows
+    parts: Parts
     targets: NDArray[np.float64]
     held: NDArray[np.bool_]
+    kernel: Kernel
     sigmas: tuple[float, ...]
     lams: tuple[float, ...]
     workspace: Workspace
@@ -279,9 +289,9 @@ class Search:
                 begun = time.perf_counter()
                 learn = slice(rows.start + int(self.held[rows].sum()), rows.stop)
                 weights = self.parts.columns["weight"][learn] if "weight" in self.parts.columns else None
-                system = System(self.parts.X[learn], self.workspace, weights, grid=True)
+                system = System(self.parts.X[learn], self.workspace, self.kernel, weights, grid=True)
                 y = self.targets[learn]
-                results = [judge(part, system, Kernel.gaussian(sigma), y) for sigma in self.sigmas]
+                results = [judge(part, system, self.kernel.with_sigma(sigma), y) for sigma in self.sigmas]
                 given, solved = np.stack([r[0] for r in results], axis=1), np.stack([r[1] for r in results])
                 return {"given": given, "solved": solved, "seconds": np.array(time.perf_counter() - begun)}
 

@@ -2,27 +2,19 @@
 
 The first step from DC-KRR, and a lesson: models of parts that lie apart differ, and away from its own rows
 each of them says little, so their mean is worse than that of models of random parts.
+m^2 d + m^3/3 flops and 8 m^2 bytes a part of m rows and pair; training sends nothing, a prediction is one reduction.
 """
 
-from __future__ import annotations
+from cakrr.methods import in_parts
+from cakrr.options import Method
 
-from typing import Any
-
-from cacore.comm import as_communicator
-from cacore.io import Dataset
-from cakrr.methods.parts import fit
-from cakrr.options import Fit, Method, Options
-from partition import KMeans
-
-METHOD = Method("kkrr", "all", "K-means parts, the mean of all models answers", KMeans)
-
-
-def kkrr(train: Dataset, options: Options, comm: Any = None, test: Dataset | None = None) -> Fit:
-    """Train on all ranks' rows; see :func:`cakrr.methods.parts.fit` for the arguments, the cost and what is raised."""
-    return fit(METHOD, train, options, as_communicator(comm), test)
-
+METHOD = kkrr = Method(
+    name="kkrr",
+    summary="K-means parts, the mean of all models answers",
+    trainer=in_parts,
+    route="all",
+    partitioner="kmeans",
+)
 
 if __name__ == "__main__":
-    from cakrr.cli import main
-
-    main(METHOD)
+    METHOD.main()

@@ -1,29 +1,19 @@
 """KKRR3 (section 3.4), an oracle: K-means parts, and for each test row the model that is best there.
 
 It looks at the answers, so it is no method to use but a bound on what routing can reach with these models.
+Training is KKRR2's; every test row visits every rank, and one reduction takes the least error.
 """
 
-from __future__ import annotations
+from cakrr.methods import in_parts
+from cakrr.options import Method
 
-from typing import Any
-
-from cacore.comm import as_communicator
-from cacore.io import Dataset
-from cakrr.methods.parts import fit
-from cakrr.options import Fit, Method, Options
-from partition import KMeans
-
-METHOD = Method(
-    "kkrr3", "oracle", "K-means parts, the model that is best for each test row: a bound, not a method", KMeans
+METHOD = kkrr3 = Method(
+    name="kkrr3",
+    summary="K-means parts, the model that is best for each test row: a bound, not a method",
+    trainer=in_parts,
+    route="oracle",
+    partitioner="kmeans",
 )
 
-
-def kkrr3(train: Dataset, options: Options, comm: Any = None, test: Dataset | None = None) -> Fit:
-    """Train on all ranks' rows; see :func:`cakrr.methods.parts.fit` for the arguments, the cost and what is raised."""
-    return fit(METHOD, train, options, as_communicator(comm), test)
-
-
 if __name__ == "__main__":
-    from cakrr.cli import main
-
-    main(METHOD)
+    METHOD.main()

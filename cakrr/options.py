@@ -1,67 +1,158 @@
-"""The nouns of the family: a method, what a run can be told, and what it returns."""
+"""What the methods of this family have in common: the record of a method, its options, and what training returns."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from numbers import Integral
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.comm import Communicator
 from cacore.errors import InputError
-from cacore.io import Dataset
-from cacore.io.checkpoint import Checkpoint
-from cacore.run import grid
+from cacore.kernels.registry import KINDS, kernel_names
+from cacore.run import grid, job
+from cacore.run import options as declare
+from cacore.run.method import Method as AnyMethod
+from cacore.run.options import option
 from cacore.run.progress import silent
-from cakrr.model import KRRModel
-from cakrr.solver.coarse import LOCAL_LAMS, LOCAL_SIGMAS, Settings
-from partition import Partitioner
+
+if TYPE_CHECKING:
+    from cacore.io.checkpoint import Checkpoint
+    from cacore.kernels import Kernel
+    from cakrr.family import Ridge
+    from cakrr.model import KRRModel
 
 SELECTIONS = ("validation", "test", "loo")
 ROUTES = ("nearest", "soft", "all")
 
-
-class Trainer(Protocol):
-    """What trains a method on all ranks' rows; :func:`cakrr.methods.parts.fit` is one."""
-
-    def __call__(
-        self,
-        method: Method,
-        train: Dataset,
-        options: Options,
-        comm: Communicator,
-        test: Dataset | None = None,
-        weights: NDArray[Any] | None = None,
-    ) -> Fit:
-        """Train; a collective call."""
+# Small grids that lost little against large ones on the five data sets of docs/benchmarks.md. A wide kernel needs few
+# centres: it is tried with CENTERS_WIDE.
+CENTERS = (500, 1000, 1500)
+NARROW, WIDE = 0.5, 2.0  # times the square root of the number of features
+CENTERS_WIDE = (500, 1000)
+LAMS = (1e-7, 1e-6, 1e-5)
+LOCAL_SIGMAS = (0.125, 0.25, 0.5, 1.0)  # likewise, of the parts' models of the coarse model's residual
+ALONE = 1e3  # a lambda so large that the parts' models add next to nothing to the coarse model
+LOCAL_LAMS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, ALONE)
 
 
 @dataclass(frozen=True)
-class Method:
-    """A member of the family: how rows are divided, and which models answer.
+class Options(declare.Options):
+    """What a training run can be told; each option's text says what it is.
+
+    `partitions` None is one part a rank, or as many as keep a part at 8,000 rows and its matrix inside the limit;
+    `sigma` None is the square root of the number of features, or with a coarse model :meth:`Method.sigmas`.
+    `memory_limit` is in bytes a rank; `progress` is as :func:`cacore.run.progress.bar` yields it.
+    """
+
+    partitions: int | None = option(
+        None, "number of parts (default: what ranks and memory ask for)", declare.whole(1), estimator="n_parts",
+        metavar="P",
+    )  # fmt: skip
+    route: str | None = option(
+        None, "which models answer for a row", declare.one_of(*ROUTES, "oracle", "sum"), choices=ROUTES
+    )
+    sigma: tuple[float, ...] | None = option(
+        None, "number, comma list or lo:hi:COUNT (default: 5 around sqrt(features); 4 from 1/8 of it with centers)",
+        declare.values, metavar="GRID",
+    )  # fmt: skip
+    lam: tuple[float, ...] = option(
+        (1e-4,), "number, comma list or lo:hi:COUNT", declare.values, flag="--lambda", metavar="GRID"
+    )
+    kernel: str = option("gaussian", "sigma is its width", declare.kernel, report=True, choices=kernel_names())
+    degree: int = option(3, "of the polynomial kernel", declare.whole(0), metavar="D")
+    coef0: float = option(0.0, "of the polynomial and sigmoid kernels", declare.finite, metavar="R")
+    centers: tuple[int, ...] | None = option(
+        None, f"of the coarse model, or a list (default: {grid.listed(CENTERS)})", declare.whole_values, metavar="M"
+    )
+    coarse_sigma: tuple[float, ...] | None = option(
+        None, "as --sigma (default: 1/2 and 2 of sqrt(features))", declare.values, metavar="GRID"
+    )
+    coarse_lam: tuple[float, ...] | None = option(
+        None, f"as --lambda (default: {grid.listed(LAMS)})", declare.values, flag="--coarse-lambda", metavar="GRID"
+    )
+    select: str = option(
+        "validation", "what judges the grid: rows held out, rows left out one by one, or the test rows, which leaks",
+        declare.one_of(*SELECTIONS), report=True, choices=SELECTIONS,
+    )  # fmt: skip
+    validation_fraction: float = option(0.1, "of each part's rows", declare.share, metavar="F")
+    standardize: bool = job.switch(True, "scale features by the training rows' mean and deviation", report=True)
+    seed: int = option(0, "of everything random", job.seed, estimator="", report=True, metavar="S")
+    checkpoint: Checkpoint | None = option(
+        None, "keep finished parts here; the same command goes on from them if it is killed", job.checkpoint,
+        estimator="", metavar="DIR",
+    )  # fmt: skip
+    memory_limit: int = 1 << 62
+    progress: Callable[[str, int], Callable[[], None]] = silent
+
+    def checked(self, method: Method) -> Options:
+        """These options, if `method` can do what they ask for.
+
+        Raises
+        ------
+        InputError
+        """
+        if self.route is not None and self.route != method.route:
+            if method.oracle or not method.partitioner:
+                raise InputError(f"route {self.route}: {method.name} has a route of its own; leave it out")
+            if self.route not in ROUTES:
+                raise InputError(f"route {self.route!r}: choose one of {', '.join(ROUTES)}")
+        if "gamma" not in KINDS[self.kernel].parameters and (self.sigma or self.coarse_sigma):
+            raise InputError(f"sigma: the {self.kernel} kernel has no width; leave it out")
+        if self.select == "loo" and (method.coarse or (self.route or method.route) not in ("nearest", "soft")):
+            fixed = method.coarse or method.oracle or not method.partitioner
+            raise InputError(
+                f"select loo: a row is left out of its own part's model, and {method.name} answers otherwise; "
+                f"use select validation{'' if fixed else ', or route nearest'}"
+            )
+        if not method.partitioner and (self.partitions or 1) != 1:
+            raise InputError(f"partitions = {self.partitions}: {method.name} has one model of all rows; leave it out")
+        return self
+
+    def like(self) -> Kernel:
+        """The kernel, of any width."""
+        from cacore.kernels import Kernel
+
+        return Kernel(self.kernel, degree=self.degree, coef0=self.coef0)
+
+    def widths(self, default: tuple[float, ...]) -> tuple[float, ...]:
+        """The sigmas to try; 1 of a kernel without a width."""
+        return (self.sigma or default) if "gamma" in KINDS[self.kernel].parameters else (1.0,)
+
+    def coarse_grid(self, n: int, d: int) -> list[tuple[float, list[int], tuple[float, ...]]]:
+        """Sigma, numbers of centres and lambdas of the coarse models to try, for n rows of d features."""
+        if "gamma" not in KINDS[self.kernel].parameters:
+            sets = [(1.0, self.centers or CENTERS)]
+        elif self.coarse_sigma is None:
+            wide = self.centers or CENTERS_WIDE
+            sets = [(NARROW * math.sqrt(d), self.centers or CENTERS), (WIDE * math.sqrt(d), wide)]
+        else:
+            sets = [(sigma, self.centers or CENTERS) for sigma in self.coarse_sigma]
+        return [(sigma, sorted({min(M, n) for M in Ms}), self.coarse_lam or LAMS) for sigma, Ms in sets]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(AnyMethod):
+    """A method of this family: how rows are divided, and which models answer.
 
     Attributes
     ----------
-    name : str
-    route : {"nearest", "all", "oracle", "sum"}
-        The nearest centre's model, the mean of all, the one that is best when the answer is known, or,
-        for a model whose rows lie in pieces, the sum.
-    summary : str
-        One line for the command's help.
-    partitioner : type of Partitioner or None
-        None: one system of all rows.
+    route : {"nearest", "soft", "all", "oracle", "sum"}
+        The nearest centre's model, the weighted mean of the nearest ones', the mean of all, the one that is best when
+        the answer is known, or, for a model whose rows lie in pieces, the sum.
+    partitioner : str
+        The registered name of a partitioner; "": one system of all rows.
     coarse : bool
-        Whether the parts' models are of what a coarse model of all rows leaves over.
+        Whether the parts' models are of the residual of a coarse model of all rows.
     """
 
-    name: str
+    package: ClassVar[str] = "cakrr"
+    options: ClassVar[type] = Options
+
     route: str
-    summary: str
-    partitioner: type[Partitioner] | None = None
+    partitioner: str = ""
     coarse: bool = False
 
     @property
@@ -80,87 +171,25 @@ class Method:
         """Ridges that its command tries."""
         return LOCAL_LAMS if self.coarse else (1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
 
+    def has(self, name: str) -> bool:
+        """Whether its command has the option `name`."""
+        return name != "libsvm" and (self.coarse or name not in ("centers", "coarse_sigma", "coarse_lam"))
 
-@dataclass(frozen=True)
-class Options:
-    """What a training run can be told.
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """Of its command's options."""
+        return {"route": self.route, "lam": grid.listed(self.lams)}
 
-    Attributes
-    ----------
-    partitions : int or None
-        P; None is one a rank, or as many as keep a part at 8,000 rows and its matrix inside the limit.
-    sigma : tuple of float or None
-        Widths to try; None is the square root of the number of features, or with a coarse model
-        :meth:`Method.sigmas`.
-    lam : tuple of float
-        Ridges to try.
-    coarse : Settings
-        Of the coarse model, for the method that has one.
-    select : {"validation", "test", "loo"}
-        Which rows judge a pair. "test" is the listings' rule, and leaks.
-    validation_fraction : float
-    route : str or None
-        Other than the method's own.
-    standardize : bool
-    seed : int
-    memory_limit : int
-        Bytes a rank may use.
-    checkpoint : Checkpoint or None
-        Where finished parts are kept.
-    progress : callable
-        See :func:`cacore.run.progress.bar`.
-    """
+    @property
+    def choices(self) -> Mapping[str, tuple[str, ...]]:
+        """Of its command's options."""
+        return {"route": tuple(dict.fromkeys([self.route, *ROUTES]))}
 
-    partitions: int | None = None
-    sigma: tuple[float, ...] | None = None
-    lam: tuple[float, ...] = (1e-4,)
-    coarse: Settings = field(default_factory=Settings)
-    select: str = "validation"
-    validation_fraction: float = 0.1
-    route: str | None = None
-    standardize: bool = True
-    seed: int = 0
-    memory_limit: int = 1 << 62
-    checkpoint: Checkpoint | None = None
-    progress: Callable[[str, int], Callable[[], None]] = silent
+    def family(self) -> Ridge:
+        """What its command needs of the family."""
+        from cakrr.family import Ridge
 
-    def checked(self, method: Method) -> Options:
-        """These options, if they make sense for `method`.
-
-        Raises
-        ------
-        InputError
-        """
-        for name, count in (("partitions", self.partitions), *(("centers", M) for M in self.coarse.centers or ())):
-            if count is not None and not (isinstance(count, Integral) and count >= 1):
-                raise InputError(f"{name} = {count!r}: it must be a whole number of at least 1")
-        if not 0 < self.validation_fraction < 1:
-            raise InputError(f"validation fraction {self.validation_fraction:g}: it must lie between 0 and 1")
-        if self.select not in SELECTIONS:
-            raise InputError(f"select {self.select!r}: choose one of {', '.join(SELECTIONS)}")
-        if self.route is not None and self.route != method.route:
-            self._check_route(method)
-        if self.select == "loo" and (method.coarse or (self.route or method.route) not in ("nearest", "soft")):
-            fixed = method.coarse or method.oracle or method.partitioner is None
-            raise InputError(
-                f"select loo: a row is left out of its own part's model, and {method.name} answers otherwise; "
-                f"use select validation{'' if fixed else ', or route nearest'}"
-            )
-        if method.partitioner is None and (self.partitions or 1) != 1:
-            raise InputError(f"partitions = {self.partitions}: {method.name} has one model of all rows; leave it out")
-        for values, name in (
-            (self.sigma, "sigma"), (self.lam, "lambda"), (self.coarse.sigma, "coarse sigma"),
-            (self.coarse.lam, "coarse lambda"),
-        ):  # fmt: skip
-            if values is not None:
-                grid.checked(values, name)
-        return self
-
-    def _check_route(self, method: Method) -> None:
-        if self.route not in ROUTES:
-            raise InputError(f"route {self.route!r}: choose one of {', '.join(ROUTES)}")
-        if method.oracle or method.partitioner is None:
-            raise InputError(f"route {self.route}: {method.name} has a route of its own; leave it out")
+        return Ridge()
 
 
 @dataclass

@@ -6,15 +6,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from casvm.estimators import CASVC
+    from casvm.estimators import CASVC, DCSVC, CascadeSVC, DCFilterSVC, DisSMOSVC
     from casvm.exact import SMOSVC
     from casvm.model.libsvm import export_libsvm
     from casvm.model.model import SVMModel
-    from casvm.one_model import DCSVC, CascadeSVC, DCFilterSVC, DisSMOSVC
 
 _HOMES = {
-    "CASVC": "estimators", "CascadeSVC": "one_model", "DCFilterSVC": "one_model", "DCSVC": "one_model",
-    "DisSMOSVC": "one_model", "SMOSVC": "exact", "SVMModel": "model.model", "export_libsvm": "model.libsvm",
+    **dict.fromkeys(("CASVC", "CascadeSVC", "DCFilterSVC", "DCSVC", "DisSMOSVC"), "estimators"),
+    "SMOSVC": "exact", "SVMModel": "model.model", "export_libsvm": "model.libsvm",
 }  # fmt: skip
 
 __all__ = ["CASVC", "DCSVC", "SMOSVC", "CascadeSVC", "DCFilterSVC", "DisSMOSVC", "SVMModel", "export_libsvm"]

@@ -1,27 +1,18 @@
-"""BKM-SVM (section 2.4, Algorithm 3): parts by balanced K-means, one SVM a part, the nearest centre's answers.
+"""BKM-SVM (section 2.4, Algorithm 4): parts by balanced K-means, one SVM a part, the nearest centre's answers.
 
 K-means first; then the farthest rows of parts that are too large move to their closest part with room.
+Training costs and sends what CA-SVM's does; partitioning, K-means' Allreduces and each row once.
 """
 
-from __future__ import annotations
+from casvm.methods import in_parts
+from casvm.options import Method
 
-from typing import Any
-
-from cacore.comm import as_communicator
-from casvm.methods.parts import fit
-from casvm.methods.prepare import Labelled
-from casvm.options import Fit, Method, Options
-from partition import BalancedKMeans
-
-METHOD = Method("bkmsvm", "parts by balanced K-means", BalancedKMeans)
-
-
-def bkmsvm(train: Labelled, options: Options, comm: Any = None) -> Fit:
-    """Train on all ranks' rows; see :func:`casvm.methods.parts.fit` for the arguments, the cost and what is raised."""
-    return fit(METHOD, train, options, as_communicator(comm))
-
+METHOD = bkmsvm = Method(
+    name="bkmsvm",
+    summary="parts by balanced K-means",
+    trainer=in_parts,
+    partitioner="bkm",
+)
 
 if __name__ == "__main__":
-    from casvm.cli import main
-
-    main(METHOD)
+    METHOD.main()

@@ -1,27 +1,18 @@
 """CP-SVM (section 2.4): parts by K-means, one SVM a part, the nearest centre's answers.
 
 The parts are as large as the clusters are, so that one may keep its rank busy long after the others.
+Training costs and sends what CA-SVM's does; partitioning, K-means' Allreduces and each row once.
 """
 
-from __future__ import annotations
+from casvm.methods import in_parts
+from casvm.options import Method
 
-from typing import Any
-
-from cacore.comm import as_communicator
-from casvm.methods.parts import fit
-from casvm.methods.prepare import Labelled
-from casvm.options import Fit, Method, Options
-from partition import KMeans
-
-METHOD = Method("cpsvm", "parts by K-means, of whatever size", KMeans)
-
-
-def cpsvm(train: Labelled, options: Options, comm: Any = None) -> Fit:
-    """Train on all ranks' rows; see :func:`casvm.methods.parts.fit` for the arguments, the cost and what is raised."""
-    return fit(METHOD, train, options, as_communicator(comm))
-
+METHOD = cpsvm = Method(
+    name="cpsvm",
+    summary="parts by K-means, of whatever size",
+    trainer=in_parts,
+    partitioner="kmeans",
+)
 
 if __name__ == "__main__":
-    from casvm.cli import main
-
-    main(METHOD)
+    METHOD.main()

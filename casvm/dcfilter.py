@@ -1,24 +1,19 @@
-"""DC-Filter (section 2.3): DC-SVM's parts by K-means, of which only the support vectors go up, as in Cascade."""
+"""DC-Filter (section 2.3): DC-SVM's parts by K-means, of which only the support vectors go up, as in Cascade.
 
-from __future__ import annotations
+Partitioning sends K-means' Allreduces and each row once; training, support vectors and their coefficients, log2 P
+times at most.
+"""
 
-from typing import Any
+from casvm.methods import in_a_tree
+from casvm.options import Method
 
-from cacore.comm import as_communicator
-from casvm.methods.prepare import Labelled
-from casvm.methods.tree import fit
-from casvm.options import Fit, Method, Options
-from partition import KMeans
-
-METHOD = Method("dcfilter", "parts by K-means, whose support vectors are merged in a tree", KMeans, merge="support")
-
-
-def dcfilter(train: Labelled, options: Options, comm: Any = None) -> Fit:
-    """Train on all ranks' rows; see :func:`casvm.methods.tree.fit` for the arguments, the cost and what is raised."""
-    return fit(METHOD, train, options, as_communicator(comm))
-
+METHOD = dcfilter = Method(
+    name="dcfilter",
+    summary="parts by K-means, whose support vectors are merged in a tree",
+    trainer=in_a_tree,
+    partitioner="kmeans",
+    merge="support",
+)
 
 if __name__ == "__main__":
-    from casvm.cli import main
-
-    main(METHOD, trainer=fit)
+    METHOD.main()

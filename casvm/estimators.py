@@ -1,21 +1,111 @@
-"""The methods that train in parts as one scikit-learn classifier."""
+"""The methods that train on many ranks as scikit-learn classifiers."""
 
 from __future__ import annotations
 
-from typing import Any
+import warnings
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted
+
+from cacore.comm import collective
+from cacore.data.labels import all_classes
+from cacore.data.validation import shared_seed
 from cacore.errors import InputError
-from casvm import bkmsvm, casvm, cpsvm, fcfssvm
-from casvm.collective import CollectiveSVC
-from casvm.options import Fit, Method
-from partition import KBalance, Partitioner
+from cacore.machine import memory, threads
+from cacore.run.options import from_estimator
+from cacore.svm.classifier import KernelClassifier
+from casvm.bkmsvm import bkmsvm
+from casvm.cascade import cascade
+from casvm.casvm import casvm
+from casvm.cpsvm import cpsvm
+from casvm.dcfilter import dcfilter
+from casvm.dcsvm import dcsvm
+from casvm.dissmo import dissmo
+from casvm.exact import expose
+from casvm.fcfssvm import fcfssvm
+from casvm.options import Fit, Method, Options
+from partition import Partitioner
+from partition.base import REGISTERED
 
-_NAMED = {
-    "random": casvm.METHOD, "fcfs": fcfssvm.METHOD, "bkm": bkmsvm.METHOD, "kmeans": cpsvm.METHOD,
-    "kbalance": Method("kbalance", "parts by K-balance", KBalance),
-}  # fmt: skip
+_METHODS = {"random": casvm, "fcfs": fcfssvm, "bkm": bkmsvm, "kmeans": cpsvm}
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
+class CollectiveSVC(KernelClassifier):
+    """A classifier whose `fit` and `predict` take each rank's own rows, if it is given `comm`."""
+
+    standardize: bool = False
+    comm: Any = None
+
+    _method: ClassVar[Method]
+
+    def _trained_by(self) -> Method:
+        """The method."""
+        return self._method
+
+    def _chosen(self) -> dict[str, Any]:
+        """Options that do not come from the parameter of their name."""
+        return {}
+
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Train on `X`, shape (n_local, d), dense or CSR, and labels `y`; neither is changed.
+
+        Rows of weight 0 count as absent. Raises InputError, a ValueError, on what cannot be used; warns with
+        ConvergenceWarning if a limit was reached.
+        """
+        with collective(self.comm) as comm:
+            threads.share_once(comm)
+            with comm.agreed():
+                train = self._checked(X, y, sample_weight, int(comm.size == 1))
+            classes = all_classes(train.target()[train.row_weights() > 0], comm)
+            seed, limit = shared_seed(getattr(self, "random_state", None), comm), memory.limit_per_rank(comm)
+            with comm.agreed():
+                method = self._trained_by()
+                options = from_estimator(Options, self, class_weight=self._class_weight(classes), **self._chosen())
+            fitted = method(train, replace(options, seed=seed, memory_limit=limit), comm)
+            self._take(fitted)
+        fitted.model.comm = self.comm
+        for note in fitted.notes:
+            warnings.warn(note, ConvergenceWarning, stacklevel=2)
+        return self
+
+    def _take(self, fitted: Fit) -> None:
+        """The fitted attributes; collective."""
+        expose(self, fitted.model)
+        self.sizes_, self.solver_ = fitted.sizes, fitted.solver
+        self.n_iter_ = fitted.solver["iterations"]
+
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """Decisions for `X`, shape (n_local,) with two classes, else (n_local, k); with `comm`, collective."""
+        return self._answer("decision_function", X)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Labels for `X`, shape (n_local, d); with `comm`, a collective call."""
+        return self._answer("predict", X)
+
+    def _answer(self, question: str, X: Any) -> NDArray[Any]:
+        check_is_fitted(self, "model_")
+        with collective(self.comm) as comm:
+            with comm.agreed():
+                X = self._rows(X, int(comm.size == 1))
+            return np.asarray(getattr(self.model_, question)(X, comm))
+
+    def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Accuracy; with `comm`, over all ranks' rows, the same number on each: a collective call."""
+        if self.comm is None:
+            return float(super().score(X, y, sample_weight))
+        predicted = self.predict(X)
+        with collective(self.comm) as comm:
+            weights = np.ones(len(predicted)) if sample_weight is None else np.asarray(sample_weight, np.float64)
+            right, every = comm.allreduce(np.array([weights @ (predicted == np.asarray(y)), weights.sum()]))
+        return float(right / every)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
 class CASVC(CollectiveSVC):
     """Kernel SVM in parts: nothing is sent while the parts are trained (Algorithm 5).
 
@@ -23,13 +113,14 @@ class CASVC(CollectiveSVC):
     ----------
     n_parts : int or None
         Parts, P. None: one a rank.
-    partitioner : {"random", "fcfs", "bkm", "kmeans", "kbalance"} or Partitioner
+    partitioner : {"random", "fcfs", "bkm", "kmeans", "kbalance"}, another registered name, or Partitioner
         "random" is CA-SVM, "fcfs" FCFS-SVM, "bkm" BKM-SVM and "kmeans" CP-SVM. Of a Partitioner its own
         parameters are used, but for `n_parts`, if that is given here, and `random_state`.
     C, kernel, gamma, degree, coef0, tol, class_weight, max_iter, max_time
         As for :class:`SMOSVC`, of every part. "balanced" counts the rows of all parts.
     solver : {"smo", "asygcd"}
-        Of each part: exact; or asynchronous greedy coordinate descent, whose models have no bias.
+        Of each part: exact; or asynchronous greedy coordinate descent, whose models have no bias; or another that is
+        registered in :mod:`cacore.svm.solvers`.
     route : {"nearest", "soft", "all"}
         The nearest centre's model answers; the nearest four's decisions, weighted by distance; or the mean of
         all decisions, which suits "random".
@@ -63,67 +154,146 @@ class CASVC(CollectiveSVC):
     What :class:`SMOSVC` costs on a part's rows, for each part. Training moves no bytes between ranks.
     """
 
-    def __init__(
-        self,
-        n_parts: int | None = None,
-        *,
-        partitioner: Any = "random",
-        C: float = 1.0,
-        kernel: str = "gaussian",
-        gamma: Any = "scale",
-        degree: int = 3,
-        coef0: float = 0.0,
-        tol: float = 1e-3,
-        class_weight: Any = None,
-        solver: str = "smo",
-        route: str = "nearest",
-        ratio: bool = False,
-        standardize: bool = False,
-        cache_gib: float = 1.0,
-        max_iter: int = -1,
-        max_time: float | None = None,
-        random_state: Any = None,
-        comm: Any = None,
-    ) -> None:
-        self.n_parts = n_parts
-        self.partitioner = partitioner
-        self.C = C
-        self.kernel = kernel
-        self.gamma = gamma
-        self.degree = degree
-        self.coef0 = coef0
-        self.tol = tol
-        self.class_weight = class_weight
-        self.solver = solver
-        self.route = route
-        self.ratio = ratio
-        self.standardize = standardize
-        self.cache_gib = cache_gib
-        self.max_iter = max_iter
-        self.max_time = max_time
-        self.random_state = random_state
-        self.comm = comm
+    n_parts: int | None = field(default=None, kw_only=False)
+    partitioner: Any = "random"
+    solver: str = "smo"
+    route: str = "nearest"
+    ratio: bool = False
+    random_state: Any = None
 
-    def _take(self, result: Fit) -> None:
-        super()._take(result)
-        self.centers_ = result.model.centers
+    def _take(self, fitted: Fit) -> None:
+        super()._take(fitted)
+        self.centers_ = fitted.model.centers
 
-    def _own_options(self) -> dict[str, Any]:
-        return {"solver": self.solver, "route": self.route, "ratio": self.ratio}
-
-    def _method(self) -> tuple[Method, int | None]:
-        if isinstance(self.partitioner, str):
-            if self.partitioner not in _NAMED:
-                raise InputError(f"partitioner {self.partitioner!r}: choose one of {', '.join(_NAMED)}")
-            return _NAMED[self.partitioner], self.n_parts
-        if not isinstance(self.partitioner, Partitioner):
-            raise InputError(f"partitioner {self.partitioner!r}: give a name or a Partitioner")
+    def _chosen(self) -> dict[str, Any]:
         own = self.partitioner
-        parameters = {k: v for k, v in own.get_params().items() if k not in ("n_parts", "random_state")}
+        return {"partitions": own.n_parts} if self.n_parts is None and isinstance(own, Partitioner) else {}
 
-        class Chosen(type(own)):  # type: ignore[misc]
-            def __init__(self, n_parts: int, *, random_state: Any = None, **more: Any) -> None:
-                super().__init__(n_parts, random_state=random_state, **{**parameters, **more})
+    def _trained_by(self) -> Method:
+        own = self.partitioner
+        if isinstance(own, str) and own in REGISTERED:
+            return _METHODS.get(own) or replace(cpsvm, name=own, summary=f"parts by {own}", partitioner=own)
+        if isinstance(own, Partitioner):
+            name = type(own).__name__.lower()
+            return replace(cpsvm, name=name, summary=f"parts by {name}", partitioner=own)
+        need = f"choose one of {', '.join(REGISTERED)}" if isinstance(own, str) else "give a name or a Partitioner"
+        raise InputError(f"partitioner {own!r}: {need}")
 
-        name = type(own).__name__.lower()
-        return Method(name, f"parts by {name}", Chosen), own.n_parts if self.n_parts is None else self.n_parts
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class OneModelSVC(CollectiveSVC):
+    """What the classifiers share whose training ends in one model."""
+
+    def _take(self, fitted: Fit) -> None:
+        super()._take(fitted)
+        self.n_iter_ = self.n_iter_.sum(keepdims=True)  # a layer's start may leave nothing to do
+        b = fitted.model.intercepts()
+        self.intercept_ = -b if len(self.classes_) == 2 else b
+        if "layers" in fitted.more:
+            self.layers_ = fitted.more["layers"]
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class DCSVC(OneModelSVC):
+    """DC-SVM: parts by K-means, all of whose rows are merged two by two (section 2.2): exact.
+
+    Parameters
+    ----------
+    n_parts : int or None
+        Parts, P. None: one a rank.
+    C, kernel, gamma, degree, coef0, tol, class_weight, max_iter, max_time
+        As for :class:`SMOSVC`, of every problem of the tree.
+    solver : {"smo", "asygcd"}
+        Of every problem: exact; or asynchronous greedy coordinate descent, whose models have no bias.
+    standardize : bool
+        Scale features by the training rows' mean and deviation. CSR rows are scaled, not shifted.
+    cache_gib : float
+        Memory of a rank for kernel values and packed rows.
+    random_state : int, RandomState or None
+    comm : mpi4py communicator or None
+        With one, `fit` and `predict` take this rank's own rows and are collective calls.
+
+    Attributes
+    ----------
+    model_ : SVMModel
+        In pieces, one a rank, whose decisions add up.
+    classes_ : ndarray, shape (k,)
+    support_, support_vectors_, n_support_, dual_coef_
+        Of this rank's piece, in scikit-learn's layout.
+    intercept_ : ndarray, shape (k (k - 1) / 2,)
+    sizes_ : ndarray of int64, shape (P,)
+        Rows of the parts.
+    solver_ : dict of str to ndarray
+        An entry a layer, and a pass: iterations, n_support, objective, gap, seconds, kernel_rows, kernel_values.
+    layers_ : list of dict
+        The problems of each layer: rows, iterations, support vectors, seconds.
+    n_iter_ : ndarray of int64, shape (1,)
+        Pairs of rows optimised, of all problems together.
+    n_features_in_ : int
+
+    Notes
+    -----
+    Half of the rows move at most, log2 P times; the last problem holds all rows on one rank.
+    """
+
+    n_parts: int | None = field(default=None, kw_only=False)
+    solver: str = "smo"
+    random_state: Any = None
+
+    _method = dcsvm
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class CascadeSVC(DCSVC):
+    """Cascade SVM: random parts, whose support vectors are merged two by two (Fig. 2.1).
+
+    Parameters, attributes and cost of a problem are those of :class:`DCSVC`, but that support vectors and their
+    coefficients move, log2 P times at most; and
+
+    Parameters
+    ----------
+    passes : int
+        Most passes through the tree; the next one begins with the last support vectors in all parts, and is made
+        while the objective changes. Many passes end at the exact solution, one may be far from it.
+    """
+
+    passes: int = 2
+
+    _method = cascade
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class DCFilterSVC(CascadeSVC):
+    """DC-Filter: parts by K-means, whose support vectors are merged two by two (section 2.3).
+
+    Parameters, attributes and cost are those of :class:`CascadeSVC`, and the partitioning; one pass is
+    usually enough here, so that `passes` is 1 unless the user says otherwise.
+    """
+
+    passes: int = 1
+
+    _method = dcfilter
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class DisSMOSVC(OneModelSVC):
+    """Dis-SMO: exact, one problem of which every rank holds a share of the rows (sections 2.2 and 2.3).
+
+    Parameters
+    ----------
+    C, kernel, gamma, degree, coef0, tol, class_weight, max_iter, max_time
+        As for :class:`SMOSVC`.
+    working_set : int or None
+        Rows of a round; None leaves it to the solver, 2 is the textbook's pair.
+    standardize, cache_gib, comm
+        As for :class:`DCSVC`, and so are the attributes; `sizes_` has the rows that each rank holds, and `solver_`
+        one entry.
+
+    Notes
+    -----
+    See :func:`casvm.solver.distributed.solve`; without `comm` it is :class:`SMOSVC`'s solver.
+    """
+
+    working_set: int | None = None
+
+    _method = dissmo

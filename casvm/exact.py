@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 import warnings
-from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -17,16 +16,19 @@ from cacore.comm import Communicator
 from cacore.data.labels import all_classes, class_factors, one_class
 from cacore.errors import InputError
 from cacore.machine import memory
+from cacore.run.options import from_estimator
+from cacore.svm.classifier import KernelClassifier, printer
 from cacore.svm.decision import votes
+from cacore.svm.dual import Progress, Solution
 from cacore.svm.problem import numeric_gamma
-from casvm.base import BaseSVC
 from casvm.model.model import SVMModel
-from casvm.model.part import PartSVM, fit_part
-from casvm.solver.local import Learning
-from casvm.solver.smo import Limits, Progress, Solution
+from casvm.model.part import PartSVM
+from casvm.options import Options
+from casvm.solver.part import Learning, fit_part
 
 
-class SMOSVC(BaseSVC):
+@dataclass(eq=False, repr=False, kw_only=True)
+class SMOSVC(KernelClassifier):
     """Kernel SVM by the exact solver, in one process and all its threads.
 
     Parameters
@@ -82,38 +84,11 @@ class SMOSVC(BaseSVC):
     :func:`casvm.solver.smo.solve`. Probabilities: ``sklearn.calibration.CalibratedClassifierCV``.
     """
 
-    def __init__(
-        self,
-        *,
-        C: float = 1.0,
-        kernel: str = "gaussian",
-        gamma: Any = "scale",
-        degree: int = 3,
-        coef0: float = 0.0,
-        tol: float = 1e-3,
-        class_weight: Any = None,
-        shrinking: bool = True,
-        decision_function_shape: str = "ovr",
-        cache_gib: float = 1.0,
-        max_iter: int = -1,
-        max_time: float | None = None,
-        verbose: bool = False,
-    ) -> None:
-        self.C = C
-        self.kernel = kernel
-        self.gamma = gamma
-        self.degree = degree
-        self.coef0 = coef0
-        self.tol = tol
-        self.class_weight = class_weight
-        self.shrinking = shrinking
-        self.decision_function_shape = decision_function_shape
-        self.cache_gib = cache_gib
-        self.max_iter = max_iter
-        self.max_time = max_time
-        self.verbose = verbose
+    shrinking: bool = True
+    decision_function_shape: str = "ovr"
+    verbose: bool = False
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> SMOSVC:
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n, d), dense or CSR, and labels `y`, shape (n,); neither is changed.
 
         With a precomputed kernel, `X` is K, shape (n, n). Raises InputError, a ValueError, on what cannot
@@ -122,42 +97,43 @@ class SMOSVC(BaseSVC):
         comm = Communicator()
         train = self._checked(X, y, sample_weight)
         n, d = train.X.shape
-        precomputed = self.kernel == "precomputed"
+        precomputed = isinstance(self.kernel, str) and self.kernel == "precomputed"
         if precomputed and n != d:
             raise InputError(f"a precomputed kernel is square; this has shape {(n, d)}")
         if precomputed and sp.issparse(train.X):
             raise InputError("a precomputed kernel has to be dense")
         if self.decision_function_shape not in ("ovr", "ovo"):
             raise InputError(f"decision_function_shape {self.decision_function_shape!r}: choose ovr or ovo")
-        weights = np.ones(n) if train.weights is None else train.weights
-        classes = all_classes(train.y[weights > 0], comm)
+        labels, weights = train.target(), train.row_weights()
+        classes = all_classes(labels[weights > 0], comm)
         if len(classes) < 2:
             raise InputError(one_class(classes))
         # Of a precomputed kernel nothing is evaluated.
-        options = self._options(classes, memory.limit_per_rank(comm), "linear" if precomputed else self.kernel)
-        kernel = None if precomputed else options.kernel(numeric_gamma(train.X, options.gamma, comm))
+        known = {"kernel": "linear"} if precomputed else {}
+        options = from_estimator(Options, self, class_weight=self._class_weight(classes), **known)
+        kernel = None if precomputed else options.kernel_with(numeric_gamma(train.X, options.gamma, comm))
         budget = min(options.cache_bytes, n * n * 8 + 2 * n * d * 8)
-        remedy = "use a smaller cache_gib"
-        memory.require(budget, options.memory_limit, "the kernel cache", remedy)
-        codes = np.clip(np.searchsorted(classes, train.y), 0, len(classes) - 1).astype(np.int64)
+        memory.require(budget, memory.limit_per_rank(comm), "the kernel cache", "use a smaller cache_gib")
+        codes = np.clip(np.searchsorted(classes, labels), 0, len(classes) - 1).astype(np.int64)
         factor = class_factors(options.class_weight, codes, weights, len(classes), comm)
-        limits = Limits(options.limits.tol, options.limits.max_iter, options.limits.max_time, bool(self.shrinking))
-        learning = Learning(kernel, limits, budget, _printer() if self.verbose else None)
+        limits = replace(options.limits, shrinking=bool(self.shrinking))
+        learning = Learning(kernel, limits, budget, printer(_line) if self.verbose else None)
         part, solutions = fit_part(train.X, codes, options.C * factor[codes] * weights, np.arange(n), learning)
+        if len(part.classes) < len(classes):
+            raise InputError("a class has no row with a positive weight")
         model = SVMModel(
-            "smo", "nearest", classes, kernel, float(self.C), np.zeros((1, d)), np.array([n]), np.zeros(1, np.int64),
-            None, str(train.X.dtype), parts={0: part},
+            method="smo", route="nearest", classes=classes, kernel=kernel, C=float(self.C), centers=np.zeros((1, d)),
+            sizes=np.array([n]), owners=np.zeros(1, np.int64), standardizer=None, dtype=str(train.X.dtype),
+            parts={0: part},
         )  # fmt: skip
-        self._expose(model)
-        self._tell(part, solutions, factor)
+        expose(self, model)
+        self.class_weight_ = factor
+        self._take(part, solutions)
         return self
 
-    def _tell(self, part: PartSVM, solutions: list[Solution], factor: NDArray[np.float64]) -> None:
-        two = len(self.classes_) == 2
-        if len(part.classes) < len(self.classes_):
-            raise InputError("a class has no row with a positive weight")
-        self.intercept_ = -part.b if two else part.b
-        self.class_weight_ = factor
+    def _take(self, part: PartSVM, solutions: list[Solution]) -> None:
+        """The fitted attributes of the one part."""
+        self.intercept_ = -part.b if len(self.classes_) == 2 else part.b
         self.n_iter_ = np.array([one.iterations for one in solutions])
         self.objective_ = np.array([one.objective for one in solutions])
         self.gap_ = np.array([one.gap for one in solutions])
@@ -189,7 +165,7 @@ class SMOSVC(BaseSVC):
         """Decisions for `X`, shape (n, d): shape (n,) with two classes, else (n, k), or (n, pairs) for "ovo"."""
         X = self._rows(X)
         if self.decision_function_shape == "ovo" and len(self.classes_) > 2:
-            return self.model_.parts[0].pairs(X, self.model_.kernel)
+            return np.asarray(self.model_.parts[0].pairs(X, self.model_.kernel))
         scores = self._scores(X)
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
@@ -199,7 +175,7 @@ class SMOSVC(BaseSVC):
         return np.asarray(self.classes_[codes])
 
     def _scores(self, X: Any) -> NDArray[np.float64]:
-        return self.model_.parts[0].scores(X, self.model_.kernel, len(self.classes_))
+        return np.asarray(self.model_.parts[0].scores(X, self.model_.kernel, len(self.classes_)))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -208,17 +184,28 @@ class SMOSVC(BaseSVC):
         return tags
 
 
-def _printer() -> Callable[[Progress], None]:
-    last = time.perf_counter()
+def _line(progress: Progress) -> str:
+    return (
+        f"{progress.iterations:>12,} iterations, violation {progress.gap:.3g}, "
+        f"objective {progress.objective:.8g}, {progress.active:,} active rows"
+    )
 
-    def show(progress: Progress) -> None:
-        nonlocal last
-        if time.perf_counter() - last > 1.0:
-            last = time.perf_counter()
-            print(
-                f"{progress.iterations:>12,} iterations, violation {progress.gap:.3g}, "
-                f"objective {progress.objective:.8g}, {progress.active:,} rows in play",
-                flush=True,
-            )
 
-    return show
+def expose(estimator: Any, model: SVMModel) -> None:
+    """Give an estimator the fitted attributes that SVC has, of this process' parts together."""
+    estimator.model_, estimator.classes_ = model, model.classes
+    k, two = len(model.classes), len(model.classes) == 2
+    parts = list(model.parts.values())
+    codes = np.concatenate([part.classes.repeat(part.n_support) for part in parts])
+    rows = np.concatenate([part.rows for part in parts])
+    order = np.lexsort((rows, codes))
+    estimator.support_ = rows[order].astype(np.int32 if rows.size == 0 or rows.max() < 2**31 else np.int64)
+    estimator.n_support_ = np.bincount(codes, minlength=k).astype(np.int32)
+    coef = np.concatenate([part.spread(k) for part in parts], axis=1)[:, order]
+    estimator.dual_coef_ = -coef if two else coef  # a positive decision is for the second class
+    vectors = [part.X for part in parts]
+    if len(parts) == 1 and (np.diff(order) == 1).all():
+        estimator.support_vectors_ = vectors[0]
+    else:
+        stacked = sp.vstack(vectors, format="csr") if sp.issparse(vectors[0]) else np.concatenate(vectors)
+        estimator.support_vectors_ = stacked[order]

@@ -1,52 +1,111 @@
-"""The nouns of the family: a method, what a run can be told, and what it returns."""
+"""What the methods of this family have in common: the record of a method, its options, and what training returns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from cacore.errors import InputError
-from cacore.io.checkpoint import Checkpoint
-from cacore.kernels import Kernel
+from cacore.run import job
+from cacore.run import options as declare
+from cacore.run.method import Method as AnyMethod
+from cacore.run.options import option
 from cacore.run.progress import silent
-from cacore.svm.problem import check_problem, whole
-from casvm.model.model import SVMModel
-from casvm.solver.local import LOCAL
-from casvm.solver.smo import Limits
-from casvm.volume import Terms
-from partition import Partitioner
+from cacore.svm.options import DualOptions
+from cacore.svm.solvers import solver_names
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from cacore.io.checkpoint import Checkpoint
+    from casvm.family import SupportVectors
+    from casvm.model.model import SVMModel
+    from casvm.volume import Terms
 
 ROUTES = ("nearest", "soft", "all")
 INITIAL = ("local", "root")
-SOLVERS = tuple(LOCAL)
+
+
+def _solver(value: Any, name: str) -> str:
+    return str(declare.one_of(*solver_names())(value, name))
 
 
 @dataclass(frozen=True)
-class Method:
-    """A member of the family: how rows are divided.
+class Options(DualOptions):
+    """What a training run can be told, beside the dual problem; each option's text says what it is.
+
+    `partitions` None is one part a rank; `progress` is as :func:`cacore.run.progress.bar` yields it.
+    """
+
+    partitions: int | None = option(
+        None, "number of parts (default: one a rank)", declare.whole(1), estimator="n_parts", metavar="P"
+    )  # fmt: skip
+    route: str = option("nearest", "which models answer for a row", declare.one_of(*ROUTES), choices=ROUTES)
+    initial: str = option(
+        "local", "who reads the rows: each rank its own, or rank 0, which deals them out", declare.one_of(*INITIAL),
+        estimator="", report=True, choices=INITIAL,
+    )  # fmt: skip
+    ratio: bool = option(
+        False, "balance every class as well as the parts' sizes", declare.yes_or_no, report=True, action="store_true"
+    )
+    passes: int = option(
+        1, "most passes, made while the objective changes", declare.whole(1), report=True, metavar="N"
+    )  # fmt: skip
+    solver: str = option(
+        "smo", "of each part: exact, or asynchronous and without a bias", _solver, report=True, choices=solver_names(),
+    )  # fmt: skip
+    working_set: int | None = option(
+        None, "rows of a round (default: the solver's; 2: the textbook's)", declare.whole(2), report=True, metavar="Q"
+    )
+    checkpoint: Checkpoint | None = option(
+        None, "keep finished parts here; the same command goes on from them if it is killed", job.checkpoint,
+        estimator="", metavar="DIR",
+    )  # fmt: skip
+    progress: Callable[[str, int], Callable[[], None]] = silent
+
+    def checked(self, method: Method, ranks: int) -> int:
+        """The number of parts, if `method` on so many ranks can do what is asked for.
+
+        Raises
+        ------
+        InputError
+        """
+        if self.ratio:
+            method.check_ratio()
+        P = self.partitions or ranks
+        if method.whole and ranks != P:
+            raise InputError(
+                f"partitions = {P} on {ranks} ranks: {method.name} solves one problem, of which every rank "
+                "holds a share; leave the option out"
+            )
+        if ranks > P:
+            raise InputError(f"partitions = {P} on {ranks} ranks: every rank needs a part; ask for {ranks} or more")
+        return P
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(AnyMethod):
+    """A method of this family: how rows are divided, and what is merged.
 
     Attributes
     ----------
-    name : str
-    summary : str
-        One line for the command's help.
-    partitioner : type of Partitioner or None
-        None: each rank's rows stay where they are, dealt at random to its own parts.
+    partitioner : str
+        The registered name of a partitioner, or one itself; "": each rank's rows stay where they are, dealt at random
+        to its own parts.
     merge : {"", "support", "all"}
         What goes up a tree of merges, which ends in one model: support vectors, or all rows. "": no tree.
     passes : int
-        Of a tree of support vectors, unless told otherwise.
+        Of a tree of support vectors, unless the user says otherwise.
     whole : bool
         One problem of all rows, of which every rank holds a share.
     """
 
-    name: str
-    summary: str
-    partitioner: type[Partitioner] | None = None
+    package: ClassVar[str] = "casvm"
+    options: ClassVar[type] = Options
+
+    partitioner: Any = ""
     merge: str = ""
     passes: int = 1
     whole: bool = False
@@ -56,98 +115,41 @@ class Method:
         """Whether training ends in one model, so that there is nothing to route."""
         return self.whole or bool(self.merge)
 
+    def check_ratio(self) -> None:
+        """Refuse ``ratio`` where classes are not balanced."""
+        from partition.divide import named
 
-@dataclass(frozen=True)
-class Options:
-    """What a training run can be told.
+        if not self.partitioner:
+            raise InputError(f"ratio: {self.name} leaves the rows where they are, and does not balance classes")
+        if not named(self.partitioner).balances_classes:
+            raise InputError(f"ratio: the partitioner of {self.name} does not balance classes")
 
-    Attributes
-    ----------
-    partitions : int or None
-        P; None is one a rank.
-    C : float
-        Bound of alpha, times the weights of the class and the row.
-    kind : {"gaussian", "linear", "polynomial", "sigmoid"}
-    gamma : float or {"scale", "auto"}
-        "scale" is 1 / (d var(X)), "auto" 1 / d.
-    degree : int
-    coef0 : float
-    class_weight : dict, "balanced" or None
-        From a class's code to its weight. "balanced" is n / (classes x rows of the class), over all ranks.
-    limits : Limits
-        Of the solver.
-    cache_bytes : int
-        Of a rank's kernel caches together.
-    route : str
-    ratio : bool
-        Balance every class as well as the parts' sizes, for partitioners that can.
-    standardize : bool
-    passes : int
-        Most passes through a tree of support vectors; a further one is made while the objective changes.
-    solver : {"smo", "asygcd"}
-        Of the parts, and of the problems of a tree: the exact one, or asynchronous greedy coordinate descent, whose
-        models have no bias.
-    working_set : int or None
-        Rows of a round of Dis-SMO; None leaves it to the solver, 2 is the textbook's.
-    seed : int
-    memory_limit : int
-        Bytes a rank may use.
-    checkpoint : Checkpoint or None
-        Where finished parts are kept.
-    progress : callable
-        See :func:`cacore.run.progress.bar`.
-    """
+    def has(self, name: str) -> bool:
+        """Whether its command has the option `name`."""
+        only = {
+            "initial": not self.partitioner,
+            "ratio": bool(self.partitioner),
+            "passes": self.merge == "support",
+            "solver": not self.whole,
+            "working_set": self.whole,
+        }
+        return only.get(name, True)
 
-    partitions: int | None = None
-    C: float = 1.0
-    kind: str = "gaussian"
-    gamma: float | str = "scale"
-    degree: int = 3
-    coef0: float = 0.0
-    class_weight: Any = None
-    limits: Limits = field(default_factory=Limits)
-    cache_bytes: int = 1 << 30
-    route: str = "nearest"
-    ratio: bool = False
-    standardize: bool = False
-    passes: int = 1
-    solver: str = "smo"
-    working_set: int | None = None
-    seed: int = 0
-    memory_limit: int = 1 << 62
-    checkpoint: Checkpoint | None = None
-    progress: Callable[[str, int], Callable[[], None]] = silent
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """Of its command's options."""
+        return {"passes": self.passes}
 
-    def checked(self) -> Options:
-        """These options, if they make sense.
+    @property
+    def choices(self) -> Mapping[str, tuple[str, ...]]:
+        """Of its command's options."""
+        return {"route": ("nearest",)} if self.one_model else {}
 
-        Raises
-        ------
-        InputError
-        """
-        check_problem(self.C, self.kind, self.gamma, self.degree, self.coef0)
-        checks = (
-            (
-                whole(self.partitions, 1, True),
-                f"partitions = {self.partitions!r}: it must be a whole number of at least 1",
-            ),
-            (self.cache_bytes >= 0, "cache: a negative budget cannot be used"),
-            (whole(self.passes, 1), f"passes = {self.passes!r}: it must be a whole number of at least 1"),
-            (
-                whole(self.working_set, 2, True),
-                f"working_set = {self.working_set!r}: it must be a whole number of at least 2",
-            ),
-            (self.route in ROUTES, f"route {self.route!r}: choose one of {', '.join(ROUTES)}"),
-            (self.solver in SOLVERS, f"solver {self.solver!r}: choose one of {', '.join(SOLVERS)}"),
-        )
-        for good, message in checks:
-            if not good:
-                raise InputError(message)
-        return self
+    def family(self) -> SupportVectors:
+        """What its command needs of the family."""
+        from casvm.family import SupportVectors
 
-    def kernel(self, gamma: float) -> Kernel:
-        """The kernel, with gamma as a number."""
-        return Kernel(self.kind, gamma, int(self.degree), float(self.coef0))
+        return SupportVectors()
 
 
 @dataclass

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from cacore.run.command import predict
+from cacore.run.family import Family
 from cacore.run.launch import run
-from cacore.run.predict import command
-from casvm.cli import warm_up
-from casvm.model.model import SVMModel
+
+PROG = "casvm.predict"
+
+
+def _family() -> Family:
+    from casvm.family import SupportVectors  # loads compiled code: not for --help
+
+    return SupportVectors()
 
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point."""
-    run(lambda comm: command("casvm.predict", SVMModel.load, warm_up, comm, argv), "casvm.predict")
+    run(lambda comm: predict(_family, PROG, comm, argv, decisions=True), PROG)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,14 @@
 #!/bin/bash
-# scaling.sh weak|strong DATA.h5: a report per method and number of ranks in OUT, then a table.
-# Run it from the repository. MPI_TYPE is what srun speaks to your MPI: pmix (Open MPI), pmi2 (MPICH).
-# Settings: OUT=scaling ROWS=2000 PARTS=64 RANKS="1 2 4 ..." METHODS="bkrr2 kkrr2 dckrr", of ridge regression
-# SIGMA=3 LAMBDA=1e-4, of SVMs (casvm cpsvm bkmsvm fcfssvm dissmo cascade dcsvm dcfilter) C=1 GAMMA=scale.
+# scaling.sh weak|strong DATA.h5: a report per method and number of ranks in OUT, then a table of all reports.
+# Run it from the repository. Environment variables, with their defaults:
+#   OUT=scaling               folder of the reports
+#   RANKS="1 2 4 ..."         up to all tasks of the job, or all cores
+#   METHODS="bkrr2 kkrr2 dckrr"   and dkrr, twolevel, casvm, cpsvm, bkmsvm, fcfssvm, dissmo, cascade, dcsvm, dcfilter
+#   ROWS=2000                 rows a rank (weak)
+#   PARTS=64                  parts on any number of ranks (strong)
+#   SIGMA=3 LAMBDA=1e-4       of ridge regression
+#   C=1 GAMMA=scale           of SVMs
+#   MPI_TYPE=pmix             what srun speaks to the MPI: pmix (Open MPI), pmi2 (MPICH)
 set -euo pipefail
 mode=${1:?weak or strong} data=${2:?DATA.h5}
 out=${OUT:-scaling} rows=${ROWS:-2000} parts=${PARTS:-64}

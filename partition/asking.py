@@ -17,7 +17,7 @@ _GATHERED_ROWS = 1 << 16  # rows that visit all models at a time
 
 
 def ask(
-    X: Rows, labels: NDArray[np.int32], owners: NDArray[np.int64], mine: Iterable[int],
+    X: Rows, labels: NDArray[np.int32], owners: NDArray[np.int64], held: Iterable[int],
     answer: Callable[[int, Rows], NDArray[np.float64]], comm: Communicator, shape: tuple[int, ...] = (),
 ) -> NDArray[np.float64]:  # fmt: skip
     """What the model of part ``labels[i]`` says of row i; collective.
@@ -28,7 +28,7 @@ def ask(
     labels : ndarray of int32, shape (n_local,)
     owners : ndarray of int64, shape (P,)
         Rank of each part.
-    mine : iterable of int
+    held : iterable of int
         Parts of this rank.
     answer : callable
         ``answer(part, rows)``, shape (len(rows), *shape).
@@ -51,7 +51,7 @@ def ask(
     parts, received = comm.alltoall(labels[send], counts)
     place = np.argsort(parts, kind="stable")
     values = np.empty((len(parts), *shape))
-    for part in mine:
+    for part in held:
         here = place[np.searchsorted(parts[place], part) : np.searchsorted(parts[place], part, side="right")]
         if here.size:
             values[here] = answer(part, rows[here])
@@ -87,10 +87,10 @@ def visit(
     out = np.empty((X.shape[0], *shape))
     longest = int(comm.allreduce(np.array([X.shape[0]]), "max")[0])
     for lo, hi in blocks(longest, max(1, _GATHERED_ROWS // comm.size)):
-        mine = X[lo:hi]
-        first, _ = comm.offset(mine.shape[0])
-        rows = gather_rows(mine, comm)
-        told: tuple[Any, ...] = () if column is None else (comm.allgather(column[lo:hi]),)
-        total = comm.allreduce(np.ascontiguousarray(answer(rows, *told)), op)
-        out[lo:hi] = total[first : first + mine.shape[0]]
+        block = X[lo:hi]
+        first, _ = comm.offset(block.shape[0])
+        rows = gather_rows(block, comm)
+        values: tuple[Any, ...] = () if column is None else (comm.allgather(column[lo:hi]),)
+        total = comm.allreduce(np.ascontiguousarray(answer(rows, *values)), op)
+        out[lo:hi] = total[first : first + block.shape[0]]
     return out

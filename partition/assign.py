@@ -8,11 +8,10 @@ from typing import Any
 
 import numba
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows, dense
+from cacore.data.rows import Rows, dense, is_sparse
 from cacore.data.shuffle import Shuffle
 from cacore.machine import threads
 
@@ -53,7 +52,7 @@ class PartRows:
 
     def _needed_shift(self) -> NDArray[Any] | None:
         """The mean, where |x|^2 - 2 x.c would cancel: for rows much farther from the origin than from each other."""
-        if sp.issparse(self.X):
+        if is_sparse(self.X):
             return None
         d = self.X.shape[1]
         mean = self.comm.allreduce(self.X.sum(axis=0, dtype=np.float64)) / self.n
@@ -67,9 +66,9 @@ class PartRows:
     def take(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """The rows with these global numbers, on every rank: one Allreduce of len(rows) x d numbers."""
         out = np.zeros((len(rows), self.X.shape[1]))
-        mine = np.flatnonzero((rows >= self.first) & (rows < self.first + len(self)))
-        if mine.size:
-            out[mine] = dense(self.X[rows[mine] - self.first])
+        here = np.flatnonzero((rows >= self.first) & (rows < self.first + len(self)))
+        if here.size:
+            out[here] = dense(self.X[rows[here] - self.first])
         return self.comm.allreduce(out)
 
     def step(
@@ -167,12 +166,12 @@ class PartRows:
         half = 0.5 * np.einsum("ij,ij->i", centers, centers)
         small = np.ascontiguousarray(centers.T, dtype=X.dtype)
         P, d = centers.shape
-        rows = int(np.clip(_BLOCK_BYTES // (8 * max(P, d if not sp.issparse(X) else 1)), 64, 4096))
+        rows = int(np.clip(_BLOCK_BYTES // (8 * max(P, d if not is_sparse(X) else 1)), 64, 4096))
         scores = np.empty((min(rows, max(hi - lo, 0)), P), X.dtype)
         shift = None if self._shift is None else self._shift.astype(X.dtype)
         for a, b in threads.blocks(hi - lo, rows):
             block = X[lo + a : lo + b]
-            if sp.issparse(block):
+            if is_sparse(block):
                 product = np.ascontiguousarray(block @ small)
             else:
                 block = np.ascontiguousarray(block) if shift is None else block - shift
@@ -181,7 +180,7 @@ class PartRows:
 
 
 def _add_rows(block: Rows, labels: NDArray[np.int32], sums: NDArray[np.float64]) -> None:
-    if sp.issparse(block):
+    if is_sparse(block):
         _add_csr(block.data, block.indices, block.indptr, labels, sums)
     else:
         _add_dense(np.ascontiguousarray(block), labels, sums)
@@ -189,6 +188,10 @@ def _add_rows(block: Rows, labels: NDArray[np.int32], sums: NDArray[np.float64])
 
 @numba.njit(cache=True, nogil=True)
 def _nearest(scores: Any, half: Any, labels: Any, counts: Any) -> int:  # pragma: no cover - compiled
+    """Label m rows by their least ``half[j] - scores[i, j]``, count them by part; how many labels changed.
+
+    scores: x.c, float32 or float64 (m, P); half: |c|^2/2, float64 (P,); labels: int32 (m,); counts: int64 (P,).
+    """
     changed = 0
     for i in range(scores.shape[0]):
         best, least = 0, half[0] - scores[i, 0]
@@ -207,6 +210,11 @@ def _nearest(scores: Any, half: Any, labels: Any, counts: Any) -> int:  # pragma
 def _nearest_open(
     scores: Any, half: Any, order: Any, cutoff: Any, rows: Any, labels: Any
 ) -> None:  # pragma: no cover - compiled
+    """As :func:`_nearest` for m of the rows, among the parts whose cutoff is later than the row's place; -1 if none.
+
+    scores: float32 or float64 (m, P); half: float64 (P,); order: int64 (n_local,); cutoff: int64 (P,); rows: int64
+    (m,); labels: int32 (n_local,).
+    """
     for i in range(scores.shape[0]):
         place = order[rows[i]]
         best, least = -1, np.inf
@@ -219,6 +227,7 @@ def _nearest_open(
 
 @numba.njit(cache=True, nogil=True)
 def _add_dense(X: Any, labels: Any, sums: Any) -> None:  # pragma: no cover - compiled
+    """Add rows by part. X: float32 or float64 (m, d); labels: int32 (m,); sums: float64 (P, d)."""
     for i in range(X.shape[0]):
         j = labels[i]
         for k in range(X.shape[1]):
@@ -227,6 +236,7 @@ def _add_dense(X: Any, labels: Any, sums: Any) -> None:  # pragma: no cover - co
 
 @numba.njit(cache=True, nogil=True)
 def _add_csr(data: Any, indices: Any, indptr: Any, labels: Any, sums: Any) -> None:  # pragma: no cover - compiled
+    """As :func:`_add_dense`, of CSR rows. data: float32 or float64, indices, indptr: int32 or int64, of m rows."""
     for i in range(labels.size):
         for p in range(indptr[i], indptr[i + 1]):
             sums[labels[i], indices[p]] += data[p]

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from cacore.errors import InputError
 from partition.assign import PartRows
-from partition.base import Partitioner
+from partition.base import Algorithm
 from partition.kmeans import lloyd
 from partition.settle import capacities, settle, smallest
 
 
-class FCFS(Partitioner):
+class FCFS(Algorithm, name="fcfs"):
     """First come, first served: P random rows are the centres, each row goes to the closest with room.
 
     Parameters
@@ -33,6 +33,8 @@ class FCFS(Partitioner):
     a sorted file gives parts as good as a shuffled one. O(n P d) flops, no K-means.
     """
 
+    balances_classes = True
+
     def __init__(
         self, n_parts: int = 8, *, ratio: bool = False, recompute_centers: bool = True, random_state: Any = None
     ) -> None:
@@ -49,7 +51,7 @@ class FCFS(Partitioner):
         return labels, rows.means(labels, P)[0] if self.recompute_centers else centers
 
 
-class BalancedKMeans(Partitioner):
+class BalancedKMeans(Algorithm, name="bkm"):
     """K-means, then the farthest rows of over-full parts move to their closest part with room.
 
     Parameters
@@ -67,6 +69,8 @@ class BalancedKMeans(Partitioner):
     -----
     Sizes differ by at most 1. K-means, then O(n P d) flops and a few Allreduces of 64 P counts.
     """
+
+    balances_classes = True
 
     def __init__(
         self,
@@ -110,16 +114,16 @@ class BalancedKMeans(Partitioner):
         # A full part keeps what is nearer than its edge, and of the rows on the edge the earliest.
         edge = np.full(P, np.iinfo(np.int64).max)
         edge[full] = smallest(far, labels, members, full, room[full], 1 << 31, rows.comm)
-        own = edge[labels[members]]
-        inside = rows.comm.allreduce(np.bincount(labels[members][far[members] < own], minlength=P))
-        on_edge = members[far[members] == own]
+        limit = edge[labels[members]]
+        inside = rows.comm.allreduce(np.bincount(labels[members][far[members] < limit], minlength=P))
+        on_edge = members[far[members] == limit]
         last = np.full(P, rows.n)
         last[full] = smallest(rows.order, labels, on_edge, full, (room - inside)[full], rows.n, rows.comm)
-        leaves = (far[members] > own) | ((far[members] == own) & (rows.order[members] >= last[labels[members]]))
+        leaves = (far[members] > limit) | ((far[members] == limit) & (rows.order[members] >= last[labels[members]]))
         settle(rows, centers, room - np.minimum(held, room), labels, members[leaves])
 
 
-class KBalance(Partitioner):
+class KBalance(Algorithm, name="kbalance"):
     """K-means for the centres, then each row to its closest centre with room.
 
     Parameters

@@ -1,26 +1,50 @@
-"""What every partitioner shares: checks, the seed, and the fitted attributes."""
+"""What every partitioner shares: its name, its parameters, the checks, the seed and the call that divides rows."""
 
 from __future__ import annotations
 
 import numbers
 from abc import abstractmethod
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClusterMixin
-from sklearn.utils.validation import check_array, check_is_fitted
 
 from cacore.comm import Communicator, as_communicator
 from cacore.data.rows import Rows, check_alike
-from cacore.data.validation import shared_seed
+from cacore.data.validation import checked_rows, shared_seed
 from cacore.errors import InputError
 from partition.assign import PartRows
-from partition.routing import nearest
+
+REGISTERED: dict[str, type[Algorithm]] = {}
 
 
-class Partitioner(ClusterMixin, BaseEstimator):
-    """Divide rows into parts.
+@dataclass(frozen=True)
+class Division:
+    """Rows divided into P parts.
+
+    Attributes
+    ----------
+    labels : ndarray of int32, shape (n_local,)
+        Part of each of this rank's rows.
+    centers : ndarray of float64, shape (P, d)
+        The same on all ranks.
+    sizes : ndarray of int64, shape (P,)
+        Rows of each part, over all ranks.
+    n_iter : int
+        Rounds of K-means; 0 where there is none.
+    """
+
+    labels: NDArray[np.int32]
+    centers: NDArray[np.float64]
+    sizes: NDArray[np.int64]
+    n_iter: int
+
+
+class Algorithm:
+    """A way to divide rows into parts, without scikit-learn: one abstract method, :meth:`_partition`.
+
+    ``class Halves(Partitioner, name="halves")`` registers a partitioner under a name.
 
     Parameters
     ----------
@@ -31,18 +55,20 @@ class Partitioner(ClusterMixin, BaseEstimator):
 
     Attributes
     ----------
-    labels_ : ndarray of int32, shape (n_local,)
-        Part of each of this rank's rows.
-    centers_ : ndarray of float64, shape (P, d)
-        The same on all ranks.
-    sizes_ : ndarray of int64, shape (P,)
-        Rows of each part, over all ranks.
-    n_features_in_ : int
+    balances_classes : bool
+        Whether there is a parameter `ratio`: to balance every class as well as the parts' sizes.
     """
 
-    labels_: NDArray[np.int32]
-    centers_: NDArray[np.float64]
-    sizes_: NDArray[np.int64]
+    balances_classes: ClassVar[bool] = False
+    ratio: bool
+
+    def __init_subclass__(cls, name: str = "", **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if name:
+            known = REGISTERED.get(name, cls)
+            if known.__qualname__ != cls.__qualname__:  # equal where a notebook's cell is run again
+                raise ValueError(f"partitioner {name!r}: {known.__qualname__} has this name already")
+            REGISTERED[name] = cls
 
     def __init__(self, n_parts: int = 8, *, random_state: Any = None) -> None:
         self.n_parts = n_parts
@@ -52,29 +78,13 @@ class Partitioner(ClusterMixin, BaseEstimator):
     def _partition(self, rows: PartRows, y: NDArray[Any] | None) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         """Labels of this rank's rows, and the centres."""
 
-    def fit(self, X: Any, y: ArrayLike | None = None, comm: Any = None) -> Partitioner:
+    def divide(self, X: Any, y: ArrayLike | None = None, comm: Communicator | None = None) -> Division:
         """Divide the rows of `X`, or of all ranks' `X`.
 
-        Parameters
-        ----------
-        X : array-like or CSR, shape (n_local, d)
-            This rank's rows; float32 stays float32. Not changed.
-        y : array-like, shape (n_local,), optional
-            Classes, for ``ratio=True``.
-        comm : mpi4py communicator, Communicator or None
-            With one, a collective call.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        InputError
-            More parts than rows, NaN or infinity, features that differ between ranks.
+        Arguments, and what is raised on all ranks, are those of :meth:`partition.estimators.Partitioner.fit`.
         """
         comm = as_communicator(comm)
-        with comm.guard(), comm.phase("partition"):
+        with comm.phase("partition"):
             with comm.agreed():
                 X = self._checked(X)
                 target = None if y is None else np.asarray(y)
@@ -85,28 +95,12 @@ class Partitioner(ClusterMixin, BaseEstimator):
             with comm.agreed():
                 self._check_parts(n, X.shape[0], comm)
             rows = PartRows(X, comm, shared_seed(self.random_state, comm))
-            self.labels_, self.centers_ = self._partition(rows, target)
-            self.sizes_ = comm.allreduce(np.bincount(self.labels_, minlength=self.n_parts).astype(np.int64))
-        self.n_features_in_ = X.shape[1]
-        return self
-
-    def fit_predict(self, X: Any, y: ArrayLike | None = None, comm: Any = None) -> NDArray[np.int32]:
-        """Fit, and return ``labels_``."""
-        return self.fit(X, y, comm).labels_
-
-    def predict(self, X: Any) -> NDArray[np.int32]:
-        """Part whose centre is nearest to each row: 2 n P d flops."""
-        check_is_fitted(self)
-        X = self._checked(X)
-        if X.shape[1] != self.n_features_in_:
-            raise InputError(f"X has {X.shape[1]} features, the partition was fitted on {self.n_features_in_}")
-        return nearest(X, self.centers_)
+            labels, centers = self._partition(rows, target)
+            sizes = comm.allreduce(np.bincount(labels, minlength=self.n_parts).astype(np.int64))
+        return Division(labels, centers, sizes, getattr(self, "n_iter_", 0))
 
     def _checked(self, X: Any) -> Rows:
-        try:
-            X = check_array(X, accept_sparse="csr", dtype=[np.float64, np.float32], ensure_min_samples=0)
-        except ValueError as error:
-            raise InputError(str(error)) from error
+        X = checked_rows(X, ("float64", "float32"))
         if not isinstance(self.n_parts, numbers.Integral) or self.n_parts < 1:
             raise InputError(f"n_parts = {self.n_parts!r}: it must be an integer of at least 1")
         return X

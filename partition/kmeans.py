@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partition.assign import PartRows
-from partition.base import Partitioner
+from partition.base import Algorithm
 
 
-class KMeans(Partitioner):
+class KMeans(Algorithm, name="kmeans"):
     """Parts of whatever size K-means gives; the part of a row is that of its nearest centre.
 
     Parameters
@@ -83,8 +83,8 @@ def _reseed(rows: PartRows, labels: NDArray[np.int32], centers: NDArray[np.float
     if not empty.size:
         return 0
     far = rows.squared_distances(centers, labels)
-    mine = np.lexsort((rows.order, -far))[: empty.size]
-    found = rows.comm.allgather(np.column_stack([far[mine], rows.first + mine.astype(np.float64)]))
+    here = np.lexsort((rows.order, -far))[: empty.size]
+    found = rows.comm.allgather(np.column_stack([far[here], rows.first + here.astype(np.float64)]))
     found = found[np.lexsort((found[:, 1], -found[:, 0]))][: empty.size]
     # A mean of equal rows differs from them by its rounding: that is no distance to seed a part on.
     found = found[found[:, 0] > 1e-20 * np.square(centers).sum(axis=1).max()]
@@ -99,8 +99,7 @@ def _fill_empty(
     """Give every empty part one row of the largest part, so that every part has a model."""
     for part in np.flatnonzero(sizes == 0):
         donor = int(np.argmax(sizes))
-        mine = np.flatnonzero(labels == donor)
-        place = rows.order[mine].min(initial=rows.n)
+        place = rows.order[np.flatnonzero(labels == donor)].min(initial=rows.n)
         first = rows.shuffle.row(rows.comm.allreduce(np.array([place]), "min"))
         if rows.first <= first[0] < rows.first + len(rows):
             labels[first[0] - rows.first] = part

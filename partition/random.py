@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from partition.assign import PartRows
-from partition.base import Partitioner
+from partition.base import Algorithm
 
 
-class RandomPartition(Partitioner):
+class RandomPartition(Algorithm, name="random"):
     """Shuffled rows dealt evenly; a part's centre is the mean of its rows.
 
     Parameters

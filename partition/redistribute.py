@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numba
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.rows import Rows, concatenate, exchange_rows, is_sparse, worth_packing
+from cacore.data.samples import Samples
 
 
 def assign_owners(
@@ -45,8 +46,8 @@ _GROUPS = 16
 
 
 @dataclass
-class OwnedRows:
-    """The rows of this rank's parts, part after part.
+class Parts(Samples):
+    """The rows of this rank's parts, part after part, and what all ranks know of all parts.
 
     Attributes
     ----------
@@ -54,14 +55,20 @@ class OwnedRows:
         Numbers of the parts this rank owns, ascending.
     bounds : ndarray of int64, shape (k + 1,)
         Rows ``bounds[i]:bounds[i+1]`` are those of ``parts[i]``.
-    columns : dict of str to ndarray
-        What else each row carries: its target, its weight, its place in an order.
+    centers : ndarray, shape (P, d)
+        Without rows where they are not known.
+    sizes, owners : ndarray of int64, shape (P,)
+        Rows and rank of every part.
+    n_iter : int
+        Rounds of K-means.
     """
 
-    parts: NDArray[np.int64]
-    bounds: NDArray[np.int64]
-    X: Rows
-    columns: dict[str, NDArray[Any]]
+    parts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    bounds: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
+    centers: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+    sizes: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    owners: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    n_iter: int = 0
 
     def __iter__(self) -> Iterator[tuple[int, slice]]:
         """Number and rows of each part."""
@@ -70,42 +77,41 @@ class OwnedRows:
 
 
 def redistribute(
-    X: Rows,
+    rows: Samples,
     labels: NDArray[np.int32],
     owners: NDArray[np.int64],
     comm: Communicator,
-    columns: dict[str, NDArray[Any]],
     order: str | None = None,
     consume: bool = False,
-) -> OwnedRows:
+) -> Parts:
     """Send each row to the owner of its part.
 
     Parameters
     ----------
-    X : ndarray or CSR, shape (n_local, d)
+    rows : Samples
+        This rank's; their columns, one number a row each, travel with them.
     labels : ndarray of int32, shape (n_local,)
         Part of each row.
     owners : ndarray of int64, shape (P,)
         Rank of each part.
     comm : Communicator
-    columns : dict of str to ndarray
-        One number a row each.
     order : str, optional
         Column that orders the rows inside a part. Without it they keep the order of the ranks and
         of the rows on each.
     consume : bool
-        `X` is dense, the caller's to give, and nothing else looks at its memory: it shrinks as its
+        The rows are dense, the caller's to give, and nothing else looks at their memory: it shrinks as
         rows are sent, and is empty at the end, so that the rows are never held twice.
 
     Returns
     -------
-    OwnedRows
+    Parts
 
     Notes
     -----
     Collective. Each row is sent at most once, and none that is in its place. The parts travel in at
     most 16 groups, and with `consume` the memory beside the rows is that of one group.
     """
+    X, columns = rows.X, rows.columns
     group, groups = _groups(owners)
     toward = owners[labels]
     send = np.lexsort((group[labels], toward))
@@ -125,7 +131,8 @@ def redistribute(
         X = _exchange(X, toward, group[labels], group[labels_in], groups, place, comm, consume)
     parts = np.flatnonzero(owners == comm.rank)
     bounds = np.append(np.searchsorted(labels_in[place], parts), len(place)).astype(np.int64)
-    return OwnedRows(parts, bounds, X, {name: values[place] for name, values in columns_in.items()})
+    columns_in = {name: values[place] for name, values in columns_in.items()}
+    return Parts(X, columns_in, parts, bounds, owners=owners)
 
 
 def _exchange(
@@ -150,11 +157,11 @@ def _exchange(
     for g in reversed(range(groups)):
         rows = slice(starts[g], starts[g + 1])
         block = exchange_rows(X[rows], np.bincount(toward[rows], minlength=comm.size).astype(np.int64), comm, pack)
-        mine = seats[arriving == g]  # a group's rows end up beside each other
+        arrived = seats[arriving == g]  # a group's rows end up beside each other
         if out is None:
-            pieces.insert(0, block[np.argsort(mine)])
+            pieces.insert(0, block[np.argsort(arrived)])
         else:
-            out[mine] = block
+            out[arrived] = block
             if consume:
                 X.resize((rows.start, X.shape[1]), refcheck=False)  # the pages of the rows that left go back
     return concatenate(pieces) if out is None else out
@@ -180,7 +187,10 @@ def _permuted(X: Rows, place: NDArray[np.intp], consume: bool) -> Rows:
 
 @numba.njit(cache=True, nogil=True)
 def _permute(X: Any, place: Any, done: Any, row: Any) -> None:  # pragma: no cover - compiled
-    """Row i becomes what row place[i] was: cycle by cycle, with one row of memory."""
+    """Row i becomes what row place[i] was: cycle by cycle, with one row of memory.
+
+    X: float32 or float64 (n, d), C-contiguous; place: int64 (n,); done: bool (n,), False; row: as X, (d,).
+    """
     for first in range(place.size):
         if done[first]:
             continue

@@ -63,8 +63,8 @@ def closest(X: Rows, centers: NDArray[np.float64], k: int) -> tuple[NDArray[np.i
     linear = Kernel("linear")
 
     def rows(lo: int, hi: int) -> None:
-        mine = Points(X[lo:hi].astype(np.float64), shift)
-        distances = mine.squares[:, None] + middle.squares - 2.0 * linear.block(mine, middle)
+        points = Points(X[lo:hi].astype(np.float64), shift)
+        distances = points.squares[:, None] + middle.squares - 2.0 * linear.block(points, middle)
         order = np.argsort(distances, axis=1, kind="stable")[:, :k]
         parts[lo:hi] = order
         squares[lo:hi] = np.maximum(np.take_along_axis(distances, order, axis=1), 0.0)
@@ -98,7 +98,8 @@ class Soft:
         with np.errstate(over="ignore"):  # where t is next to nothing, so is the weight
             weights = np.exp(-(squares - squares[:, :1]) / max(self.t, np.finfo(float).tiny))
         weights[:, self.k :] = 0.0
-        return weights / weights.sum(axis=1, keepdims=True)
+        weights /= weights.sum(axis=1, keepdims=True)
+        return weights
 
 
 def gap(X: Rows, centers: NDArray[np.float64], comm: Communicator) -> float:

@@ -106,6 +106,11 @@ def smallest(
 def _histogram(
     values: Any, labels: Any, members: Any, slot: Any, low: Any, width: Any, counts: Any
 ) -> None:  # pragma: no cover - compiled
+    """Count the members' values by part and bin of `width` from the part's `low`; those outside all bins do not count.
+
+    values: int64 (n_local,); labels: int32 (n_local,); members: int64 (m,); slot: int64, a part's row of `counts` or
+    -1; low: int64 (parts,); width: int64; counts: int64 (parts, bins).
+    """
     for i in members:
         s = slot[labels[i]]
         if s >= 0:

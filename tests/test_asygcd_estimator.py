@@ -531,7 +531,7 @@ def test_verbose(k, capsys, monkeypatch):
     fitted(X, y)
     assert capsys.readouterr() == ("", "")
     seconds = iter(range(0, 10**9, 2))
-    monkeypatch.setattr("asygcd.estimators.time", SimpleNamespace(perf_counter=lambda: next(seconds)))
+    monkeypatch.setattr("cacore.svm.classifier.time", SimpleNamespace(perf_counter=lambda: next(seconds)))
     model = fitted(X, y, verbose=True)
     out, err = capsys.readouterr()
     assert err == ""
@@ -547,7 +547,7 @@ def test_verbose(k, capsys, monkeypatch):
 
 
 def test_verbose_for_less_than_a_second(capsys, monkeypatch):
-    monkeypatch.setattr("asygcd.estimators.time", SimpleNamespace(perf_counter=lambda: 0.0))
+    monkeypatch.setattr("cacore.svm.classifier.time", SimpleNamespace(perf_counter=lambda: 0.0))
     fitted(*clouds(), verbose=True)
     assert capsys.readouterr() == ("", "")
 
@@ -557,7 +557,7 @@ def test_verbose_after_a_warm_start(capsys, monkeypatch):
     seconds = iter(range(0, 10**9, 2))
     X, y = clouds()
     model = fitted(X, y, warm_start=True)
-    monkeypatch.setattr("asygcd.estimators.time", SimpleNamespace(perf_counter=lambda: next(seconds)))
+    monkeypatch.setattr("cacore.svm.classifier.time", SimpleNamespace(perf_counter=lambda: next(seconds)))
     model.set_params(verbose=True, C=1.5).fit(X, y)
     shown = float(capsys.readouterr().out.splitlines()[-1].split()[-1])
     assert shown == pytest.approx(model.objective_[0], rel=1e-6)
@@ -588,9 +588,9 @@ def test_standardized(csr, weighted, gamma):
 # -- what is refused -------------------------------------------------------------------------------------------
 
 BAD = {
-    "precomputed": ({"kernel": "precomputed"}, "choose one of"),
-    "update": ({"update": "locked"}, "update 'locked': choose one of owned, atomic, stochastic"),
-    "multi_class": ({"multi_class": "ovx"}, "multi_class 'ovx': choose one of ovr, ovo"),
+    "precomputed": ({"kernel": "precomputed"}, "kernel = 'precomputed': it must be one of"),
+    "update": ({"update": "locked"}, "update = 'locked': it must be one of owned, atomic, stochastic"),
+    "multi_class": ({"multi_class": "ovx"}, "multi_class = 'ovx': it must be one of ovr, ovo"),
     "threads 0": ({"threads": 0}, "threads = 0:"), "threads negative": ({"threads": -1}, "threads = -1:"),
     "threads 1.5": ({"threads": 1.5}, "threads = 1.5:"), "threads text": ({"threads": "2"}, "threads = '2':"),
     "cache 0": ({"cache_gib": 0}, "a cache of 0 bytes does not hold two columns of 150"),

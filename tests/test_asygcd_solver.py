@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from helpers.references import descend, matrix, violations
 from scipy.optimize import minimize
-from sklearn.metrics.pairwise import pairwise_kernels
 from sklearn.svm import LinearSVC
 
 from asygcd.solver import team as solver
@@ -23,7 +23,6 @@ from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.limits import Limits
 
-METRICS = {"linear": "linear", "polynomial": "poly", "gaussian": "rbf", "sigmoid": "sigmoid"}
 PLENTY = 1 << 24
 LONG = 100.0  # seconds: the first run of all compiles for about 20 of them
 DOUBLE, SINGLE = np.float64, np.float32
@@ -68,18 +67,6 @@ def working():
     return [thread for thread in threading.enumerate() if thread.name == "asygcd"]
 
 
-def matrix(kernel, X):
-    """K in double precision."""
-    every = {"gamma": kernel.gamma, "degree": kernel.degree, "coef0": kernel.coef0}
-    names = {"linear": (), "gaussian": ("gamma",), "sigmoid": ("gamma", "coef0")}.get(kernel.kind, tuple(every))
-    X = X.toarray() if sp.issparse(X) else X
-    return pairwise_kernels(X.astype(DOUBLE), metric=METRICS[kernel.kind], **{name: every[name] for name in names})
-
-
-def violations(alpha, gradient, C):
-    return np.abs(alpha - np.clip(alpha - gradient, 0, C))
-
-
 def objective(Q, alpha):
     return 0.5 * alpha @ Q @ alpha - alpha.sum()
 
@@ -107,20 +94,6 @@ def check(solution, K, y, C, tol=SUPPORT, precision=1e-9, slack=1.0, converged=T
         assert better <= (slack * tol + rounding) * max(1.0, C.max()) * len(y)
 
 
-def serial(Q, C, tol=1e-11):
-    """Greedy coordinate descent, one coordinate after the other."""
-    alpha, gradient = np.zeros(len(C)), -np.ones(len(C))
-    for _ in range(10**6):
-        violated = violations(alpha, gradient, C)
-        row = violated.argmax()
-        if violated[row] < tol:
-            return alpha
-        change = np.clip(alpha[row] - gradient[row] / Q[row, row], 0, C[row]) - alpha[row]
-        alpha[row] += change
-        gradient += change * Q[row]
-    raise AssertionError("the reference does not converge")
-
-
 def drawn(n, d=4, seed=1, noise=0.3):
     """Two classes that no plane parts, and that overlap."""
     rng = np.random.default_rng(seed)
@@ -135,7 +108,7 @@ def problem():
     kernel, C = Kernel("gaussian", 0.5), np.full(203, 1.0)
     K = matrix(kernel, X)
     Q = K * np.outer(y, y)
-    best = objective(Q, serial(Q, C))
+    best = objective(Q, descend(Q, C))
     return SimpleNamespace(X=X, y=y, C=C, kernel=kernel, K=K, Q=Q, best=best)
 
 
@@ -194,7 +167,7 @@ def test_rows_that_depend_on_each_other_much(threads):
     # Steps of two threads at once undo each other, as far as they do not know of each other.
     p, C, kernel = problem(), np.full(203, 50.0), Kernel("gaussian", 0.3)
     K = matrix(kernel, p.X)
-    best = objective(K * np.outer(p.y, p.y), serial(K * np.outer(p.y, p.y), C))
+    best = objective(K * np.outer(p.y, p.y), descend(K * np.outer(p.y, p.y), C))
     for seed in range(3):
         got = solve(AsyGCD(p.X, kernel, threads, PLENTY, DOUBLE, seed=seed), p.y, C, tol=1e-5)
         check(got, K, p.y, C, tol=1e-5)
@@ -323,7 +296,7 @@ def test_a_sigmoid_kernel_ends(update, coef0):
 def test_weights(threads, update):
     p, rng = problem(), np.random.default_rng(15)
     C = np.where(rng.random(203) < 0.3, 0.0, rng.exponential(2.0, 203))
-    best = objective(p.Q, serial(p.Q, C))
+    best = objective(p.Q, descend(p.Q, C))
     for start in (None, rng.uniform(0, 5, 203)):
         got = solve(machine(threads, update), p.y, C, start=start)
         check(got, p.K, p.y, C, slack=SLACK[update])
@@ -508,7 +481,7 @@ def test_other_labels_find_the_columns_that_were_computed(threads, update):
         Q = p.K * np.outer(y, y)
         got = solve(same, y, p.C)
         check(got, p.K, y, p.C, slack=SLACK[update])
-        assert got.objective == pytest.approx(objective(Q, serial(Q, p.C)), rel=CLOSE[update])
+        assert got.objective == pytest.approx(objective(Q, descend(Q, p.C)), rel=CLOSE[update])
         missed.append(int(got.misses.sum()))
     assert missed[1] < missed[0]
     assert sum(missed) <= 203 * threads  # the cache holds all

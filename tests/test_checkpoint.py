@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from helpers.checks import names, refusal
+from helpers.checks import names
+from helpers.checks import refusal as refused
 from helpers.data import saddle
 
 from cacore.comm import Communicator
@@ -18,10 +19,8 @@ from cacore.io import checkpoint as module
 from cacore.io.checkpoint import Checkpoint, remembered
 from cacore.machine import threads
 from cakrr import bkrr2, dckrr, kkrr2, twolevel
-from cakrr.methods.parts import fit
 from cakrr.options import Options
 from cakrr.solver import coarse
-from cakrr.solver.coarse import Settings
 from cakrr.solver.local import System
 
 FACTS = {"method": "bkrr2", "seed": 3, "sigma": (0.5, 2.0), "nothing": None, "rows": "90 rows, 0123"}
@@ -48,7 +47,7 @@ def test_directories_are_made(tmp_path):
 def test_the_fact_that_differs_is_named(name, tmp_path):
     begun(tmp_path)
     before = (tmp_path / "run.json").read_bytes()
-    message = refusal(begun, tmp_path, {**FACTS, name: "else"})
+    message = refused(begun, tmp_path, {**FACTS, name: "else"})
     assert f"a checkpoint of another run: {name} was " in message
     assert message.startswith(f"{tmp_path}: ")
     assert '"else" here' in message
@@ -57,32 +56,32 @@ def test_the_fact_that_differs_is_named(name, tmp_path):
 
 def test_facts_that_come_or_go(tmp_path):
     begun(tmp_path)
-    assert "more was null there and is 1 here" in refusal(begun, tmp_path, {**FACTS, "more": 1})
-    assert "seed was 3 there and is null here" in refusal(begun, tmp_path, {k: FACTS[k] for k in FACTS if k != "seed"})
+    assert "more was null there and is 1 here" in refused(begun, tmp_path, {**FACTS, "more": 1})
+    assert "seed was 3 there and is null here" in refused(begun, tmp_path, {k: FACTS[k] for k in FACTS if k != "seed"})
 
 
 def test_long_facts_are_cut_short(tmp_path):
     begun(tmp_path, {"sigma": list(range(1000))})
-    assert len(refusal(begun, tmp_path, {"sigma": list(range(999))})) < len(str(tmp_path)) + 300
+    assert len(refused(begun, tmp_path, {"sigma": list(range(999))})) < len(str(tmp_path)) + 300
 
 
 def test_a_file_is_no_directory(tmp_path):
     (tmp_path / "file").write_text("mine")
-    assert "needs a directory" in refusal(begun, tmp_path / "file")
-    assert "cannot make this directory" in refusal(begun, tmp_path / "file" / "below")
+    assert "needs a directory" in refused(begun, tmp_path / "file")
+    assert "cannot make this directory" in refused(begun, tmp_path / "file" / "below")
     assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_a_directory_of_something_else(tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
-    assert "not empty, and not a checkpoint" in refusal(begun, tmp_path)
+    assert "not empty, and not a checkpoint" in refused(begun, tmp_path)
     assert names(tmp_path) == ["thesis.tex"]
 
 
 def test_a_directory_of_something_else_keeps_its_files(tmp_path):
     for name in ("thesis.tex", ".thesis.tex.part"):
         (tmp_path / name).write_text("mine")
-    refusal(begun, tmp_path)
+    refused(begun, tmp_path)
     assert names(tmp_path) == [".thesis.tex.part", "thesis.tex"]
 
 
@@ -90,14 +89,14 @@ def test_a_directory_of_something_else_keeps_its_files(tmp_path):
 def test_damaged_facts(text, tmp_path):
     begun(tmp_path)
     (tmp_path / "run.json").write_bytes(text.encode("latin-1"))
-    message = refusal(begun, tmp_path)
+    message = refused(begun, tmp_path)
     assert "not a checkpoint of this package, or a damaged one" in message or "schema was" in message
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", "3", "null", '"text"'])
 def test_facts_that_are_no_object(text, tmp_path):
     (tmp_path / "run.json").write_text(text)
-    assert "not a checkpoint of this package, or a damaged one" in refusal(begun, tmp_path)
+    assert "not a checkpoint of this package, or a damaged one" in refused(begun, tmp_path)
 
 
 def test_what_a_killed_run_left_is_removed(tmp_path):
@@ -158,7 +157,7 @@ def test_truncated_piece(share, tmp_path):
     path = tmp_path / "part-000000.npz"
     whole = path.read_bytes()
     path.write_bytes(whole[: int(share * len(whole))])
-    message = refusal(kept.get, "part-000000")
+    message = refused(kept.get, "part-000000")
     gc.collect()  # a file left open would say so here
     assert message.startswith(f"{path}: damaged (")
     assert message.endswith("remove it, and it will be computed again")
@@ -167,7 +166,7 @@ def test_truncated_piece(share, tmp_path):
 def test_empty_piece(tmp_path):
     kept = begun(tmp_path)
     (tmp_path / "part-000000.npz").touch()
-    assert "damaged" in refusal(kept.get, "part-000000")
+    assert "damaged" in refused(kept.get, "part-000000")
 
 
 def test_changed_byte(tmp_path):
@@ -177,13 +176,13 @@ def test_changed_byte(tmp_path):
     whole = bytearray(path.read_bytes())
     whole[len(whole) // 2] ^= 1
     path.write_bytes(whole)
-    assert "damaged" in refusal(kept.get, "part-000000")
+    assert "damaged" in refused(kept.get, "part-000000")
 
 
 def test_no_pickle_is_read(tmp_path):
     kept = begun(tmp_path)
     np.savez(tmp_path / "part-000000.npz", alpha=np.array([{"a": 1}], object))
-    assert "damaged" in refusal(kept.get, "part-000000")
+    assert "damaged" in refused(kept.get, "part-000000")
 
 
 def test_remembered(tmp_path):
@@ -208,15 +207,18 @@ def test_remembered(tmp_path):
 # -- whole runs --------------------------------------------------------------------------------
 
 
+def rows(n=90, seed=0):
+    return saddle(n, seed)
+
+
 def train(method, options, path=None, data=None, weights=None, test=None):
-    X, y = saddle(90) if data is None else data
+    X, y = rows() if data is None else data
     kept = None if path is None else Checkpoint(path)
-    given = Dataset(X.copy(), y.copy(), len(y), "rows")
-    return fit(method, given, replace(options, checkpoint=kept), Communicator(), test, weights)
+    return method(Dataset(X.copy(), y, weights=weights), replace(options, checkpoint=kept), test=test)
 
 
 GRID = Options(partitions=4, sigma=(0.5, 1.5), lam=(1e-4, 1e-2), seed=1)
-LEVELS = replace(GRID, coarse=Settings((5, 15), (1.5,), (1e-4,)))
+LEVELS = replace(GRID, centers=(5, 15), coarse_sigma=(1.5,), coarse_lam=(1e-4,))
 # The method, its options, and how many systems a whole run makes: one a part and stage.
 RUNS = {
     "one pair": (bkrr2.METHOD, replace(GRID, sigma=(1.0,), lam=(1e-3,)), 4),
@@ -309,7 +311,7 @@ def test_pieces_taken_out_are_made_again(systems, tmp_path):
     systems["made"] = 0
     (tmp_path / "grid-000002.npz").unlink()
     (tmp_path / "part-000000.npz").write_bytes(b"PK")
-    assert "part-000000.npz: damaged" in refusal(train, bkrr2.METHOD, GRID, tmp_path)
+    assert "part-000000.npz: damaged" in refused(train, bkrr2.METHOD, GRID, tmp_path)
     (tmp_path / "part-000000.npz").unlink()
     same(train(bkrr2.METHOD, GRID, tmp_path), undisturbed)
     assert systems["made"] == 2
@@ -317,22 +319,22 @@ def test_pieces_taken_out_are_made_again(systems, tmp_path):
 
 def test_what_cannot_be_solved_stays_so(systems, tmp_path):
     """A part without a solution is remembered as one."""
-    X, y = np.tile(saddle(30)[0], (3, 1)), np.arange(90.0)
+    X, y = np.tile(rows(30)[0], (3, 1)), np.arange(90.0)
     options = replace(GRID, partitions=2, sigma=(1.0,), lam=(1e-25,))
-    first = refusal(train, bkrr2.METHOD, options, tmp_path, (X, y))
+    first = refused(train, bkrr2.METHOD, options, tmp_path, (X, y))
     systems["made"] = 0
-    assert refusal(train, bkrr2.METHOD, options, tmp_path, (X, y)) == first
+    assert refused(train, bkrr2.METHOD, options, tmp_path, (X, y)) == first
     assert systems["made"] == 0
 
 
 def changed_row():
-    X, y = saddle(90)
+    X, y = rows()
     X[40, 1] = np.nextafter(X[40, 1], np.inf)
     return X, y
 
 
 def changed_target():
-    X, y = saddle(90)
+    X, y = rows()
     return X, np.where(np.arange(90) == 40, y + 1e-9, y)
 
 
@@ -344,13 +346,16 @@ OTHER = {
     "standardize": ({"standardize": False}, {}),
     "route": ({"route": "soft"}, {}),
     "select": ({"select": "loo"}, {}),
+    "kernel": ({"kernel": "polynomial"}, {}),
+    "degree": ({"degree": 2}, {}),
+    "coef0": ({"coef0": 1.0}, {}),
     "validation_fraction": ({"validation_fraction": 0.2}, {}),
     "training rows": ({}, {"data": changed_row()}),
     "training rows (target)": ({}, {"data": changed_target()}),
-    "training rows (order)": ({}, {"data": tuple(values[::-1] for values in saddle(90))}),
+    "training rows (order)": ({}, {"data": tuple(values[::-1] for values in rows())}),
     "training rows (weights)": ({}, {"weights": np.ones(90)}),
-    "features": ({}, {"data": (np.column_stack([saddle(90)[0], np.ones(90)]), saddle(90)[1])}),
-    "dtype": ({}, {"data": (saddle(90)[0].astype(np.float32), saddle(90)[1])}),
+    "features": ({}, {"data": (np.column_stack([rows()[0], np.ones(90)]), rows()[1])}),
+    "dtype": ({}, {"data": (rows()[0].astype(np.float32), rows()[1])}),
     "method": ({}, {"method": kkrr2.METHOD}),
 }
 
@@ -360,7 +365,7 @@ def test_another_run_is_refused(what, tmp_path, systems):
     train(bkrr2.METHOD, GRID, tmp_path)
     before, systems["made"] = names(tmp_path), 0
     options, given = OTHER[what]
-    message = refusal(
+    message = refused(
         lambda: train(**{"method": bkrr2.METHOD, **given}, options=replace(GRID, **options), path=tmp_path)
     )
     assert f"a checkpoint of another run: {what.split(' (')[0]} was " in message
@@ -371,20 +376,20 @@ def test_other_weights_are_another_run(tmp_path):
     w = np.linspace(1, 2, 90)
     train(bkrr2.METHOD, GRID, tmp_path, weights=w)
     for other in (w[::-1].copy(), 2 * w, None):
-        message = refusal(lambda other=other: train(bkrr2.METHOD, GRID, tmp_path, weights=other))
+        message = refused(lambda other=other: train(bkrr2.METHOD, GRID, tmp_path, weights=other))
         assert "another run: training rows was" in message
     train(bkrr2.METHOD, GRID, tmp_path, weights=w)
 
 
 def test_another_coarse_model_is_another_run(tmp_path):
     train(twolevel.METHOD, LEVELS, tmp_path)
-    for name, value in (("centers", (5,)), ("sigma", (1.6,)), ("lam", None)):
-        other = replace(LEVELS, coarse=replace(LEVELS.coarse, **{name: value}))
-        assert f"another run: coarse {name} was" in refusal(train, twolevel.METHOD, other, tmp_path)
+    for name, value in (("centers", (5,)), ("coarse_sigma", (1.6,)), ("coarse_lam", None)):
+        other = replace(LEVELS, **{name: value})
+        assert f"another run: {name} was" in refused(train, twolevel.METHOD, other, tmp_path)
 
 
 def test_test_rows_count_where_they_choose(tmp_path):
-    options, (T, t) = replace(GRID, select="test"), saddle(20, 1)
+    options, (T, t) = replace(GRID, select="test"), rows(20, 1)
     for path, chosen, message in (("a", options, "another run: test rows was"), ("b", GRID, None)):
         tests = [Dataset(T.copy(), t + shift, 20, "test rows") for shift in (0, 0, 1)]
         for test in tests[:2]:
@@ -392,7 +397,7 @@ def test_test_rows_count_where_they_choose(tmp_path):
         if message is None:
             train(bkrr2.METHOD, chosen, tmp_path / path, test=tests[2])
         else:
-            assert message in refusal(lambda c=chosen, p=path, t=tests[2]: train(bkrr2.METHOD, c, tmp_path / p, test=t))
+            assert message in refused(lambda c=chosen, p=path, t=tests[2]: train(bkrr2.METHOD, c, tmp_path / p, test=t))
 
 
 def test_other_threads_are_another_run(tmp_path, monkeypatch):
@@ -402,18 +407,18 @@ def test_other_threads_are_another_run(tmp_path, monkeypatch):
         if count == 1:
             train(bkrr2.METHOD, GRID, tmp_path)
         else:
-            assert "another run: threads was 1 there and is 2 here" in refusal(train, bkrr2.METHOD, GRID, tmp_path)
+            assert "another run: threads was 1 there and is 2 here" in refused(train, bkrr2.METHOD, GRID, tmp_path)
 
 
 def test_what_may_differ(tmp_path, systems):
     """What was free, and who watches; CSR rows with the same numbers are the same rows."""
     first = train(bkrr2.METHOD, replace(GRID, standardize=False), tmp_path)
-    seen = []
-    options = replace(GRID, standardize=False, memory_limit=1 << 33, progress=lambda *a: seen.append(a) or (lambda: 0))
+    told = []
+    options = replace(GRID, standardize=False, memory_limit=1 << 33, progress=lambda *a: told.append(a) or (lambda: 0))
     systems["made"] = 0
     same(train(bkrr2.METHOD, options, tmp_path), first)
-    assert (systems["made"], len(seen)) == (0, 2)
-    X, y = saddle(90)
+    assert (systems["made"], len(told)) == (0, 2)
+    X, y = rows()
     same(train(bkrr2.METHOD, options, tmp_path, (sp.csr_matrix(X), y)), first)
     assert "memory_limit" not in json.loads((tmp_path / "run.json").read_text())
 

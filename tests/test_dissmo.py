@@ -6,33 +6,36 @@ On more ranks: tests/mpi/test_dissmo.py.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from helpers.checks import inodes, near, same_part
+from helpers.checks import equal_fields, inodes, near, same_part
 from helpers.data import as_csr, curved, drawn_clouds
 from helpers.references import dual, libsvm, matrix, violation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cacore.comm import Communicator
+from cacore.data.dataset import Dataset
 from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
+from cacore.limits import Limits
 from cacore.machine.memory import MemoryLimitError
-from casvm.dissmo import METHOD, dissmo, fit
-from casvm.methods.prepare import Labelled
+from cacore.svm.dual import Dual
+from cacore.svm.options import GIB
+from casvm.dissmo import dissmo
 from casvm.options import Options
 from casvm.solver import distributed
-from casvm.solver.distributed import solve
-from casvm.solver.gram import KernelRows
+from casvm.solver.active_set import ActiveSet
+from casvm.solver.kernel_rows import KernelRows
 from casvm.solver.pair import padded
 from casvm.solver.pool import Pool
 from casvm.solver.row_cache import RowCache
-from casvm.solver.smo import Limits
 
 PLENTY = 1 << 26
 KERNELS = {
@@ -50,7 +53,6 @@ LIMITS = Limits(1e-3)
 
 
 def problem(n=N, seed=0):
-    """With numbers that single precision holds."""
     return curved(n, seed, np.float32)
 
 
@@ -60,6 +62,11 @@ def reference(name="gaussian", n=N, seed=0):
     (X, y), (kernel, bound) = problem(n, seed), KERNELS[name]
     K = matrix(kernel, X)
     return K, dual(K, libsvm(kernel, X, y, bound, 1e-6)[0])
+
+
+def solve(X, y, C, *more):
+    """The dual of C-SVC."""
+    return distributed.solve(X, Dual.classification(y, C), *more)
 
 
 def run(form="dense", working_set=8, limits=LIMITS, name="gaussian", budget=PLENTY, watch=None, n=N, seed=0):
@@ -84,8 +91,8 @@ def check(share, K, y, bounds, tol, precision=1e-8):
 def eager(monkeypatch):
     """Rows leave at the first occasion: often too early, so that some have to come back."""
     monkeypatch.setattr(distributed, "_LOOK", 1)
-    monkeypatch.setattr(distributed, "_PATIENCE", 1)
-    monkeypatch.setattr(distributed, "_LEAVING", 0.05)
+    eagerly = replace(distributed.SHRINKING, patience=1, share=0.05, share_if_copied=0.05)
+    monkeypatch.setattr(distributed, "SHRINKING", eagerly)
 
 
 @pytest.fixture
@@ -104,8 +111,8 @@ def counts(monkeypatch):
 
         monkeypatch.setattr(owner, name, call)
 
-    watched(distributed._Rank, "_shrink", lambda rank, _: len(rank.aside))
-    watched(distributed._Rank, "_return", lambda _, again: int(bool(again)))
+    watched(ActiveSet, "shrink", lambda active, _: len(active.shrunk))
+    watched(ActiveSet, "unshrink", lambda _, again: int(bool(again)))
     watched(Pool, "free", lambda pool, _: -len(pool._slot))
     return count
 
@@ -199,7 +206,7 @@ def test_shrinking_does_not_show(working_set, eager, counts):
         counts.clear()
         seen = []
         shares.append(run(working_set=working_set, limits=Limits(1e-3, shrinking=shrinking), watch=seen.append))
-        assert (counts["_shrink"] > 0) == shrinking
+        assert (counts["shrink"] > 0) == shrinking
         assert (min(one.active for one in seen) < N) == shrinking
         check(shares[-1], K, y, C, 1e-3)
         assert shares[-1].converged
@@ -209,14 +216,14 @@ def test_shrinking_does_not_show(working_set, eager, counts):
 @pytest.mark.parametrize("most", [20, 0], ids=["some come back", "all come back"])
 @pytest.mark.parametrize("form", ["dense", "csr"])
 def test_rows_that_left_too_early_come_back(form, most, eager, counts, monkeypatch):
-    monkeypatch.setattr(distributed, "_RETURNS", most)
+    monkeypatch.setattr(distributed, "SHRINKING", replace(distributed.SHRINKING, unshrinks=most))
     monkeypatch.setattr(distributed, "_VISITORS", 50)  # so that they visit in several goes
     for seed in (0, 2):
         (_, y), (K, expected) = problem(seed=seed), reference("smooth", seed=seed)
         share = run(form, 30, name="smooth", seed=seed)
         check(share, K, y, 100.0, 1e-3)
         assert share.objective == pytest.approx(expected, rel=1e-6)
-    assert counts["_return"] > 0
+    assert counts["unshrink"] > 0
 
 
 @pytest.mark.parametrize("budget", [0, 1 << 17], ids=["no budget", "little"])
@@ -224,7 +231,7 @@ def test_rows_that_left_too_early_come_back(form, most, eager, counts, monkeypat
 @pytest.mark.parametrize("form", ["dense", "csr"])
 def test_a_small_pool(form, capacity, budget, counts, monkeypatch):
     """Rows are told of again, and what was cached of others in their slots is forgotten."""
-    monkeypatch.setattr(distributed._Rank, "_capacity", lambda self, *_: capacity * self.q)
+    monkeypatch.setattr(distributed._Distributed, "_capacity", lambda self, *_: capacity * self.q)
     (_, y), (K, expected) = problem(), reference()
     for working_set in (4, 30):
         counts.clear()
@@ -236,7 +243,7 @@ def test_a_small_pool(form, capacity, budget, counts, monkeypatch):
 
 
 def test_a_pool_of_all_rows_is_never_full(counts, monkeypatch):
-    monkeypatch.setattr(distributed._Rank, "_capacity", lambda *_: N)
+    monkeypatch.setattr(distributed._Distributed, "_capacity", lambda *_: N)
     share = run(working_set=32)
     assert share.converged
     assert counts["free"] == 0
@@ -244,14 +251,14 @@ def test_a_pool_of_all_rows_is_never_full(counts, monkeypatch):
 
 def test_processors_that_differ(monkeypatch):
     """Then one rank alone decides; here it finds what it would have found."""
-    alike, told, original = run(), [], distributed._Rank.__init__
+    alike, told, original = run(), [], distributed._Distributed.__init__
 
     def different(self, *args):
         original(self, *args)
         assert self.alike
         self.alike = False
 
-    monkeypatch.setattr(distributed._Rank, "__init__", different)
+    monkeypatch.setattr(distributed._Distributed, "__init__", different)
     monkeypatch.setattr(Communicator, "bcast", lambda _, array, root=0: told.append(root) or array)
     share = run()
     assert told == [0] * share.rounds
@@ -265,7 +272,7 @@ def test_processors_that_differ(monkeypatch):
 @pytest.mark.parametrize("most", [0, 1, 50, 700])
 @pytest.mark.parametrize("working_set", [2, 32])
 def test_most_pairs(most, working_set, eager):
-    """Also where rows are out of play."""
+    """Also where rows are shrunk."""
     (_, y), (K, _) = problem(), reference()
     share = run(working_set=working_set, limits=Limits(1e-6, max_iter=most))
     assert share.iterations == most
@@ -295,9 +302,9 @@ def test_watched(working_set):
 
 def test_the_same_bits_again():
     first, second = run(working_set=32), run(working_set=32)
-    np.testing.assert_array_equal(first.alpha, second.alpha)
-    for name in ("b", "objective", "gap", "iterations", "rounds", "kernel_rows", "kernel_values"):
-        assert getattr(first, name) == getattr(second, name), name
+    equal_fields(
+        first, second, "alpha", "b", "objective", "gap", "iterations", "rounds", "kernel_rows", "kernel_values"
+    )
 
 
 def test_kernel_values_are_counted():
@@ -362,10 +369,6 @@ def crossed(request):
     return X, S, make, 1e-12 if dtype == "float64" else 1e-5
 
 
-def between(A, B):
-    return matrix(KERNEL, A, B)
-
-
 def subtracted(gram, rows, change):
     v = np.zeros(len(gram.active))
     gram.subtract(rows, change, v, np.ones(len(rows), np.bool_))
@@ -376,10 +379,10 @@ def subtracted(gram, rows, change):
 def test_sources(room, crossed):
     X, S, make, precision = crossed
     gram, rng = make(room), np.random.default_rng(0)
-    K = between(S, X)
+    K = matrix(KERNEL, S, X)
     rows, change = np.array([3, 17, 0, 1499, 21]), rng.normal(size=5)
     square = gram.square(rows)
-    near(square[:5, :5], between(S[rows], S[rows]), precision)
+    near(square[:5, :5], matrix(KERNEL, S[rows]), precision)
     active = np.arange(150)
     for step in ("all", "restrict", "activate", "activate"):
         if step == "restrict":
@@ -404,7 +407,7 @@ def test_sources(room, crossed):
 def test_forget(shrunk, crossed):
     """A source that has become another is computed again, also where rows over all columns are kept aside."""
     X, S, make, precision = crossed
-    gram, K = make(1500), between(S, X)
+    gram, K = make(1500), matrix(KERNEL, S, X)
     rows, change = np.array([3, 17, 5]), np.array([1.0, -2.0, 0.5])
     subtracted(gram, rows, change)
     if shrunk:
@@ -452,8 +455,8 @@ def classes(k):
 
 
 def trained(X, y, weights=None, **more):
-    given_ = Options(**{"gamma": 0.4, "C": 2.0, "limits": Limits(1e-6), "cache_bytes": PLENTY, **more})
-    return fit(METHOD, Labelled(X, y, weights), given_, Communicator())
+    options = Options(**{"gamma": 0.4, "C": 2.0, "tol": 1e-6, "cache_gib": PLENTY / GIB, **more})
+    return dissmo(Dataset(X, y, weights=weights), options)
 
 
 @pytest.mark.parametrize(("k", "csr"), [(2, True), (3, True), (4, False)], ids=["2 csr", "3 csr", "4 dense"])
@@ -483,21 +486,22 @@ def test_alone_and_together(k, csr):
 @pytest.mark.parametrize("limit", [{"max_iter": 5}, {"max_time": 1e-9}], ids=str)
 def test_limit_is_noted(limit):
     X, y = classes(3)
-    result = trained(X, y, working_set=4, limits=Limits(1e-6, **limit))
+    result = trained(X, y, working_set=4, **limit)
     (note,) = result.notes
     steps, gap = result.solver["iterations"][0], result.solver["gap"][0]
-    expected = f"the solver stopped after {steps} iterations at a violation of {gap:.3g}, above tol = 1e-06"
-    assert note.startswith(expected)
+    assert note.startswith(
+        f"the solver stopped after {steps} iterations at a violation of {gap:.3g}, above tol = 1e-06"
+    )
     assert steps <= 15
     assert np.isfinite(result.model.decision_function(X)).all()
 
 
 def test_as_a_function():
     X, y = classes(2)
-    result = dissmo(Labelled(X, y), Options(working_set=8))
+    result = dissmo(Dataset(X, y), Options(working_set=8))
     assert (result.model.method, result.model.route) == ("dissmo", "sum")
     np.testing.assert_array_equal(
-        result.model.predict(X), dissmo(Labelled(X, y), Options(partitions=1)).model.predict(X)
+        result.model.predict(X), dissmo(Dataset(X, y), Options(partitions=1)).model.predict(X)
     )
 
 
@@ -509,8 +513,8 @@ def test_parts_are_refused():
 def test_memory_is_refused():
     X, y = classes(2)
     with pytest.raises(MemoryLimitError, match="a rank's rows and its kernel cache"):
-        trained(X, y, memory_limit=X.nbytes + 1000, cache_bytes=1001)
-    trained(X, y, memory_limit=X.nbytes + 1000, cache_bytes=1000)
+        trained(X, y, memory_limit=X.nbytes + 1000, cache_gib=1001 / GIB)
+    trained(X, y, memory_limit=X.nbytes + 1000, cache_gib=1000 / GIB)
 
 
 @pytest.mark.parametrize("working_set", [None, 8])
@@ -519,7 +523,7 @@ def test_checkpoint(working_set, tmp_path, monkeypatch):
     X, y = classes(3)
 
     def again():
-        return trained(X, y, working_set=working_set, limits=LIMITS, checkpoint=Checkpoint(tmp_path / "kept"))
+        return trained(X, y, working_set=working_set, tol=1e-3, checkpoint=Checkpoint(tmp_path / "kept"))
 
     first = again()
     kept = inodes(tmp_path / "kept")
@@ -527,7 +531,7 @@ def test_checkpoint(working_set, tmp_path, monkeypatch):
     assert sorted(kept) == [*(["alone.npz"] if working_set is None else pairs), "run.json"]
     with monkeypatch.context() as patched:
         patched.setattr(distributed, "solve", None)
-        patched.setattr("casvm.solver.local.solve", None)
+        patched.setattr("casvm.solver.smo.solve", None)
         second = again()
     if working_set is not None:
         (tmp_path / "kept" / pairs[1]).unlink()
@@ -537,4 +541,4 @@ def test_checkpoint(working_set, tmp_path, monkeypatch):
             assert other.solver[name].tolist() == first.solver[name].tolist()
         same_part(other.model.parts[0], first.model.parts[0])
     with pytest.raises(InputError, match="working_set was"):
-        trained(X, y, working_set=16, limits=LIMITS, checkpoint=Checkpoint(tmp_path / "kept"))
+        trained(X, y, working_set=16, tol=1e-3, checkpoint=Checkpoint(tmp_path / "kept"))

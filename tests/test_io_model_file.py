@@ -27,6 +27,10 @@ def parts(dtype=np.float64, form=np.array):
     return out
 
 
+def load(path, family="krr"):
+    return models.load(path, family, Communicator(), lambda *read: read)
+
+
 def save(path, made=None, family="krr"):
     models.save(path, family, ATTRIBUTES, SHARED, made or parts(), OWNERS, Communicator())
 
@@ -36,7 +40,8 @@ def save(path, made=None, family="krr"):
 def test_saved_and_loaded(tmp_path, dtype, form):
     made = parts(dtype, form)
     save(tmp_path / "m.h5", made)
-    attributes, shared, loaded, owners = models.load(tmp_path / "m.h5", "krr", Communicator())
+    attributes, shared, read = load(tmp_path / "m.h5")
+    loaded, owners = read.held, read.owners
     assert attributes == ATTRIBUTES
     assert sorted(shared) == sorted(SHARED)
     for name, values in SHARED.items():
@@ -56,7 +61,7 @@ def test_parts_keep_their_numbers(tmp_path):
     """More parts than a name of one digit tells apart."""
     made = {p: {"alpha": np.array([float(p)])} for p in range(12)}
     models.save(tmp_path / "m.h5", "svm", {}, {}, made, np.zeros(12, np.int64), Communicator())
-    loaded = models.load(tmp_path / "m.h5", "svm", Communicator())[2]
+    loaded = load(tmp_path / "m.h5", "svm")[2].held
     assert {p: fields["alpha"].item() for p, fields in loaded.items()} == {p: float(p) for p in range(12)}
 
 
@@ -73,7 +78,7 @@ def test_saving_over_an_old_file(tmp_path):
     path = tmp_path / "m.h5"
     save(path, family="svm")
     save(path)
-    assert models.load(path, "krr", Communicator())[0] == ATTRIBUTES
+    assert load(path)[0] == ATTRIBUTES
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -128,7 +133,7 @@ def test_damaged(tmp_path, change, message):
     with h5py.File(path, "r+") as file:
         change(file)
     with pytest.raises(InputError, match=f"^{re.escape(str(path))}: .*{message}"):
-        models.load(path, "krr", Communicator())
+        load(path)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +144,7 @@ def test_not_a_model(tmp_path, content, message):
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(InputError, match=f"^{re.escape(str(path))}: .*{message}"):
-        models.load(path, "krr", Communicator())
+        load(path)
 
 
 @pytest.mark.parametrize("keep", [0.3, 0.99])
@@ -149,7 +154,7 @@ def test_truncated(tmp_path, keep):
     whole = path.read_bytes()
     path.write_bytes(whole[: int(keep * len(whole))])
     with pytest.raises(InputError, match=re.escape(str(path))):
-        models.load(path, "krr", Communicator())
+        load(path)
 
 
 def test_arrays_are_not_changed(tmp_path):

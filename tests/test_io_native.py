@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.io import Dataset, Table, load, native
-from cacore.io.dataset import count_overlap
+from cacore.io.fingerprints import count_overlap
 
 RNG = np.random.default_rng(0)
 DENSE = RNG.standard_normal((25, 7)) * (RNG.random((25, 7)) < 0.5)

@@ -131,7 +131,7 @@ BAD = {
     "dtype": (BKRR2(dtype="int32"), "dtype"), "sigma": (BKRR2(sigma=-1.0), "sigma"), "lam": (BKRR2(lam="much"), "lam"),
     "sigma list": (BKRR2(sigma=[1.0, "a"]), "sigma"), "route": (BKRR2(route="sum"), "route"),
     "validation_fraction": (BKRR2(validation_fraction=0), "fraction"), "n_parts": (BKRR2(n_parts=151), "151 parts"),
-    "n_parts 0": (BKRR2(n_parts=0), "parti"), "n_parts text": (BKRR2(n_parts="2"), "parti"),
+    "n_parts 0": (BKRR2(n_parts=0), "n_parts ="), "n_parts text": (BKRR2(n_parts="2"), "n_parts ="),
     **{f"{name} {value}": (clone(SMALL).set_params(**{name: value}), name)
        for name, value in (("centers", 0), ("centers", 2.5), ("centers", "many"), ("coarse_sigma", -1.0),
                            ("coarse_lam", [1e-3, np.nan]))},

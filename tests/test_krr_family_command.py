@@ -54,7 +54,7 @@ def inputs(tmp_path_factory):
 # -- what works --------------------------------------------------------------------------------
 
 PAIR = ["--sigma", "1.5", "--lambda", "1e-3"]
-PARAMS = {"sigma", "lambda", "route", "select", "standardize", "dtype", "seed"}
+PARAMS = {"sigma", "lambda", "kernel", "route", "select", "standardize", "dtype", "seed"}
 COARSE = {"centers", "coarse_sigma", "coarse_lambda"}
 COMMANDS = {
     "kkrr": [],

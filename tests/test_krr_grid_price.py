@@ -1,4 +1,4 @@
-"""What makes a grid cheap changes no answer: squared distances kept, one reduction a sigma, closed forms."""
+"""What makes a grid cheap changes no answer: inner products kept, one reduction a sigma, closed forms."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.checks import close_in_norm, near
-from helpers.data import as_csr, dense, formats
+import scipy.sparse as sp
+from helpers.checks import close_in_norm as close
+from helpers.data import dense, formats
 from helpers.references import ridge
 from sklearn.metrics.pairwise import rbf_kernel
 
-from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.io import Dataset
-from cacore.kernels import Kernel, distances
+from cacore.kernels import Kernel, products
 from cacore.linalg import lapack
 from cakrr import bkrr2, dckrr, dkrr, kkrr, kkrr2, kkrr3, twolevel
-from cakrr.methods.parts import fit
 from cakrr.options import Options
 from cakrr.solver import local
 from cakrr.solver.local import System, Workspace
+from partition import KBalance, KMeans
 
 LAMS = tuple(np.geomspace(1e-6, 1.0, 13))
 weighting = pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weights"])
@@ -29,39 +29,46 @@ weighting = pytest.mark.parametrize("weighted", [False, True], ids=["plain", "we
 def rows(m, csr=False, seed=0):
     rng = np.random.default_rng(seed)
     X, w = rng.normal(size=(m, 3)), rng.uniform(0.2, 4.0, m)
-    return as_csr(X, csr, 0.5), rng.normal(size=m), w
+    if csr:
+        X[np.abs(X) < 0.5] = 0
+    return (sp.csr_matrix(X) if csr else X), rng.normal(size=m), w
 
 
-def system(X, weights=None, grid=True, room=3):
+def system(X, weights=None, room=3):
     """As the grid makes them, in a workspace that an earlier part left dirty."""
     workspace = Workspace(X.shape[0] + room, X.dtype)
     workspace.matrix(X.shape[0] + room)[:] = np.nan
-    return System(X, workspace, weights, grid)
+    return System(X, workspace, Kernel(), weights, grid=True)
 
 
-# -- distances, computed once ------------------------------------------------------------------
+# -- inner products, computed once -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("m", [1, 2, 63, 64, 65, 300])
 @formats
-def test_distances_survive_every_sigma(m, dtype, csr):
+@pytest.mark.parametrize("kind", ["gaussian", "polynomial", "linear"])
+def test_inner_products_survive_every_sigma(kind, m, dtype, csr):
     X = rows(m, csr)[0].astype(dtype)
-    points = Kernel.gaussian(1.0).points(X)
+    prototype = Kernel(kind, degree=2, coef0=0.5)
+    points = prototype.points(X)
     G, formed = np.full((m, m), np.nan, dtype), np.empty((m, m), dtype)
-    distances(points, G)
+    products(points, G)
     above = G[np.triu_indices(m, 1)].copy()
     for sigma in (0.1, 1.0, 30.0):
-        Kernel.gaussian(sigma).gram_from_distances(G)
-        Kernel.gaussian(sigma).gram(points, formed)
-        # Two orders of the same sums: a few roundings of |x|^2 / (2 sigma^2), of values up to 1.
-        largest = max(1.0, float(np.max(points.squares)) / (2 * sigma**2))
-        near(np.tril(G), np.tril(formed), 4 * np.finfo(dtype).eps * largest)
+        kernel = prototype.with_sigma(sigma)
+        kernel.gram_from(G, points.squares)
+        kernel.gram(points, formed)
+        # Two orders of the same sums: a few roundings of |x|^2 times the kernel's slope, of values up to the largest.
+        slope = float(np.abs(kernel.derivative(0.0 if kind == "gaussian" else points.squares)).max())
+        largest = max(1.0, float(np.abs(np.tril(formed)).max()), float(np.max(points.squares)) * slope)
+        np.testing.assert_allclose(np.tril(G), np.tril(formed), rtol=0, atol=4 * np.finfo(dtype).eps * largest)
         np.testing.assert_array_equal(G[np.triu_indices(m, 1)], above)
-        np.testing.assert_array_equal(np.diag(G), 1.0)
-    Z = dense(X).astype(np.float64)
-    exact = ((Z[:, None] - Z[None]) ** 2).sum(axis=2)[np.triu_indices(m, 1)]
-    near(above, exact, 200 * np.finfo(dtype).eps)
+        if kind == "gaussian":
+            np.testing.assert_array_equal(np.diag(G), 1.0)
+    shifted = dense(points.X).astype(np.float64)
+    exact = (shifted @ shifted.T)[np.triu_indices(m, 1)]
+    np.testing.assert_allclose(above, exact, rtol=0, atol=100 * np.finfo(dtype).eps)
 
 
 @formats
@@ -96,7 +103,7 @@ def test_band_is_cholesky(m, sigma, weighted, csr, monkeypatch):
     assert banded.shape == factored.shape == (len(LAMS), 3, m)
     for one, other in zip(banded, factored, strict=True):
         assert (one != other).any()  # it did go another way
-        close_in_norm(one, other, 1e-8)
+        close(one, other, 1e-8)
     np.testing.assert_array_equal(Y, before)
 
 
@@ -106,8 +113,8 @@ def test_band_is_kernel_ridge(weighted):
     got, _ = system(X, w if weighted else None).solve(Kernel.gaussian(0.8), LAMS, y[None])
     total = w.sum() if weighted else 120
     for alpha, lam in zip(got[:, 0], LAMS, strict=True):
-        reference = ridge(0.8, lam * total)
-        close_in_norm(alpha, reference.fit(X, y, sample_weight=w if weighted else None).dual_coef_, 1e-8)
+        expected = ridge(0.8, lam * total).fit(X, y, sample_weight=w if weighted else None).dual_coef_
+        close(alpha, expected, 1e-8)
 
 
 def test_band_in_single_precision():
@@ -118,7 +125,7 @@ def test_band_in_single_precision():
     exact, _ = system(X).solve(Kernel.gaussian(1.0), lams, y[None])
     assert (got.dtype, good.all()) == (np.float32, True)
     for alpha, reference, lam in zip(got[:, 0], exact[:, 0], lams, strict=True):
-        close_in_norm(alpha, reference, 2e-6 * (1 + 1 / lam))
+        close(alpha, reference, 2e-6 * (1 + 1 / lam))
 
 
 @pytest.mark.parametrize("way", ["band", "cholesky"])
@@ -131,7 +138,7 @@ def test_lambdas_too_small_are_left_out(way, monkeypatch):
     assert good[1:].all()
     assert good[0] == np.isfinite(alphas[0]).all()  # rounding decides about the first,
     for alpha, lam in zip(alphas[1:, 0], lams[1:], strict=True):  # which harms no other
-        close_in_norm(alpha, np.linalg.solve(rbf_kernel(X, gamma=0.5) + lam * 80 * np.eye(80), y), 1e-8)
+        close(alpha, np.linalg.solve(rbf_kernel(X, gamma=0.5) + lam * 80 * np.eye(80), y), 1e-8)
 
 
 # -- leave-one-out -----------------------------------------------------------------------------
@@ -139,7 +146,7 @@ def test_lambdas_too_small_are_left_out(way, monkeypatch):
 
 def refitted(X, y, sigma, lam, w=None):
     """y_i - f(x_i) of a model without row i, which keeps the others' lambda m, or lambda sum(w): by brute force."""
-    X, w = dense(X), np.ones(len(y)) if w is None else w
+    X, w = dense(X), (np.ones(len(y)) if w is None else w)
     K, out = rbf_kernel(X, gamma=1 / (2 * sigma**2)), np.empty(len(y))
     for i in range(len(y)):
         kept = np.arange(len(y)) != i
@@ -158,7 +165,7 @@ def test_left_out_is_refitting_without_each_row(way, weighted, csr, monkeypatch)
     got, good = system(X, weights).left_out(Kernel.gaussian(0.9), lams, y)
     assert (got.shape, good.tolist()) == ((3, 40), [True] * 3)
     for errors, lam in zip(got, lams, strict=True):
-        close_in_norm(errors, refitted(X, y, 0.9, lam, weights), 1e-8)
+        close(errors, refitted(X, y, 0.9, lam, weights), 1e-8)
 
 
 @weighting
@@ -170,7 +177,7 @@ def test_both_ways_to_leave_out_agree(m, weighted, monkeypatch):
     for start in (1, 99):
         monkeypatch.setattr(local, "EIGEN_FROM", start)
         answers.append(system(X, w if weighted else None).left_out(Kernel.gaussian(0.7), lams, y)[0])
-    close_in_norm(answers[0], answers[1], 1e-8)
+    close(answers[0], answers[1], 1e-8)
     assert m < 40 or (answers[0] != answers[1]).any()
 
 
@@ -180,7 +187,7 @@ def test_eigenvectors_only_where_they_fit(monkeypatch):
     expected = system(X).left_out(Kernel.gaussian(1.0), LAMS, y)[0]
     monkeypatch.setattr(local, "EIGEN_BYTES", 5 * 8 * 50 * 50 - 1)
     monkeypatch.setattr(local.scipy.linalg, "eigh", None)
-    close_in_norm(system(X).left_out(Kernel.gaussian(1.0), LAMS, y)[0], expected, 1e-8)
+    close(system(X).left_out(Kernel.gaussian(1.0), LAMS, y)[0], expected, 1e-8)
 
 
 def test_left_out_where_nothing_can_be_solved(monkeypatch):
@@ -189,7 +196,7 @@ def test_left_out_where_nothing_can_be_solved(monkeypatch):
     errors, good = system(X).left_out(Kernel.gaussian(1.0), (1e-30, 1e-2), y)
     assert good.tolist() == [False, True]
     assert np.isnan(errors[0]).all()
-    close_in_norm(errors[1], refitted(X, y, 1.0, 1e-2), 1e-8)
+    close(errors[1], refitted(X, y, 1.0, 1e-2), 1e-8)
 
 
 # -- whole runs --------------------------------------------------------------------------------
@@ -199,7 +206,7 @@ GRID = Options(partitions=3, sigma=(0.5, 1.0, 3.0), lam=(1e-5, 1e-3, 1e-1), sele
 
 def train(method, options, weights=None, m=75):
     X, _, _ = rows(m)
-    return fit(method, Dataset(X.copy(), target(X), m, "rows"), options, Communicator(), weights=weights)
+    return method(Dataset(X.copy(), target(X), weights=weights), options)
 
 
 def target(X):
@@ -213,11 +220,11 @@ def target(X):
 def test_selection_by_leaving_out(name, route, weighted):
     """Every pair's error is the brute-force one over all parts' rows; the least one is chosen, and no row is lost."""
     X, _, w = rows(75)
-    method = {"bkrr2": bkrr2, "kkrr2": kkrr2}[name].METHOD
+    method, partitioner = {"bkrr2": (bkrr2.METHOD, KBalance), "kkrr2": (kkrr2.METHOD, KMeans)}[name]
     result = train(method, replace(GRID, route=route), w if weighted else None)
     w, y = (w, target(X)) if weighted else (np.ones(75), target(X))
     y = y - np.average(y, weights=w)
-    labels = method.partitioner(3, random_state=0).fit(X).labels_
+    labels = partitioner(3, random_state=0).fit(X).labels_
     expected = {}
     for sigma in GRID.sigma:
         for lam in GRID.lam:
@@ -251,22 +258,22 @@ def test_many_lambdas_choose_as_few_do():
 
 
 REFUSED = {
-    "route all": (bkrr2.METHOD, {"route": "all"}, fit),
-    "mean of all": (kkrr.METHOD, {}, fit),
-    "random parts": (dckrr.METHOD, {}, fit),
-    "oracle": (kkrr3.METHOD, {}, fit),
-    "two levels": (twolevel.METHOD, {}, fit),
-    "two levels, nearest": (twolevel.METHOD, {"route": "nearest"}, fit),
-    "exact": (dkrr.METHOD, {"partitions": None}, dkrr.fit),
+    "route all": (bkrr2.METHOD, {"route": "all"}),
+    "mean of all": (kkrr.METHOD, {}),
+    "random parts": (dckrr.METHOD, {}),
+    "oracle": (kkrr3.METHOD, {}),
+    "two levels": (twolevel.METHOD, {}),
+    "two levels, nearest": (twolevel.METHOD, {"route": "nearest"}),
+    "exact": (dkrr.METHOD, {"partitions": None}),
 }
 
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_leaving_out_is_refused_where_others_answer_too(what):
-    method, changes, trainer = REFUSED[what]
+    method, changes = REFUSED[what]
     X, y, _ = rows(30)
     with pytest.raises(InputError, match="select loo: a row is left out of its own part"):
-        trainer(method, Dataset(X, y, 30, "rows"), replace(GRID, **changes), Communicator())
+        method(Dataset(X, y), replace(GRID, **changes))
 
 
 def test_leaving_out_is_allowed_on_another_route():

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.checks import names, near
 from helpers.data import as_csr, formats, waves
 from helpers.references import ridge
 from scipy.spatial.distance import cdist
@@ -16,9 +15,10 @@ from cacore.comm import Communicator
 from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError
 from cacore.io import Dataset
-from cakrr import BKRR2, KRRModel, bkrr, bkrr2, bkrr3, cli, kkrr, kkrr2, kkrr3
+from cakrr import BKRR2, KRRModel, bkrr, bkrr2, bkrr3, kkrr, kkrr2, kkrr3
+from cakrr.family import Ridge
 from cakrr.methods import parts as training
-from cakrr.methods.parts import SOFT, SOFT_TRIED, fit
+from cakrr.methods.parts import SOFT, SOFT_TRIED
 from cakrr.options import Options
 from partition import KBalance, KMeans
 from partition.routing import Soft, closest, nearest
@@ -38,7 +38,7 @@ def test_closest(n, d, P, k, dtype, csr):
     exact = cdist(X.astype(np.float64), centers, "sqeuclidean")
     assert (parts.shape, parts.dtype, squares.shape, squares.dtype) == ((n, k), np.int32, (n, k), np.float64)
     np.testing.assert_array_equal(parts, np.argsort(exact, axis=1, kind="stable")[:, :k])
-    near(squares, np.sort(exact, axis=1)[:, :k], 1e-12)
+    np.testing.assert_allclose(squares, np.sort(exact, axis=1)[:, :k], rtol=0, atol=1e-12)
     assert (np.diff(squares, axis=1) >= 0).all()
     if dtype == np.float64:
         np.testing.assert_array_equal(parts[:, 0], nearest(as_csr(X, csr), centers))
@@ -56,7 +56,7 @@ def test_closest_far_from_the_origin():
     X, centers = 1e6 + rng.random((200, 3)), 1e6 + rng.random((6, 3))
     parts, squares = closest(X, centers, 3)
     exact = cdist(X, centers, "sqeuclidean")
-    near(squares, np.sort(exact, axis=1)[:, :3], 1e-9)
+    np.testing.assert_allclose(squares, np.sort(exact, axis=1)[:, :3], rtol=0, atol=1e-9)
     np.testing.assert_array_equal(parts, np.argsort(exact, axis=1)[:, :3])
 
 
@@ -98,25 +98,17 @@ def test_weights_without_a_width(t):
 
 
 def train(method, X, y, options, weights=None):
-    return fit(method, Dataset(X.copy(), y.copy(), X.shape[0], "rows"), options, Communicator(), weights=weights)
+    return method(Dataset(X.copy(), y, weights=weights), options)
 
 
-def by_part(Z, y, labels, S, sigma=1.3, lam=1e-4, w=None):
-    """Predictions of each part's model, by scikit-learn: shape (len(S), P). Rows with the label -1 are in no part."""
-    w = np.ones(len(y)) if w is None else w
-    mean, columns = np.average(y, weights=w), []
-    for part in range(labels.max() + 1):
-        here = labels == part
-        model = ridge(sigma, lam * w[here].sum()).fit(Z[here], y[here] - mean, sample_weight=w[here])
-        columns.append(model.predict(S) + mean)
-    return np.array(columns).T
-
-
-def opinions(model, X, T, y, labels):
-    """Predictions of each part's model for the rows T, and their squared distances to the centres."""
-    scaler = StandardScaler().fit(X)
-    S = scaler.transform(T)
-    return by_part(scaler.transform(X), y, labels, S), cdist(S, model.centers, "sqeuclidean")
+def opinions(model, X, T, y, labels, sigma=1.3, lam=1e-4):
+    """What each part's model says of the rows T, from scikit-learn: shape (q, P)."""
+    scaler, said = StandardScaler().fit(X), []
+    Z, S = scaler.transform(X), scaler.transform(T)
+    for p in range(len(model.sizes)):
+        own = labels == p
+        said.append(ridge(sigma, lam * own.sum()).fit(Z[own], y[own] - y.mean()).predict(S) + y.mean())
+    return np.array(said).T, cdist(S, model.centers, "sqeuclidean")
 
 
 def shared(said, squares, soft):
@@ -148,7 +140,7 @@ def test_prediction_is_the_weighted_mean(name):
     np.testing.assert_array_equal(answers["soft"], model.predict(T))
     np.testing.assert_allclose(answers["nearest"], said[np.arange(50), squares.argmin(axis=1)], rtol=1e-8)
     assert result.params == {"soft_k": model.soft.k, "soft_t": model.soft.t}
-    both = cli.tested(model, Dataset(T, y[:50], 50, "test rows"), Communicator())
+    both = Ridge().metrics(model, Dataset(T, y[:50], 50), Communicator())
     assert both["mse"] == pytest.approx(np.mean((answers["soft"] - y[:50]) ** 2))
     assert both["nearest_mse"] == pytest.approx(np.mean((answers["nearest"] - y[:50]) ** 2))
 
@@ -175,16 +167,20 @@ def test_choice_of_the_route(P, weighted, seed):
     X = StandardScaler().fit_transform(X)
     result = train(bkrr2.METHOD, X, y, grid, w if weighted else None)
     labels = KBalance(P, random_state=seed).fit(X).labels_
-    held = held_of(labels, seed, 0.25, P)
-    labels = np.where(held, -1, labels)
+    held, mean = held_of(labels, seed, 0.25, P), np.average(y, weights=w)
     squares = cdist(X[held], result.model.centers, "sqeuclidean")
     unit = np.mean(np.diff(np.sort(squares, axis=1)[:, :2], axis=1))
 
     def said(sigma, lam):
-        return by_part(X, y, labels, X[held], sigma, lam, w)
+        columns = []
+        for p in range(P):
+            own = (labels == p) & ~held
+            model = ridge(sigma, lam * w[own].sum()).fit(X[own], y[own] - mean, sample_weight=w[own])
+            columns.append(model.predict(X[held]))
+        return np.array(columns).T
 
     def error(values, soft):
-        return np.average((shared(values, squares, Soft(soft.k, soft.t * unit)) - y[held]) ** 2, weights=w[held])
+        return np.average((shared(values, squares, Soft(soft.k, soft.t * unit)) + mean - y[held]) ** 2, weights=w[held])
 
     errors = {(s, lam): error(said(s, lam), SOFT) for s in grid.sigma for lam in grid.lam}
     got = [row["validation_mse"] for row in result.grid]
@@ -218,7 +214,7 @@ def test_rows_in_any_number_have_their_own_answer():
 @formats
 def test_model_file(csr, tmp_path):
     (X, y), (T, _) = waves(), waves(50, 1)
-    X, T = as_csr(X, csr, 1.0), as_csr(T, csr, 1.0)
+    X, T = as_csr(X, csr, 1), as_csr(T, csr, 1)
     model = train(bkrr2.METHOD, X, y, ONE).model
     model.save(tmp_path / "m.h5")
     back = KRRModel.load(tmp_path / "m.h5")
@@ -290,8 +286,8 @@ def test_oracle(name, tmp_path):
         model.predict(T)
     with pytest.raises(InputError, match="saves no model"):
         model.save(tmp_path / "m.h5")
-    assert names(tmp_path) == []
-    metrics = cli.tested(model, Dataset(T, t, 50, "test rows"), Communicator())
+    assert list(tmp_path.iterdir()) == []
+    metrics = Ridge().metrics(model, Dataset(T, t, 50), Communicator())
     assert metrics["mse"] == pytest.approx(np.mean(least**2), rel=1e-5)
 
 
@@ -307,8 +303,12 @@ def test_grid_of_other_rules(name):
     held, expected = held_of(labels, 0, 0.2, 5), []
     for sigma in grid.sigma:
         for lam in grid.lam:
-            gaps = by_part(X, y, np.where(held, -1, labels), X[held], sigma, lam) - y[held, None]
-            gap = gaps.mean(axis=1) if name == "kkrr" else np.abs(gaps).min(axis=1)
+            said = []
+            for p in range(5):
+                own = (labels == p) & ~held
+                model = ridge(sigma, lam * own.sum()).fit(X[own], y[own] - y.mean())
+                said.append(model.predict(X[held]) + y.mean() - y[held])
+            gap = np.mean(said, axis=0) if name == "kkrr" else np.abs(said).min(axis=0)
             expected.append(np.mean(gap**2))
     np.testing.assert_allclose([row["validation_mse"] for row in result.grid], expected, rtol=1e-6)
     chosen = [(row["sigma"], row["lambda"]) for row in result.grid][int(np.argmin(expected))]

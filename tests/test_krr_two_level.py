@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from helpers.checks import close, near
-from helpers.data import as_csr, dense, formats, saddle
+from helpers.checks import close
+from helpers.data import as_csr, dense, formats
+from helpers.data import saddle as rows
 from helpers.references import ridge
 from scipy.spatial.distance import cdist
 from sklearn.metrics.pairwise import rbf_kernel
@@ -20,26 +21,25 @@ from cacore.errors import MemoryLimitError
 from cacore.io import Dataset
 from cakrr import BKRR2, KRRModel, TwoLevelKRR, twolevel
 from cakrr.methods import parts as training
-from cakrr.methods.parts import fit
-from cakrr.options import Options
-from cakrr.solver import coarse
-from cakrr.solver.coarse import Settings, candidates
-from partition.redistribute import OwnedRows
-
-ROOM = 1 << 40
-FEW = Settings((7, 20), (0.7, 1.5), (1e-4, 1e-2))
+from cakrr.options import ALONE, LAMS, Options
+from cakrr.solver.coarse import candidates
+from partition.redistribute import Parts
 
 
-def owned(X, y, order=None, **columns):
-    """As training holds them: one part, in shuffled order."""
-    order = np.arange(len(y)) if order is None else order
-    return OwnedRows(np.array([0]), np.array([0, len(y)]), X, {"y": y, "order": order, **columns})
+def settings(centers, sigma, lam):
+    return Options(centers=centers, coarse_sigma=sigma, coarse_lam=lam)
 
 
-def learn(X, y, settings=FEW, held=12, **columns):
-    """All candidates; the first rows are held out."""
-    parts, which = owned(X, y, **columns), np.arange(len(y)) < held
-    return candidates(parts, which, len(y), settings, ROOM, None, Communicator())
+FEW = settings((7, 20), (0.7, 1.5), (1e-4, 1e-2))
+
+
+def learn(X, y, options=FEW, held=12, order=None, limit=1 << 40, **columns):
+    """All candidates, of rows in one part in shuffled order; the first rows are held out."""
+    n, d = X.shape
+    columns |= {"y": y, "order": np.arange(n) if order is None else order}
+    parts = Parts(X, columns, np.array([0]), np.array([0, n]), sizes=np.array([n]))
+    held = np.arange(n) < held
+    return candidates(parts, held, options.like(), options.coarse_grid(n, d), limit, None, Communicator())
 
 
 def by_hand(X, y, Z, sigma, lam, w=None):
@@ -61,7 +61,7 @@ def answers(T, Z, sigma, beta):
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weights"])
 def test_candidates_solve_the_normal_equations(csr, weighted):
     """`learned` from the rows that are not held out, `whole` from all; centres are the last rows, and nested."""
-    (X, y), (T, _) = saddle(zeros=0.4 if csr else 0), saddle(40, 1)
+    (X, y), (T, _) = rows(zeros=0.4 if csr else 0), rows(40, 1)
     w = np.random.default_rng(2).uniform(0.3, 3, 120)
     given = {"weight": w} if weighted else {}
     tried = learn(as_csr(X, csr), y, **given)
@@ -82,12 +82,12 @@ def test_candidates_solve_the_normal_equations(csr, weighted):
 
 
 def test_nothing_held_out_learns_from_all():
-    tried = learn(*saddle(), held=0)
+    tried = learn(*rows(), held=0)
     np.testing.assert_array_equal(tried.learned, tried.whole)
 
 
 def test_whole_does_not_depend_on_what_is_held_out():
-    X, y = saddle()
+    X, y = rows()
     few, many = learn(X, y, held=3), learn(X, y, held=90)
     close(few.whole, many.whole, 1e-7)
     hidden = y.copy()
@@ -98,16 +98,16 @@ def test_whole_does_not_depend_on_what_is_held_out():
 @formats
 def test_csr_is_dense(csr):
     """Rows in either form, and test rows in either form; single precision is widened."""
-    (X, y), (T, _) = saddle(zeros=0.4), saddle(40, 1, zeros=0.4)
+    (X, y), (T, _) = rows(zeros=0.4), rows(40, 1, zeros=0.4)
     X, T = X.astype(np.float32), T.astype(np.float32)
     expected = learn(X.astype(np.float64), y).predictions(T)
     got = learn(sp.csr_matrix(X), y).predictions(as_csr(T, csr))
-    near(got, expected, 1e-8)
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-8)
     np.testing.assert_array_equal(learn(X, y).predictions(T), expected)
 
 
 def test_a_row_of_weight_two_is_the_row_twice():
-    X, y = saddle()
+    X, y = rows()
     counts = np.ones(120, np.int64)
     counts[:90] = np.random.default_rng(0).integers(1, 4, 90)  # the centres, the last 20, stay once
     weighted = learn(X, y, held=12, weight=counts.astype(float))
@@ -119,37 +119,36 @@ def test_a_row_of_weight_two_is_the_row_twice():
 
 def test_equal_rows_as_centers():
     """K_MM is singular: still a model, and that of the rows that differ."""
-    X, y = saddle()
+    X, y = rows()
     X[100:110] = X[110:]
     y[100:110] = y[110:]
-    tried = learn(X, y, Settings((20,), (1.5,), (1e-3,)))
+    tried = learn(X, y, settings((20,), (1.5,), (1e-3,)))
     assert np.isfinite(tried.whole).all()
     expected = answers(X, X[110:], 1.5, by_hand(X, y, X[110:], 1.5, 1e-3))
     close(tried.chosen(0).predict(X), expected, 1e-6)
-    one = learn(np.ones((30, 3)), np.ones(30), Settings((8,), (1.0,), (1e-6,)), held=3)
+    one = learn(np.ones((30, 3)), np.ones(30), settings((8,), (1.0,), (1e-6,)), held=3)
     np.testing.assert_allclose(one.predictions(np.ones((2, 3))), 1.0, rtol=1e-4)
 
 
 def test_more_centers_than_rows_is_kernel_ridge():
     """All rows are centres: the subset of regressors is then exact; numbers that come to the same are tried once."""
-    (X, y), (T, _) = saddle(50), saddle(40, 1)
-    tried = learn(X, y, Settings((60, 50, 999), (1.0,), (1e-3,)), held=0)
+    (X, y), (T, _) = rows(50), rows(40, 1)
+    tried = learn(X, y, settings((60, 50, 999), (1.0,), (1e-3,)), held=0)
     assert tried.settings == [(50, 1.0, 1e-3)]
-    reference = ridge(1.0, 1e-3 * 50).fit(X, y)
-    close(tried.predictions(T)[:, 0], reference.predict(T), 1e-6)
+    close(tried.predictions(T)[:, 0], ridge(1.0, 1e-3 * 50).fit(X, y).predict(T), 1e-6)
 
 
 def test_defaults():
     """Fewer centres with the wide kernel; given numbers of them with both."""
-    tried = Settings().tried(10_000, 4)
-    assert tried == [(1.0, [500, 1000, 1500], coarse.LAMS), (4.0, [500, 1000], coarse.LAMS)]
-    assert [(s, Ms) for s, Ms, _ in Settings((30,)).tried(1000, 4)] == [(1.0, [30]), (4.0, [30])]
-    assert Settings(sigma=(2.0,), lam=(1.0,)).tried(600, 4) == [(2.0, [500, 600], (1.0,))]
+    assert Options().coarse_grid(10_000, 4) == [(1.0, [500, 1000, 1500], LAMS), (4.0, [500, 1000], LAMS)]
+    assert Options(centers=(30,)).coarse_grid(1000, 4) == [(1.0, [30], LAMS), (4.0, [30], LAMS)]
+    assert settings(None, (2.0,), (1.0,)).coarse_grid(600, 4) == [(2.0, [500, 600], (1.0,))]
+    assert Options(kernel="linear").coarse_grid(10_000, 4) == [(1.0, [500, 1000, 1500], LAMS)]
 
 
 def test_centers_are_drawn_from_the_end_of_the_shuffled_order():
     """Whatever the parts do to the order of the rows."""
-    X, y = saddle()
+    X, y = rows()
     order = np.random.default_rng(3).permutation(120)
     tried = learn(X, y, order=order, held=0)
     np.testing.assert_array_equal(tried.centers, X[np.argsort(-order)][:20])
@@ -157,30 +156,29 @@ def test_centers_are_drawn_from_the_end_of_the_shuffled_order():
 
 def test_memory():
     """Refused before any work, with both figures and a remedy."""
-    X, y = saddle()
-    settings = Settings((100,), (1.0,), (1e-3,))
+    X, y = rows()
+    given = settings((100,), (1.0,), (1e-3,))
     need = 8 * (2 * 100**2 + 3 * 100**2 + 2 * 100 * 2048)
-    given = owned(X, y), np.zeros(120, bool), 120, settings
     with pytest.raises(MemoryLimitError, match=r"a coarse model of 100 centers needs .*GiB.*fewer --centers"):
-        candidates(*given, need - 1, None, Communicator())
-    candidates(*given, need, None, Communicator())
+        learn(X, y, given, 0, limit=need - 1)
+    learn(X, y, given, 0, limit=need)
 
 
 # -- two levels --------------------------------------------------------------------------------
 
 
 def train(X, y, options, weights=None):
-    return fit(twolevel.METHOD, Dataset(X.copy(), y.copy(), len(y), "rows"), options, Communicator(), None, weights)
+    return twolevel.METHOD(Dataset(X.copy(), y, weights=weights), options)
 
 
-ONE = Options(partitions=4, sigma=(0.5,), lam=(1e-3,), coarse=Settings((20,), (1.5,), (1e-4,)), route="nearest")
+ONE = replace(settings((20,), (1.5,), (1e-4,)), partitions=4, sigma=(0.5,), lam=(1e-3,), route="nearest")
 
 
 @formats
 @pytest.mark.parametrize("route", ["nearest", "soft", "all"])
 def test_prediction_is_coarse_plus_local(route, csr):
     """Every piece by hand: scaling, coarse model, residuals, the parts' models, and what routes them."""
-    (X, y), (T, _) = saddle(160, zeros=0.4 if csr else 0), saddle(40, 1)
+    (X, y), (T, _) = rows(160, zeros=0.4 if csr else 0), rows(40, 1)
     X, T, y = X * [1, 20, 0.1], T * [1, 20, 0.1], y + 30
     result = train(as_csr(X, csr), y, replace(ONE, route=route))
     model = result.model
@@ -211,7 +209,7 @@ def test_prediction_is_coarse_plus_local(route, csr):
 def test_centers_are_no_validation_rows():
     """Few centres, of the end of the shuffled order, and validation rows of the start: none is both."""
     for seed in range(5):
-        X, y = saddle(200, seed)
+        X, y = rows(200, seed)
         seen = {}
         original = training.candidates
 
@@ -228,9 +226,9 @@ def test_centers_are_no_validation_rows():
 
 def test_choice_is_the_least_validation_error():
     """Every candidate with every pair, by hand: the coarse model and the parts without the rows held out."""
-    X, y = saddle(100)
-    options = Options(
-        partitions=2, sigma=(0.5, 1.0), lam=(1e-3, 1e3), coarse=Settings((5, 15), (1.0,), (1e-3,)), route="nearest",
+    X, y = rows(100)
+    options = replace(
+        settings((5, 15), (1.0,), (1e-3,)), partitions=2, sigma=(0.5, 1.0), lam=(1e-3, 1e3), route="nearest",
         standardize=False, validation_fraction=0.2,
     )  # fmt: skip
     result = train(X, y, options)
@@ -246,8 +244,7 @@ def test_choice_is_the_least_validation_error():
         for sigma in (0.5, 1.0):
             for lam in (1e-3, 1e3):
                 parts = [np.setdiff1d(rows, held) for rows in own]
-                models = [ridge(sigma, lam * len(r)) for r in parts]
-                fitted = [one.fit(X[r], left[r]) for one, r in zip(models, parts, strict=True)]
+                fitted = [ridge(sigma, lam * len(r)).fit(X[r], left[r]) for r in parts]
                 gap = [left[i] - fitted[home[i]].predict(X[i : i + 1])[0] for i in held]
                 expected.append(((M, sigma, lam), np.mean(np.square(gap))))
     got = [((r["centers"], r["sigma"], r["lambda"]), r["validation_mse"]) for r in result.grid]
@@ -260,7 +257,7 @@ def test_choice_is_the_least_validation_error():
 
 def test_weights_of_whole_rows():
     """Weights that are all alike say nothing; others do."""
-    X, y = saddle(100)
+    X, y = rows(100)
     plain, same = train(X, y, ONE), train(X, y, ONE, np.full(100, 7.0))
     np.testing.assert_allclose(same.model.predict(X), plain.model.predict(X), rtol=1e-7)
     other = train(X, y, ONE, np.random.default_rng(0).uniform(0.1, 5, 100))
@@ -269,7 +266,7 @@ def test_weights_of_whole_rows():
 
 @formats
 def test_model_file(csr, tmp_path):
-    X, y = saddle(100, zeros=0.4 if csr else 0)
+    X, y = rows(100, zeros=0.4 if csr else 0)
     given = as_csr(X, csr)
     model = train(given, y, replace(ONE, route="soft")).model
     model.save(tmp_path / "m.h5")
@@ -281,7 +278,7 @@ def test_model_file(csr, tmp_path):
 @pytest.mark.parametrize("n_parts", [1, None])
 def test_one_part(n_parts):
     """The default, on one rank, for up to 8,000 rows: the part's model of what the coarse one leaves over."""
-    (X, y), (T, _) = saddle(), saddle(40, 1)
+    (X, y), (T, _) = rows(), rows(40, 1)
     model = TwoLevelKRR(
         n_parts, centers=20, coarse_sigma=1.5, coarse_lam=1e-4, sigma=0.5, lam=1e-3, standardize=False, random_state=0
     ).fit(X, y)  # fmt: skip
@@ -304,7 +301,7 @@ def test_beats_each_level_alone():
     grid = {"sigma": [0.05, 0.15, 0.5, 2.0], "n_parts": 12, "random_state": 0}
     coarse_grid = {"centers": 40, "coarse_sigma": [1.0, 2.0], "coarse_lam": [1e-6, 1e-4]}
     two = TwoLevelKRR(**grid, lam=[1e-4, 1e-3, 1e-2], **coarse_grid).fit(X, y)
-    alone = TwoLevelKRR(**grid | {"sigma": 0.15}, lam=coarse.ALONE, **coarse_grid).fit(X, y)
+    alone = TwoLevelKRR(**grid | {"sigma": 0.15}, lam=ALONE, **coarse_grid).fit(X, y)
     parts = BKRR2(**grid, lam=[1e-6, 1e-5, 1e-4, 1e-3, 1e-2]).fit(X, y)
     mse = {name: np.mean((m.predict(T) - t) ** 2) for name, m in (("two", two), ("alone", alone), ("parts", parts))}
     assert mse["two"] < 0.5 * mse["alone"]

@@ -187,13 +187,14 @@ def test_not_converged(name, k, limit):
 # -- what is refused ---------------------------------------------------------------------------
 
 BAD = {
-    "C 0": ({"C": 0}, "C = 0:"), "C negative": ({"C": -1.0}, "C = -1:"), "C nan": ({"C": np.nan}, "C = nan:"),
+    "C 0": ({"C": 0}, "C = 0:"), "C negative": ({"C": -1.0}, "C = -1.0:"), "C nan": ({"C": np.nan}, "C = nan:"),
     "C inf": ({"C": np.inf}, "C = inf:"), "gamma 0": ({"gamma": 0}, "gamma = 0:"),
     "gamma negative": ({"gamma": -1}, "gamma = -1:"), "gamma x": ({"gamma": "x"}, "gamma = 'x':"),
     "gamma nan": ({"gamma": np.nan}, "gamma = nan:"), "tol 0": ({"tol": 0}, "tol = 0:"),
     "tol negative": ({"tol": -1e-3}, "tol = -0.001:"), "tol nan": ({"tol": np.nan}, "tol = nan:"),
-    "tol inf": ({"tol": np.inf}, "tol = inf:"), "kernel": ({"kernel": "cosine"}, "kernel 'cosine': choose one of"),
-    "kernel None": ({"kernel": None}, "kernel None"), "kernel function": ({"kernel": np.dot}, "kernel"),
+    "tol inf": ({"tol": np.inf}, "tol = inf:"),
+    "kernel": ({"kernel": "cosine"}, "kernel = 'cosine': it must be one of"),
+    "kernel None": ({"kernel": None}, "kernel = None:"), "kernel function": ({"kernel": np.dot}, "kernel"),
     "degree": ({"degree": -1}, "degree = -1:"), "degree 2.5": ({"degree": 2.5}, "degree = 2.5:"),
     "coef0": ({"coef0": np.nan}, "coef0 = nan:"), "cache": ({"cache_gib": -1}, "cache_gib = -1:"),
     "cache nan": ({"cache_gib": np.nan}, "cache_gib = nan:"), "time": ({"max_time": 0}, "max_time = 0:"),
@@ -217,10 +218,10 @@ SPECIAL = {
     "partitioner": ([CASVC], {"partitioner": "voronoi"}, "voronoi"),
     "partitioner number": ([CASVC], {"partitioner": 3}, "partitioner 3"),
     "partitioner class": ([CASVC], {"partitioner": FCFS}, "partitioner"),
-    "route": ([CASVC], {"route": "oracle"}, "route 'oracle': choose one of nearest, soft, all"),
-    "parts 0": ([CASVC, *TREES], {"n_parts": 0}, "partitions = 0:"),
-    "parts text": ([CASVC, *TREES], {"n_parts": "2"}, "partitions = '2':"),
-    "parts 2.0": ([CASVC, *TREES], {"n_parts": 2.0}, "partitions = 2.0:"),
+    "route": ([CASVC], {"route": "oracle"}, "route = 'oracle': it must be one of nearest, soft, all"),
+    "parts 0": ([CASVC, *TREES], {"n_parts": 0}, "n_parts = 0:"),
+    "parts text": ([CASVC, *TREES], {"n_parts": "2"}, "n_parts = '2':"),
+    "parts 2.0": ([CASVC, *TREES], {"n_parts": 2.0}, "n_parts = 2.0:"),
     "parts": ([CASVC, *TREES], {"n_parts": 151}, "151 parts of"),
     **{f"{name} parts": ([CASVC], {"n_parts": 151, "partitioner": name}, "151 parts of 150 rows")
        for name in ("fcfs", "bkm", "kmeans", "kbalance")},
@@ -230,7 +231,7 @@ SPECIAL = {
                                   f"working_set = {value!r}: it must be a whole number")
        for value in (0, 1, -2, 2.0, "8")},
     **{f"solver {value!r}": ([CASVC, *TREES], {"n_parts": 2, "solver": value},
-                             f"solver {value!r}: choose one of smo, asygcd")
+                             f"solver = {value!r}: it must be one of smo, asygcd")
        for value in ("", "SMO", "libsvm", None, 1, ["smo"])},
 }  # fmt: skip
 REFUSED = [(cls, *BAD[what], what) for cls, what in product(CLASSES, BAD)]

@@ -150,8 +150,8 @@ def test_checkpoint(inputs, tmp_path, monkeypatch):
     before = inodes(tmp_path / "kept")
     assert sorted(before) == ["part-000000.npz", "part-000001.npz", "part-000002.npz", "run.json"]
     with monkeypatch.context() as patched:
-        patched.setattr("casvm.cli.warm_up", lambda *_: None)  # which solves on purpose
-        patched.setattr("casvm.solver.local.solve", None)
+        patched.setattr("casvm.family.SupportVectors.warm_up", lambda *_: None)  # which solves on purpose
+        patched.setattr("casvm.methods.problems.fit_part", None)
         second = reported("casvm.cpsvm", [*words, tmp_path / "second.h5"], tmp_path)
     assert inodes(tmp_path / "kept") == before
     assert (tmp_path / "first.h5").read_bytes() == (tmp_path / "second.h5").read_bytes()
@@ -223,7 +223,7 @@ BAD = {
     "ratio of random parts": ("casvm", ["good.h5", "--ratio"], "--ratio"),
     "ratio of k-means": ("cpsvm", ["good.h5", "--ratio"], "does not balance classes"),
     "root of others": ("cpsvm", ["good.h5", "--initial", "root"], "--initial"),
-    "parts 0": ("casvm", ["good.h5", "--partitions", "0"], "partitions = 0"),
+    "parts 0": ("casvm", ["good.h5", "--partitions", "0"], "--partitions 0"),
     "parts": ("casvm", ["good.h5", "--partitions", "151"], "151 parts of the 150 rows"),
     "parts of k-means": ("cpsvm", ["good.h5", "--partitions", "151"], "151 parts of 150 rows"),
     "parts of bkm": ("bkmsvm", ["good.h5", "--partitions", "151"], "151 parts of 150 rows"),
@@ -251,8 +251,8 @@ def test_libsvm_of_broken_labels(inputs, tmp_path, refuses):
 OTHER = {
     "seed": (["--seed", "1"], "seed was 0 there and is 1 here"),
     "C": (["--C", "2"], "C was 1.0 there and is 2.0 here"),
-    "kernel": (["--kernel", "linear"], 'kind was "gaussian" there and is "linear" here'),
-    "tol": (["--tol", "1e-4"], "limits was"),
+    "kernel": (["--kernel", "linear"], 'kernel was "gaussian" there and is "linear" here'),
+    "tol": (["--tol", "1e-4"], "tol was"),
     "balanced": (["--balanced"], "class_weight was"),
     "dtype": (["--dtype", "float32"], "dtype was"),
     "partitions": (["--partitions", "2"], "partitions was"),

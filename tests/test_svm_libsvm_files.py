@@ -73,8 +73,9 @@ def part_of(model, number, T):
     """Labels and pairs' decisions of one part."""
     part = model.parts[number]
     one = SVMModel(
-        "one", "nearest", model.classes, model.kernel, model.C, model.centers[:1], np.array([1]),
-        np.zeros(1, np.int64), None, model.dtype, parts={0: part},
+        method="one", route="nearest", classes=model.classes, kernel=model.kernel, C=model.C,
+        centers=model.centers[:1], sizes=np.array([1]), owners=np.zeros(1, np.int64), standardizer=None,
+        dtype=model.dtype, parts={0: part},
     )  # fmt: skip
     return one.predict(T), part.pairs(T, model.kernel)
 

@@ -171,23 +171,23 @@ def test_three_ranks(in_one_job, inputs, tmp_path):
 # -- what is refused -----------------------------------------------------------------------------------
 
 BAD = {
-    "passes 0": (["cascade", "dcfilter"], ["--passes", "0"], "passes = 0: it must be a whole number of at least 1"),
-    "passes -1": (["cascade"], ["--passes", "-1"], "passes = -1"),
+    "passes 0": (["cascade", "dcfilter"], ["--passes", "0"], "--passes 0: it must be a whole number of at least 1"),
+    "passes -1": (["cascade"], ["--passes", "-1"], "--passes -1"),
     "passes 1.5": (["cascade", "dcfilter"], ["--passes", "1.5"], "--passes"),
     "passes of all rows": (["dcsvm"], ["--passes", "2"], "--passes"),
     "passes of one problem": (["dissmo"], ["--passes", "2"], "--passes"),
-    "working set 1": (["dissmo"], ["--working-set", "1"], "working_set = 1: it must be a whole number of at least 2"),
+    "working set 1": (["dissmo"], ["--working-set", "1"], "--working-set 1: it must be a whole number of at least 2"),
     "working set x": (["dissmo"], ["--working-set", "x"], "--working-set"),
     "working set of a tree": (["cascade", "dcsvm", "dcfilter"], ["--working-set", "8"], "--working-set"),
     "parts of one problem": (["dissmo"], ["--partitions", "3"], "partitions = 3 on 1 ranks: dissmo solves one problem"),
-    "parts 0": (list(METHODS), ["--partitions", "0"], "partitions = 0"),
+    "parts 0": (list(METHODS), ["--partitions", "0"], "--partitions 0"),
     "parts": (["cascade", "dcsvm", "dcfilter"], ["--partitions", "151"], "every part needs a row"),
     "soft route": (list(METHODS), ["--route", "soft"], "--route"),
     "all route": (list(METHODS), ["--route", "all"], "--route"),
     "ratio": (["cascade", "dissmo"], ["--ratio"], "--ratio"),
     "ratio of k-means": (["dcsvm", "dcfilter"], ["--ratio"], "does not balance classes"),
     "root of k-means": (["dcsvm", "dcfilter"], ["--initial", "root"], "--initial"),
-    "C": (list(METHODS), ["--C", "0"], "C = 0"),
+    "C": (list(METHODS), ["--C", "0"], "--C 0"),
     "memory": (list(METHODS), ["--memory-limit", "0.5"], "--cache-gib"),
 }  # fmt: skip
 REFUSED = [(method, what) for what, (names, *_) in BAD.items() for method in names]

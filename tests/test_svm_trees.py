@@ -10,51 +10,46 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from helpers.checks import inodes, near, same_part, same_rows
-from helpers.data import FORMS, dense, drawn_clouds
+from helpers.data import dense, drawn_clouds, forms
 from helpers.references import dual, matrix
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.svm import SVC
 
 from cacore.comm import Communicator
+from cacore.data.dataset import Dataset
+from cacore.data.samples import Samples
 from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint
 from cacore.kernels import Kernel
+from cacore.limits import Limits
 from cacore.machine.memory import MemoryLimitError
+from cacore.svm.dual import Dual
 from casvm import SVMModel
-from casvm.cascade import METHOD as CASCADE
 from casvm.cascade import cascade
-from casvm.dcfilter import METHOD as DCFILTER
 from casvm.dcfilter import dcfilter
-from casvm.dcsvm import METHOD as DCSVM
 from casvm.dcsvm import dcsvm
-from casvm.methods.prepare import Labelled
-from casvm.methods.tree import Node, fit, merged, neighbours, plan
-from casvm.model.part import Learning, PartSVM, fit_part, placed
+from casvm.methods.tree import filtered, merged, neighbours, plan
+from casvm.model.part import PartSVM, placed
 from casvm.model.pieces import deal, join, piece
 from casvm.options import Options
-from casvm.solver import local, smo
-from casvm.solver.smo import Limits, feasible
+from casvm.solver import smo
+from casvm.solver.part import Learning, fit_part
 
-METHODS = {"cascade": CASCADE, "dcsvm": DCSVM, "dcfilter": DCFILTER}
+METHODS = {"cascade": cascade, "dcsvm": dcsvm, "dcfilter": dcfilter}
 methods = pytest.mark.parametrize("name", METHODS)
 GAMMA, C = 0.4, 2.0
 KERNEL = Kernel("gaussian", GAMMA)
 TOL = 1e-6
-forms = pytest.mark.parametrize("form", FORMS)
-
-
-def rows(n=157, seed=0, k=2, form="dense"):
-    return drawn_clouds(n, seed, k, *FORMS[form])
 
 
 def options(**more):
-    given = {"partitions": 5, "seed": 2, "C": C, "gamma": GAMMA, "limits": Limits(TOL), "cache_bytes": 1 << 24}
+    given = {"partitions": 5, "seed": 2, "C": C, "gamma": GAMMA, "tol": TOL, "cache_gib": 2**-6}
     return Options(**{**given, **more})
 
 
 def train(name, X, y, weights=None, **more):
-    return fit(METHODS[name], Labelled(X, y, weights), options(**more), Communicator())
+    return METHODS[name](Dataset(X, y, weights=weights), options(**more))
 
 
 def of_pair(coef, codes, i, j):
@@ -81,16 +76,15 @@ def exact_dual(X, y, bounds, gamma=GAMMA):
         here = np.flatnonzero(((y == i) | (y == j)) & (bounds > 0))
         Z = dense(X[here]).astype(np.float64)
         beta = SVC(C=1.0, gamma=gamma, tol=TOL).fit(Z, y[here], sample_weight=bounds[here])
-        K = matrix(Kernel("gaussian", gamma), Z[beta.support_])
-        total += dual(K, beta.dual_coef_[0])
+        total += dual(matrix(Kernel("gaussian", gamma), Z[beta.support_]), beta.dual_coef_[0])
     return total
 
 
 @cache
-def problem(k=2, form="dense", n=157, seed=0):
+def problem(k=2, csr=False, dtype=np.float64):
     """Rows, labels, and LIBSVM's objective."""
-    X, y = rows(n, seed, k, form)
-    return X, y, exact_dual(X, y, np.full(n, C))
+    X, y = drawn_clouds(k=k, csr=csr, dtype=dtype)
+    return X, y, exact_dual(X, y, np.full(len(y), C))
 
 
 # -- the plan ----------------------------------------------------------------------------------
@@ -168,7 +162,8 @@ def families(draw):
     for own in (0, 1):
         here = rng.permutation(np.flatnonzero((side == own) | (side == 2)))
         coef = solution(codes[here], bounds[here], k, rng)
-        nodes.append(Node(X[here], codes[here], bounds[here], number[here], coef))
+        columns = {"code": codes[here], "C": bounds[here], "row": number[here], "coef": coef.T}
+        nodes.append(Samples(X[here], columns))
     return nodes, (X, codes, bounds, number), k
 
 
@@ -178,40 +173,46 @@ def test_merged(family):
     """Each row once, with what it carries; each pair's solution as feasible as those that it is made of."""
     (left, right), (X, codes, bounds, number), k = family
     got = merged(left, right)
-    assert sorted(got.rows) == sorted(set(left.rows) | set(right.rows))
-    at = placed(got.rows, number)
+    assert sorted(got["row"]) == sorted(set(left["row"]) | set(right["row"]))
+    at = placed(got["row"], number)
     same_rows(got.X, X[at])
-    np.testing.assert_array_equal(got.codes, codes[at])
-    np.testing.assert_array_equal(got.C, bounds[at])
-    assert got.coef.shape == (k - 1, len(got.rows))
+    np.testing.assert_array_equal(got["code"], codes[at])
+    np.testing.assert_array_equal(got["C"], bounds[at])
+    assert got["coef"].shape == (len(got), k - 1)
     for i, j in pairs_of(k):
-        beta = of_pair(got.coef, got.codes, i, j)
-        assert (np.abs(beta) <= got.C * (1 + 1e-15)).all()
-        assert (beta * np.where(got.codes == i, 1, -1) >= 0).all()
+        beta = of_pair(got["coef"].T, got["code"], i, j)
+        assert (np.abs(beta) <= got["C"] * (1 + 1e-15)).all()
+        assert (beta * np.where(got["code"] == i, 1, -1) >= 0).all()
         assert abs(beta.sum()) <= 1e-13 * max(1.0, np.abs(beta).sum())
     # Alone, a row keeps its coefficients; where some rows are in both, the mean of both solutions.
-    factor = 0.5 if set(left.rows) & set(right.rows) else 1.0
-    expected = np.zeros_like(got.coef)
+    factor = 0.5 if set(left["row"]) & set(right["row"]) else 1.0
+    expected = np.zeros_like(got["coef"])
     for node in (left, right):
-        expected[:, placed(node.rows, got.rows)] += factor * node.coef
-    np.testing.assert_array_equal(got.coef, expected)
+        expected[placed(node["row"], got["row"])] += factor * node["coef"]
+    np.testing.assert_array_equal(got["coef"], expected)
 
 
 def test_filtered():
     """Support vectors stay, and all rows of classes that have none here."""
     codes = np.array([0, 1, 2, 0, 1, 2, 0])
-    coef = np.zeros((2, 7))
-    coef[0, 0], coef[0, 1] = 1.0, -1.0  # the pair of 0 and 1
-    node = Node(np.arange(14.0).reshape(7, 2), codes, np.ones(7), np.arange(7) + 10, coef)
-    got = node.filtered()
-    assert got.rows.tolist() == [10, 11, 12, 15]
+    coef = np.zeros((7, 2))
+    coef[0, 0], coef[1, 0] = 1.0, -1.0  # the pair of 0 and 1
+    columns = {"code": codes, "C": np.ones(7), "row": np.arange(7) + 10, "coef": coef}
+    node = Samples(np.arange(14.0).reshape(7, 2), columns)
+    got = filtered(node)
+    assert got["row"].tolist() == [10, 11, 12, 15]
     np.testing.assert_array_equal(got.X, node.X[[0, 1, 2, 5]])
-    np.testing.assert_array_equal(got.coef, coef[:, [0, 1, 2, 5]])
-    assert (got.codes.tolist(), len(got.C)) == ([0, 1, 2, 2], 4)
-    coef[1, 2], coef[1, 3] = -1.0, 1.0  # the pair of 0 and 2
-    assert node.filtered().rows.tolist() == [10, 11, 12, 13]
+    np.testing.assert_array_equal(got["coef"], coef[[0, 1, 2, 5]])
+    assert (got["code"].tolist(), len(got["C"])) == ([0, 1, 2, 2], 4)
+    coef[2, 1], coef[3, 1] = -1.0, 1.0  # the pair of 0 and 2
+    assert filtered(node)["row"].tolist() == [10, 11, 12, 13]
     coef[:] = 0
-    assert node.filtered().rows.tolist() == node.rows.tolist()
+    assert filtered(node)["row"].tolist() == node["row"].tolist()
+
+
+def feasible(alpha, y, C):
+    """Alpha of the repaired start."""
+    return Dual.classification(y, C, alpha).repaired().start * y
 
 
 @given(st.integers(1, 40), st.integers(0, 2**32), st.floats(1e-6, 1e6))
@@ -242,53 +243,54 @@ def test_rounding_takes_no_row_off_its_bound():
 
 @pytest.fixture
 def begun(monkeypatch):
-    """The solvers of a run, as they were when they began: rows, y, C, beta, v, and whether there was a start."""
-    seen, original = [], smo._Solver.__init__
+    """The solvers of a run, as they were when they began: kernel rows, dual, beta, v and objective."""
+    seen, original = [], smo._Serial.__init__
 
-    def spied(self, gram, y, bounds, limits, start, watch):
-        original(self, gram, y, bounds, limits, start, watch)
-        seen.append((gram, y, bounds, self.beta.copy(), self.v.copy(), start, self.objective))
+    def spied(self, gram, dual, *more):
+        original(self, gram, dual, *more)
+        seen.append((gram, dual, self.active.beta.copy(), self.active.v.copy(), self.objective))
 
-    monkeypatch.setattr(smo._Solver, "__init__", spied)
+    monkeypatch.setattr(smo._Serial, "__init__", spied)
     return seen
 
 
 @pytest.fixture
 def ended(monkeypatch):
-    """The rows, targets and solutions of a run."""
-    seen, original = [], local.solve
+    """The kernel rows, duals and solutions of a run."""
+    seen, original = [], smo.solve
 
-    def spied(gram, y, bounds, *more):
-        got = original(gram, y, bounds, *more)
-        seen.append((gram, y, bounds, got))
+    def spied(gram, dual, *more):
+        got = original(gram, dual, *more)
+        seen.append((gram, dual, got))
         return got
 
-    monkeypatch.setattr(local, "solve", spied)
+    monkeypatch.setattr(smo, "solve", spied)
     return seen
 
 
 @pytest.fixture
 def repaired(monkeypatch):
     """Starts before and after they were made feasible."""
-    seen = []
+    seen, original = [], Dual.repaired
 
-    def spied(alpha, y, bounds):
-        got = feasible(alpha, y, bounds)
-        seen.append((alpha.copy(), got.copy()))
+    def spied(dual):
+        got = original(dual)
+        if dual.start is not None:
+            seen.append((dual.start.copy(), got.start.copy()))
         return got
 
-    monkeypatch.setattr(local, "feasible", spied)
+    monkeypatch.setattr(Dual, "repaired", spied)
     return seen
 
 
 @methods
 @forms
 @pytest.mark.parametrize("k", [2, 3])
-def test_every_merge_begins_where_its_children_ended(name, form, k, begun, ended, repaired):
+def test_every_merge_begins_where_its_children_ended(name, csr, dtype, k, begun, ended, repaired):
     """Sum alpha y = 0 to rounding, and the gradient is the recomputed one: what the first public code gets wrong."""
-    X, y = rows(k=k, form=form)
+    X, y = drawn_clouds(k=k, csr=csr, dtype=dtype)
     result = train(name, X, y, passes=3 if name == "cascade" else 1)
-    warm = [one for one in begun if one[5] is not None]
+    warm = [one for one in begun if one[1].start is not None]
     problems = sum(len(layer["rows"]) for layer in result.more["layers"])
     first = sum(len(layer["rows"]) for layer in result.more["layers"] if layer["pass"] == layer["layer"] == 1)
     assert (len(begun), len(warm)) == (problems * len(pairs_of(k)), (problems - first) * len(pairs_of(k)))
@@ -296,24 +298,24 @@ def test_every_merge_begins_where_its_children_ended(name, form, k, begun, ended
     for before, after in repaired:
         np.testing.assert_allclose(after, before, rtol=1e-11, atol=0)
         np.testing.assert_array_equal(after == 0, before == 0)
-    for gram, signs, bounds, beta, v, start, objective in begun:
+    for gram, problem, beta, v, objective in begun:
         K = matrix(KERNEL, gram.X)
         assert abs(beta.sum()) <= 1e-12 * max(1.0, np.abs(beta).sum())
-        assert ((beta * signs >= 0) & (np.abs(beta) <= bounds)).all()
-        near(v, signs - K @ beta, 1e-10)
+        assert ((beta >= problem.lower) & (beta <= problem.upper)).all()
+        near(v, -problem.linear - K @ beta, 1e-10)
         assert objective == pytest.approx(dual(K, beta), rel=1e-9, abs=1e-9)
-        assert start is None or np.array_equal(beta, start * signs)
-    for gram, signs, bounds, got in ended:
-        K, beta = matrix(KERNEL, gram.X), got.alpha * signs
+        assert problem.start is None or np.array_equal(beta, problem.start)
+    for gram, problem, got in ended:
+        K, beta = matrix(KERNEL, gram.X), got.beta
         assert got.converged
         assert abs(beta.sum()) <= 1e-12 * max(1.0, got.alpha.sum())
-        assert (got.alpha <= bounds).all()
+        assert ((beta >= problem.lower) & (beta <= problem.upper)).all()
         near(got.decision, K @ beta + got.b, 1e-10)
 
 
 def test_a_start_spares_iterations():
     """The same rows in two places that do not see each other: what is merged is solved already."""
-    X, y = rows(100)
+    X, y = drawn_clouds(100)
     result = train("dcsvm", np.r_[X, X + 100.0], np.r_[y, y], partitions=2)
     first, second = result.more["layers"]
     assert first["rows"] == [100, 100]
@@ -325,7 +327,7 @@ def test_a_start_spares_iterations():
 @pytest.mark.parametrize("held", [[0, 1, 2], [0, 2], [1, 2], [0, 1]], ids=str)
 def test_a_part_begins_with_coefficients_of_all_classes(held):
     """Also where it lacks a class: from its own solution it takes next to no steps."""
-    X, y = rows(k=3)
+    X, y = drawn_clouds(k=3)
     here = np.flatnonzero(np.isin(y, held))
     learning = Learning(KERNEL, Limits(TOL), 1 << 24)
     problem = X[here], y[here], np.full(len(here), C), here, learning
@@ -345,9 +347,9 @@ def test_a_part_begins_with_coefficients_of_all_classes(held):
 
 @forms
 @pytest.mark.parametrize("k", [2, 3, 4])
-def test_dcsvm_is_exact(form, k):
+def test_dcsvm_is_exact(csr, dtype, k):
     """For any number of parts."""
-    X, y, expected = problem(k, form)
+    X, y, expected = problem(k, csr, dtype)
     decisions = []
     for P in range(1, 10):
         result = train("dcsvm", X, y, partitions=P)
@@ -361,16 +363,16 @@ def test_dcsvm_is_exact(form, k):
 
 def test_dcsvm_of_rows_enough_for_single_precision():
     """Which the gradient is computed in from 2000 rows on, also that of a start."""
-    X, y = rows(3001)
+    X, y = drawn_clouds(3001)
     expected = exact_dual(X, y, np.full(3001, C))
     for P in (2, 5):
         assert train("dcsvm", X, y, partitions=P).solver["objective"][-1] == pytest.approx(expected, rel=1e-6)
 
 
 @forms
-def test_dcsvm_with_weights(form):
+def test_dcsvm_with_weights(csr, dtype):
     """Rows of weight 0 count as absent; the classes' weights are the whole problem's, not a part's."""
-    X, y = rows(k=3, form=form)
+    X, y = drawn_clouds(k=3, csr=csr, dtype=dtype)
     weights, factor = np.random.default_rng(4).choice([0.0, 0.3, 1.0, 4.0], len(y)), np.array([0.5, 1.0, 3.0])
     expected = exact_dual(X, y, C * weights * factor[y])
     for P in (1, 2, 5):
@@ -384,9 +386,9 @@ def test_dcsvm_with_weights(form):
 @methods
 def test_other_kernels(name, kind):
     """With passes enough all of them are exact."""
-    X, y = rows()
+    X, y = drawn_clouds()
     more = {
-        "kind": kind,
+        "kernel": kind,
         "gamma": 0.01 if kind == "sigmoid" else 0.05,
         "coef0": 0.5 if kind == "polynomial" else 0.0,
         "degree": 2,
@@ -469,7 +471,7 @@ def test_parts_of_one_class(name, k):
 @pytest.mark.parametrize("P", [2, 5, 8])
 def test_one_row_of_a_class(name, P):
     """All parts but one lack it."""
-    X = rows()[0]
+    X = drawn_clouds()[0]
     y = (np.arange(157) == 77).astype(int)
     result = train(name, X, y, partitions=P, passes=1 if name == "dcsvm" else 30, C=10.0)
     assert result.solver["objective"][-1] == pytest.approx(exact_dual(X, y, np.full(157, 10.0)), rel=1e-6)
@@ -486,7 +488,7 @@ def test_rows_all_equal(name):
 
 @methods
 def test_as_many_parts_as_rows(name):
-    X, y = rows(24)
+    X, y = drawn_clouds(24)
     result = train(name, X, y, partitions=24, passes=1 if name == "dcsvm" else 30)
     assert result.sizes.tolist() == [1] * 24
     assert result.solver["objective"][-1] == pytest.approx(exact_dual(X, y, np.full(24, C)), rel=1e-6)
@@ -499,9 +501,9 @@ def test_as_many_parts_as_rows(name):
 @pytest.mark.parametrize("P", [1, 2, 5, 7, 8])
 def test_layers(name, P):
     """Rows, and the other figures of each problem; equation 2.13."""
-    X, y = rows(k=3)
+    X, y = drawn_clouds(k=3)
     passes = 1 if name == "dcsvm" else 3
-    result = train(name, X, y, partitions=P, passes=passes, limits=Limits(1e-4))
+    result = train(name, X, y, partitions=P, passes=passes, tol=1e-4)
     layers, depth, done = result.more["layers"], 1 + int(np.ceil(np.log2(P))), result.more["passes"]
     assert done <= passes
     assert [(one["pass"], one["layer"]) for one in layers] == [
@@ -536,8 +538,8 @@ def test_layers(name, P):
 
 @methods
 def test_limit_is_noted(name):
-    X, y = rows()
-    result = train(name, X, y, partitions=4, limits=Limits(max_iter=1))
+    X, y = drawn_clouds()
+    result = train(name, X, y, partitions=4, tol=1e-3, max_iter=1)
     (note,) = result.notes
     problems, steps = sum(len(one["rows"]) for one in result.more["layers"]), result.solver["iterations"].sum()
     late = sum(gap >= 1e-3 for one in result.more["layers"] for gap in one["gap"])
@@ -548,29 +550,30 @@ def test_limit_is_noted(name):
 
 @methods
 def test_the_same_bits_again(name):
-    X, y = rows(k=3)
+    X, y = drawn_clouds(k=3)
     first, second = (train(name, X, y, passes=3) for _ in range(2))
     for one, other in zip(first.model.parts.values(), second.model.parts.values(), strict=True):
-        same_part(one, other)
+        for field in ("X", "rows", "coef", "b", "n_support"):
+            np.testing.assert_array_equal(getattr(one, field), getattr(other, field))
     assert first.solver["iterations"].tolist() == second.solver["iterations"].tolist()
 
 
-@pytest.mark.parametrize("call", [cascade, dcsvm, dcfilter])
+@pytest.mark.parametrize("call", METHODS.values(), ids=METHODS)
 def test_as_functions(call):
     """Without a communicator, one process; the rows are taken."""
-    X, y = rows()
-    given_ = Labelled(X, y)
+    X, y = drawn_clouds()
+    given_ = Dataset(X, y)
     result = call(given_, options(seed=1))
-    expected = train(call.__name__, X, y, seed=1)
-    assert result.model.method == call.__name__
+    expected = train(call.name, X, y, seed=1)
+    assert result.model.method == call.name
     assert result.solver["objective"].tolist() == expected.solver["objective"].tolist()
-    assert not hasattr(given_, "X")
+    assert given_.X.shape == (0, 4)
 
 
 @methods
 @pytest.mark.parametrize("standardize", [False, True])
 def test_standardized(name, standardize):
-    X, y = rows()
+    X, y = drawn_clouds()
     X = X * [1, 30, 0.01, 1] + [0, 5, 0, 0]
     Z = (X - X.mean(axis=0)) / X.std(axis=0)
     got = train(name, X, y, standardize=standardize).model
@@ -581,7 +584,7 @@ def test_standardized(name, standardize):
 
 @methods
 def test_more_parts_than_rows(name):
-    X, y = rows(12)
+    X, y = drawn_clouds(12)
     y[:] = np.arange(12) % 2
     with pytest.raises(InputError, match="every part needs a row"):
         train(name, X, y, partitions=13)
@@ -591,7 +594,7 @@ def test_all_rows_are_refused_where_they_do_not_fit():
     """DC-SVM's last problem has all rows, and while it is merged twice as many are there."""
     X, y = clouds(each=500)
     size = X.nbytes
-    more = {"partitions": 4, "gamma": 0.01, "cache_bytes": 0, "limits": Limits()}
+    more = {"partitions": 4, "gamma": 0.01, "cache_gib": 0, "tol": 1e-3}
     with pytest.raises(MemoryLimitError, match="a rank's rows and its kernel cache"):
         train("dcsvm", X, y, memory_limit=int(1.9 * size), **more)
     train("dcsvm", X, y, memory_limit=int(3.1 * size), **more)
@@ -604,7 +607,7 @@ def test_all_rows_are_refused_where_they_do_not_fit():
 @methods
 def test_checkpoint(name, tmp_path, monkeypatch):
     """The second time nothing is solved; a problem that is missing is solved again, and all ends with the same bits."""
-    X, y = rows(k=3)
+    X, y = drawn_clouds(k=3)
     passes = 1 if name == "dcsvm" else 2
 
     def run():
@@ -617,7 +620,7 @@ def test_checkpoint(name, tmp_path, monkeypatch):
     for (turn, layer), count in counts.items():
         assert sum(p.startswith(f"pass-{turn:03d}-layer-{layer:02d}-node-") for p in kept) == count
     with monkeypatch.context() as patched:
-        patched.setattr(local, "solve", None)
+        patched.setattr(smo, "solve", None)
         second = run()
     assert inodes(tmp_path / "kept") == kept
     (tmp_path / "kept" / f"pass-{passes - 1:03d}-layer-01-node-000001.npz").unlink()
@@ -632,9 +635,9 @@ def test_checkpoint(name, tmp_path, monkeypatch):
 # -- one model in pieces -------------------------------------------------------------------------
 
 
-def whole_and_pieces(k, form, count):
+def whole_and_pieces(count, k=2, csr=False, dtype=np.float64):
     """A model, and its support vectors dealt out at random; a piece may be empty."""
-    X, y = rows(k=k, form=form)
+    X, y = drawn_clouds(k=k, csr=csr, dtype=dtype)
     model = train("cascade", X, y, partitions=1).model  # whose rows lie in their order
     (whole,) = model.parts.values()
     codes = whole.classes.repeat(whole.n_support)
@@ -650,8 +653,8 @@ def whole_and_pieces(k, form, count):
 
 @forms
 @pytest.mark.parametrize("k", [2, 3])
-def test_pieces_joined_are_the_whole(form, k):
-    _, whole, made = whole_and_pieces(k, form, 4)
+def test_pieces_joined_are_the_whole(csr, dtype, k):
+    _, whole, made = whole_and_pieces(4, k, csr, dtype)
     assert [len(one.rows) == 0 for one in made] == [False, False, True, False]
     for one in made:
         assert one.classes.tolist() == list(range(k))
@@ -662,14 +665,15 @@ def test_pieces_joined_are_the_whole(form, k):
 
 @forms
 @pytest.mark.parametrize("k", [2, 3])
-def test_decisions_of_pieces_add_up(form, k, tmp_path):
+def test_decisions_of_pieces_add_up(csr, dtype, k, tmp_path):
     """In memory, and from the file, where they are one piece again."""
-    model, whole, made = whole_and_pieces(k, form, 4)
-    T = rows(41, 1, k, form)[0]
+    model, whole, made = whole_and_pieces(4, k, csr, dtype)
+    T = drawn_clouds(41, 1, k, csr, dtype)[0]
     sizes = np.array([len(one.rows) for one in made])
     pieces = SVMModel(
-        "dcsvm", "sum", model.classes, model.kernel, C, np.zeros((0, 4)), sizes, np.zeros(4, np.int64), None,
-        model.dtype, None, dict(enumerate(made)), {}, Communicator(),
+        method="dcsvm", route="sum", classes=model.classes, kernel=model.kernel, C=C, centers=np.zeros((0, 4)),
+        sizes=sizes, owners=np.zeros(4, np.int64), standardizer=None, dtype=model.dtype, parts=dict(enumerate(made)),
+        comm=Communicator(),
     )  # fmt: skip
     expected = model.decision_function(T)
     tolerance = 1e-12 if model.dtype == "float64" else 1e-5
@@ -686,14 +690,14 @@ def test_decisions_of_pieces_add_up(form, k, tmp_path):
 
 
 def test_one_rank_keeps_the_whole():
-    _, whole, _ = whole_and_pieces(2, "dense", 2)
+    _, whole, _ = whole_and_pieces(2)
     assert deal(whole, 2, 0, Communicator()) is whole
 
 
 def test_a_model_without_support_vectors():
     """Of a solver that was allowed no step: b alone decides."""
-    X, y = rows()
-    model = train("dcsvm", X, y, limits=Limits(max_iter=0)).model
+    X, y = drawn_clouds()
+    model = train("dcsvm", X, y, tol=1e-3, max_iter=0).model
     (whole,) = model.parts.values()
     assert isinstance(whole, PartSVM)
     assert len(whole.rows) == 0

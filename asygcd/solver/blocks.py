@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.data.rows import Rows
-from partition import KMeans
+from partition.kmeans import KMeans
 from partition.routing import nearest
 
 _SAMPLE = 20_000  # rows that K-means sees
@@ -44,6 +44,6 @@ def blocks(X: Rows, threads: int, seed: int) -> tuple[NDArray[np.int64], NDArray
     count = int(np.clip(n // 8, threads, _CLUSTERS * threads))
     rng = np.random.default_rng(seed)
     sample = np.sort(rng.choice(n, min(n, _SAMPLE), replace=False))
-    centers = KMeans(count, max_iter=_ROUNDS, random_state=int(rng.integers(1 << 31))).fit(X[sample]).centers_
+    centers = KMeans(count, max_iter=_ROUNDS, random_state=int(rng.integers(1 << 31))).divide(X[sample]).centers
     order = np.argsort(nearest(X, centers), kind="stable")
     return order, np.arange(threads + 1) * n // threads

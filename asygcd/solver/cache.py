@@ -8,8 +8,9 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.kernels.evaluate import finish
 from cacore.kernels.panels import accumulate
-from cacore.kernels.values import finish, sparse_product
+from cacore.kernels.values import Parameters, sparse_product
 
 HITS, MISSES, VALUES = range(3)  # places of what is counted
 NEXT, BEFORE = 0, 1  # of what is linked
@@ -29,8 +30,8 @@ class Columns(NamedTuple):
         Then they are here, as CSR.
     size : ndarray of int64, shape (2,)
         How many they are, and how far apart their kept columns lie.
-    kind, gamma, coef0, degree
-        Of the kernel.
+    kernel : tuple
+        What compiled code knows of the kernel; see :func:`cacore.kernels.evaluate.finish`.
     memory : ndarray
         The kept columns of K, one after the other; see :func:`store`.
     held, slot : ndarray of int64, shape (slots,), (n,)
@@ -51,10 +52,7 @@ class Columns(NamedTuple):
     own_columns: NDArray[np.int32]
     own_starts: NDArray[np.int64]
     size: NDArray[np.int64]
-    kind: int
-    gamma: Any
-    coef0: Any
-    degree: int
+    kernel: Parameters
     memory: NDArray[Any]
     held: NDArray[np.int64]
     slot: NDArray[np.int64]
@@ -154,15 +152,15 @@ def _compute(own: Any, rows: Any, places: Any) -> None:  # pragma: no cover - co
         squares[k] = own.squares[rows[k]]
     if own.data.size:
         accumulate(
-            own.data, own.data_squares, values, columns, starts, squares, own.kind, own.gamma, own.coef0, own.degree,
-            0, own.size[0], np.empty(0), np.empty(0), store(own), places,
+            own.data, own.data_squares, values, columns, starts, squares, own.kernel, 0, own.size[0], np.empty(0),
+            np.empty(0), store(own), places,
         )  # fmt: skip
         return
     line, wide = np.empty((1, own.size[0]), values.dtype), np.zeros(own.data.shape[1], values.dtype)
     for k in range(rows.size):
         one = starts[k : k + 2]
         sparse_product(values, columns, one, own.own_values, own.own_columns, own.own_starts, line, wide)
-        finish(line[0], squares[k], own.data_squares, own.kind, own.gamma, own.coef0, own.degree)
+        finish(line[0], squares[k], own.data_squares, own.kernel)
         kept = store(own)[places[k]]
         for j in range(own.size[0]):
             kept[j] = line[0, j]

@@ -64,7 +64,7 @@ class Gram:
     ) -> None:  # fmt: skip
         self._X, self._dtype, self.n = X, np.dtype(dtype), len(order)
         self._layout = Layout.of(X, kernel, self._dtype)
-        self._told = kernel.parameters(np.dtype(self._layout.dtype))
+        self._kernel = kernel.parameters(np.dtype(self._layout.dtype))
         self.diagonal = kernel.diagonal(X)[order]
         if not (np.abs(self.diagonal) <= np.finfo(self._dtype).max).all():
             raise InputError(f"{kernel.kind} kernel: its values overflow {self._dtype}; scale the features")
@@ -105,7 +105,7 @@ class Gram:
 
     @property
     def _wide(self) -> bool:
-        return sp.issparse(self._X) and self._X.shape[1] > WIDEST
+        return bool(sp.issparse(self._X) and self._X.shape[1] > WIDEST)
 
     def _packed(self, rows: Index) -> tuple[Any, ...]:
         """Panels and their squared norms, CSR values, columns and starts: one or the other."""
@@ -133,11 +133,10 @@ class Gram:
         links = np.empty((slots + 1, 2), np.int64)
         link(links)
         data, squares, *own = packed
-        kind, gamma, coef0, degree = self._told
         return Columns(
             csr.data, csr.indices, self._starts, self._points.squares, data, squares, own[0], own[1], own[2], size,
-            kind, gamma, coef0, degree, np.empty(slots * _padded(rows), self._dtype), np.full(slots, -1),
-            np.full(self.n, -1), links, np.zeros(3, np.int64),
+            self._kernel, np.empty(slots * _padded(rows), self._dtype), np.full(slots, -1), np.full(self.n, -1), links,
+            np.zeros(3, np.int64),
         )  # fmt: skip
 
 
@@ -147,7 +146,7 @@ def _padded(count: int) -> int:
 
 def least_cache(n: int, threads: int, dtype: Any) -> int:
     """Bytes in which two columns for each of the threads have room, whatever their blocks."""
-    return 2 * threads * 2 * _padded(n) * np.dtype(dtype).itemsize
+    return 2 * threads * 2 * _padded(n) * int(np.dtype(dtype).itemsize)
 
 
 def check_memory(X: Rows, threads: int, cache_bytes: int, limit: int) -> None:

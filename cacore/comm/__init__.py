@@ -1,5 +1,6 @@
 """The one communicator: mpi4py or none, every byte counted."""
 
-from cacore.comm.communicator import PHASES, Communicator, as_communicator, world
+from cacore.comm.communicator import Communicator, as_communicator, collective, world
+from cacore.comm.ledger import PHASES
 
-__all__ = ["PHASES", "Communicator", "as_communicator", "world"]
+__all__ = ["PHASES", "Communicator", "as_communicator", "collective", "world"]

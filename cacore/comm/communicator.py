@@ -13,16 +13,15 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.comm.mpi import Timed, all_ranks, patiently
+from cacore.comm.ledger import PHASES, Ledger
+from cacore.comm.mpi import DATA, Transport, agreed, all_ranks
 from cacore.errors import InputError
-
-PHASES = ("read", "partition", "train", "predict")
 
 _DTYPES = tuple(np.dtype(code) for code in "bBhHiIqQfd?")
 _HEADER = 8  # dtype, number of dimensions, up to six dimensions
 
 
-class Communicator:
+class Communicator(Ledger):
     """Wrap an mpi4py communicator, or stand in for one, and count what this rank sends.
 
     Parameters
@@ -31,14 +30,15 @@ class Communicator:
         None means one rank; nothing is imported and nothing is sent.
     chunk_bytes : int
         Longest single message. Larger transfers go in rounds, so that no count passes 2^31 bytes.
+    ends_job : bool
+        What :meth:`guard` does about a failure of one rank alone. A command ends the job; for a library every rank
+        raises the same error.
 
     Attributes
     ----------
     rank, size : int
-    seconds : dict of str to float
-        Wall-clock seconds of this rank in each phase.
-    mpi_seconds : dict of str to float
-        Those of them that it was inside calls of MPI, waiting for other ranks included.
+    seconds, mpi_seconds : dict of str to float
+        See :class:`cacore.comm.ledger.Ledger`.
 
     Notes
     -----
@@ -57,99 +57,42 @@ class Communicator:
     same order.
     """
 
-    def __init__(self, comm: Any = None, chunk_bytes: int = 1 << 30) -> None:
+    def __init__(self, comm: Any = None, chunk_bytes: int = 1 << 30, *, ends_job: bool = False) -> None:
         # A communicator of one rank needs no library, and sends nothing.
         self._mpi: Any = comm if comm is not None and comm.Get_size() > 1 else None
-        self._timed: Any = Timed(comm, self._spent) if self._mpi is not None else None
-        self.rank: int = comm.Get_rank() if self._mpi is not None else 0
-        self.size: int = comm.Get_size() if self._mpi is not None else 1
-        self._chunk = int(chunk_bytes)
+        super().__init__(*((comm.Get_rank(), comm.Get_size()) if self._mpi is not None else (0, 1)))
+        self._transport: Any = Transport(comm, self._spent) if self._mpi is not None else None
+        self._chunk, self._ends_job = int(chunk_bytes), ends_job
         self._node: Communicator | None = None
-        self._phase = "other"
-        self._entered = time.perf_counter()
-        self.seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
-        self.mpi_seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
-        # The last column counts what has no single receiver.
-        self._bytes: dict[str, NDArray[np.int64]] = {}
-        self._messages: dict[str, NDArray[np.int64]] = {}
+        self._split: Any = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Communicator:
         return self  # estimators are cloned with their parameters; a communicator is one thing
-
-    # -- phases and counters ---------------------------------------------------------------
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Charge bytes, messages and seconds inside the block to phase `name` (it may nest)."""
-        outer, self._phase = self._switch(name), name
-        try:
-            yield
-        finally:
-            self._switch(outer)
-            self._phase = outer
 
     def wait(self) -> None:
         """Wait for the slowest rank, on a clock of its own: phase "wait"."""
         with self.phase("wait"):
             self.barrier()
 
-    def _switch(self, name: str) -> str:
-        now = time.perf_counter()
-        self.seconds[self._phase] = self.seconds.get(self._phase, 0.0) + now - self._entered
-        self._entered = now
-        outer, self._phase = self._phase, name
-        return outer
-
-    def clock(self) -> dict[str, float]:
-        """This rank's seconds in each phase up to now: those of PHASES first, then the others by name."""
-        self._switch(self._phase)
-        return {p: self.seconds[p] for p in (*PHASES, *sorted(set(self.seconds) - set(PHASES)))}
-
-    def _spent(self, seconds: float) -> None:
-        self.mpi_seconds[self._phase] = self.mpi_seconds.get(self._phase, 0.0) + seconds
-
-    def _count(self, nbytes: int, dest: int | None = None) -> None:
-        slot = self.size if dest is None else dest
-        if slot == self.rank or nbytes == 0:
-            return
-        for table, amount in ((self._bytes, nbytes), (self._messages, 1)):
-            row = table.setdefault(self._phase, np.zeros(self.size + 1, np.int64))
-            row[slot] += amount
-
-    def sent(self, phase: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Bytes and messages this rank sent in `phase`, by receiver; the last entry has no single one."""
-        zero = np.zeros(self.size + 1, np.int64)
-        return self._bytes.get(phase, zero).copy(), self._messages.get(phase, zero).copy()
-
     def totals(self) -> tuple[dict[str, dict[str, int]], dict[str, float]]:
         """Traffic summed over ranks, and each phase's seconds on its slowest rank. Not counted itself."""
         seconds = self.clock()
-        names = list(seconds)
-        mine = np.array([[self.sent(p)[0].sum(), self.sent(p)[1].sum()] for p in names], np.int64)
+        sent = np.array([[column.sum() for column in self.sent(phase)] for phase in seconds], np.int64)
         with self.uncounted():
-            mine, clock = self.allreduce(mine), self.allreduce(np.array(list(seconds.values())), "max")
+            sent, slowest = self.allreduce(sent), self.allreduce(np.array(list(seconds.values())), "max")
         traffic = {
-            p: {"bytes": int(b), "messages": int(m)}
-            for p, (b, m) in zip(names, mine, strict=True)
-            if p in PHASES or m  # the others are told where there is something to tell
+            phase: {"bytes": int(nbytes), "messages": int(messages)}
+            for phase, (nbytes, messages) in zip(seconds, sent, strict=True)
+            if phase in PHASES or messages
         }
-        return traffic, dict(zip(names, clock.tolist(), strict=True))
-
-    @contextmanager
-    def uncounted(self) -> Iterator[None]:
-        """For what measuring itself sends: the block's traffic is left out of the counters."""
-        saved = {p: v.copy() for p, v in self._bytes.items()}, {p: v.copy() for p, v in self._messages.items()}
-        try:
-            yield
-        finally:
-            self._bytes, self._messages = saved
+        return traffic, dict(zip(seconds, slowest.tolist(), strict=True))
 
     # -- collectives -----------------------------------------------------------------------
 
     def barrier(self) -> None:
         """Wait for every rank."""
         if self._mpi is not None:
-            patiently(self._mpi.Ibarrier().Test, self._spent)
+            self._transport.call("Ibarrier")
 
     def bcast(self, array: NDArray[Any] | None, root: int = 0) -> NDArray[Any]:
         """The root's array, on every rank; the others pass anything."""
@@ -171,7 +114,7 @@ class Communicator:
 
     def _bcast(self, array: NDArray[Any], root: int) -> None:
         for piece in self._pieces(array):
-            self._timed.Bcast(piece, root=root)
+            self._transport.call("Ibcast", piece, root=root)
             if self.rank == root:
                 for dest in range(self.size):
                     self._count(piece.nbytes, dest)
@@ -182,9 +125,9 @@ class Communicator:
             return np.array(array)
         from mpi4py import MPI
 
-        out = np.array(array, order="C")
+        out, operation = np.array(array, order="C"), {"sum": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX}[op]
         for piece in self._pieces(out):
-            self._timed.Allreduce(MPI.IN_PLACE, piece, op={"sum": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX}[op])
+            self._transport.call("Iallreduce", MPI.IN_PLACE, piece, op=operation)
             self._count(piece.nbytes)
         return out
 
@@ -207,7 +150,7 @@ class Communicator:
         if counts is None:
             counts = np.empty(self.size, np.int64)
             mine = np.array([len(array)], np.int64)
-            self._timed.Allgather(mine, counts)
+            self._transport.call("Iallgather", mine, counts)
             self._count(mine.nbytes)
         out = np.empty((int(counts.sum()), *array.shape[1:]), array.dtype)
         places = np.cumsum(counts) - counts
@@ -215,7 +158,8 @@ class Communicator:
             for lo in range(0, int(counts.max()), step):
                 now = np.clip(counts - lo, 0, step)
                 send = array[lo : lo + step]
-                self._timed.Allgatherv([send, len(send), row], [out, now, places + lo * (now > 0), row])
+                where = [out, now, places + lo * (now > 0), row]
+                self._transport.call("Iallgatherv", [send, len(send), row], where)
                 self._count(send.nbytes)
         return out, counts
 
@@ -258,7 +202,7 @@ class Communicator:
             return array, np.array(counts, np.int64)
         sends = np.array(counts, np.int64)
         arrives = np.empty(self.size, np.int64)
-        self._timed.Alltoall(sends, arrives)
+        self._transport.call("Ialltoall", sends, arrives)
         for dest in range(self.size):
             self._count(sends.itemsize, dest)
         out = np.empty((int(arrives.sum()), *array.shape[1:]), array.dtype)
@@ -267,7 +211,8 @@ class Communicator:
         with self._row_type(array) as (row, step):
             for lo in range(0, longest, step):
                 now, then = np.clip(sends - lo, 0, step), np.clip(arrives - lo, 0, step)
-                self._timed.Alltoallv([array, now, from_ + lo * (now > 0), row], [out, then, to + lo * (then > 0), row])
+                leaving, coming = [array, now, from_ + lo * (now > 0), row], [out, then, to + lo * (then > 0), row]
+                self._transport.call("Ialltoallv", leaving, coming)
                 for dest, rows in enumerate(now):
                     self._count(int(rows) * (array.nbytes // max(1, len(array))), dest)
         return out, arrives
@@ -279,17 +224,17 @@ class Communicator:
         head[:2] = _DTYPES.index(array.dtype), array.ndim
         head[2 : 2 + array.ndim] = array.shape
         for piece in (head, *self._pieces(array)):
-            patiently(self._mpi.Isend(piece, dest=dest).Test, self._spent)
+            self._transport.call("Isend", piece, dest=dest, tag=DATA)
             self._count(piece.nbytes, dest)
 
     def recv(self, source: int) -> NDArray[Any]:
         """The array that `source` sends."""
         head = np.empty(_HEADER, np.int64)
-        patiently(lambda: self._mpi.Iprobe(source=source), self._spent)
-        self._timed.Recv(head, source=source)
+        self._transport.probe(source)
+        self._transport.call("Irecv", head, source=source, tag=DATA)
         array = np.empty(tuple(head[2 : 2 + head[1]]), _DTYPES[head[0]])
         for piece in self._pieces(array):
-            self._timed.Recv(piece, source=source)
+            self._transport.call("Irecv", piece, source=source, tag=DATA)
         return array
 
     def offset(self, count: int) -> tuple[int, int]:
@@ -300,12 +245,11 @@ class Communicator:
     def node(self) -> Communicator:
         """The ranks that share this machine."""
         if self._node is None:
-            split = None
             if self._mpi is not None:
                 from mpi4py import MPI
 
-                split = self._timed.Split_type(MPI.COMM_TYPE_SHARED)
-            self._node = Communicator(split, self._chunk)
+                self._split = self._mpi.Split_type(MPI.COMM_TYPE_SHARED)
+            self._node = Communicator(self._split, self._chunk)
         return self._node
 
     def _pieces(self, array: NDArray[Any]) -> Iterator[NDArray[Any]]:
@@ -328,6 +272,11 @@ class Communicator:
 
     # -- failure ---------------------------------------------------------------------------
 
+    @property
+    def failed(self) -> bool:
+        """Whether a rank has failed alone, so that calls of others may be pending for ever."""
+        return self._transport is not None and self._transport.failed
+
     @contextmanager
     def agreed(self) -> Iterator[None]:
         """Checks that can fail on one rank only: all ranks raise the first rank's :class:`InputError`.
@@ -345,9 +294,7 @@ class Communicator:
             return
         text = np.frombuffer(str(error).encode(), np.uint8).copy() if self.rank == first else None
         message = self.bcast(text, first).tobytes().decode()
-        agreed = error if self.rank == first and error is not None else InputError(message)
-        agreed.agreed = True
-        raise agreed
+        raise agreed(error if self.rank == first and error is not None else InputError(message))
 
     def all(self, true: bool) -> bool:
         """Whether it is true on every rank; not counted."""
@@ -360,33 +307,79 @@ class Communicator:
         least, most = np.split(self.allreduce(np.concatenate([mine, -mine]), "min"), 2)
         for name, low, high in zip(facts, least, -most, strict=True):
             if low != high:
-                error = InputError(f"{name}: not the same on all ranks ({low} to {high}); give all the same")
-                error.agreed = True
-                raise error
+                raise agreed(InputError(f"{name}: not the same on all ranks ({low} to {high}); give all the same"))
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Around everything collective: a failure of this rank alone ends the whole job with its message."""
+        """Around everything collective: what a failure of this rank alone does to the others.
+
+        In a command it ends the whole job, with its message. Otherwise all ranks raise it: an :class:`InputError` as
+        it is, anything else as a :class:`RankError`. They hear of it in the call of this class that they are in, or
+        make next; this communicator cannot be used afterwards.
+        """
         try:
             yield
         except BaseException as error:
             done = isinstance(error, SystemExit) and not error.code
             if self._mpi is None or done or getattr(error, "agreed", False):
                 raise
-            if isinstance(error, InputError):
-                self.abort(str(error), 2)
-            traceback.print_exc()
-            self.abort(f"{type(error).__name__}: {error}", 1)
+            if self._ends_job:
+                self._end_job(error)
+            shared = self._transport.fail(error)
+            if shared is error or not isinstance(error, Exception):
+                raise
+            raise shared from error
 
-    def abort(self, message: str, status: int) -> NoReturn:
+    def _end_job(self, error: BaseException) -> NoReturn:
         """End every rank of the job now, with one line from this one."""
-        print(f"rank {self.rank}: {message}", file=sys.stderr, flush=True)
-        if self._mpi is not None:
-            from mpi4py import MPI
+        from mpi4py import MPI
 
-            time.sleep(0.5)  # mpiexec drops what it has not passed on yet when the job ends
-            MPI.COMM_WORLD.Abort(status)
-        os._exit(status)
+        bad_input = isinstance(error, InputError)
+        if not bad_input:
+            traceback.print_exc()
+        line = str(error) if bad_input else f"{type(error).__name__}: {error}"
+        print(f"rank {self.rank}: {line}", file=sys.stderr, flush=True)
+        time.sleep(0.5)  # mpiexec drops what it has not passed on yet when the job ends
+        MPI.COMM_WORLD.Abort(2 if bad_input else 1)
+        os._exit(1)
+
+    def free(self) -> None:
+        """Give back the communicator of :meth:`node`; collective."""
+        if self._split is not None:
+            self._split.Free()
+        self._node = self._split = None
+
+
+@contextmanager
+def collective(comm: Any) -> Iterator[Communicator]:
+    """The communicator of one collective call of the library.
+
+    Parameters
+    ----------
+    comm : mpi4py communicator, Communicator or None
+        An mpi4py communicator is duplicated, so that no message here can meet one of the caller's, and the duplicate
+        is freed at the end. After an error, which all ranks raise, the caller's own works as before.
+
+    Raises
+    ------
+    InputError, RankError
+        What a rank failed with, on all ranks: those that are done wait for the others to be.
+    """
+    if comm is None or isinstance(comm, Communicator) or comm.Get_size() == 1:
+        ranks = as_communicator(comm)
+        with ranks.guard():
+            yield ranks
+        return
+    duplicate = comm.Dup()
+    ranks = Communicator(duplicate)
+    try:
+        with ranks.guard():
+            yield ranks
+            ranks.barrier()
+    finally:
+        if not ranks.failed:
+            ranks.free()
+            duplicate.Free()
 
 
 def as_communicator(comm: Any) -> Communicator:
@@ -395,5 +388,5 @@ def as_communicator(comm: Any) -> Communicator:
 
 
 def world() -> Communicator:
-    """All ranks of this job; one rank where no MPI library can be loaded."""
-    return Communicator(all_ranks())
+    """All ranks of this job, for a command; one rank where no MPI library can be loaded."""
+    return Communicator(all_ranks(), ends_job=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,26 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows
+from cacore.data.dataset import Dataset
 from cacore.files import replacing
-from cacore.io import Dataset
 from cacore.run import report
-
-
-@dataclass
-class Labelled:
-    """This rank's rows with their labels.
-
-    Attributes
-    ----------
-    X : ndarray or CSR, shape (m, d)
-    y : ndarray, shape (m,)
-    weights : ndarray of float64, shape (m,), or None
-    """
-
-    X: Rows
-    y: NDArray[Any]
-    weights: NDArray[np.float64] | None = None
 
 
 def one_class(classes: NDArray[Any]) -> str:
@@ -84,5 +66,5 @@ def write(path: Path, classes: NDArray[Any], codes: NDArray[np.int64], decisions
     with replacing(path) as temporary, temporary.open("w") as file:
         file.write(",".join(["prediction", *heads]) + "\n")
         for i, code in enumerate(codes):
-            told = [] if decisions is None else [f"{value:.17g}" for value in decisions[i]]
-            file.write(",".join([names[code], *told]) + "\n")
+            values = [] if decisions is None else [f"{value:.17g}" for value in decisions[i]]
+            file.write(",".join([names[code], *values]) + "\n")

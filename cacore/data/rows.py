@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.shuffle import mix64
 from cacore.machine.threads import blocks, for_blocks
 
 _PACKED = 0.7  # share of nonzeros up to which dense rows travel without their zeros
@@ -26,12 +23,19 @@ def block_bounds(n: int, size: int, rank: int) -> tuple[int, int]:
 
 def is_sparse(X: Rows) -> bool:
     """Whether `X` is CSR."""
-    return bool(sp.issparse(X))
+    return hasattr(X, "indptr")
+
+
+def csr(data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], shape: tuple[int, ...]) -> Rows:
+    """CSR rows of these arrays, not copied. scipy.sparse is loaded here, for runs that have such rows."""
+    from scipy.sparse import csr_matrix
+
+    return csr_matrix((data, indices, indptr), shape=shape)
 
 
 def nbytes(X: Rows) -> int:
     """Memory that the rows take."""
-    return X.data.nbytes + X.indices.nbytes + X.indptr.nbytes if sp.issparse(X) else int(X.nbytes)
+    return X.data.nbytes + X.indices.nbytes + X.indptr.nbytes if is_sparse(X) else int(X.nbytes)
 
 
 def check_alike(X: Rows, comm: Communicator) -> None:
@@ -44,17 +48,22 @@ def concatenate(pieces: list[Rows]) -> Rows:
     """Stack blocks of rows of one kind."""
     if len(pieces) == 1:
         return pieces[0]
-    return sp.vstack(pieces, format="csr") if sp.issparse(pieces[0]) else np.concatenate(pieces)
+    if not is_sparse(pieces[0]):
+        return np.concatenate(pieces)
+    from scipy.sparse import vstack
+
+    return vstack(pieces, format="csr")
 
 
 def dense(X: Rows) -> NDArray[Any]:
     """The rows as an ndarray."""
-    return X.toarray() if sp.issparse(X) else X
+    rows: NDArray[Any] = X.toarray() if is_sparse(X) else X
+    return rows
 
 
 def worth_packing(X: Rows, comm: Communicator) -> bool:
     """Whether dense rows have so many zeros that they should travel without them; one Allreduce of two numbers."""
-    if sp.issparse(X) or comm.size == 1:
+    if is_sparse(X) or comm.size == 1:
         return False
     sample = X[:: max(1, len(X) // _SAMPLE)]
     nonzero, size = comm.allreduce(np.array([np.count_nonzero(sample), sample.size], np.int64)).tolist()
@@ -80,7 +89,7 @@ def exchange_rows(X: Rows, counts: NDArray[np.int64], comm: Communicator, pack: 
     """
     if comm.size == 1:
         return X
-    if not sp.issparse(X):
+    if not is_sparse(X):
         if not pack:
             return comm.alltoall(X, counts)[0]
         bits, values, lengths = _packed(X)
@@ -97,7 +106,7 @@ def exchange_rows(X: Rows, counts: NDArray[np.int64], comm: Communicator, pack: 
 
 def gather_rows(X: Rows, comm: Communicator, counts: NDArray[np.int64] | None = None) -> Rows:
     """All ranks' rows, in rank order, on every rank; `counts` as for :meth:`Communicator.allgather`."""
-    if not sp.issparse(X):
+    if not is_sparse(X):
         return comm.allgather(X, counts)
     lengths, counts = comm.allgather_parts(np.diff(X.indptr).astype(np.int64), counts)
     ends = np.append(0, np.cumsum(lengths))[np.append(0, np.cumsum(counts))]
@@ -110,7 +119,7 @@ def bcast_rows(X: Rows | None, comm: Communicator, root: int) -> Rows:
     """The root's rows on every rank; the others pass anything."""
     if comm.size == 1:
         return X
-    shape = comm.bcast(None if X is None else np.array([*X.shape, sp.issparse(X)], np.int64), root)
+    shape = comm.bcast(None if X is None else np.array([*X.shape, is_sparse(X)], np.int64), root)
     if not shape[2]:
         return comm.bcast(X, root)
     lengths = comm.bcast(None if X is None else np.diff(X.indptr).astype(np.int64), root)
@@ -120,7 +129,7 @@ def bcast_rows(X: Rows | None, comm: Communicator, root: int) -> Rows:
 
 def send_rows(X: Rows, dest: int, comm: Communicator) -> None:
     """Point to point, without zeros if there are many; the receiver calls :func:`recv_rows`."""
-    if not sp.issparse(X):
+    if not is_sparse(X):
         pack = np.count_nonzero(X) < _PACKED * X.size
         for values in _packed(X)[:2] if pack else (X,):
             comm.send(values, dest)
@@ -131,7 +140,7 @@ def send_rows(X: Rows, dest: int, comm: Communicator) -> None:
 
 def recv_rows(source: int, comm: Communicator, like: Rows) -> Rows:
     """The rows that `source` sends, of the kind and features of `like`."""
-    if not sp.issparse(like):
+    if not is_sparse(like):
         X = comm.recv(source)
         return _unpacked(X, comm.recv(source), like.shape[1]) if X.dtype == np.uint8 else X
     lengths, data, indices = (comm.recv(source) for _ in range(3))
@@ -141,67 +150,25 @@ def recv_rows(source: int, comm: Communicator, like: Rows) -> Rows:
 def scatter_rows(X: Rows | None, n: int, comm: Communicator, root: int = 0) -> Rows:
     """Each rank's even block of the root's n rows."""
     counts = np.diff([block_bounds(n, comm.size, r)[0] for r in range(comm.size)] + [n]).astype(np.int64)
-    kind = comm.bcast(np.array([X is not None and sp.issparse(X), 0 if X is None else X.shape[-1]], np.int64), root)
+    kind = comm.bcast(np.array([X is not None and is_sparse(X), 0 if X is None else X.shape[-1]], np.int64), root)
     if not kind[0]:
         return comm.scatter(None if X is None else np.asarray(X), counts, root)
-    if comm.rank == root:
-        assert X is not None
-        empty = X[:0]
-    else:
-        empty = sp.csr_matrix((0, int(kind[1])), dtype=np.float64)
     # The receivers learn the value type from the root.
-    example = comm.bcast(empty.data if comm.rank == root else None, root)
-    send = X if comm.rank == root else sp.csr_matrix((0, int(kind[1])), dtype=example.dtype)
+    example = comm.bcast(X[:0].data if X is not None and comm.rank == root else None, root)
+    none = np.zeros(0, np.int64)
+    send = X if comm.rank == root else _csr(example, none, none, int(kind[1]))
     return exchange_rows(send, counts if comm.rank == root else np.zeros(comm.size, np.int64), comm)
 
 
 def _csr(data: NDArray[Any], indices: NDArray[np.int64], lengths: NDArray[np.int64], d: int) -> Rows:
     indptr = np.concatenate([[0], np.cumsum(lengths)])
     index = np.int32 if max(d, len(data)) < 2**31 else np.int64
-    return sp.csr_matrix((data, indices.astype(index), indptr.astype(index)), shape=(len(lengths), d))
-
-
-def row_hashes(X: Rows, y: NDArray[Any]) -> NDArray[np.uint64]:
-    """A 64-bit fingerprint of each row and its target; zeros do not count, so dense and CSR agree.
-
-    Parameters
-    ----------
-    X : ndarray or CSR, shape (m, d)
-    y : ndarray, shape (m,)
-
-    Returns
-    -------
-    ndarray of uint64, shape (m,)
-    """
-    # Each column has its own random word, so a sum over the columns does not depend on their order.
-    words = mix64(np.arange(1, X.shape[1] + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15))
-    start = mix64(np.asarray(y, np.float64).view(np.uint64) + np.uint64(1))
-    if sp.issparse(X):
-        value = mix64(X.data.astype(np.float64).view(np.uint64) ^ words[X.indices])
-        value[X.data == 0] = 0
-        ends = np.concatenate([np.zeros(1, np.uint64), np.cumsum(value, dtype=np.uint64)])
-        return mix64(start + ends[X.indptr[1:]] - ends[X.indptr[:-1]])
-    _add_hashes(X, words, start)
-    return mix64(start)
-
-
-@numba.njit(cache=True, nogil=True)
-def _add_hashes(X: Any, words: Any, out: Any) -> None:  # pragma: no cover - compiled
-    buffer = np.empty(1, np.float64)
-    bits = buffer.view(np.uint64)
-    for i in range(X.shape[0]):
-        for j in range(X.shape[1]):
-            if X[i, j] != 0:
-                buffer[0] = X[i, j]
-                v = bits[0] ^ words[j]
-                v = (v ^ (v >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-                v = (v ^ (v >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-                out[i] += v ^ (v >> np.uint64(31))
+    return csr(data, indices.astype(index), indptr.astype(index), (len(lengths), d))
 
 
 def first_nonfinite(X: Rows) -> tuple[int, int, float] | None:
     """Row, column and value of the first NaN or infinity, or None: one pass, on all threads."""
-    values = X.data if sp.issparse(X) else X
+    values = X.data if is_sparse(X) else X
     if values.dtype.kind != "f":
         return None
     bad: list[int] = []
@@ -217,7 +184,7 @@ def first_nonfinite(X: Rows) -> tuple[int, int, float] | None:
         return None
     lo = min(bad)
     place = np.argwhere(~np.isfinite(values[lo:]))[0]
-    if not sp.issparse(X):
+    if not is_sparse(X):
         return lo + int(place[0]), int(place[1]) if values.ndim > 1 else 0, float(values[lo:][tuple(place)])
     entry = lo + int(place[0])
     row = int(np.searchsorted(X.indptr, entry, side="right")) - 1

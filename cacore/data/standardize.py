@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows
+from cacore.data.rows import Rows, is_sparse
 from cacore.machine.threads import blocks
 
 
@@ -29,6 +28,11 @@ class Standardizer:
     scale: NDArray[np.float64]
 
     @classmethod
+    def stored(cls, shared: dict[str, Any]) -> Standardizer | None:
+        """Out of a model file's arrays, where there is one."""
+        return cls(shared["mean"], shared["scale"]) if "mean" in shared else None
+
+    @classmethod
     def fit(cls, X: Rows, comm: Communicator, weights: NDArray[Any] | None = None) -> Standardizer:
         """Statistics of all ranks' rows: two Allreduces of about d numbers.
 
@@ -38,7 +42,7 @@ class Standardizer:
         d = X.shape[1]
         total = comm.allreduce(np.append(_weighted(X, w), w.sum()))
         mean = total[:d] / total[d]
-        if sp.issparse(X):
+        if is_sparse(X):
             rows = np.repeat(w, np.diff(X.indptr))
             gap = X.data - mean[X.indices]
             sums = [np.bincount(X.indices, v, d) for v in (rows, rows * gap, rows * gap * gap)]
@@ -64,10 +68,10 @@ class Standardizer:
 
     def apply(self, X: Rows, in_place: bool = False) -> Rows:
         """Standardised rows, in the dtype of `X`; `in_place` is for rows that are the caller's to give."""
-        if sp.issparse(X) and not self.mean.any():
+        if is_sparse(X) and not self.mean.any():
             scaled = X.multiply(1.0 / self.scale).tocsr()
             return scaled.astype(X.dtype, copy=False)
-        if sp.issparse(X):
+        if is_sparse(X):
             X, in_place = X.toarray(), True  # the training rows were dense: a shift fills these too
         out = X if in_place else np.empty_like(X)
         mean, scale = self.mean.astype(X.dtype), self.scale.astype(X.dtype)
@@ -78,7 +82,7 @@ class Standardizer:
 
 
 def _weighted(X: Rows, w: NDArray[np.float64]) -> NDArray[np.float64]:
-    if sp.issparse(X):
+    if is_sparse(X):
         return np.asarray(w @ X, np.float64).ravel()
     total = np.zeros(X.shape[1])
     for lo, hi in blocks(len(X), 4096):

@@ -1,45 +1,49 @@
-"""What the scikit-learn faces of the families share: scikit-learn's own checks, refused on all ranks alike."""
+"""Checks of what users hand in: scikit-learn's own, loaded only for what is not an array that can be used as it is."""
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_array, validate_data
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows
+from cacore.data.rows import Rows, first_nonfinite, is_sparse
 from cacore.errors import InputError
 
 
-def validated(estimator: BaseEstimator, *args: Any, **kwargs: Any) -> Any:
-    """scikit-learn's ``validate_data``; what it refuses, all ranks refuse."""
+def checked_rows(X: Any, dtypes: tuple[str, ...], order: str | None = None) -> Rows:
+    """Rows of finite numbers, dense or CSR, of one of `dtypes`; what is not is converted, to the first of them.
+
+    Parameters
+    ----------
+    X : array-like or CSR, shape (n, d)
+    dtypes : tuple of str
+    order : "C" or None
+        Of dense rows.
+
+    Raises
+    ------
+    InputError
+        What scikit-learn's ``check_array`` says.
+    """
+    if _usable(X, dtypes, order):
+        return X
+    from sklearn.utils.validation import check_array
+
     try:
-        return validate_data(estimator, *args, **kwargs)
+        return check_array(X, accept_sparse="csr", dtype=dtypes, order=order, ensure_min_samples=0)
     except ValueError as error:
         raise InputError(str(error)) from error
 
 
-def checked_weights(sample_weight: ArrayLike, n: int) -> NDArray[np.float64]:
-    """One finite weight of at least 0 a row; a rank's may all be 0."""
-    try:
-        weights = check_array(sample_weight, ensure_2d=False, dtype=np.float64, ensure_min_samples=0)
-    except ValueError as error:
-        raise InputError(f"sample_weight: {error}") from error
-    if weights.shape != (n,):
-        raise InputError(f"sample_weight has shape {weights.shape}; {n} rows need {n} weights")
-    if (weights < 0).any():
-        raise InputError("sample_weight: negative weights cannot be used")
-    return np.asarray(weights)
-
-
-def shared_seed(random_state: Any, comm: Communicator) -> int:
-    """A seed that all ranks share, also when `random_state` is None."""
-    drawn = check_random_state(random_state).randint(2**31 - 1)
-    return int(comm.bcast(np.array([drawn], np.int64))[0])
+def _usable(X: Any, dtypes: tuple[str, ...], order: str | None) -> bool:
+    if is_sparse(X):
+        form = X.format == "csr"
+    else:
+        form = type(X) is np.ndarray and X.ndim == 2 and (order is None or X.flags.c_contiguous)
+    return bool(form and X.dtype in dtypes and X.shape[1] > 0 and first_nonfinite(X) is None)
 
 
 def rows_to_predict(X: Any, dtype: str, n_features: int) -> Rows:
@@ -49,10 +53,43 @@ def rows_to_predict(X: Any, dtype: str, n_features: int) -> Rows:
     ------
     InputError
     """
-    try:
-        X = check_array(X, accept_sparse="csr", dtype=dtype, order="C", ensure_min_samples=0)
-    except ValueError as error:
-        raise InputError(str(error)) from error
+    X = checked_rows(X, (dtype,), "C")
     if X.shape[1] != n_features:
         raise InputError(f"{X.shape[1]} features in the rows to predict, {n_features} in the model")
     return X
+
+
+def shared_seed(random_state: Any, comm: Communicator) -> int:
+    """A seed that all ranks share, also when `random_state` is None."""
+    if isinstance(random_state, Integral):
+        state = np.random.RandomState(int(random_state))
+    else:
+        from sklearn.utils import check_random_state
+
+        state = check_random_state(random_state)
+    return int(comm.bcast(np.array([state.randint(2**31 - 1)], np.int64))[0])
+
+
+def validated(estimator: Any, *args: Any, **kwargs: Any) -> Any:
+    """scikit-learn's ``validate_data`` for an estimator; what it refuses, all ranks refuse."""
+    from sklearn.utils.validation import validate_data
+
+    try:
+        return validate_data(estimator, *args, **kwargs)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
+def checked_weights(sample_weight: ArrayLike, n: int) -> NDArray[np.float64]:
+    """One finite weight of at least 0 a row; a rank's may all be 0."""
+    from sklearn.utils.validation import check_array
+
+    try:
+        weights = check_array(sample_weight, ensure_2d=False, dtype=np.float64, ensure_min_samples=0)
+    except ValueError as error:
+        raise InputError(f"sample_weight: {error}") from error
+    if weights.shape != (n,):
+        raise InputError(f"sample_weight has shape {weights.shape}; {n} rows need {n} weights")
+    if (weights < 0).any():
+        raise InputError("sample_weight: negative weights cannot be used")
+    return np.asarray(weights)

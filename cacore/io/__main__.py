@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from sklearn.model_selection import train_test_split
 
 from cacore.comm import Communicator
-from cacore.data.rows import row_hashes
+from cacore.data.rows import is_sparse
 from cacore.errors import InputError
 from cacore.files import check_writable
 from cacore.io import native, text
+from cacore.io.fingerprints import row_hashes
 from cacore.io.table import Table
 from cacore.run.launch import Parser, run
 
@@ -125,7 +125,7 @@ def _same_width(tables: dict[str, Table]) -> dict[str, Table]:
         missing = width - table.X.shape[1]
         if missing and table.base is None:
             raise InputError(f"{table.where}: {table.X.shape[1]} features, and {width} in the other file")
-        if missing and sp.issparse(table.X):
+        if missing and is_sparse(table.X):
             table.X.resize(table.X.shape[0], width)
         elif missing:
             table.X = np.pad(table.X, ((0, 0), (0, missing)))
@@ -133,6 +133,8 @@ def _same_width(tables: dict[str, Table]) -> dict[str, Table]:
 
 
 def _split(table: Table, n_train: int, seed: int) -> dict[str, Table]:
+    from sklearn.model_selection import train_test_split
+
     n = table.X.shape[0]
     if not 0 <= seed < 2**32:
         raise InputError(f"--seed {seed}: it must be from 0 to {2**32 - 1}")
@@ -146,7 +148,7 @@ def _show(path: Path, target: str | None = None) -> None:
     """One line a split."""
     for split, table in read_all(path, target).items():
         n, d = table.X.shape
-        form = f"CSR, {table.X.nnz / max(1, n):.1f} nonzeros a row" if sp.issparse(table.X) else "dense"
+        form = f"CSR, {table.X.nnz / max(1, n):.1f} nonzeros a row" if is_sparse(table.X) else "dense"
         print(f"{path} {split}: {n:,} rows x {d} features, {table.X.dtype}, {form}; {_target_text(table)}")
 
 

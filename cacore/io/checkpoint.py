@@ -12,8 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows, row_hashes
-from cacore.data.shuffle import mix64
 from cacore.errors import InputError
 from cacore.files import replacing
 
@@ -55,10 +53,10 @@ class Checkpoint:
             On all ranks: the directory cannot be made, or belongs to another run. The message names the
             first fact that differs.
         """
-        told = json.loads(json.dumps({"schema": SCHEMA, **facts}, default=lambda value: value.item()))
+        known = json.loads(json.dumps({"schema": SCHEMA, **facts}, default=lambda value: value.item()))
         with comm.agreed():
             if comm.rank == 0:
-                self._begin(told)
+                self._begin(known)
         comm.barrier()
 
     def _begin(self, facts: dict[str, Any]) -> None:
@@ -143,16 +141,6 @@ def remembered(
         done = work()
         checkpoint.put(name, **done)
     return done
-
-
-def fingerprint(X: Rows, y: NDArray[np.float64], weights: NDArray[Any] | None, comm: Communicator) -> str:
-    """Number of rows and a hash of all rows, targets and weights, in their order; the same for any split over ranks."""
-    first, n = comm.offset(X.shape[0])
-    place = np.arange(first, first + X.shape[0], dtype=np.uint64)
-    words = row_hashes(X, y) ^ mix64(place)
-    if weights is not None:
-        words ^= mix64(mix64(np.asarray(weights, np.float64).view(np.uint64)))
-    return f"{n} rows, {int(comm.allreduce(np.array([mix64(words).sum(dtype=np.uint64)]))[0]):016x}"
 
 
 def _shown(value: Any) -> str:

@@ -2,48 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows, block_bounds, row_hashes, scatter_rows
+from cacore.data.dataset import Dataset
+from cacore.data.rows import block_bounds, scatter_rows
 from cacore.errors import InputError
-from cacore.io import native, text
 from cacore.io.table import Table
 from cacore.machine import memory
 
-
-@dataclass
-class Dataset:
-    """This rank's rows of one split.
-
-    Attributes
-    ----------
-    X : ndarray or CSR, shape (m, d)
-    y : ndarray of float64, shape (m,), or None
-    n : int
-        Rows on all ranks.
-    where : str
-        What messages call it.
-    base : int or None
-        Number of the first feature of LIBSVM rows.
-    """
-
-    X: Rows
-    y: NDArray[np.float64] | None
-    n: int
-    where: str
-    base: int | None = None
-
-    def target(self) -> NDArray[np.float64]:
-        """y, or an InputError that says it is missing."""
-        if self.y is None:
-            raise InputError(f"{self.where}: there is no target y in it")
-        return self.y
+if TYPE_CHECKING:  # each rank loads what it reads with
+    from cacore.io.native import Shape
 
 
 def load(
@@ -87,10 +59,12 @@ def load(
     path, real = Path(path), np.dtype(dtype)
     with comm.phase("read"):
         tables: dict[str, Table] = {}
-        shapes: dict[str, native.Shape] = {}
+        shapes: dict[str, Shape] = {}
         hdf5 = _agree_on_kind(path, comm)
         with comm.agreed():
             if hdf5:
+                from cacore.io import native
+
                 if target is not None:
                     raise InputError(f"{path}: HDF5 files name their target themselves; drop --target {target}")
                 shapes = native.describe(path)
@@ -98,6 +72,8 @@ def load(
                 for split, shape in shapes.items():
                     tables[split] = native.read_block(path, split, *block_bounds(shape.n, comm.size, comm.rank), real)
             elif comm.rank == 0:
+                from cacore.io import text
+
                 tables = text.parse(path, target, n_features, None, usual_target)
                 for table in tables.values():
                     table.checked()
@@ -107,7 +83,7 @@ def load(
         return {split: _scattered(tables.get(split), str(path), comm, real) for split in _splits(tables, comm)}
 
 
-def _check_fits(path: Path, shapes: dict[str, native.Shape], itemsize: int, ranks: int, limit: int) -> None:
+def _check_fits(path: Path, shapes: dict[str, Shape], itemsize: int, ranks: int, limit: int) -> None:
     rows = sum(-(-shape.n // ranks) * shape.d for shape in shapes.values() if not shape.sparse)
     memory.require(rows * itemsize, limit, f"{path}: a rank's block of the rows", "use more ranks or --dtype float32")
 
@@ -124,6 +100,8 @@ def _agree_on_kind(path: Path, comm: Communicator) -> bool:
     found = np.zeros(1, np.int64)
     with comm.agreed():
         if comm.rank == 0:
+            from cacore.io import text
+
             found[0] = text.kind(path) == "hdf5"
     return bool(comm.bcast(found)[0])
 
@@ -135,25 +113,13 @@ def _splits(tables: dict[str, Table], comm: Communicator) -> list[str]:
 
 def _scattered(table: Table | None, where: str, comm: Communicator, dtype: np.dtype[Any]) -> Dataset:
     """Rank 0's table by even blocks of rows."""
-    mine = np.zeros(3, np.int64)
+    facts = np.zeros(3, np.int64)
     if table is not None:
-        mine[:] = table.X.shape[0], table.y is not None, -1 if table.base is None else table.base
-    n, has_y, base = comm.bcast(mine).tolist()
+        facts[:] = table.X.shape[0], table.y is not None, -1 if table.base is None else table.base
+    n, has_y, base = comm.bcast(facts).tolist()
     X = scatter_rows(None if table is None else table.X.astype(dtype, copy=False), n, comm)
     y = None
     if has_y:
         column = None if table is None or table.y is None else table.y.astype(np.float64).reshape(-1, 1)
         y = np.asarray(scatter_rows(column, n, comm)).ravel()
     return Dataset(X, y, n, where, None if base < 0 else base)
-
-
-def count_overlap(train: Dataset, test: Dataset, comm: Communicator) -> tuple[int, int]:
-    """How many test rows (with their target) are also training rows, and the first of them; (0, -1) if none.
-
-    Compares 64-bit fingerprints: 8 bytes a test row travel to every rank.
-    """
-    theirs = comm.allgather(row_hashes(test.X, test.target()))
-    ours = row_hashes(train.X, train.target())
-    hit = comm.allreduce(np.isin(theirs, ours).astype(np.int8), "max")
-    rows = np.flatnonzero(hit)
-    return len(rows), int(rows[0]) if len(rows) else -1

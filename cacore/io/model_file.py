@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import h5py
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows
+from cacore.data.rows import Rows, csr, is_sparse
 from cacore.errors import InputError
 from cacore.files import check_writable, replacing
 
 SCHEMA = "cakernels-model/1"
 
+Model = TypeVar("Model")
+
 Part = dict[str, Rows]
+
+
+@dataclass
+class Parts:
+    """This rank's parts out of a file, and the rank of each of all parts."""
+
+    held: dict[int, Any]
+    owners: NDArray[np.int64]
 
 
 def save(
@@ -73,9 +84,9 @@ def save(
 
 
 def load(
-    path: str | Path, family: str, comm: Communicator
-) -> tuple[dict[str, Any], dict[str, Rows], dict[int, Part], NDArray[np.int64]]:
-    """Read a model: attributes, shared arrays, this rank's parts, owners. Collective.
+    path: str | Path, family: str, comm: Communicator, made: Callable[[dict[str, Any], dict[str, Rows], Parts], Model]
+) -> Model:
+    """Read a model: `made` makes it of the attributes, the shared arrays and this rank's parts. Collective.
 
     Each rank reads its own parts, dealt so that the ranks hold as many as each other.
 
@@ -95,6 +106,8 @@ def load(
                 if file.attrs["family"] != family:
                     raise InputError(f"{path}: a model of the {file.attrs['family']} family; {family} is needed")
                 attributes = json.loads(file.attrs["attributes"])
+                if not isinstance(attributes, dict):
+                    raise ValueError("its attributes are no object")
                 shared = {name: _read(item) for name, item in file.items() if name != "parts"}
                 owners = np.arange(len(file["parts"])) % comm.size
                 parts = {
@@ -105,11 +118,14 @@ def load(
             if isinstance(error, InputError):
                 raise
             raise InputError(f"{path}: not a model file, or a damaged one ({error})") from error
-    return attributes, shared, parts, owners
+        try:
+            return made(attributes, shared, Parts(parts, owners))
+        except (KeyError, TypeError) as error:
+            raise InputError(f"{path}: a damaged model file, without {error}") from error
 
 
 def _write(group: h5py.Group, name: str, values: Rows) -> None:
-    if not sp.issparse(values):
+    if not is_sparse(values):
         group.create_dataset(name, data=values)
         return
     csr = group.create_group(name)
@@ -121,15 +137,15 @@ def _write(group: h5py.Group, name: str, values: Rows) -> None:
 def _read(item: h5py.Dataset | h5py.Group) -> Rows:
     if isinstance(item, h5py.Dataset):
         return np.asarray(item)
-    fields = [np.asarray(item[field]) for field in ("data", "indices", "indptr")]
-    return sp.csr_matrix(tuple(fields), shape=tuple(item.attrs["shape"]))
+    data, indices, indptr = (np.asarray(item[field]) for field in ("data", "indices", "indptr"))
+    return csr(data, indices, indptr, tuple(item.attrs["shape"]))
 
 
 def _send(fields: Part, comm: Communicator) -> None:
-    names = json.dumps([[name, list(v.shape) if sp.issparse(v) else None] for name, v in fields.items()])
+    names = json.dumps([[name, list(v.shape) if is_sparse(v) else None] for name, v in fields.items()])
     comm.send(np.frombuffer(names.encode(), np.uint8), 0)
     for values in fields.values():
-        for array in (values.data, values.indices, values.indptr) if sp.issparse(values) else (values,):
+        for array in (values.data, values.indices, values.indptr) if is_sparse(values) else (values,):
             comm.send(np.asarray(array), 0)
 
 
@@ -139,5 +155,6 @@ def _receive(source: int, comm: Communicator) -> Part:
         if shape is None:
             fields[name] = comm.recv(source)
         else:
-            fields[name] = sp.csr_matrix(tuple(comm.recv(source) for _ in range(3)), shape=tuple(shape))
+            data, indices, indptr = (comm.recv(source) for _ in range(3))
+            fields[name] = csr(data, indices, indptr, tuple(shape))
     return fields

@@ -10,9 +10,9 @@ from typing import Any
 
 import h5py
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from cacore.data.rows import csr, is_sparse
 from cacore.errors import InputError
 from cacore.files import replacing
 from cacore.io.table import Table, check_size
@@ -115,9 +115,8 @@ def read_block(path: Path, split: str, lo: int, hi: int, dtype: np.dtype[Any]) -
             d = int(X.attrs["shape"][1])
             if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < d:
                 raise InputError(f"{where}: a column number of the CSR rows is outside 0 .. {d - 1}")
-            return Table(sp.csr_matrix((data, indices, indptr - indptr[0]), shape=(hi - lo, d)), y, where, lo).checked(
-                whole=False
-            )
+            rows = csr(data, indices, indptr - indptr[0], (hi - lo, d))
+            return Table(rows, y, where, lo).checked(whole=False)
         out = np.empty((hi - lo, X.shape[1]), dtype)
         step = max(1, _BLOCK // max(1, X.shape[1] * dtype.itemsize))
         for a in range(0, hi - lo, step):
@@ -132,7 +131,7 @@ def write(path: Path, tables: dict[str, Table], dtype: np.dtype[Any]) -> None:
         file.attrs["schema"] = "cakernels-data/1"
         for split, table in tables.items():
             group = file.create_group(split)
-            if sp.issparse(table.X):
+            if is_sparse(table.X):
                 csr = group.create_group("X")
                 csr.attrs["shape"] = table.X.shape
                 for name in ("data", "indices", "indptr"):

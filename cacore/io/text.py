@@ -18,7 +18,6 @@ from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.datasets import load_svmlight_file
 
 from cacore.data.rows import Rows
 from cacore.errors import InputError
@@ -34,12 +33,13 @@ _DENSE_FROM = 1 / 3  # share of nonzeros from which a LIBSVM file becomes a dens
 
 
 def open_bytes(path: Path) -> BinaryIO:
-    """The file's bytes, decompressed; what the file is is told by its first bytes, not by its name."""
+    """The file's bytes, decompressed; its first bytes say what it is, not its name."""
     with path.open("rb") as raw:
         magic = raw.read(8)
     for start, opener in _OPENERS:
         if magic.startswith(start):
-            return opener(path, "rb")
+            stream: BinaryIO = opener(path, "rb")
+            return stream
     return path.open("rb")
 
 
@@ -170,6 +170,8 @@ def _some(values: Any, most: int = 12) -> str:
 
 
 def _parse_libsvm(path: Path, n_features: int | None) -> Table:
+    from sklearn.datasets import load_svmlight_file
+
     try:
         with open_bytes(path) as stream:
             X, y = load_svmlight_file(stream, dtype=np.float64, zero_based=True)

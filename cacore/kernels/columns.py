@@ -90,7 +90,7 @@ class Layout:
         if sp.issparse(X):
             return cls(_wide(kernel, Points(sample), dtype), None, d <= WIDEST, X.nnz / max(1, n))
         shift, nonzero = None, np.count_nonzero(sample) / max(1, sample.size)
-        if kernel.kind == "gaussian" and n:
+        if kernel.of_distance and n:
             mean, about = sample.mean(axis=0, dtype=np.float64), sample.std(axis=0, dtype=np.float64)
             # Rounding in distances grows with the distance from the origin; a shift costs the zeros.
             if mean @ mean > 4.0 * (about @ about):
@@ -102,7 +102,7 @@ class Layout:
     @property
     def price(self) -> float:
         """What a kernel value costs, in units of reading one again."""
-        return (3.0 + self.nonzeros / 4) * np.dtype(self.dtype).itemsize / 4
+        return (3.0 + self.nonzeros / 4) * int(np.dtype(self.dtype).itemsize) / 4
 
     def columns(self, X: Rows, rows: NDArray[np.int64] | None = None) -> Columns:
         """`X`, or these rows of it, as columns; n d numbers of memory, if dense or packed."""
@@ -164,6 +164,9 @@ def weighted(
 
 
 def _wide(kernel: Kernel, sample: Points, dtype: Any) -> Any:
-    """float64 where gamma |x|^2, which magnifies the rounding of |x - z|^2, is large."""
-    far = kernel.kind == "gaussian" and len(sample) and kernel.gamma * float(np.mean(sample.squares)) > _FAR
-    return np.dtype(np.float64) if far else np.dtype(dtype)
+    """float64 where the kernel's derivative, which magnifies the rounding of |x - z|^2, times |x|^2 is large."""
+    if not (kernel.of_distance and len(sample)):
+        return np.dtype(dtype)
+    with np.errstate(all="ignore"):  # it may be infinite
+        steepest = abs(float(kernel.derivative(np.float64(0.0))))
+    return np.dtype(np.float64 if steepest * float(np.mean(sample.squares)) > _FAR else dtype)

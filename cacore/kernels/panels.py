@@ -19,7 +19,8 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from cacore.data.rows import Rows
-from cacore.kernels.values import Kernel, Points, finish
+from cacore.kernels.evaluate import finish
+from cacore.kernels.values import Kernel, Points
 from cacore.machine.threads import blocks, for_blocks
 
 VECTORS = 8  # accumulators of 64 bytes: enough to hide the latency of multiply-and-add
@@ -30,7 +31,7 @@ PANEL_BYTES = 64 * VECTORS
 
 def width(dtype: Any) -> int:
     """Rows of a panel."""
-    return PANEL_BYTES // np.dtype(dtype).itemsize
+    return PANEL_BYTES // int(np.dtype(dtype).itemsize)
 
 
 class Panels:
@@ -125,7 +126,7 @@ class Panels:
         assert not places.size or (store.shape[1] >= hi and len(store) > places.max() and len(places) == len(A))
         accumulate(
             self.data, self.squares, A.X.data, A.X.indices, A.X.indptr, A.squares,
-            *kernel.parameters(self.data.dtype), lo, hi, coefficients, total, store, places,
+            kernel.parameters(self.data.dtype), lo, hi, coefficients, total, store, places,
         )  # fmt: skip
 
 
@@ -214,8 +215,8 @@ def _dots(typingctx: Any, values: Any, columns: Any, first: Any, last: Any, pane
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def accumulate(
-    data: Any, b: Any, values: Any, columns: Any, starts: Any, a: Any, kind: Any, gamma: Any, coef0: Any, degree: Any,
-    lo: Any, hi: Any, coefficients: Any, total: Any, store: Any, places: Any,
+    data: Any, b: Any, values: Any, columns: Any, starts: Any, a: Any, kernel: Any, lo: Any, hi: Any,
+    coefficients: Any, total: Any, store: Any, places: Any,
 ) -> None:  # fmt: skip  # pragma: no cover - compiled
     """:meth:`Panels.add` for compiled code: panels and rows (as CSR) with their squares, and so on."""
     W, kept = data.shape[2], store.dtype.type
@@ -233,7 +234,7 @@ def accumulate(
                     _dots(values, columns, starts[i + r], starts[i + r + 1], data[panel], out)
             for r in range(rows):
                 line = tile[r, : end - at]
-                finish(line, a[i + r], squares, kind, gamma, coef0, degree)
+                finish(line, a[i + r], squares, kernel)
                 if places.size and places[i + r] >= 0:
                     row = store[places[i + r], at:end]
                     for k in range(line.size):

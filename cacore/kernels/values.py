@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numba
@@ -13,13 +13,16 @@ from numpy.typing import NDArray
 
 from cacore.data.rows import Rows
 from cacore.errors import InputError
-from cacore.kernels import fastmath
+from cacore.kernels.evaluate import finish
+from cacore.kernels.registry import KINDS
 from cacore.machine.threads import blocks, for_blocks
 
-KINDS = ("linear", "polynomial", "gaussian", "sigmoid")
+# A kernel in compiled code: where its function lies (0: the inner product itself), gamma, coef0, degree.
+Parameters = tuple[int, Any, Any, int]
 
 # Rows of one task: the product of a block with all columns should still be in cache for the pass over it.
 _BLOCK_BYTES = 1 << 20
+_TILE, _LINE = 64, 256  # columns of a triangle that are filled in one go, and rows at a time
 
 
 class Points:
@@ -64,12 +67,12 @@ class Points:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One of the four kernels.
+    """A kernel with its parameters.
 
     Attributes
     ----------
-    kind : {"gaussian", "linear", "polynomial", "sigmoid"}
-        exp(-gamma |x-z|^2), x.z, (gamma x.z + coef0)^degree, tanh(gamma x.z + coef0).
+    kind : str
+        A name in :data:`cacore.kernels.KINDS`.
     gamma, coef0 : float
     degree : int
     """
@@ -82,26 +85,44 @@ class Kernel:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise InputError(f"kernel {self.kind!r}: choose one of {', '.join(KINDS)}")
-        if self.kind != "linear" and not (math.isfinite(self.gamma) and self.gamma > 0):
+        if self.has("gamma") and not (math.isfinite(self.gamma) and self.gamma > 0):
             raise InputError(f"gamma = {self.gamma:g}: it must be a positive number")
 
     @classmethod
     def gaussian(cls, sigma: float) -> Kernel:
         """exp(-|x-z|^2 / (2 sigma^2)), the form of Table 3.1."""
+        return cls("gaussian").with_sigma(sigma)
+
+    def with_sigma(self, sigma: float) -> Kernel:
+        """The same kernel of width `sigma`, gamma = 1 / (2 sigma^2), if it has gamma."""
         if not (math.isfinite(sigma) and sigma > 0):
             raise InputError(f"sigma = {sigma:g}: it must be a positive number")
-        return cls("gaussian", 1.0 / (2.0 * sigma * sigma) if sigma > 1e-150 else np.finfo(float).max)
+        gamma = 1.0 / (2.0 * sigma * sigma) if sigma > 1e-150 else float(np.finfo(float).max)
+        return replace(self, gamma=gamma) if self.has("gamma") else self
 
-    def parameters(self, dtype: np.dtype[Any]) -> tuple[int, Any, Any, int]:
-        """What :func:`finish` takes: kind, gamma, coef0 and degree."""
+    def has(self, parameter: str) -> bool:
+        """Whether "gamma", "coef0" or "degree" is a parameter of this kernel."""
+        return parameter in KINDS[self.kind].parameters
+
+    @property
+    def of_distance(self) -> bool:
+        """Whether this is a function of the squared distance, and not of the inner product."""
+        return KINDS[self.kind].of_distance
+
+    def parameters(self, dtype: np.dtype[Any]) -> Parameters:
+        """What :func:`finish` takes for kernel values of this dtype; compiles the function of the kernel, once."""
         gamma = min(self.gamma, float(np.finfo(dtype).max))
-        return KINDS.index(self.kind), dtype.type(gamma), dtype.type(self.coef0), int(self.degree)
+        return KINDS[self.kind].address(dtype), dtype.type(gamma), dtype.type(self.coef0), int(self.degree)
+
+    def derivative(self, t: Any) -> Any:
+        """Derivative of the kernel by the squared distances, or inner products, `t`: a number or an ndarray."""
+        return KINDS[self.kind].derivative(t, self.gamma, self.coef0, self.degree)
 
     def points(self, X: Rows, like: Points | None = None) -> Points:
         """`X` ready for this kernel, shifted to its own mean, or as `like` is, where the kernel does not mind."""
         if like is not None:
             return Points(X, like.shift)
-        centered = self.kind == "gaussian" and not sp.issparse(X) and len(X)
+        centered = self.of_distance and not sp.issparse(X) and len(X)
         return Points(X, X.mean(axis=0, dtype=np.float64) if centered else None)
 
     def block(self, A: Points, B: Points, out: NDArray[Any] | None = None) -> NDArray[Any]:
@@ -127,16 +148,19 @@ class Kernel:
         if out is None:
             out = np.empty((len(A), len(B)), A.X.dtype)
         _product(A.X, B.X, out)
-        _finish_rows(*_flat(out), A.squares, B.squares, *self.parameters(out.dtype))
+        _finish_rows(*_flat(out), A.squares, B.squares, self.parameters(out.dtype))
         return out
 
     def diagonal(self, X: Rows) -> NDArray[np.float64]:
         """Kernel value of each row of `X` with itself, shape (m,), in double precision."""
-        if self.kind == "gaussian":
-            return np.ones(X.shape[0])
-        squares = Points(X.astype(np.float64)).squares
-        finish(squares, 0.0, squares, *self.parameters(squares.dtype))
-        return squares
+        squares = np.zeros(X.shape[0]) if self.of_distance else Points(X.astype(np.float64)).squares
+        return self.of_squares(squares)
+
+    def of_squares(self, squares: NDArray[Any]) -> NDArray[Any]:
+        """Kernel values of rows of these squared norms with themselves, shape (m,), in the dtype of `squares`."""
+        values, zeros = np.zeros_like(squares) if self.of_distance else squares.copy(), np.zeros_like(squares)
+        finish(values, squares.dtype.type(0), zeros, self.parameters(squares.dtype))
+        return values
 
     def fill(self, A: Points, B: Points, out: NDArray[Any]) -> None:
         """:meth:`block` on all threads."""
@@ -158,21 +182,26 @@ class Kernel:
 
         # The later rows are the longer ones: they go first, so that the threads finish together.
         for_blocks(rows, blocks(m, _block_rows(m, out.itemsize))[::-1])
-        if self.kind == "gaussian":
-            out.reshape(-1)[:: m + 1] = 1.0
+        if self.of_distance:
+            out.reshape(-1)[:: m + 1] = self.of_squares(A.squares)
 
-    def gram_from_distances(self, G: NDArray[Any]) -> None:
-        """Gaussian kernel values in the lower triangle of `G`, from what :func:`distances` left above it.
+    def gram_from(self, G: NDArray[Any], squares: NDArray[Any]) -> None:
+        """Kernel values in the lower triangle of `G` and its diagonal, from what :func:`products` left above it.
 
-        m^2/2 exponentials, on all threads; what lies above the diagonal stays, for the next sigma.
+        Parameters
+        ----------
+        G : ndarray, shape (m, m), C-contiguous
+        squares : ndarray, shape (m,)
+            Squared norms of the rows, see :class:`Points`.
+
+        Notes
+        -----
+        m^2/2 kernel values, on all threads; what lies above the diagonal stays, for the next kernel.
         """
-        m, gamma = len(G), self.parameters(G.dtype)[1]
+        m, parameters = len(G), self.parameters(G.dtype)
 
-        def rows(lo: int, hi: int) -> None:
-            _mirrored(G.reshape(-1), m, lo, hi, gamma)
-
-        for_blocks(rows, blocks(m, _block_rows(m, G.itemsize))[::-1])
-        G.reshape(-1)[:: m + 1] = 1.0
+        for_blocks(lambda lo, hi: _mirrored(G.reshape(-1), squares, lo, hi, parameters), blocks(m, _TILE))
+        G.reshape(-1)[:: m + 1] = self.of_squares(squares)
 
     def apply(self, A: Points, B: Points, coefficients: NDArray[Any]) -> NDArray[Any]:
         """``K(A, B) @ coefficients`` without ever holding K, on all threads.
@@ -195,20 +224,14 @@ class Kernel:
         return out
 
 
-def distances(A: Points, out: NDArray[Any]) -> None:
-    """Squared distances between the rows of `A`, above the diagonal of `out`: one product for all sigmas.
+def products(A: Points, out: NDArray[Any]) -> None:
+    """Inner products of the rows of `A`, above the diagonal of `out`: one matrix product for all kernels.
 
     m^2 d flops, on all threads. What lies on and below the diagonal, where the kernel values and their
     factor go, is undefined.
     """
     m = len(A)
-
-    def rows(lo: int, hi: int) -> None:
-        block = out[lo:hi, lo:]
-        _product(A[lo:hi].X, A[lo:m].X, block)
-        _distances(*_flat(block), A.squares[lo:hi], A.squares[lo:])
-
-    for_blocks(rows, blocks(m, _block_rows(m, out.itemsize)))
+    for_blocks(lambda lo, hi: _product(A[lo:hi].X, A[lo:m].X, out[lo:hi, lo:]), blocks(m, _block_rows(m, out.itemsize)))
 
 
 def _block_rows(columns: int, itemsize: int) -> int:
@@ -249,61 +272,30 @@ def _flat(G: NDArray[Any]) -> tuple[NDArray[Any], int]:
     return np.lib.stride_tricks.as_strided(G, (span,), (G.itemsize,)), ld
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
-def finish(
-    row: Any, a: Any, b: Any, kind: Any, gamma: Any, coef0: Any, degree: Any
-) -> None:  # pragma: no cover - compiled
-    """Kernel values in place of inner products: of one row, of squared norm `a`, with those of squared norms `b`.
-
-    `kind` is a place in :data:`KINDS`. Compiled code calls it where the products are still in cache.
-    """
-    zero, two = row.dtype.type(0.0), row.dtype.type(2.0)
-    if kind == 2:
-        for j in range(row.size):
-            row[j] = fastmath.exp(-gamma * max(zero, a + b[j] - two * row[j]))
-    elif kind == 1:
-        for j in range(row.size):
-            x = gamma * row[j] + coef0
-            value = row.dtype.type(1.0)
-            for _ in range(degree):
-                value *= x
-            row[j] = value
-    elif kind == 3:
-        for j in range(row.size):
-            row[j] = math.tanh(gamma * row[j] + coef0)
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _finish_rows(G: Any, ld: Any, a: Any, b: Any, kernel: Any) -> None:  # pragma: no cover - compiled
+    """:func:`finish` for rows of squared norms `a`, shape (m,), which begin `ld` (int) apart in `G`, 1-D."""
+    for i in range(a.size):
+        finish(G[i * ld : i * ld + b.size], a[i], b, kernel)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _finish_rows(
-    G: Any, ld: Any, a: Any, b: Any, kind: Any, gamma: Any, coef0: Any, degree: Any
-) -> None:  # pragma: no cover - compiled
-    for i in range(a.size):
-        finish(G[i * ld : i * ld + b.size], a[i], b, kind, gamma, coef0, degree)
+def _mirrored(G: Any, squares: Any, lo: Any, hi: Any, kernel: Any) -> None:  # pragma: no cover - compiled
+    """Kernel values of the columns lo to hi (int) below the diagonal of `G`, 1-D, from the rows lo to hi above it.
 
-
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
-def _distances(G: Any, ld: Any, a: Any, b: Any) -> None:  # pragma: no cover - compiled
-    zero, two = G.dtype.type(0.0), G.dtype.type(2.0)
-    for i in range(a.size):
-        row = G[i * ld : i * ld + b.size]
-        for j in range(b.size):
-            row[j] = max(zero, a[i] + b[j] - two * row[j])
-
-
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
-def _mirrored(G: Any, m: Any, lo: Any, hi: Any, gamma: Any) -> None:  # pragma: no cover - compiled
-    """Tile by tile: a tile's exponentials are computed along its rows above, and written down its columns below."""
-    tile = np.empty((64, 64), G.dtype)
-    for i0 in range(lo, hi, 64):
-        rows = min(64, hi - i0)
-        for j0 in range(0, i0 + rows, 64):
-            columns = min(64, i0 + rows - j0)
-            for j in range(columns):
-                above = G[(j0 + j) * m + i0 : (j0 + j) * m + i0 + rows]
-                line = tile[j]
-                for i in range(rows):
-                    line[i] = fastmath.exp(-gamma * above[i])
-            for i in range(rows):
-                below = G[(i0 + i) * m + j0 : (i0 + i) * m + j0 + columns]
-                for j in range(min(columns, i0 + i - j0)):
-                    below[j] = tile[j, i]
+    Tile by tile: a tile's values are computed along its rows above, and written down its columns below.
+    `squares` is an array of shape (m,), in the dtype of `G`, and `kernel` what :func:`finish` takes.
+    """
+    m, tile = squares.size, np.empty((hi - lo, _LINE + 8), G.dtype)  # + 8: its columns lie in different cache sets
+    for at in range(lo, m, _LINE):
+        end = min(at + _LINE, m)
+        for j in range(lo, min(hi, end)):
+            first = max(at, j + 1)
+            line, above = tile[j - lo, first - at : end - at], G[j * m + first : j * m + end]
+            for i in range(line.size):
+                line[i] = above[i]
+            finish(line, squares[j], squares[first:end], kernel)
+        for i in range(at, end):
+            below = G[i * m + lo : i * m + min(hi, i)]
+            for j in range(below.size):
+                below[j] = tile[j, i - at]

@@ -1,7 +1,7 @@
 """A symmetric positive definite matrix over all ranks: Cholesky and solve by ScaLAPACK, through ctypes.
 
 ScaLAPACK comes with the ``mkl`` package, or is named in the environment variable CAKRR_SCALAPACK. One rank
-needs neither: :mod:`cacore.lapack` does the same in its memory.
+needs neither: :mod:`cacore.linalg.lapack` does the same in its memory.
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ def limit_per_rank(comm: Communicator, requested_gib: float | None = None) -> in
         if not (math.isfinite(requested_gib) and requested_gib > 0):
             raise InputError(f"--memory-limit {requested_gib:g}: it must be a positive number of GiB")
         return int(requested_gib * GIB)
-    mine = np.array([int(0.9 * available() / comm.node().size)], np.int64)
-    return int(comm.allreduce(mine, "min")[0])
+    share = np.array([int(0.9 * available() / comm.node().size)], np.int64)
+    return int(comm.allreduce(share, "min")[0])
 
 
 def require(nbytes: int, limit: int, what: str, remedy: str) -> None:

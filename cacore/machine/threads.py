@@ -35,13 +35,13 @@ def share(comm: Communicator, requested: int | None = None) -> int:
         if requested < 1:
             raise InputError(f"--threads {requested}: at least 1 is needed")
         return requested
-    mine = cores()
+    usable = cores()
     node = comm.node()
-    mask = np.zeros((1, max(os.cpu_count() or 1, max(mine) + 1)), np.uint8)
-    mask[0, list(mine)] = 1
+    mask = np.zeros((1, max(os.cpu_count() or 1, max(usable) + 1)), np.uint8)
+    mask[0, list(usable)] = 1
     masks = node.allgather(mask)
     sharers = int(np.count_nonzero((masks & mask).any(axis=1)))
-    return max(1, len(mine) // sharers)
+    return max(1, len(usable) // sharers)
 
 
 def set_threads(count: int) -> None:
@@ -58,8 +58,8 @@ def share_once(comm: Communicator) -> None:
 
 
 def current() -> int:
-    """Threads that :func:`for_blocks` and the BLAS use: the limit set, or what the BLAS was given."""
-    return _limit if _limit is not None else _given()
+    """Threads that :func:`for_blocks` and the BLAS use: the limit set, or what the BLAS has."""
+    return _limit if _limit is not None else _of_blas()
 
 
 def available() -> int:
@@ -68,14 +68,14 @@ def available() -> int:
 
 
 @lru_cache(maxsize=1)
-def _given() -> int:
-    blas = [lib["num_threads"] for lib in _controller().info() if lib["user_api"] == "blas"]
+def _of_blas() -> int:
+    blas = [int(lib["num_threads"]) for lib in _controller().info() if lib["user_api"] == "blas"]
     return max(1, min([len(cores()), *([max(blas)] if blas else [])]))
 
 
 @lru_cache(maxsize=1)
 def _controller() -> ThreadpoolController:
-    import scipy.linalg  # noqa: F401  its BLAS has to be loaded to be found
+    import scipy.linalg  # noqa: F401  its BLAS has to be loaded to be found; numba loads it in any case
 
     return ThreadpoolController()
 
@@ -96,7 +96,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def one_blas_thread() -> Any:
     """Context in which every BLAS call uses one thread."""
-    current()  # what the BLAS was given has to be seen before it is limited
+    current()  # what the BLAS has must be seen before it is limited
     return _controller().limit(limits=1, user_api="blas")
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from cacore.errors import InputError
 
 
@@ -39,15 +37,24 @@ def parse(text: str, option: str) -> tuple[float, ...]:
     return checked(values, option)
 
 
+def listed(values: tuple[float, ...]) -> str:
+    """As text that :func:`parse` reads."""
+    return ",".join(f"{value:g}" for value in values)
+
+
 def spaced(low: float, high: float, count: int) -> list[float]:
     """`count` values from `low` to `high` with equal ratios."""
     if count < 1 or (count == 1 and low != high) or not (0 < low < math.inf and 0 < high < math.inf) or count > 10_000:
         raise ValueError("a positive range and a count are needed")
+    import numpy as np  # not for --help
+
     return [float(v) for v in np.geomspace(low, high, count)]
 
 
 def checked(values: object, option: str) -> tuple[float, ...]:
     """One or more positive finite numbers, as an ascending tuple."""
+    import numpy as np
+
     try:
         numbers = sorted({float(v) for v in np.atleast_1d(np.asarray(values, dtype=float))})
     except (TypeError, ValueError) as error:

@@ -6,7 +6,7 @@ import json
 import math
 import platform
 import sys
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +134,8 @@ def _mpi_version() -> str:
 
 
 def _package_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return f"cakernels {version('cakernels')}"
     except PackageNotFoundError:
@@ -168,8 +170,8 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def show(report: dict[str, Any], notes: list[str]) -> None:
-    """Print the short table."""
+def show(report: dict[str, Any], notes: list[str], lines: Iterable[tuple[str, str]] = ()) -> None:
+    """Print the short table, with a family's own lines, and notes under it."""
     from rich.console import Console
     from rich.table import Table
 
@@ -195,18 +197,8 @@ def show(report: dict[str, Any], notes: list[str]) -> None:
         ("messages", "", {p: report["comm"][p]["messages"] for p in PHASES}),
     ):
         table.add_row(title, ", ".join(f"{k} {_short(v)}{unit}" for k, v in values.items()))
-    if "library_bytes_predicted" in report["comm"]["train"]:
-        table.add_row(
-            "and ScaLAPACK", f"{report['comm']['train']['library_bytes_predicted']:,} bytes in training, by its formula"
-        )
-    if report["ranks"] > 1 and "volume" in report:
-        volume = report["volume"]
-        table.add_row(
-            "volume", f"{volume['measured_bytes']:,} bytes in partition and training; "
-            f"{volume['predicted_bytes']:,} predicted, in words of 4 bytes {volume['formula']}"
-        )  # fmt: skip
-    if "average_parallelism" in report["solver"]:
-        table.add_row("parallelism", f"{report['solver']['average_parallelism']:.2f} ranks busy on average (eq. 2.13)")
+    for title, text in lines:
+        table.add_row(title, text)
     if report["ranks"] > 1 and "imbalance" in report["solver"]:
         table.add_row("imbalance", f"{report['solver']['imbalance']:.3f}: the busiest rank's seconds over the mean's")
     table.add_row("peak memory", f"{max(report['memory']['peak_rss_mib']):,.0f} MiB a rank")

@@ -1,7 +1,10 @@
-"""Checks of parameters, rows and labels that the scikit-learn classifiers share."""
+"""What the scikit-learn classifiers of all SVM families share: parameters, and checks of rows, labels and weights."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
@@ -11,62 +14,47 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from cacore.data.labels import Labelled
+from cacore.data.dataset import Dataset
 from cacore.data.validation import checked_weights, validated
 from cacore.errors import InputError
 
-ALIASES = {"rbf": "gaussian", "poly": "polynomial"}
-_KINDS = ("float64", "float32")
+_DTYPES = ("float64", "float32")
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class KernelClassifier(ClassifierMixin, BaseEstimator):
-    """Checks of parameters, rows and labels that the scikit-learn classifiers share."""
+    """Parameters of the dual problem and of its solver, and checks of what `fit` and `predict` are given."""
 
-    C: Any
-    kernel: Any
-    gamma: Any
-    degree: Any
-    coef0: Any
-    tol: Any
-    cache_gib: Any
-    max_iter: Any
-    max_time: Any
-    class_weight: Any
-    model_: Any
-
-    def _kernel_name(self, kernel: Any) -> str:
-        """The package's name of `kernel`, if the other parameters are numbers where they have to be."""
-        if not isinstance(kernel, str):
-            raise InputError(f"kernel {kernel!r}: give the name of one")
-        for name in ("C", "gamma", "degree", "coef0", "tol", "cache_gib", "max_iter", "max_time"):
-            value = getattr(self, name)
-            usual = (name == "gamma" and isinstance(value, str)) or (name == "max_time" and value is None)
-            if not (usual or isinstance(value, Real)):
-                raise InputError(f"{name} = {value!r}: it must be a number")
-        if not 0 <= self.cache_gib < float("inf"):
-            raise InputError(f"cache_gib = {self.cache_gib:g}: it must be a number of at least 0")
-        return ALIASES.get(kernel, kernel)
-
-    def _seconds(self) -> float:
-        return float("inf") if self.max_time is None else self.max_time
+    C: float = 1.0
+    kernel: str = "gaussian"
+    gamma: Any = "scale"
+    degree: int = 3
+    coef0: float = 0.0
+    tol: float = 1e-3
+    class_weight: Any = None
+    cache_gib: float = 1.0
+    max_iter: int = -1
+    max_time: float | None = None
 
     def _class_weight(self, classes: NDArray[Any]) -> Any:
+        """The weights by the classes' codes."""
         if self.class_weight is None or self.class_weight == "balanced":
             return self.class_weight
         if not isinstance(self.class_weight, dict):
             raise InputError(f"class_weight {self.class_weight!r}: give a dict, 'balanced' or None")
-        known = dict(zip(classes.tolist(), range(len(classes)), strict=True))
-        unknown = [label for label in self.class_weight if label not in known]
+        codes = dict(zip(classes.tolist(), range(len(classes)), strict=True))
+        unknown = [label for label in self.class_weight if label not in codes]
         if unknown:
             raise InputError(f"class_weight: there is no class {unknown[0]!r} among the labels")
         for label, weight in self.class_weight.items():
             if not (isinstance(weight, Real) and 0 < float(weight) < float("inf")):
                 raise InputError(f"class_weight of {label!r} = {weight!r}: it must be a positive number")
-        return {known[label]: float(weight) for label, weight in self.class_weight.items()}
+        return {codes[label]: float(weight) for label, weight in self.class_weight.items()}
 
-    def _checked(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int = 1) -> Labelled:
+    def _checked(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int = 1) -> Dataset:
+        """Rows, labels and weights to train on, at least so many."""
         X, y = validated(
-            self, X, y, accept_sparse="csr", dtype=_KINDS, order="C", accept_large_sparse=False,
+            self, X, y, accept_sparse="csr", dtype=_DTYPES, order="C", accept_large_sparse=False,
             ensure_min_samples=least,
         )  # fmt: skip
         try:
@@ -74,7 +62,8 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):
             y = column_or_1d(y, warn=True)
         except ValueError as error:
             raise InputError(str(error)) from error
-        return Labelled(X, np.asarray(y), None if sample_weight is None else checked_weights(sample_weight, X.shape[0]))
+        weights = None if sample_weight is None else checked_weights(sample_weight, X.shape[0])
+        return Dataset(X, np.asarray(y), X.shape[0], weights=weights)
 
     def _rows(self, X: Any, least: int = 1) -> Any:
         """Rows to predict, as the model has them."""
@@ -88,3 +77,16 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+
+def printer(line: Callable[[Any], str]) -> Callable[[Any], None]:
+    """Print a line about a solver's progress, about once a second."""
+    last = time.perf_counter()
+
+    def show(progress: Any) -> None:
+        nonlocal last
+        if time.perf_counter() - last > 1.0:
+            last = time.perf_counter()
+            print(line(progress), flush=True)
+
+    return show

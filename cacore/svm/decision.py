@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,4 +66,14 @@ def votes(scores: NDArray[np.float64]) -> NDArray[np.int64]:
     """
     if scores.shape[1] == 1:
         return (scores[:, 0] >= 0).astype(np.int64)
-    return np.rint(scores).argmax(axis=1)
+    return np.asarray(np.rint(scores).argmax(axis=1))
+
+
+def stored_classes(classes: NDArray[Any]) -> dict[str, Any]:
+    """The labels, ascending, as a model file's attributes hold them."""
+    return {"classes": classes.tolist(), "labels": classes.dtype.str}
+
+
+def read_classes(attributes: dict[str, Any]) -> NDArray[Any]:
+    """The labels out of a model file's attributes, which lose the type that is kept beside them."""
+    return np.array(attributes["classes"], np.dtype(attributes.pop("labels")))

@@ -1,1 +1,22 @@
-"""The methods that train ridge regressions on many ranks."""
+"""The algorithms that train this family's methods; each is loaded when it is called, and not for ``--help``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cakrr.options import Fit
+
+
+def in_parts(*args: Any) -> Fit:
+    """One model a part; see :func:`cakrr.methods.parts.fit`."""
+    from cakrr.methods.parts import fit
+
+    return fit(*args)
+
+
+def exact(*args: Any) -> Fit:
+    """One system of all rows; see :func:`cakrr.methods.dkrr.fit`."""
+    from cakrr.methods.dkrr import fit
+
+    return fit(*args)

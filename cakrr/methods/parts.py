@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
+from cacore.data.dataset import Dataset
 from cacore.data.rows import Rows, nbytes
+from cacore.data.samples import Samples
 from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError
-from cacore.io import Dataset
 from cacore.io.checkpoint import remembered
 from cacore.machine import memory
 from cakrr.grid_search import Judges, Search, best, hold_out, left_out
@@ -24,7 +25,8 @@ from cakrr.options import Fit, Method, Options
 from cakrr.solver import refine
 from cakrr.solver.coarse import Candidates, CoarseModel, candidates
 from cakrr.solver.local import System, Workspace
-from partition.redistribute import OwnedRows, assign_owners, redistribute
+from partition.divide import divide
+from partition.redistribute import Parts, assign_owners, redistribute
 from partition.routing import Soft, gap
 
 # Soft routes, with t in units of the mean gap d_2^2 - d_1^2 between the two nearest centres: the one under which
@@ -33,28 +35,18 @@ SOFT = Soft(4, 0.35)
 SOFT_TRIED = (Soft(1, 1.0), *(Soft(k, t) for k in (3, 8) for t in (0.1, 0.2, 0.4, 0.8)))
 
 
-def fit(
-    method: Method,
-    train: Dataset,
-    options: Options,
-    comm: Communicator,
-    test: Dataset | None = None,
-    weights: NDArray[Any] | None = None,
-) -> Fit:
-    """Train one model a part (Algorithms 8 and 10); a collective call.
+def fit(method: Method, train: Dataset, options: Options, comm: Communicator, test: Dataset | None = None) -> Fit:
+    """Train one model a part (Algorithms 8, 10 and 11); a collective call.
 
     Parameters
     ----------
     method : Method
     train : Dataset
-        This rank's rows, which are taken from it: it is empty afterwards, so that the rows are not
-        held twice while the matrices are.
+        This rank's rows, with positive weights if there are any; they are taken from it.
     options : Options
     comm : Communicator
     test : Dataset, optional
         Looked at only with ``select="test"``.
-    weights : ndarray, shape (n_local,), optional
-        Positive weights of the rows.
 
     Returns
     -------
@@ -72,56 +64,44 @@ def fit(
     one matrix of its largest part. Training sends nothing but a coarse model's one Allreduce; the
     grid's errors are one reduction, counted under "predict".
     """
-    given = prepare(method, train, options, comm, test, weights)
+    prepared = prepare(method, train, options, comm, test)
+    # Algorithm 10, lines 1 to 7 (Algorithm 8, lines 1 to 5): divide the rows.
     with comm.phase("partition"):
-        division = _divide(method, given, options, comm)
-    workspace = Workspace(division.largest, division.parts.X.dtype, options.memory_limit)
-    run = _Run(method, options, given, division, workspace, comm)
+        parts = _divide(method, prepared, options, comm)
+    largest = int(np.diff(parts.bounds).max(initial=0))
+    workspace = Workspace(largest, parts.X.dtype, options.memory_limit)
+    run = _Run(method, options, prepared, parts, workspace, comm)
+    # Lines 8 and 13 to 23: for every pair of sigma and lambda, train, predict, one reduction of the errors; the best.
     choice = run.choose()
     model = KRRModel(
-        method.name, run.route, choice.sigma, choice.lam, given.offset, division.centers, division.sizes,
-        division.owners, given.standardizer, str(workspace.dtype), choice.soft, choice.coarse,
+        method=method.name, route=run.route, sigma=choice.sigma, lam=choice.lam, offset=prepared.offset,
+        centers=parts.centers, sizes=parts.sizes, owners=parts.owners, standardizer=prepared.standardizer,
+        dtype=str(workspace.dtype), soft=choice.soft, coarse=choice.coarse, like=run.kernel,
     )  # fmt: skip
+    # Lines 9 to 12, at the pair that was chosen, with all rows.
     residual = run.train(model)
-    model.comm = comm
     with comm.uncounted():
         seconds = comm.allreduce(run.seconds)
         busy = comm.allgather(np.array([run.busy()]))
-    fitted = Fit(model, division.sizes, choice.table, choice.params(), seconds, busy, notes=choice.notes)
+    fitted = Fit(model, parts.sizes, choice.table, choice.params(), seconds, busy, notes=choice.notes)
     if residual is not None:
         fitted.residual = residual
     return fitted
 
 
-@dataclass
-class _Division:
-    """Rows divided into parts, in the hands of their owners."""
-
-    parts: OwnedRows
-    centers: NDArray[np.float64]
-    sizes: NDArray[np.int64]
-    owners: NDArray[np.int64]
-
-    @property
-    def largest(self) -> int:
-        """Rows of this rank's largest part."""
-        return max((int(self.sizes[part]) for part in self.parts.parts), default=0)
-
-
-def _divide(method: Method, given: Prepared, options: Options, comm: Communicator) -> _Division:
-    """Partition the rows and send them to the owners of their parts: lines 1 to 7 of Algorithm 10."""
-    assert method.partitioner is not None
-    X, given.X = given.X, given.X[:0]
-    first, n = comm.offset(X.shape[0])
-    partitioner = method.partitioner(given.partitions, random_state=options.seed).fit(X, comm=comm)
-    sizes = partitioner.sizes_
-    owners = assign_owners(sizes, comm.size)
+def _divide(method: Method, prepared: Prepared, options: Options, comm: Communicator) -> Parts:
+    """Partition the rows and send them to the owners of their parts."""
+    rows = prepared.rows.give()
+    first, n = comm.offset(len(rows))
+    division = divide(method.partitioner, prepared.partitions, rows.X, comm, options.seed)
+    owners = assign_owners(division.sizes, comm.size)
     with comm.agreed():
-        _check_memory(sizes, X.dtype.itemsize, nbytes(X), options.memory_limit)
+        _check_memory(division.sizes, rows.X.dtype.itemsize, nbytes(rows.X), options.memory_limit)
     # The rows of a part lie in shuffled order, so that its first ones are a random sample.
-    columns = {**given.columns, "order": Shuffle(n, options.seed).position(np.arange(first, first + X.shape[0]))}
-    parts = redistribute(X, partitioner.labels_, owners, comm, columns, order="order", consume=True)
-    return _Division(parts, partitioner.centers_, sizes, owners)
+    rows.columns["order"] = Shuffle(n, options.seed).position(np.arange(first, first + len(rows)))
+    parts = redistribute(rows, division.labels, owners, comm, order="order", consume=True)
+    parts.centers, parts.sizes = division.centers, division.sizes
+    return parts
 
 
 @dataclass
@@ -148,33 +128,24 @@ class _Choice:
         return told if self.soft is None else {**told, "soft_k": self.soft.k, "soft_t": self.soft.t}
 
 
-@dataclass
-class _Judging:
-    """This rank's judging rows: their targets, a column a candidate, and weights."""
-
-    X: Rows
-    y: NDArray[np.float64]
-    weights: NDArray[np.float64]
-
-
 class _Run:
     """One training: what its steps share."""
 
     def __init__(
-        self, method: Method, options: Options, given: Prepared, division: _Division, workspace: Workspace,
+        self, method: Method, options: Options, prepared: Prepared, parts: Parts, workspace: Workspace,
         comm: Communicator,
     ) -> None:  # fmt: skip
-        self.method, self.options, self.given = method, options, given
-        self.division, self.workspace, self.comm = division, workspace, comm
-        self.parts = division.parts
+        self.method, self.options, self.prepared = method, options, prepared
+        self.parts, self.workspace, self.comm = parts, workspace, comm
         self.route = options.route or method.route
-        if self.route == "soft" and len(division.sizes) == 1:
+        if self.route == "soft" and len(parts.sizes) == 1:
             self.route = "nearest"  # there is one model to ask
-        d = division.centers.shape[1]
-        self.sigmas = options.sigma or (method.sigmas(d) if method.coarse else (math.sqrt(d),))
+        d = parts.centers.shape[1]
+        self.kernel = options.like()
+        self.sigmas = options.widths(method.sigmas(d) if method.coarse else (math.sqrt(d),))
         self.lams = options.lam
         self.pairs = len(self.sigmas) * len(self.lams)
-        self.seconds = np.zeros(len(division.sizes))
+        self.seconds = np.zeros(len(parts.sizes))
         self.begun = comm.seconds["train"]
         self.y = self.parts.columns["y"].astype(np.float64)
 
@@ -187,8 +158,8 @@ class _Run:
         options, soft = self.options, self.route == "soft"
         validated = options.select != "test" and (self.pairs > 1 or soft or self.method.coarse)
         with self.comm.agreed():
-            if validated and self.division.sizes.max() < 2:
-                n = int(self.division.sizes.sum())
+            if validated and self.parts.sizes.max() < 2:
+                n = int(self.parts.sizes.sum())
                 remedy = "ask for fewer parts" if n > 1 else "n_samples = 1, and a choice needs 2"
                 raise InputError(f"parts of one row leave no rows to validate on; {remedy}")
         held = hold_out(self.parts, options.validation_fraction if validated else 0.0)
@@ -201,7 +172,7 @@ class _Run:
             if settings > 1:
                 self._grid(choice, targets, held, judging, tried, [Soft(SOFT.k, SOFT.t * unit)])
             if soft:
-                P = len(self.division.sizes)
+                P = len(self.parts.sizes)
                 shares = dict.fromkeys(Soft(min(one.k, P), one.t * unit) for one in SOFT_TRIED)
                 self._soften(choice, targets, held, judging, list(shares))
         if tried is not None:
@@ -209,13 +180,14 @@ class _Run:
         return choice
 
     def _coarse(self, held: NDArray[np.bool_]) -> Candidates:
-        options, n = self.options, int(self.division.sizes.sum())
-        return candidates(self.parts, held, n, options.coarse, options.memory_limit, options.checkpoint, self.comm)
+        options, n = self.options, int(self.parts.sizes.sum())
+        sets = options.coarse_grid(n, self.parts.X.shape[1])
+        return candidates(self.parts, held, self.kernel, sets, options.memory_limit, options.checkpoint, self.comm)
 
-    def _judging(self, held: NDArray[np.bool_], tried: Candidates | None) -> tuple[NDArray[np.float64], _Judging]:
+    def _judging(self, held: NDArray[np.bool_], tried: Candidates | None) -> tuple[NDArray[np.float64], Samples]:
         """What the parts learn, a column a candidate of the coarse model; and the rows that judge, likewise."""
         if self.options.select == "test":
-            X, y, weights = self.given.test_rows()
+            X, y, weights = self.prepared.test_rows()
         else:
             X, y = self.parts.X[held], self.y[held]
             weights = self.parts.columns.get("weight", np.ones(len(held)))[held]
@@ -223,15 +195,15 @@ class _Run:
         if tried is not None:
             with self.comm.phase("train"):
                 targets, y = targets - tried.predictions(self.parts.X), y - tried.predictions(X)
-        return targets, _Judging(X, y, weights)
+        return targets, Samples(X, {"y": y, "weight": weights})
 
     def _unit(self, X: Rows) -> float:
         """Mean gap d_2^2 - d_1^2 of the judging rows: the unit of soft routing's t."""
         with self.comm.phase("partition"):
-            return gap(X, self.division.centers, self.comm)
+            return gap(X, self.parts.centers, self.comm)
 
     def _grid(
-        self, choice: _Choice, targets: NDArray[np.float64], held: NDArray[np.bool_], judging: _Judging,
+        self, choice: _Choice, targets: NDArray[np.float64], held: NDArray[np.bool_], judging: Samples,
         tried: Candidates | None, shares: list[Soft],
     ) -> None:  # fmt: skip
         """Choose sigma, lambda and the coarse candidate."""
@@ -249,23 +221,21 @@ class _Run:
         choice.notes += [note] if note else []
 
     def _soften(
-        self, choice: _Choice, targets: NDArray[np.float64], held: NDArray[np.bool_], judging: _Judging,
+        self, choice: _Choice, targets: NDArray[np.float64], held: NDArray[np.bool_], judging: Samples,
         shares: list[Soft],
     ) -> None:  # fmt: skip
         """Choose k and t of soft routing, at the chosen pair."""
         column = [choice.candidate]
         search = self._search("soft", targets[:, column], held, (choice.sigma,), (choice.lam,))
-        judges = self._judges(_Judging(judging.X, judging.y[:, column], judging.weights), shares)
+        judges = self._judges(Samples(judging.X, {**judging.columns, "y": judging["y"][:, column]}), shares)
         errors, _ = search.errors(judges, self.comm, len(shares))
         with self.comm.phase("predict"):
             choice.soft = shares[best(errors, (choice.sigma,), (choice.lam,), self.comm)[0]]
 
-    def _judges(self, judging: _Judging, shares: list[Soft]) -> Judges:
-        division = self.division
+    def _judges(self, judging: Samples, shares: list[Soft]) -> Judges:
+        parts = self.parts
         with self.comm.phase("predict" if self.options.select == "test" else "partition"):
-            return Judges.routed(
-                judging.X, judging.y, judging.weights, self.route, shares, division.centers, division.owners, self.comm
-            )
+            return Judges.routed(judging, self.route, shares, parts.centers, parts.owners, self.comm)
 
     def _search(
         self, name: str, targets: NDArray[np.float64], held: NDArray[np.bool_], sigmas: tuple[float, ...],
@@ -273,8 +243,8 @@ class _Run:
     ) -> Search:  # fmt: skip
         what = "choosing sigma and lambda" if name == "grid" else "choosing the soft route"
         return Search(
-            self.parts, targets, held, sigmas, lams, self.workspace, self.options.checkpoint, name, self.seconds,
-            self.options.progress(what, len(self.parts.parts)),
+            self.parts, targets, held, self.kernel, sigmas, lams, self.workspace, self.options.checkpoint, name,
+            self.seconds, self.options.progress(what, len(self.parts.parts)),
         )  # fmt: skip
 
     def train(self, model: KRRModel) -> NDArray[np.float64] | None:
@@ -294,7 +264,7 @@ class _Run:
                 if model.coarse is not None:
                     y = y - model.coarse.predict(parts.X[rows])
                 weights = parts.columns["weight"][rows] if "weight" in parts.columns else None
-                system = System(parts.X[rows], self.workspace, weights)
+                system = System(parts.X[rows], self.workspace, self.kernel, weights)
                 if mixed:
                     alpha, left = refine.solve_part(system, model.kernel, model.lam, y)
                     solved = left <= refine.ACCEPTED
@@ -319,7 +289,7 @@ class _Run:
         comm.wait()
         with comm.phase("predict"), comm.agreed():
             if failed >= 0:
-                raise InputError(not_definite(f"part {failed} ({self.division.sizes[failed]:,} rows)", model))
+                raise InputError(not_definite(f"part {failed} ({self.parts.sizes[failed]:,} rows)", model))
         with comm.uncounted():
             return comm.allreduce(residual) if mixed else None
 

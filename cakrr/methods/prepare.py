@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from cacore import __version__
 from cacore.comm import Communicator
+from cacore.data.dataset import Dataset
 from cacore.data.rows import Rows, check_alike
+from cacore.data.samples import Samples
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
-from cacore.io import Dataset
-from cacore.io.checkpoint import fingerprint
+from cacore.io.fingerprints import fingerprint
 from cacore.machine import memory, threads
 from cakrr.options import Method, Options
 
@@ -25,14 +26,12 @@ ROWS_PER_PART = 8000
 
 @dataclass
 class Prepared:
-    """This rank's rows, ready to be learnt from.
+    """What every method begins with.
 
     Attributes
     ----------
-    X : ndarray or CSR, shape (n_local, d)
-        Standardised.
-    columns : dict of str to ndarray
-        "y", centred, and "weight", if there are weights.
+    rows : Samples
+        This rank's, standardised, with the columns "y", centred, and "weight", if there are weights.
     offset : float
         Mean of the targets.
     standardizer : Standardizer or None
@@ -41,8 +40,7 @@ class Prepared:
         P.
     """
 
-    X: Rows
-    columns: dict[str, NDArray[Any]]
+    rows: Samples
     offset: float
     standardizer: Standardizer | None
     test: Dataset | None
@@ -55,56 +53,62 @@ class Prepared:
         return X if self.standardizer is None else self.standardizer.apply(X), y, np.ones(len(y))
 
 
-def prepare(
-    method: Method,
-    train: Dataset,
-    options: Options,
-    comm: Communicator,
-    test: Dataset | None,
-    weights: NDArray[Any] | None,
-) -> Prepared:
+def prepare(method: Method, train: Dataset, options: Options, comm: Communicator, test: Dataset | None) -> Prepared:
     """Check what is given, on all ranks alike, and take the rows; collective."""
     with comm.agreed():
         options.checked(method)
         y = train.target()
         if options.select == "test" and test is None:
             raise InputError("select test: there are no test rows; give --test, or use --select validation")
+    weights = train.weights
     with comm.phase("read"):
         check_alike(train.X, comm)
-        told = _told(method, options)
-        facts = {
-            "the parameters (their fingerprint)": zlib.crc32(repr(told).encode()),
-            "sample_weight given (1) or not (0)": int(weights is not None),
-        }
-        comm.require_equal(facts)
+        comm.require_equal(
+            {
+                "the parameters (their fingerprint)": zlib.crc32(repr(_facts(method, options)).encode()),
+                "sample_weight given (1) or not (0)": int(weights is not None),
+            }
+        )
         n = comm.offset(train.X.shape[0])[1]
-        # All ranks come to the same number: the limit is theirs together.
         with comm.agreed():
-            known = options.checkpoint.fact("partitions") if options.checkpoint is not None else None
-            P = (
-                options.partitions
-                or known
-                or (
-                    default_parts(n, train.X.dtype.itemsize, options.memory_limit, comm.size)
-                    if method.partitioner
-                    else 1
-                )
-            )
+            P = _partitions(method, options, n, train.X.dtype.itemsize, comm.size)
         if options.checkpoint is not None:
-            # What memory is free differs from run to run, and decides about P alone, which is told.
-            del told["memory_limit"]
-            told |= {"partitions": P, "ranks": comm.size, "threads": threads.current(), "features": train.X.shape[1]}
-            told |= {"dtype": str(train.X.dtype), "training rows": fingerprint(train.X, train.target(), weights, comm)}
-            told |= {"package": __version__}
-            if method.coarse:
-                told["coarse tried"] = options.coarse.tried(n, train.X.shape[1])
-            if options.select == "test" and test is not None:
-                told["test rows"] = fingerprint(test.X, test.target(), None, comm)
-            options.checkpoint.open(told, comm)
-        X, standardizer = _standardized(train, options, comm, weights)
+            _open_checkpoint(method, train, options, P, n, comm, test)
+        X, standardizer = train.give(), None
+        if options.standardize:
+            standardizer = Standardizer.fit(X, comm, weights)
+            X = standardizer.apply(X, in_place=True)
         offset = _mean(y, weights, comm)
     columns = {"y": y - offset} if weights is None else {"y": y - offset, "weight": weights}
-    return Prepared(X, columns, offset, standardizer, test, P)
+    return Prepared(Samples(X, columns), offset, standardizer, test, P)
+
+
+def _partitions(method: Method, options: Options, n: int, itemsize: int, ranks: int) -> int:
+    """P; all ranks come to the same number, for the memory limit is theirs together."""
+    known = options.checkpoint.fact("partitions") if options.checkpoint is not None else None
+    if options.partitions or known or not method.partitioner:
+        return options.partitions or known or 1
+    return default_parts(n, itemsize, options.memory_limit, ranks)
+
+
+def _open_checkpoint(
+    method: Method, train: Dataset, options: Options, P: int, n: int, comm: Communicator, test: Dataset | None
+) -> None:
+    """Take up the run that is kept in the checkpoint's directory, or begin it."""
+    assert options.checkpoint is not None
+    facts = _facts(method, options)
+    # What memory is free differs from run to run, and decides about P alone, which is a fact of its own.
+    del facts["memory_limit"]
+    facts |= {
+        "partitions": P, "ranks": comm.size, "threads": threads.current(), "features": train.X.shape[1],
+        "dtype": str(train.X.dtype), "training rows": fingerprint(train.X, train.target(), train.weights, comm),
+        "package": __version__,
+    }  # fmt: skip
+    if method.coarse:
+        facts["coarse tried"] = options.coarse_grid(n, train.X.shape[1])
+    if options.select == "test" and test is not None:
+        facts["test rows"] = fingerprint(test.X, test.target(), None, comm)
+    options.checkpoint.open(facts, comm)
 
 
 def default_parts(n: int, itemsize: int, limit: int, ranks: int) -> int:
@@ -123,21 +127,10 @@ def default_parts(n: int, itemsize: int, limit: int, ranks: int) -> int:
     return min(n, max(ranks, -(-n // most)))
 
 
-def _told(method: Method, options: Options) -> dict[str, Any]:
+def _facts(method: Method, options: Options) -> dict[str, Any]:
     """The options that decide about the result."""
-    values = {name: value for name, value in vars(options).items() if name not in ("progress", "checkpoint", "coarse")}
-    return {"method": method.name, **values, **{f"coarse {k}": v for k, v in asdict(options.coarse).items()}}
-
-
-def _standardized(
-    train: Dataset, options: Options, comm: Communicator, weights: NDArray[Any] | None
-) -> tuple[Rows, Standardizer | None]:
-    X = train.X
-    train.X = np.empty((0, X.shape[1]), X.dtype)
-    if not options.standardize:
-        return X, None
-    standardizer = Standardizer.fit(X, comm, weights)
-    return standardizer.apply(X, in_place=True), standardizer
+    values = {name: value for name, value in vars(options).items() if name not in ("progress", "checkpoint")}
+    return {"method": method.name, **values}
 
 
 def _mean(y: NDArray[Any], weights: NDArray[Any] | None, comm: Communicator) -> float:

@@ -103,7 +103,7 @@ class Band:
                 call("symm", A.dtype, b"R", b"U", c, hi - lo, 1.0, corner, m, at(V, lo), c, 1.0, at(out, lo), c)
 
         threads.for_blocks(strip, [(s,) for s in range(strips)])
-        return sums.sum(axis=0)
+        return np.asarray(sums.sum(axis=0))
 
     def solve(self, Y: NDArray[Any], shifts: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Solve ``(A + shift I) x = y`` for every shift and every row y of `Y`.

@@ -10,8 +10,7 @@ validation rows are summed apart).
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import scipy.linalg
@@ -24,34 +23,25 @@ from cacore.io.checkpoint import Checkpoint
 from cacore.kernels import Kernel
 from cacore.linalg import lapack
 from cacore.machine import memory, threads
-from partition.redistribute import OwnedRows
-
-# Small grids that lost little against large ones on the five data sets of the documentation. A wide
-# kernel needs few centres: it is tried with CENTERS_WIDE.
-CENTERS = (500, 1000, 1500)
-NARROW, WIDE = 0.5, 2.0  # times the square root of the number of features
-CENTERS_WIDE = (500, 1000)
-LAMS = (1e-7, 1e-6, 1e-5)
-LOCAL_SIGMAS = (0.125, 0.25, 0.5, 1.0)  # likewise, of the parts' models of what is left over
-ALONE = 1e3  # a lambda that leaves the coarse model alone
-LOCAL_LAMS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, ALONE)
+from partition.redistribute import Parts
 
 _ROWS = 2048  # of K_nM at a time
-_JITTER = 1e-14  # times M, on the diagonal of K_MM where it has no factor: rows may be centres twice
+_JITTER = 1e-14  # times the trace of K_MM, on its diagonal where it has no factor: rows may be centres twice
 
 
 @dataclass
 class CoarseModel:
-    """Centres, in standardised features, and their coefficients."""
+    """Centres, in standardised features, their coefficients, and the kernel, whose width is `sigma`."""
 
     centers: Rows
     beta: NDArray[np.float64]
     sigma: float
     lam: float
+    kernel: Kernel = field(default_factory=Kernel)
 
     def predict(self, X: Rows) -> NDArray[np.float64]:
         """``K(X, centers) beta``: 2 len(X) M d flops in blocks; in double precision."""
-        return _apply(X, self.centers, self.sigma, self.beta)
+        return _apply(X, self.centers, self.kernel.with_sigma(self.sigma), self.beta)
 
 
 @dataclass
@@ -62,6 +52,8 @@ class Candidates:
     ----------
     centers : ndarray or CSR, shape (M_max, d)
         A candidate with fewer uses the first ones.
+    kernel : Kernel
+        Of any width.
     settings : list of (M, sigma, lambda)
     learned, whole : ndarray, shape (len(settings), M_max)
         Coefficients from the rows that are not held out, and from all rows. Not a number where the
@@ -69,6 +61,7 @@ class Candidates:
     """
 
     centers: Rows
+    kernel: Kernel
     settings: list[tuple[int, float, float]]
     learned: NDArray[np.float64]
     whole: NDArray[np.float64]
@@ -78,45 +71,23 @@ class Candidates:
         out = np.empty((X.shape[0], len(self.settings)))
         sigmas = np.array([sigma for _, sigma, _ in self.settings])
         for sigma in np.unique(sigmas):
-            mine = np.flatnonzero(sigmas == sigma)
-            out[:, mine] = _apply(X, self.centers, float(sigma), np.ascontiguousarray(self.learned[mine].T))
+            these = np.flatnonzero(sigmas == sigma)
+            out[:, these] = _apply(
+                X, self.centers, self.kernel.with_sigma(float(sigma)), np.ascontiguousarray(self.learned[these].T)
+            )
         return out
 
     def chosen(self, c: int) -> CoarseModel:
         """The c-th candidate, from all rows."""
         M, sigma, lam = self.settings[c]
-        return CoarseModel(self.centers[:M].copy(), self.whole[c, :M].copy(), sigma, lam)
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What to try: numbers of centres, widths and ridges; None is a small default grid.
-
-    Attributes
-    ----------
-    centers : tuple of int or None
-    sigma, lam : tuple of float or None
-    """
-
-    centers: tuple[int, ...] | None = None
-    sigma: tuple[float, ...] | None = None
-    lam: tuple[float, ...] | None = None
-
-    def tried(self, n: int, d: int) -> list[tuple[float, list[int], tuple[float, ...]]]:
-        """Sigma, numbers of centres and lambdas for n rows of d features."""
-        if self.sigma is None:
-            wide = self.centers or CENTERS_WIDE
-            sets = [(NARROW * math.sqrt(d), self.centers or CENTERS), (WIDE * math.sqrt(d), wide)]
-        else:
-            sets = [(sigma, self.centers or CENTERS) for sigma in self.sigma]
-        return [(sigma, sorted({min(M, n) for M in Ms}), self.lam or LAMS) for sigma, Ms in sets]
+        return CoarseModel(self.centers[:M].copy(), self.whole[c, :M].copy(), sigma, lam, self.kernel)
 
 
 def candidates(
-    parts: OwnedRows,
+    parts: Parts,
     held: NDArray[np.bool_],
-    n: int,
-    settings: Settings,
+    kernel: Kernel,
+    sets: list[tuple[float, list[int], tuple[float, ...]]],
     limit: int,
     checkpoint: Checkpoint | None,
     comm: Communicator,
@@ -125,13 +96,14 @@ def candidates(
 
     Parameters
     ----------
-    parts : OwnedRows
+    parts : Parts
         With the columns "y" (centred), "order" (the row's place in the shuffled order) and, optionally, "weight".
     held : ndarray of bool, shape (n_local,)
         Validation rows: left out of `learned`, part of `whole`.
-    n : int
-        Rows of all ranks.
-    settings : Settings
+    kernel : Kernel
+        Of any width.
+    sets : list of (sigma, numbers of centres, lambdas)
+        What to try; numbers of centres ascend.
     limit : int
         Bytes that this rank may use.
     checkpoint : Checkpoint or None
@@ -151,23 +123,22 @@ def candidates(
     n_local M^2 flops a sigma, and M^3 a candidate, the same on all ranks. The centres are sent to all
     ranks (M d numbers, phase "partition"); one Allreduce of M x M + 3 M numbers a sigma, and 2 (phase "train").
     """
-    sets = settings.tried(n, parts.X.shape[1])
     tried = [(M, sigma, lam) for sigma, Ms, lams in sets for M in Ms for lam in lams]
     most = max(Ms[-1] for _, Ms, _ in sets)
     with comm.agreed():
         need = 8 * (sum(2 * Ms[-1] ** 2 for _, Ms, _ in sets) + 3 * most**2 + 2 * most * _ROWS)
         memory.require(need, limit, f"a coarse model of {most:,} centers", "use fewer --centers")
     with comm.phase("partition"):
-        centers = _centers(parts, n, most, comm)
+        centers = _centers(parts, most, comm)
     with comm.agreed():
         kept = checkpoint.get("coarse") if checkpoint is not None else None
     if comm.all(kept is not None):
         assert kept is not None
-        return _solved(Candidates(centers, tried, kept["learned"], kept["whole"]), comm)
+        return _solved(Candidates(centers, kernel, tried, kept["learned"], kept["whole"]), comm)
     with comm.phase("train"):
-        factors = [_factor(centers[: Ms[-1]], sigma) for sigma, Ms, _ in sets]
+        factors = [_factor(centers[: Ms[-1]], kernel.with_sigma(sigma)) for sigma, Ms, _ in sets]
         shares = [
-            _normal_equations(parts, held, centers[: Ms[-1]], sigma, L)
+            _normal_equations(parts, held, centers[: Ms[-1]], kernel.with_sigma(sigma), L)
             for (sigma, Ms, _), L in zip(sets, factors, strict=True)
         ]
         ends = np.cumsum([share.size for share in shares])[:-1]
@@ -184,7 +155,7 @@ def candidates(
             c = some.stop
     if checkpoint is not None and comm.rank == 0:
         checkpoint.put("coarse", learned=learned, whole=whole)
-    return _solved(Candidates(centers, tried, learned, whole), comm)
+    return _solved(Candidates(centers, kernel, tried, learned, whole), comm)
 
 
 def _solved(given: Candidates, comm: Communicator) -> Candidates:
@@ -195,41 +166,47 @@ def _solved(given: Candidates, comm: Communicator) -> Candidates:
         if not good.size:
             raise InputError("no coarse model could be solved: its lambda is too small; use a larger --coarse-lambda")
     settings = [given.settings[c] for c in good]
-    return Candidates(given.centers, settings, given.learned[good], given.whole[good])
+    return Candidates(given.centers, given.kernel, settings, given.learned[good], given.whole[good])
 
 
-def _centers(parts: OwnedRows, n: int, M: int, comm: Communicator) -> Rows:
+def _centers(parts: Parts, M: int, comm: Communicator) -> Rows:
     """The last M rows of the shuffled order, the last one first: a random sample.
 
     The first rows of each part are its validation rows: unless M or the parts' number is a large share
     of n, none of them is a center, which would flatter the coarse model.
     """
-    order = parts.columns["order"]
-    mine = np.flatnonzero(order >= n - M)
-    gathered, places = gather_rows(parts.X[mine], comm), comm.allgather(order[mine])
+    order, n = parts["order"], int(parts.sizes.sum())
+    last = np.flatnonzero(order >= n - M)
+    gathered, places = gather_rows(parts.X[last], comm), comm.allgather(order[last])
     return gathered[np.argsort(-places)].astype(np.float64)
 
 
-def _weight(parts: OwnedRows, held: NDArray[np.bool_]) -> NDArray[np.float64]:
+def _weight(parts: Parts, held: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Sum of the weights of this rank's learning rows, and of the held-out ones."""
     weights = parts.columns.get("weight", np.ones(len(held)))
     return np.array([weights[~held].sum(), weights[held].sum()])
 
 
-def _factor(centers: Rows, sigma: float) -> NDArray[np.float64]:
-    """Cholesky of K_MM, with as little added to its diagonal as rounding and equal centres ask for."""
-    kernel, L = Kernel.gaussian(sigma), np.empty((centers.shape[0],) * 2)
-    points, added = kernel.points(centers), 0.0
-    while True:
+def _factor(centers: Rows, kernel: Kernel) -> NDArray[np.float64]:
+    """Cholesky of K_MM, with as little added to its diagonal as rounding and equal centres ask for.
+
+    Not a number, as its candidates then are, where kernel values are infinite or not a number.
+    """
+    L = np.empty((centers.shape[0],) * 2)
+    points, added, diagonal = kernel.points(centers), 0.0, L.reshape(-1)[:: len(L) + 1]
+    while np.isfinite(added):
         kernel.gram(points, L)
-        L.reshape(-1)[:: len(L) + 1] += added
+        size = float(np.abs(diagonal).sum()) or 1.0
+        diagonal += added
         if lapack.cholesky(L) == 0:
             return L
-        added = max(10 * added, _JITTER * len(L))
+        added = 10 * added or _JITTER * size
+    L.fill(np.nan)
+    return L
 
 
 def _normal_equations(
-    parts: OwnedRows, held: NDArray[np.bool_], centers: Rows, sigma: float, L: NDArray[np.float64]
+    parts: Parts, held: NDArray[np.bool_], centers: Rows, kernel: Kernel, L: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """This rank's W^T W and W^T y of its learning rows and of its held-out rows, in (M + 3) x M numbers.
 
@@ -239,7 +216,7 @@ def _normal_equations(
     M = len(L)
     packed = np.zeros((M + 3, M))
     for which, rows in enumerate((np.flatnonzero(~held), np.flatnonzero(held))):
-        G, r = _products(parts, rows, centers, sigma, L)
+        G, r = _products(parts, rows, centers, kernel, L)
         packed[M + 1 + which] = r
         if which == 0:
             packed[1 : M + 1] += np.tril(G)
@@ -249,11 +226,10 @@ def _normal_equations(
 
 
 def _products(
-    parts: OwnedRows, rows: NDArray[np.int64], centers: Rows, sigma: float, L: NDArray[np.float64]
+    parts: Parts, rows: NDArray[np.int64], centers: Rows, kernel: Kernel, L: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """W^T W, in the lower triangle, and W^T y, for W of some rows."""
     M = len(L)
-    kernel = Kernel.gaussian(sigma)
     right = kernel.points(centers)
     y, G, r = parts.columns["y"], np.zeros((M, M)), np.zeros(M)
     buffer = np.empty((min(_ROWS, len(rows)), M))
@@ -304,8 +280,7 @@ def _coefficients(
     return out
 
 
-def _apply(X: Rows, centers: Rows, sigma: float, beta: NDArray[np.float64]) -> NDArray[np.float64]:
-    kernel = Kernel.gaussian(sigma)
+def _apply(X: Rows, centers: Rows, kernel: Kernel, beta: NDArray[np.float64]) -> NDArray[np.float64]:
     right, out = kernel.points(centers), np.empty((X.shape[0], *beta.shape[1:]))
     for lo, hi in threads.blocks(X.shape[0], 8 * _ROWS):  # in double precision: not all rows at once
         out[lo:hi] = kernel.apply(kernel.points(X[lo:hi].astype(np.float64), like=right), right, beta)

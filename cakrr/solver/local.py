@@ -11,11 +11,11 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from cacore.data.rows import Rows
-from cacore.kernels import Kernel, distances
+from cacore.kernels import Kernel, products
 from cacore.linalg import lapack
 from cacore.machine import threads
 from cakrr.solver.band import Band
-from partition.redistribute import OwnedRows
+from partition.redistribute import Parts
 
 T = TypeVar("T")
 
@@ -25,8 +25,6 @@ SMALL = 32 << 20
 BAND_FROM = 6
 EIGEN_BYTES = 1 << 29
 EIGEN_FROM = 12  # the same for leave-one-out errors, which need the diagonal of the inverse
-
-ANY = Kernel.gaussian(1.0)  # points are the same for every sigma
 
 
 class Workspace(threading.local):
@@ -56,9 +54,9 @@ class Workspace(threading.local):
 
     def one_a_thread(self, m: int) -> bool:
         """Whether m x m matrices of all threads together stay under 32 MiB."""
-        return threads.current() * m * m * self.dtype.itemsize <= SMALL
+        return bool(threads.current() * m * m * self.dtype.itemsize <= SMALL)
 
-    def over_parts(self, work: Callable[[int, slice], T], parts: OwnedRows) -> Iterator[tuple[tuple[int, slice], T]]:
+    def over_parts(self, work: Callable[[int, slice], T], parts: Parts) -> Iterator[tuple[tuple[int, slice], T]]:
         """Every part and what ``work(part, rows)`` returns: large parts on all threads, then small ones one a thread.
 
         The largest come first, so that the threads finish together; the order does not depend on them.
@@ -78,28 +76,31 @@ class System:
         Of the part.
     workspace : Workspace
         Of at least m rows, in the dtype of `rows`; nothing else of this thread may use it meanwhile.
+    kernel : Kernel
+        Of any width: rows are made ready alike for all of them.
     weights : ndarray, shape (m,), optional
         Positive sample weights w: the matrix is then K + lambda sum(w) diag(1/w).
     grid : bool
-        Whether more than one pair will be tried: squared distances are then computed once and kept in
+        Whether more than one pair will be tried: inner products are then computed once and kept in
         the triangle that no factorisation touches, at the price of no memory.
     """
 
     def __init__(
-        self, rows: Rows, workspace: Workspace, weights: NDArray[Any] | None = None, grid: bool = False
-    ) -> None:
-        self.rows, self.points = rows, ANY.points(rows)
+        self, rows: Rows, workspace: Workspace, kernel: Kernel, weights: NDArray[Any] | None = None,
+        grid: bool = False,
+    ) -> None:  # fmt: skip
+        self.rows, self.points = rows, kernel.points(rows)
         self.grid = grid
         self.K = workspace.matrix(len(self.points))
         w = np.ones(len(self.points)) if weights is None else np.asarray(weights, np.float64)
         self.weighted = weights is not None
         self.scale = np.sqrt(w / w.mean())  # 1/scale^2 is sum(w)/w/m
         if grid:
-            distances(self.points, self.K)
+            products(self.points, self.K)
 
     def _form(self, kernel: Kernel) -> None:
         if self.grid:
-            kernel.gram_from_distances(self.K)
+            kernel.gram_from(self.K, self.points.squares)
         else:
             kernel.gram(self.points, self.K)
 

@@ -112,12 +112,12 @@ def solve_part(system: System, kernel: Kernel, lam: float, y: Vector) -> tuple[V
     ridge = lam * len(y) / system.scale**2
 
     def product(v: Vector) -> Vector:
-        return kernel.apply(points, points, v) + ridge * v
+        return np.asarray(kernel.apply(points, points, v) + ridge * v)
 
     def apply_inverse(r: Vector) -> Vector:
         z = r.astype(np.float32)[None, :]
         lapack.cholesky_solve(system.K, z)
-        return z[0]
+        return np.asarray(z[0])
 
     return solve(lambda wider: system.factor(kernel, wider), apply_inverse, product, lam, y)
 

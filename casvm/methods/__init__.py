@@ -1,1 +1,31 @@
-"""The methods that train an SVM on many ranks."""
+"""The algorithms that train this family's methods; each is loaded when it is called, and not for ``--help``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cacore.comm import Communicator
+    from cacore.data.dataset import Dataset
+    from casvm.options import Fit, Method, Options
+
+
+def in_parts(method: Method, train: Dataset, options: Options, comm: Communicator, test: Any = None) -> Fit:
+    """One SVM a part; see :func:`casvm.methods.parts.fit`."""
+    from casvm.methods.parts import fit
+
+    return fit(method, train, options, comm)
+
+
+def in_a_tree(method: Method, train: Dataset, options: Options, comm: Communicator, test: Any = None) -> Fit:
+    """A tree of merges; see :func:`casvm.methods.tree.fit`."""
+    from casvm.methods.tree import fit
+
+    return fit(method, train, options, comm)
+
+
+def of_all_rows(method: Method, train: Dataset, options: Options, comm: Communicator, test: Any = None) -> Fit:
+    """One problem of all rows; see :func:`casvm.methods.dissmo.fit`."""
+    from casvm.methods.dissmo import fit
+
+    return fit(method, train, options, comm)

@@ -1,76 +1,54 @@
-"""Rows in parts: dealt at random where they are, or divided by a partitioner and sent to their parts' owners."""
+"""Rows into parts: dealt at random where they are, or divided by a partitioner and sent to their parts' owners."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows
+from cacore.data.samples import Samples
 from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError
 from casvm.methods.prepare import Prepared
 from casvm.options import Method, Options
-from partition.redistribute import OwnedRows, redistribute
+from partition.divide import divide
+from partition.redistribute import Parts, redistribute
 
 
-@dataclass
-class Divided:
-    """Rows in the hands of their parts' owners.
-
-    Attributes
-    ----------
-    parts : OwnedRows
-        This rank's, with the columns "code", "C" and "row".
-    centers : ndarray, shape (P, d), or None
-        Where all ranks know them already.
-    rounds : int
-        Of K-means.
-    """
-
-    parts: OwnedRows
-    centers: NDArray[np.float64] | None
-    rounds: int
-
-
-def divide(
-    method: Method, given: Prepared, options: Options, comm: Communicator,
+def into_parts(
+    method: Method, prepared: Prepared, options: Options, comm: Communicator,
     assign: Callable[[NDArray[np.int64], int], NDArray[np.int64]],
-) -> Divided:  # fmt: skip
-    """Divide the rows, which are taken from `given`; collective.
+) -> Parts:  # fmt: skip
+    """Divide the rows, which are taken from `prepared`; collective.
 
     ``assign(sizes, ranks)`` names the owner of each part of a partitioner; rows that are dealt stay where they are.
     """
-    X, columns, P = given.X, given.columns, given.P
-    del given.X
-    if method.partitioner is None:
-        return Divided(_deal(X, columns, P, options, comm), None, 0)
-    chosen = {"ratio": True} if options.ratio else {}
-    partitioner = method.partitioner(P, random_state=options.seed, **chosen)
-    partitioner.fit(X, columns["code"] if getattr(partitioner, "ratio", False) else None, comm=comm)
-    owners = assign(partitioner.sizes_, comm.size)
-    first, n = comm.offset(X.shape[0])
-    place = np.arange(first, first + X.shape[0])  # not the row's number, for rows of weight 0 have one as well
-    order = {**columns, "order": Shuffle(n, options.seed).position(place)}
-    parts = redistribute(X, partitioner.labels_, owners, comm, order, order="order")
-    return Divided(parts, partitioner.centers_, getattr(partitioner, "n_iter_", 0))
+    rows = prepared.rows.give()
+    if not method.partitioner:
+        return _deal(rows, prepared.P, options, comm)
+    division = divide(method.partitioner, prepared.P, rows.X, comm, options.seed, rows["code"], options.ratio)
+    owners = assign(division.sizes, comm.size)
+    first, n = comm.offset(len(rows))
+    place = np.arange(first, first + len(rows))  # not the row's number, for rows of weight 0 have one as well
+    rows.columns["order"] = Shuffle(n, options.seed).position(place)
+    parts = redistribute(rows, division.labels, owners, comm, order="order")
+    parts.centers, parts.sizes, parts.n_iter = division.centers, division.sizes, division.n_iter
+    return parts
 
 
-def _deal(X: Rows, columns: dict[str, NDArray[Any]], P: int, options: Options, comm: Communicator) -> OwnedRows:
-    """This rank's rows, dealt at random to its own parts: line 1 of Algorithm 5. Sends nothing."""
+def _deal(rows: Samples, P: int, options: Options, comm: Communicator) -> Parts:
+    """Deal this rank's rows at random to its own parts (Algorithm 5, line 1). Sends nothing."""
     lo, hi = P * comm.rank // comm.size, P * (comm.rank + 1) // comm.size
-    n = X.shape[0]
+    n, count = len(rows), hi - lo
     with comm.uncounted(), comm.agreed():
-        if n < hi - lo:
+        if n < count:
             raise InputError(
-                f"{hi - lo} parts of the {n} rows of rank {comm.rank}: every part needs a row; ask for fewer"
+                f"{count} parts of the {n} rows of rank {comm.rank}: every part needs a row; ask for fewer"
             )
     place = np.random.default_rng([options.seed, comm.rank]).permutation(n)
-    cuts = [n * k // (hi - lo) for k in range(hi - lo + 1)]
-    if hi - lo > 1:
-        X, columns = X[place], {name: values[place] for name, values in columns.items()}
-    return OwnedRows(np.arange(lo, hi), np.array(cuts, np.int64), X, columns)
+    if count > 1:
+        rows = rows.take(place)
+    bounds = np.array([n * k // count for k in range(count + 1)], np.int64)
+    return Parts(rows.X, rows.columns, np.arange(lo, hi), bounds)

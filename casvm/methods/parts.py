@@ -9,27 +9,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
+from cacore.data.dataset import Dataset
 from cacore.data.rows import is_sparse, nbytes
-from casvm.methods.divide import divide
-from casvm.methods.prepare import Labelled, prepare
-from casvm.methods.problems import STATISTICS, Problem, check_memory, named, not_met, solve_all, terms
+from cacore.data.samples import Samples
+from casvm.methods.divide import into_parts
+from casvm.methods.prepare import prepare
+from casvm.methods.problems import STATISTICS, check_memory, named, not_met, solve_all, terms
 from casvm.model.model import SVMModel
 from casvm.model.part import PartSVM
 from casvm.options import Fit, Method, Options
-from partition.redistribute import OwnedRows, assign_owners
+from partition.redistribute import Parts, assign_owners
 from partition.routing import Soft, gap
 
 SOFT = Soft(4, 0.35)  # t in units of the mean gap d_2^2 - d_1^2 between the two nearest centres
 
 
-def fit(method: Method, train: Labelled, options: Options, comm: Communicator) -> Fit:
+def fit(method: Method, train: Dataset, options: Options, comm: Communicator) -> Fit:
     """Train one SVM a part (Algorithm 5 and its clustered relatives); a collective call.
 
     Parameters
     ----------
     method : Method
-    train : Labelled
-        This rank's rows; with standardisation or a partitioner they are taken from it.
+    train : Dataset
+        This rank's rows with their labels; they are taken from it.
     options : Options
     comm : Communicator
 
@@ -48,24 +50,29 @@ def fit(method: Method, train: Labelled, options: Options, comm: Communicator) -
     A part costs what :func:`casvm.solver.smo.solve` does; this rank's rows, and the kernel caches. Training
     sends nothing; partitioning sends nothing without a partitioner.
     """
-    given = prepare(method, train, options, comm)
-    dtype, sparse = str(given.X.dtype), is_sparse(given.X)
+    prepared = prepare(method, train, options, comm)
+    dtype, sparse = str(prepared.rows.X.dtype), is_sparse(prepared.rows.X)
+    # Algorithm 5, line 1: each rank has its rows; CP-SVM, BKM-SVM and FCFS-SVM divide them first.
     with comm.phase("partition"):
-        divided = divide(method, given, options, comm, lambda sizes, ranks: assign_owners(sizes, ranks, predicted_cost))
-    parts = divided.parts
+        parts = into_parts(
+            method, prepared, options, comm, lambda sizes, ranks: assign_owners(sizes, ranks, predicted_cost)
+        )
     with comm.agreed():
         check_memory(nbytes(parts.X), options)
-    trained, solver, busy = _train(parts, given.kernel, options, comm)
+    # Line 2: each part is trained on its own.
+    trained, solver, busy = _train(parts, prepared.kernel, options, comm)
     comm.wait()
+    # Line 3: the centres, which all ranks need for routing.
     with comm.phase("predict"):
-        centers, sizes, owners = _gathered(divided.centers, parts, comm)
+        centers, sizes, owners = _gathered(parts, comm)
         soft = _soft(parts, centers, options, comm)
     route = "nearest" if len(sizes) == 1 else options.route
     model = SVMModel(
-        method.name, route, given.classes, given.kernel, options.C, centers, sizes, owners, given.standardizer, dtype,
-        soft, trained, {"sparse": sparse}, comm,
+        method=method.name, route=route, classes=prepared.classes, kernel=prepared.kernel, C=options.C,
+        centers=centers, sizes=sizes, owners=owners, standardizer=prepared.standardizer, dtype=dtype, soft=soft,
+        parts=trained, source={"sparse": sparse},
     )  # fmt: skip
-    return _result(model, sizes, solver, busy, (given.nonzeros, divided.rounds), options, comm)
+    return _result(model, sizes, solver, busy, (prepared.nonzeros, parts.n_iter), options, comm)
 
 
 def predicted_cost(rows: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -74,42 +81,40 @@ def predicted_cost(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _train(
-    parts: OwnedRows, kernel: Any, options: Options, comm: Communicator
+    parts: Parts, kernel: Any, options: Options, comm: Communicator
 ) -> tuple[dict[int, PartSVM], dict[int, NDArray[np.float64]], float]:
     """Solve every part of this rank; models, statistics and seconds."""
-    mine = list(parts)
+    held = list(parts)
 
-    def load(i: int) -> Problem:
-        part, rows = mine[i]
-        columns = (parts.columns[name][rows] for name in ("code", "C", "row"))
-        return Problem(f"part-{part:06d}", parts.X[rows], *columns)
+    def load(i: int) -> tuple[str, Samples]:
+        part, rows = held[i]
+        return f"part-{part:06d}", parts.take(rows)
 
     with comm.phase("train"):
         begun = time.perf_counter()
-        solved = solve_all([rows.stop - rows.start for _, rows in mine], load, kernel, options, "training")
+        solved = solve_all([rows.stop - rows.start for _, rows in held], load, kernel, options, "training")
         busy = time.perf_counter() - begun
-    numbers = [part for part, _ in mine]
+    numbers = [part for part, _ in held]
     return (
         dict(zip(numbers, (one.part for one in solved), strict=True)),
         dict(zip(numbers, (one.numbers for one in solved), strict=True)), busy,
     )  # fmt: skip
 
 
-def _gathered(
-    centers: NDArray[np.float64] | None, parts: OwnedRows, comm: Communicator
-) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+def _gathered(parts: Parts, comm: Communicator) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
     """All parts' centres, sizes and owners, on every rank: what routing needs."""
     numbers = comm.allgather(parts.parts)
     order = np.argsort(numbers)
     sizes = comm.allgather(np.diff(parts.bounds).astype(np.int64))[order]
     owners = comm.allgather(np.full(len(parts.parts), comm.rank))[order]
-    if centers is None:
-        mine = [np.asarray(parts.X[rows].mean(axis=0, dtype=np.float64)).ravel() for _, rows in parts]
-        centers = comm.allgather(np.array(mine).reshape(-1, parts.X.shape[1]))[order]
+    centers = parts.centers
+    if not len(centers):
+        means = [np.asarray(parts.X[rows].mean(axis=0, dtype=np.float64)).ravel() for _, rows in parts]
+        centers = comm.allgather(np.array(means).reshape(-1, parts.X.shape[1]))[order]
     return centers, sizes, owners
 
 
-def _soft(parts: OwnedRows, centers: NDArray[np.float64], options: Options, comm: Communicator) -> Soft | None:
+def _soft(parts: Parts, centers: NDArray[np.float64], options: Options, comm: Communicator) -> Soft | None:
     if options.route != "soft" or len(centers) == 1:
         return None
     return Soft(min(SOFT.k, len(centers)), SOFT.t * gap(parts.X, centers, comm))

@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 
 from cacore import __version__
 from cacore.comm import Communicator
-from cacore.data.labels import Labelled, all_classes, class_factors, one_class
-from cacore.data.rows import Rows, check_alike, is_sparse
+from cacore.data.dataset import Dataset
+from cacore.data.labels import all_classes, class_factors, one_class
+from cacore.data.rows import check_alike, is_sparse
+from cacore.data.samples import Samples
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
-from cacore.io.checkpoint import fingerprint
+from cacore.io.fingerprints import fingerprint
 from cacore.kernels import Kernel
 from cacore.svm.problem import numeric_gamma
 from casvm.options import Method, Options
@@ -23,14 +25,13 @@ from casvm.options import Method, Options
 
 @dataclass
 class Prepared:
-    """This rank's rows, ready for training.
+    """What every method begins with.
 
     Attributes
     ----------
-    X : ndarray or CSR, shape (m, d)
-        Standardised, if that was asked for.
-    columns : dict of str to ndarray, shape (m,)
-        "code" of the class, bound "C" of alpha, global number "row".
+    rows : Samples
+        This rank's, standardised if that was asked for, with the columns "code" of the class, bound "C" of alpha and
+        global number "row".
     classes : ndarray, shape (k,)
     kernel : Kernel
     standardizer : Standardizer or None
@@ -40,8 +41,7 @@ class Prepared:
         Of a row, on average over all ranks.
     """
 
-    X: Rows
-    columns: dict[str, NDArray[Any]]
+    rows: Samples
     classes: NDArray[Any]
     kernel: Kernel
     standardizer: Standardizer | None
@@ -49,8 +49,8 @@ class Prepared:
     nonzeros: float
 
 
-def prepare(method: Method, train: Labelled, options: Options, comm: Communicator) -> Prepared:
-    """Check and prepare; takes the rows from `train`. Collective.
+def prepare(method: Method, train: Dataset, options: Options, comm: Communicator) -> Prepared:
+    """Check what is given, on all ranks alike, and take the rows; collective.
 
     Raises
     ------
@@ -58,78 +58,59 @@ def prepare(method: Method, train: Labelled, options: Options, comm: Communicato
         On all ranks: options that make no sense, one class only, fewer parts than ranks, a checkpoint of another run.
     """
     with comm.agreed():
-        options.checked()
-        if options.ratio and method.partitioner is None:
-            raise InputError(f"ratio: {method.name} leaves the rows where they are, and does not balance classes")
-        if options.ratio and method.partitioner is not None and not hasattr(method.partitioner(1), "ratio"):
-            raise InputError(f"ratio: the partitioner of {method.name} does not balance classes")
-        P = options.partitions or comm.size
-        if method.whole and comm.size != P:
-            raise InputError(
-                f"partitions = {P} on {comm.size} ranks: {method.name} solves one problem, of which every rank "
-                "holds a share; leave the option out"
-            )
-        if comm.size > P:
-            raise InputError(
-                f"partitions = {P} on {comm.size} ranks: every rank needs a part; ask for {comm.size} or more"
-            )
+        P = options.checked(method, comm.size)
     with comm.phase("read"):
         check_alike(train.X, comm)
         comm.require_equal({"sample_weight given (1) or not (0)": int(train.weights is not None)})
-        classes = all_classes(train.y if train.weights is None else train.y[train.weights > 0], comm)
+        y, weights = train.target(), train.row_weights()
+        classes = all_classes(y[weights > 0], comm)
         with comm.agreed():
             if len(classes) < 2:
                 raise InputError(one_class(classes))
-        first, _ = comm.offset(train.X.shape[0])
-        columns = _columns(train, classes, options, first, comm)
+        columns = _columns(y, weights, classes, options, comm)
         if options.checkpoint is not None:
-            _open(method, train, columns["C"], P, options, comm)
+            _open_checkpoint(method, train, columns["C"], P, options, comm)
+        rows = Samples(train.give(), columns)
         if train.weights is not None:  # rows of weight 0 count as absent
-            kept = np.flatnonzero(train.weights > 0)
-            train.X, train.weights = train.X[kept], train.weights[kept]
-            columns = {name: values[kept] for name, values in columns.items()}
-        X, standardizer = _standardized(train, options, comm)
-        kernel = options.kernel(numeric_gamma(X, options.gamma, comm))
+            kept = np.flatnonzero(weights > 0)
+            rows, weights = rows.take(kept), weights[kept]
+        standardizer = None
+        if options.standardize:
+            standardizer = Standardizer.fit(rows.X, comm, None if train.weights is None else weights)
+            rows.X = standardizer.apply(rows.X)
+        kernel = options.kernel_with(numeric_gamma(rows.X, options.gamma, comm))
         with comm.uncounted():
-            count = X.nnz if is_sparse(X) else np.count_nonzero(X)
-            total, rows = comm.allreduce(np.array([count, X.shape[0]], np.int64)).tolist()
-    del train.X
-    return Prepared(X, columns, classes, kernel, standardizer, P, total / rows)
+            count = rows.X.nnz if is_sparse(rows.X) else np.count_nonzero(rows.X)
+            total, n = comm.allreduce(np.array([count, len(rows)], np.int64)).tolist()
+    return Prepared(rows, classes, kernel, standardizer, P, total / n)
 
 
 def _columns(
-    train: Labelled, classes: NDArray[Any], options: Options, first: int, comm: Communicator
+    y: NDArray[Any], weights: NDArray[np.float64], classes: NDArray[Any], options: Options, comm: Communicator
 ) -> dict[str, NDArray[Any]]:
     """What each row carries: the code of its class, its bound of alpha, its global number."""
-    codes = np.searchsorted(classes, train.y).astype(np.int64)
+    first, _ = comm.offset(len(y))
+    codes = np.searchsorted(classes, y).astype(np.int64)
     codes[codes == len(classes)] = 0  # a label of rows of weight 0 alone
-    weights = np.ones(len(codes)) if train.weights is None else train.weights
     factor = class_factors(options.class_weight, codes, weights, len(classes), comm)
     return {"code": codes, "C": options.C * factor[codes] * weights, "row": np.arange(first, first + len(codes))}
 
 
-def _standardized(train: Labelled, options: Options, comm: Communicator) -> tuple[Rows, Standardizer | None]:
-    if not options.standardize:
-        return train.X, None
-    standardizer = Standardizer.fit(train.X, comm, train.weights)
-    return standardizer.apply(train.X), standardizer
-
-
-def _open(
-    method: Method, train: Labelled, C: NDArray[np.float64], P: int, options: Options, comm: Communicator
+def _open_checkpoint(
+    method: Method, train: Dataset, C: NDArray[np.float64], P: int, options: Options, comm: Communicator
 ) -> None:
+    """Take up the run that is kept in the checkpoint's directory, or begin it."""
     assert options.checkpoint is not None
-    told = {
-        name: value
-        for name, value in vars(options).items()
-        if name not in ("progress", "checkpoint", "memory_limit", "cache_bytes")
-    }
-    told |= {"limits": vars(options.limits), "method": method.name, "ranks": comm.size, "package": __version__}
-    told |= {"features": train.X.shape[1], "dtype": str(train.X.dtype), "partitions": P}
-    told |= {"class_weight": repr(options.class_weight)}
-    codes = np.array([float(hash_label(label)) for label in train.y]) if train.y.dtype.kind not in "biuf" else train.y
-    told |= {"training rows": fingerprint(train.X, np.asarray(codes, np.float64), C, comm)}
-    options.checkpoint.open(told, comm)
+    apart = ("progress", "checkpoint", "memory_limit", "cache_gib", "initial")
+    facts = {name: value for name, value in vars(options).items() if name not in apart}
+    y = train.target()
+    codes = np.array([float(hash_label(label)) for label in y]) if y.dtype.kind not in "biuf" else y
+    facts |= {
+        "method": method.name, "ranks": comm.size, "package": __version__, "features": train.X.shape[1],
+        "dtype": str(train.X.dtype), "partitions": P, "class_weight": repr(options.class_weight),
+        "training rows": fingerprint(train.X, np.asarray(codes, np.float64), C, comm),
+    }  # fmt: skip
+    options.checkpoint.open(facts, comm)
 
 
 def hash_label(label: Any) -> int:

@@ -11,29 +11,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.data.rows import Rows
+from cacore.data.samples import Samples
 from cacore.io.checkpoint import remembered
 from cacore.kernels import Kernel
 from cacore.machine import memory, threads
-from casvm.model.part import Learning, PartSVM, fit_part, placed
+from cacore.svm.dual import Solution
+from casvm.model.part import PartSVM, placed
 from casvm.options import Options
-from casvm.solver.smo import Solution
+from casvm.solver.part import Learning, fit_part
 from casvm.volume import Terms
 
 STATISTICS = ("iterations", "n_support", "objective", "gap", "seconds", "kernel_rows", "kernel_values")
 _COUNTS = ("iterations", "n_support", "kernel_rows", "kernel_values")
-
-
-@dataclass
-class Problem:
-    """Rows to train on; see :func:`casvm.model.part.fit_part`. The name is that of its checkpoint."""
-
-    name: str
-    X: Rows
-    codes: NDArray[np.int64]
-    C: NDArray[np.float64]
-    rows: NDArray[np.int64]
-    start: NDArray[np.float64] | None = None
 
 
 @dataclass
@@ -51,7 +40,7 @@ def check_memory(rows: int, options: Options) -> None:
 
 
 def solve_all(
-    sizes: list[int], load: Callable[[int], Problem], kernel: Kernel, options: Options, label: str
+    sizes: list[int], load: Callable[[int], tuple[str, Samples]], kernel: Kernel, options: Options, label: str
 ) -> list[Solved]:
     """Solve problems of these many rows, the largest first and as many side by side as there are threads.
 
@@ -59,7 +48,8 @@ def solve_all(
     ----------
     sizes : list of int
     load : callable
-        ``load(i)`` makes the i-th problem.
+        ``load(i)`` makes the i-th problem: its name in a checkpoint, and its rows with the columns "code", "C" and
+        "row", and maybe "coef", coefficients alpha y to begin with, shape (m, k - 1).
     kernel : Kernel
     options : Options
     label : str
@@ -76,20 +66,22 @@ def solve_all(
     advance, lock = options.progress(label, len(todo)), threading.Lock()
 
     def solve(i: int) -> Solved:
-        given = load(i)
+        name, rows = load(i)
 
         def work() -> dict[str, NDArray[Any]]:
             begun = time.perf_counter()
-            made, solutions = fit_part(given.X, given.codes, given.C, given.rows, learning, given.start)
+            start = rows.columns.get("coef")
+            begin_with = None if start is None or not start.any() else start.T
+            made, solutions = fit_part(rows.X, rows["code"], rows["C"], rows["row"], learning, begin_with)
             numbers = _statistics(made, solutions, time.perf_counter() - begun)
-            kept = {name: value for name, value in vars(made).items() if name != "X"}
-            return {**kept, "places": placed(made.rows, given.rows), "statistics": numbers}
+            kept = {key: value for key, value in vars(made).items() if key != "X"}
+            return {**kept, "places": placed(made.rows, rows["row"]), "statistics": numbers}
 
-        done = remembered(options.checkpoint, given.name, work)
+        done = remembered(options.checkpoint, name, work)
         with lock:
             advance()
-        fields = {name: value for name, value in done.items() if name not in ("places", "statistics")}
-        return Solved(PartSVM(X=given.X[done["places"]], **fields), done["statistics"])
+        fields = {key: value for key, value in done.items() if key not in ("places", "statistics")}
+        return Solved(PartSVM(X=rows.X[done["places"]], **fields), done["statistics"])
 
     solved = threads.in_order(solve, [(i,) for i in todo])
     return [one for _, one in sorted(zip(todo, solved, strict=True), key=lambda pair: pair[0])]

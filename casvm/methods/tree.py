@@ -12,79 +12,53 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows, bcast_rows, concatenate, is_sparse, nbytes, recv_rows, send_rows
+from cacore.data.dataset import Dataset
+from cacore.data.rows import Rows, bcast_rows, is_sparse, nbytes, recv_rows, send_rows
+from cacore.data.samples import Samples
 from cacore.kernels import Kernel
-from casvm.methods.divide import divide
+from casvm.methods.divide import into_parts
 from casvm.methods.parts import predicted_cost
-from casvm.methods.prepare import Labelled, prepare
-from casvm.methods.problems import STATISTICS, Problem, Solved, check_memory, named, not_met, solve_all, terms
+from casvm.methods.prepare import prepare
+from casvm.methods.problems import STATISTICS, Solved, check_memory, named, not_met, solve_all, terms
 from casvm.model.model import SVMModel
 from casvm.model.part import PartSVM, placed
 from casvm.model.pieces import deal
 from casvm.options import Fit, Method, Options
-from partition.redistribute import OwnedRows
+from partition.redistribute import Parts
 
 _SETTLED = 1e-3  # times tol: the relative change of the objective at which another pass would change nothing
 
 
-@dataclass
-class Node:
-    """Rows of one problem of the tree.
-
-    Attributes
-    ----------
-    X : ndarray or CSR, shape (m, d)
-    codes, rows : ndarray of int64, shape (m,)
-        Class and global number.
-    C : ndarray of float64, shape (m,)
-    coef : ndarray of float64, shape (k - 1, m)
-        Alpha y of the pairs of classes, as :meth:`casvm.model.part.PartSVM.spread` lays them out.
-    """
-
-    X: Rows
-    codes: NDArray[np.int64]
-    C: NDArray[np.float64]
-    rows: NDArray[np.int64]
-    coef: NDArray[np.float64]
-
-    def take(self, places: NDArray[Any]) -> Node:
-        """Some of the rows."""
-        return Node(self.X[places], self.codes[places], self.C[places], self.rows[places], self.coef[:, places])
-
-    def solved(self, part: PartSVM) -> Node:
-        """With the coefficients of a solution."""
-        coef = np.zeros_like(self.coef)
-        coef[:, placed(part.rows, self.rows)] = part.spread(len(coef) + 1)
-        return Node(self.X, self.codes, self.C, self.rows, coef)
-
-    def filtered(self) -> Node:
-        """The support vectors, and every row of a class that has none here: this problem says nothing about it."""
-        support = self.coef.any(axis=0)
-        known = np.isin(self.codes, self.codes[support])
-        return self.take(np.flatnonzero(support | ~known))
-
-
-def merged(left: Node, right: Node) -> Node:
+def merged(left: Samples, right: Samples) -> Samples:
     """Both nodes' rows, each once; if some are in both, the mean of both solutions, which is as feasible as they."""
-    rows = np.concatenate([left.rows, right.rows])
-    every = Node(
-        concatenate([left.X, right.X]), np.concatenate([left.codes, right.codes]), np.concatenate([left.C, right.C]),
-        rows, np.concatenate([left.coef, right.coef], axis=1),
-    )  # fmt: skip
-    unique, first, home = np.unique(rows, return_index=True, return_inverse=True)
-    if len(unique) == len(rows):
+    every = Samples.stacked([left, right])
+    unique, first, home = np.unique(every["row"], return_index=True, return_inverse=True)
+    if len(unique) == len(every):
         return every
     together = every.take(first)
-    sums = np.zeros_like(together.coef)
-    np.add.at(sums.T, home, every.coef.T)
-    together.coef = 0.5 * sums
+    sums = np.zeros_like(together["coef"])
+    np.add.at(sums, home, every["coef"])
+    together.columns["coef"] = 0.5 * sums
     return together
+
+
+def solved(node: Samples, part: PartSVM) -> Samples:
+    """The node's rows with the coefficients of its solution."""
+    coef = np.zeros_like(node["coef"])
+    coef[placed(part.rows, node["row"])] = part.spread(coef.shape[1] + 1).T
+    return Samples(node.X, {**node.columns, "coef": coef})
+
+
+def filtered(node: Samples) -> Samples:
+    """The support vectors, and every row of a class that has none here: this problem says nothing about it."""
+    support = node["coef"].any(axis=1)
+    known = np.isin(node["code"], node["code"][support])
+    return node.take(np.flatnonzero(support | ~known))
 
 
 @dataclass(frozen=True)
@@ -118,17 +92,17 @@ def neighbours(sizes: NDArray[np.int64], ranks: int) -> NDArray[np.int64]:
     for i in range(len(owners)):
         before = -1 if i == 0 else int(owners[i - 1])
         owners[i] = min(max(owners[i], before, ranks - (len(owners) - i)), before + 1)
-    return owners
+    return np.asarray(owners)
 
 
-def fit(method: Method, train: Labelled, options: Options, comm: Communicator) -> Fit:
+def fit(method: Method, train: Dataset, options: Options, comm: Communicator) -> Fit:
     """Train a tree of SVMs that ends in one model; a collective call.
 
     Parameters
     ----------
     method : Method
         Its `merge` says what goes up.
-    train : Labelled
+    train : Dataset
         This rank's rows; they are taken from it.
     options : Options
     comm : Communicator
@@ -148,30 +122,30 @@ def fit(method: Method, train: Labelled, options: Options, comm: Communicator) -
     A problem costs what :func:`casvm.solver.smo.solve` does with a start. Half of the rows (DC-SVM) or of the support
     vectors at most move a layer, point to point. The last rank to work holds all of them.
     """
-    given = prepare(method, train, options, comm)
-    dtype, sparse, d = str(given.X.dtype), is_sparse(given.X), given.X.shape[1]
+    prepared = prepare(method, train, options, comm)
+    dtype, sparse, d = str(prepared.rows.X.dtype), is_sparse(prepared.rows.X), prepared.rows.X.shape[1]
     with comm.phase("partition"):
-        divided = divide(method, given, options, comm, neighbours)
-        parts = divided.parts
+        parts = into_parts(method, prepared, options, comm, neighbours)
         sizes, owners = _everywhere(parts, comm)
         layers = plan(sizes.tolist(), owners.tolist())
         with comm.agreed():
             _check_memory(method, parts, layers, options, comm)
-    tree = _Tree(method, given.kernel, len(given.classes), layers, options, comm)
+    tree = _Tree(method, prepared.kernel, len(prepared.classes), layers, options, comm)
     with comm.phase("train"):
         root, passes = tree.run(parts)
     comm.wait()
     with comm.phase("predict"):
-        piece = deal(root, len(given.classes), layers[-1][0].owner, comm)
+        piece = deal(root, len(prepared.classes), layers[-1][0].owner, comm)
         support = comm.allgather(np.array([len(piece.rows)]))
     model = SVMModel(
-        method.name, "sum", given.classes, given.kernel, options.C, np.zeros((0, d)), support, np.arange(comm.size),
-        given.standardizer, dtype, None, {comm.rank: piece}, {"sparse": sparse}, comm,
+        method=method.name, route="sum", classes=prepared.classes, kernel=prepared.kernel, C=options.C,
+        centers=np.zeros((0, d)), sizes=support, owners=np.arange(comm.size), standardizer=prepared.standardizer,
+        dtype=dtype, parts={comm.rank: piece}, source={"sparse": sparse},
     )  # fmt: skip
-    return tree.result(model, sizes, passes, (given.nonzeros, divided.rounds))
+    return tree.result(model, sizes, passes, (prepared.nonzeros, parts.n_iter))
 
 
-def _everywhere(parts: OwnedRows, comm: Communicator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _everywhere(parts: Parts, comm: Communicator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """All parts' sizes and owners."""
     mine = np.column_stack([parts.parts, np.diff(parts.bounds), np.full(len(parts.parts), comm.rank)]).astype(np.int64)
     table = comm.allgather(mine)
@@ -180,7 +154,7 @@ def _everywhere(parts: OwnedRows, comm: Communicator) -> tuple[NDArray[np.int64]
 
 
 def _check_memory(
-    method: Method, parts: OwnedRows, layers: list[list[Place]], options: Options, comm: Communicator
+    method: Method, parts: Parts, layers: list[list[Place]], options: Options, comm: Communicator
 ) -> None:
     """For the rows of the largest problem of this rank; how many support vectors there will be, nobody knows."""
     held = nbytes(parts.X) * (2 if is_sparse(parts.X) else 1)  # slices of CSR are copies
@@ -208,7 +182,7 @@ class _Tree:
         self.lines: list[NDArray[np.float64]] = []
         self.seconds: list[float] = []
 
-    def run(self, parts: OwnedRows) -> tuple[PartSVM | None, int]:
+    def run(self, parts: Parts) -> tuple[PartSVM | None, int]:
         """Pass through the tree, again while it changes the objective: the last model, on its rank, and the passes."""
         leaves = self._leaves(parts)
         begun: dict[int, Making] = {number: partial(_itself, leaf) for number, leaf in leaves.items()}
@@ -219,7 +193,7 @@ class _Tree:
             reached = np.zeros(1) if solved is None else solved.numbers[STATISTICS.index("objective")].reshape(1)
             if passes >= self.options.passes or len(self.layers) == 1:
                 break
-            self.comm.barrier()  # patiently
+            self.comm.barrier()
             objective = float(self.comm.bcast(reached, root)[0])
             if objective - before <= _SETTLED * self.options.limits.tol * abs(objective):
                 break
@@ -229,17 +203,14 @@ class _Tree:
             begun = {number: partial(_joined, leaf, support) for number, leaf in leaves.items()}
         return None if solved is None else solved.part, passes
 
-    def _leaves(self, parts: OwnedRows) -> dict[int, Node]:
-        columns = parts.columns
-        return {
-            part: Node(
-                parts.X[rows], columns["code"][rows], columns["C"][rows], columns["row"][rows],
-                np.zeros((self.k - 1, rows.stop - rows.start)),
-            )
-            for part, rows in parts
-        }  # fmt: skip
+    def _leaves(self, parts: Parts) -> dict[int, Samples]:
+        leaves = {part: parts.take(rows) for part, rows in parts}
+        for leaf in leaves.values():
+            leaf.columns.pop("order", None)
+            leaf.columns["coef"] = np.zeros((len(leaf), self.k - 1))
+        return leaves
 
-    def _pass(self, begun: dict[int, Making], turn: int) -> tuple[Solved | None, Node | None]:
+    def _pass(self, begun: dict[int, Making], turn: int) -> tuple[Solved | None, Samples | None]:
         """Through all layers; the last problem's solution and its rows, on its rank."""
         solved, nodes = self._layer(begun, turn, 0)
         for depth, (below, layer) in enumerate(pairwise(self.layers), 1):
@@ -252,29 +223,27 @@ class _Tree:
             nodes |= {i: moved[i] for i in alone}
         return solved.get(0), nodes.get(0)
 
-    def _layer(self, todo: dict[int, Making], turn: int, depth: int) -> tuple[dict[int, Solved], dict[int, Node]]:
+    def _layer(self, todo: dict[int, Making], turn: int, depth: int) -> tuple[dict[int, Solved], dict[int, Samples]]:
         """Solve this rank's problems of a layer: the solutions, and the rows that go up."""
         numbers = list(todo)
 
-        def load(i: int) -> Problem:
-            node = todo[numbers[i]]()
-            name = f"pass-{turn:03d}-layer-{depth:02d}-node-{numbers[i]:06d}"
-            return Problem(name, node.X, node.codes, node.C, node.rows, node.coef if node.coef.any() else None)
+        def load(i: int) -> tuple[str, Samples]:
+            return f"pass-{turn:03d}-layer-{depth:02d}-node-{numbers[i]:06d}", todo[numbers[i]]()
 
         begun = time.perf_counter()
         sizes = [self.layers[depth][number].rows for number in numbers]
         label = f"layer {depth + 1} of {len(self.layers)}"
-        solved = solve_all(sizes, load, self.kernel, self.options, label) if numbers else []
+        solutions = solve_all(sizes, load, self.kernel, self.options, label) if numbers else []
         self.seconds.append(time.perf_counter() - begun)
         up = {}
-        for number, one in zip(numbers, solved, strict=True):
+        for number, one in zip(numbers, solutions, strict=True):
             node = todo[number]()
-            self.lines.append(np.concatenate([[turn, depth, number, len(node.rows)], one.numbers]))
-            done = node.solved(one.part)
-            up[number] = done.filtered() if self.method.merge == "support" else done
-        return dict(zip(numbers, solved, strict=True)), up
+            self.lines.append(np.concatenate([[turn, depth, number, len(node)], one.numbers]))
+            done = solved(node, one.part)
+            up[number] = filtered(done) if self.method.merge == "support" else done
+        return dict(zip(numbers, solutions, strict=True)), up
 
-    def _moved(self, nodes: dict[int, Node], below: list[Place], layer: list[Place]) -> dict[int, Node]:
+    def _moved(self, nodes: dict[int, Samples], below: list[Place], layer: list[Place]) -> dict[int, Samples]:
         """This rank's nodes of the next layer; every rank goes through the merges in the same order."""
         comm, out = self.comm, {}
         for number, place in enumerate(layer):
@@ -283,22 +252,19 @@ class _Tree:
                     _send(nodes[child], place.owner, comm)
             if place.owner == comm.rank:
                 like = next(iter(nodes.values()))
-                mine = [
+                children = [
                     nodes[child] if below[child].owner == comm.rank else _receive(below[child].owner, comm, like.X)
                     for child in place.children
                 ]
-                check_memory(2 * sum(nbytes(node.X) for node in mine), self.options)
-                out[number] = merged(*mine) if len(mine) == 2 else mine[0]
+                check_memory(2 * sum(nbytes(node.X) for node in children), self.options)
+                out[number] = merged(*children) if len(children) == 2 else children[0]
         return out
 
-    def _shared(self, node: Node | None, root: int) -> Node:
+    def _shared(self, node: Samples | None, root: int) -> Samples:
         """The last problem's support vectors, on all ranks."""
-        comm = self.comm
-        numbers = None if node is None else np.column_stack([node.codes, node.rows])
-        values = None if node is None else np.vstack([node.C, node.coef])
-        X = bcast_rows(None if node is None else node.X, comm, root)
-        numbers, values = comm.bcast(numbers, root), comm.bcast(values, root)
-        return Node(X, numbers[:, 0], values[0], numbers[:, 1], values[1:])
+        X = bcast_rows(None if node is None else node.X, self.comm, root)
+        numbers, values = (self.comm.bcast(table, root) for table in _tables(node))
+        return _from_tables(X, numbers, values)
 
     def result(self, model: SVMModel, sizes: NDArray[np.int64], passes: int, measured: tuple[float, int]) -> Fit:
         """All ranks' figures, on every rank."""
@@ -328,26 +294,37 @@ class _Tree:
         return Fit(model, sizes, solver, every.sum(axis=(1, 2)), terms(sizes, *measured, solver), notes, more)
 
 
-Making = Callable[[], Node]  # rows that are put together when they are needed, and not all at once
+Making = Callable[[], Samples]  # rows that are put together when they are needed, and not all at once
 
 
-def _itself(node: Node) -> Node:
+def _itself(node: Samples) -> Samples:
     return node
 
 
-def _joined(leaf: Node, support: Node) -> Node:
+def _joined(leaf: Samples, support: Samples) -> Samples:
     """A leaf's rows with the support vectors of the last pass, and their alpha."""
-    others = np.flatnonzero(~np.isin(leaf.rows, support.rows))
-    rest = leaf.take(others)
-    return merged(support, rest) if len(others) else support
+    others = np.flatnonzero(~np.isin(leaf["row"], support["row"]))
+    return merged(support, leaf.take(others)) if len(others) else support
 
 
-def _send(node: Node, dest: int, comm: Communicator) -> None:
-    comm.send(np.vstack([node.codes, node.rows]), dest)
-    comm.send(np.vstack([node.C, node.coef]), dest)
+def _tables(node: Samples | None) -> tuple[NDArray[np.int64] | None, NDArray[np.float64] | None]:
+    """What the rows carry, in one table of whole numbers and one of real ones."""
+    if node is None:
+        return None, None
+    return np.column_stack([node["code"], node["row"]]), np.column_stack([node["C"], node["coef"]])
+
+
+def _from_tables(X: Rows, numbers: NDArray[np.int64], values: NDArray[np.float64]) -> Samples:
+    return Samples(X, {"code": numbers[:, 0], "C": values[:, 0], "row": numbers[:, 1], "coef": values[:, 1:]})
+
+
+def _send(node: Samples, dest: int, comm: Communicator) -> None:
+    for table in _tables(node):
+        assert table is not None
+        comm.send(table, dest)
     send_rows(node.X, dest, comm)
 
 
-def _receive(source: int, comm: Communicator, like: Rows) -> Node:
+def _receive(source: int, comm: Communicator, like: Rows) -> Samples:
     numbers, values = comm.recv(source), comm.recv(source)
-    return Node(recv_rows(source, comm, like), numbers[0], values[0], numbers[1], values[1:])
+    return _from_tables(recv_rows(source, comm, like), numbers, values)

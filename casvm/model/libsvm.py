@@ -9,10 +9,9 @@ import scipy.sparse as sp
 
 from cacore.errors import InputError
 from cacore.files import check_writable, replacing
+from cacore.kernels import KINDS
 from casvm.model.model import SVMModel
 from casvm.model.part import PartSVM
-
-_KINDS = {"linear": "linear", "polynomial": "polynomial", "gaussian": "rbf", "sigmoid": "sigmoid"}
 
 
 def export_libsvm(model: SVMModel, path: str | Path) -> list[Path]:
@@ -33,12 +32,14 @@ def export_libsvm(model: SVMModel, path: str | Path) -> list[Path]:
     Raises
     ------
     InputError
-        Labels that LIBSVM cannot have, a precomputed kernel, a path that cannot be written.
+        Labels or a kernel that LIBSVM cannot have, a precomputed kernel, a path that cannot be written.
     """
     path = Path(path)
     check_writable(path)
     if model.kernel is None:
         raise InputError("a model of a precomputed kernel has no support vectors to export")
+    if KINDS[model.kernel.kind].libsvm is None:
+        raise InputError(f"LIBSVM has no {model.kernel.kind} kernel")
     try:
         labels = model.classes.astype(np.int64)
         whole = bool((labels == model.classes).all())
@@ -65,13 +66,9 @@ def export_libsvm(model: SVMModel, path: str | Path) -> list[Path]:
 def _header(model: SVMModel, part: PartSVM, labels: np.ndarray) -> str:
     kernel = model.kernel
     assert kernel is not None
-    lines = ["svm_type c_svc", f"kernel_type {_KINDS[kernel.kind]}"]
-    if kernel.kind == "polynomial":
-        lines.append(f"degree {kernel.degree}")
-    if kernel.kind != "linear":
-        lines.append(f"gamma {kernel.gamma:.17g}")
-    if kernel.kind in ("polynomial", "sigmoid"):
-        lines.append(f"coef0 {kernel.coef0:.17g}")
+    lines = ["svm_type c_svc", f"kernel_type {KINDS[kernel.kind].libsvm}"]
+    numbers = (("degree", str(kernel.degree)), ("gamma", f"{kernel.gamma:.17g}"), ("coef0", f"{kernel.coef0:.17g}"))
+    lines += [f"{name} {value}" for name, value in numbers if kernel.has(name)]
     lines += [f"nr_class {len(labels)}", f"total_sv {len(part.rows)}"]
     lines += [
         f"{name} {' '.join(values)}".rstrip()

@@ -3,81 +3,44 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.comm import Communicator, as_communicator
+from cacore.comm import Communicator
 from cacore.data.rows import Rows
-from cacore.data.standardize import Standardizer
-from cacore.errors import InputError
-from cacore.io import model_file as models
+from cacore.io import model_file
 from cacore.kernels import Kernel
-from cacore.svm.decision import counted, votes
+from cacore.svm.decision import counted, read_classes, stored_classes, votes
 from casvm.model.part import PartSVM
 from casvm.model.pieces import join
 from partition.asking import ask, visit
 from partition.model import InParts
-from partition.routing import Soft, closest, nearest
+from partition.routing import nearest
 
 
-@dataclass
+@dataclass(kw_only=True)
 class SVMModel(InParts):
     """Kernel SVMs of P parts, of which this rank holds some.
 
     Attributes
     ----------
-    method : str
-    route : {"nearest", "soft", "all", "sum"}
-        The model of the nearest centre answers; the weighted mean of the decisions of the nearest ones'; or
-        the mean of all decisions, which is right for random parts, whose centres say little. "sum": the parts are
-        pieces of one model, see :mod:`casvm.pieces`.
     classes : ndarray, shape (k,)
         Labels, ascending.
     kernel : Kernel or None
         None: rows are kernel values with the training rows.
     C : float
-    centers : ndarray, shape (P, d)
-        In standardised features; (0, d) for pieces.
-    sizes : ndarray of int64, shape (P,)
-    owners : ndarray of int64, shape (P,)
-        Rank of each part.
-    standardizer : Standardizer or None
-    dtype : str
-        Of the rows.
-    soft : Soft or None
-        Of the route "soft".
-    parts : dict of int to PartSVM
-        This rank's.
-    source : dict
-        How the training file was read.
-    comm : Communicator or None
-        The ranks that hold the parts; not part of a copy or a pickle.
     """
 
-    method: str
-    route: str
+    family = "svm"
+
     classes: NDArray[Any]
     kernel: Kernel | None
     C: float
-    centers: NDArray[np.float64]
-    sizes: NDArray[np.int64]
-    owners: NDArray[np.int64]
-    standardizer: Standardizer | None
-    dtype: str
-    soft: Soft | None = None
     parts: dict[int, PartSVM] = field(default_factory=dict)
-    source: dict[str, Any] = field(default_factory=dict)
-    comm: Any = field(default=None, repr=False, compare=False)
 
-    @property
-    def n_features(self) -> int:
-        """Of a row."""
-        return int(self.centers.shape[1])
-
-    def told(self) -> dict[str, Any]:
+    def described(self) -> dict[str, Any]:
         """What a report says about the model."""
         return {"method": self.method, "C": self.C, "route": self.route}
 
@@ -120,15 +83,15 @@ class SVMModel(InParts):
 
     def asked(self, X: Rows, labels: NDArray[np.int32], comm: Any = None) -> NDArray[np.float64]:
         """Scores of each row by the model of the part that `labels` names; collective."""
-        comm = self._ranks(comm)
-        with comm.guard(), comm.phase("predict"):
-            return self._asked(self._received(X, comm), labels, comm)
+        with self._ranks(comm) as ranks, ranks.phase("predict"):
+            return self._asked(self._received(X, ranks), labels, ranks)
 
     def intercepts(self) -> NDArray[np.float64]:
         """The one b of each pair of classes, of a model in pieces; collective on the ranks that hold them."""
         k = len(self.classes)
-        mine = np.sum([part.b for part in self.parts.values()], axis=0) if self.parts else np.zeros(k * (k - 1) // 2)
-        return self._ranks(None).allreduce(mine)
+        b = np.sum([part.b for part in self.parts.values()], axis=0) if self.parts else np.zeros(k * (k - 1) // 2)
+        with self._ranks(None) as ranks:
+            return ranks.allreduce(b)
 
     @property
     def _width(self) -> int:
@@ -136,20 +99,18 @@ class SVMModel(InParts):
 
     def scores(self, X: Rows, comm: Any = None) -> NDArray[np.float64]:
         """As :meth:`decision_function`, but shape (n_local, 1) for two classes; collective."""
-        comm, k = self._ranks(comm), len(self.classes)
-        with comm.guard(), comm.phase("predict"):
-            Z = self._received(X, comm)
+        k = len(self.classes)
+        with self._ranks(comm) as ranks, ranks.phase("predict"):
+            Z = self._received(X, ranks)
             if self.route == "sum":
-                return self._summed(visit(Z, self._pieces, comm, (k * (k - 1) // 2,)))
+                return self._summed(visit(Z, self._pieces, ranks, (k * (k - 1) // 2,)))
             if self.route == "all" and len(self.sizes) > 1:
-                return visit(Z, self._together, comm, (self._width,)) / len(self.sizes)
+                return visit(Z, self._together, ranks, (self._width,)) / len(self.sizes)
             if self.soft is None:
                 labels = nearest(Z, self.centers) if len(self.sizes) > 1 else np.zeros(Z.shape[0], np.int32)
-                return self._asked(Z, labels, comm)
-            labels, squares = closest(Z, self.centers, min(self.soft.k, len(self.centers)))
-            n, few = labels.shape
-            values = self._asked(Z[np.arange(n).repeat(few)], labels.ravel(), comm).reshape(n, few, self._width)
-            return np.einsum("ijc,ij->ic", values, self.soft.weights(squares))
+                return self._asked(Z, labels, ranks)
+            values, weights = self._weighted(Z, lambda rows, labels: self._asked(rows, labels, ranks))
+            return np.asarray(np.einsum("ijc,ij->ic", values, weights))
 
     def _pieces(self, rows: Rows) -> NDArray[np.float64]:
         k = len(self.classes)
@@ -173,54 +134,18 @@ class SVMModel(InParts):
 
         return ask(Z, labels, self.owners, self.parts, answer, comm, (self._width,))
 
-    def save(self, path: str | Path, comm: Any = None) -> None:
-        """Write the model to one HDF5 file; collective, by default on the ranks that trained or loaded it."""
-        comm = self._ranks(comm)
-        attributes = {
-            "method": self.method, "route": self.route, "C": self.C, "dtype": self.dtype, "source": self.source,
-            "classes": self.classes.tolist(), "labels": self.classes.dtype.str,
-            "kernel": None if self.kernel is None else asdict(self.kernel),
-            "soft": None if self.soft is None else asdict(self.soft),
-        }  # fmt: skip
-        shared: dict[str, Rows] = {"centers": self.centers, "sizes": self.sizes}
-        if self.standardizer is not None:
-            shared.update(asdict(self.standardizer))
-        with comm.guard():
-            with comm.agreed():
-                self._check_ranks(comm)
-            parts = {number: vars(part) for number, part in self.parts.items()}
-            models.save(path, "svm", attributes, shared, parts, self.owners, comm)
+    def _stored(self) -> tuple[dict[str, Any], dict[str, Rows]]:
+        kernel = None if self.kernel is None else asdict(self.kernel)
+        return {"C": self.C, **stored_classes(self.classes), "kernel": kernel}, {}
 
     @classmethod
-    def load(cls, path: str | Path, comm: Any = None) -> SVMModel:
-        """Read a model on any number of ranks; collective.
-
-        Raises
-        ------
-        InputError
-            The file is missing, damaged, not a model, or one of another family.
-        """
-        comm = as_communicator(comm)
-        with comm.guard():
-            attributes, shared, parts, owners = models.load(path, "svm", comm)
-            with comm.agreed():
-                try:
-                    kernel, soft = attributes["kernel"], attributes["soft"]
-                    held = {number: PartSVM(**fields) for number, fields in parts.items()}
-                    sizes = shared["sizes"]
-                    if attributes["route"] == "sum":
-                        held, sizes, owners = _joined(held, sizes, owners)
-                    return cls(
-                        attributes["method"], attributes["route"],
-                        np.array(attributes["classes"], np.dtype(attributes["labels"])),
-                        None if kernel is None else Kernel(**kernel), attributes["C"], shared["centers"],
-                        sizes, owners,
-                        Standardizer(shared["mean"], shared["scale"]) if "mean" in shared else None,
-                        attributes["dtype"], None if soft is None else Soft(**soft),
-                        held, attributes["source"], comm,
-                    )  # fmt: skip
-                except (KeyError, TypeError) as error:
-                    raise InputError(f"{path}: a damaged model file, without {error}") from error
+    def _made(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.Parts) -> SVMModel:
+        kernel = attributes.pop("kernel")
+        attributes |= {"classes": read_classes(attributes), "kernel": None if kernel is None else Kernel(**kernel)}
+        parts.held = {number: PartSVM(**fields) for number, fields in parts.held.items()}
+        if attributes["route"] == "sum":
+            parts.held, shared["sizes"], parts.owners = _joined(parts.held, shared["sizes"], parts.owners)
+        return super()._made(attributes, shared, parts)
 
 
 def _joined(

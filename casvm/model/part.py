@@ -10,10 +10,7 @@ from numpy.typing import NDArray
 
 from cacore.data.rows import Rows
 from cacore.kernels import Kernel
-from cacore.machine import threads
 from cacore.svm.decision import counted, expansion
-from casvm.solver.local import Learning
-from casvm.solver.smo import Solution
 
 
 @dataclass
@@ -102,67 +99,3 @@ def placed(wanted: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int
     """Where among `rows`, which are all different, the wanted ones are."""
     order = np.argsort(rows)
     return order[np.searchsorted(rows, wanted, sorter=order)]
-
-
-def fit_part(
-    X: Rows, codes: NDArray[np.int64], C: NDArray[np.float64], rows: NDArray[np.int64], learning: Learning,
-    start: NDArray[np.float64] | None = None,
-) -> tuple[PartSVM, list[Solution]]:  # fmt: skip
-    """Train one-vs-one.
-
-    Parameters
-    ----------
-    X : ndarray or CSR, shape (m, d)
-        Not changed.
-    codes : ndarray of int64, shape (m,)
-        Class of each row.
-    C : ndarray of float64, shape (m,)
-        Bound of each row's alpha; a row with 0 counts as absent.
-    rows : ndarray of int64, shape (m,)
-        Global row numbers.
-    learning : Learning
-    start : ndarray, shape (n_classes - 1, m), optional
-        Coefficients alpha y to begin with, as :meth:`PartSVM.spread` lays them out; made feasible first.
-
-    Returns
-    -------
-    part : PartSVM
-    solutions : list of Solution
-        Of each pair of classes.
-    """
-    there = C > 0
-    classes = np.unique(codes[there])
-    members = [np.flatnonzero(there & (codes == code)) for code in classes]
-    k = len(classes)
-    alphas = np.zeros((max(k - 1, 0), len(codes)))
-    solutions: list[Solution] = []
-    tasks = list(combinations(range(k), 2))
-
-    def pair(i: int, j: int) -> tuple[NDArray[np.int64], NDArray[np.float64], Solution]:
-        chosen = np.sort(np.concatenate([members[i], members[j]]))
-        y = np.where(codes[chosen] == classes[i], 1.0, -1.0)
-        if learning.kernel is None:
-            mine = np.ascontiguousarray(np.asarray(X)[np.ix_(chosen, rows[chosen])])
-        else:
-            mine = X if len(chosen) == X.shape[0] else X[chosen]
-        begin = None
-        if start is not None:
-            given = np.where(y > 0, start[classes[j] - 1, chosen], start[classes[i], chosen])
-            begin = y * given
-        return chosen, y, learning.solve(mine, y, C[chosen], begin)
-
-    # Many pairs side by side, few one after the other with all threads each.
-    solved = threads.in_order(pair, tasks, parallel=len(tasks) >= 2 * threads.current())
-    for (i, j), (chosen, y, solution) in zip(tasks, solved, strict=True):
-        first = y > 0
-        alphas[j - 1, chosen[first]] = solution.alpha[first]
-        alphas[i, chosen[~first]] = -solution.alpha[~first]
-        solutions.append(solution)
-    support = [mine[alphas[:, mine].any(axis=0)] for mine in members] if k > 1 else []
-    places = np.concatenate([np.zeros(0, np.int64), *support])
-    part = PartSVM(
-        classes, X[places] if learning.kernel is not None else np.zeros((len(places), 0)), rows[places],
-        np.ascontiguousarray(alphas[:, places]), np.array([one.b for one in solutions]),
-        np.array([len(mine) for mine in support], np.int64) if k > 1 else np.zeros(k, np.int64),
-    )  # fmt: skip
-    return part, solutions

@@ -1,43 +1,40 @@
-"""Rows of the kernel matrix over the rows that still matter: computed once, kept under a byte budget."""
+"""What SMO asks of a kernel matrix, and the factory of those that there are.
+
+Kernel values from another device are one new module: a class with these methods, and a function that passes it to
+:func:`casvm.solver.smo.solve`, registered as a solver (:mod:`cacore.svm.solvers`).
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Protocol
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from cacore.data.rows import Rows
-from cacore.errors import InputError
 from cacore.kernels import Kernel
-from cacore.kernels.columns import Layout, weighted
-from cacore.kernels.panels import add_rows
-from cacore.machine import threads
-from cacore.machine.threads import blocks, for_blocks
-from casvm.solver.pair import padded
-from casvm.solver.row_cache import RowCache, Table
+from cacore.svm.problem import precision
+from casvm.solver.kernel_rows import KernelRows
+from casvm.solver.precomputed import Precomputed
+from casvm.solver.row_cache import Table
 
 Index = NDArray[np.int64]
 Vector = NDArray[np.float64]
 
-_SOME = 2048  # rows computed in one go
+_SAMPLE = 1000  # rows by which the precision is chosen
 
 
 class Gram(Protocol):
-    """What the solver asks of a kernel matrix; rows are global numbers, columns the active ones.
+    """A kernel matrix K, whose rows are called by their numbers; of its columns, some are active.
 
     Attributes
     ----------
-    n : int
-    rows_computed, values_computed, values_read : int
-        Rows of K over the active columns, kernel values in all, and those read again from memory.
     price : float
         What a kernel value costs, in units of reading one again.
+    rows_computed, values_computed, values_read : int
+        Rows of K over the active columns, kernel values in all, and those read again from memory, up to now.
     """
 
-    n: int
     price: float
     rows_computed: int
     values_computed: int
@@ -65,241 +62,29 @@ class Gram(Protocol):
         """``beta @ K(rows, rows) @ beta`` in double precision."""
 
     def diagonal(self) -> Vector:
-        """K_ii of the active rows."""
+        """K_ii of the active columns."""
 
     def fetch(self, rows: Index) -> None:
-        """Compute these rows, and keep them."""
+        """Compute these rows over the active columns, and keep them."""
 
     def table(self) -> Table:
-        """What is kept, over the active columns."""
+        """The rows that are kept, over the active columns."""
 
 
-class KernelRows:
-    """Kernel values of `X` with itself.
+def gram_of(X: Rows, kernel: Kernel | None, largest_bound: float, tol: float, cache_bytes: int) -> Gram:
+    """The kernel matrix of a part.
 
     Parameters
     ----------
     X : ndarray or CSR, shape (n, d)
-        Not changed, and not copied whole but in the form that its products need.
-    kernel : Kernel
-    dtype : dtype
-        Of the kernel values that are computed and kept.
-    budget : int
-        Bytes for the packed rows and the cache together.
-    layout : Layout, optional
-        By default what suits `X`.
-    sources : ndarray or CSR, shape (s, d), optional
-        The rows of K, where they are not those of `X`, which are its columns. The caller may change a row of
-        them, and tells :meth:`forget`.
-
-    Notes
-    -----
-    2 n nnz flops a row of K, with nnz the nonzeros of a row of `X` (or 2 n d where a matrix product is
-    faster); n numbers of memory a cached row. The least recently used rows make room.
+        Not changed. Without a `kernel`, the matrix itself, shape (n, n).
+    kernel : Kernel or None
+    largest_bound, tol : float
+        Of |beta|, and of the solver: kernel values are in single precision where that does not show.
+    cache_bytes : int
+        For packed rows and kernel values that are kept.
     """
-
-    def __init__(
-        self, X: Rows, kernel: Kernel, dtype: Any, budget: int, layout: Layout | None = None,
-        sources: Rows | None = None,
-    ) -> None:  # fmt: skip
-        self.X, self.kernel, self.dtype = X, kernel, np.dtype(dtype)
-        self.n = int(X.shape[0])
-        self.layout = layout or Layout.of(X, kernel, self.dtype)
-        self.sources = X if sources is None else sources
-        self.n_rows = int(self.sources.shape[0])
-        self.price = self.layout.price
-        self.rows_computed = self.values_computed = self.values_read = 0
-        self._scratch = np.zeros(0, self.dtype)
-        self._diagonal = kernel.diagonal(X)
-        if not np.isfinite(self._diagonal.astype(self.dtype)).all():
-            raise InputError(f"{kernel.kind} kernel: its values overflow {self.dtype}; scale the features")
-        room = max(0, budget - self.layout.nbytes(X)) // self.dtype.itemsize
-        self._memory = np.zeros(min(room, self.n_rows * padded(self.n)), self.dtype)
-        self._all: RowCache | None = None
-        self.active = np.arange(self.n)
-        self.columns = self.layout.columns(X)
-        self._cache = RowCache(self._memory, self.n, self.n_rows)
-
-    def activate(self, rows: Index) -> None:
-        """See :class:`Gram`; what is kept over all columns stays so, if there is room."""
-        if not self._keep_all(len(rows)):
-            self._cache = RowCache(self._memory, len(rows), self.n_rows)
-        self._turn_to(rows)
-
-    def restrict(self, kept: Index) -> None:
-        """See :class:`Gram`; what is cached stays, cut to these columns."""
-        if not self._keep_all(len(kept)):
-            self._cache.restrict(kept)
-        self._turn_to(self.active[kept])
-
-    def copies(self, columns: int) -> bool:
-        """See :class:`Gram`."""
-        whole = self._all or (self._cache if len(self.active) == self.n else None)
-        return whole is not None and self._memory.size - whole.end >= (whole.count + 1024) * padded(columns)
-
-    def _keep_all(self, columns: int) -> bool:
-        """Put rows over all columns by, and begin a second cache behind them, over some; whether there is room."""
-        if not self.copies(columns):
-            self._all = None
-            return False
-        whole = self._all = self._all or self._cache
-        self._cache = RowCache(self._memory[whole.end :], columns, self.n_rows)
-        return True
-
-    def _turn_to(self, rows: Index) -> None:
-        self.active = rows
-        self.columns = self.layout.columns(self.X, None if len(rows) == self.n else rows)
-        if self._all is not None:
-            self._cache.copy(self._all, rows)
-
-    def square(self, rows: Index) -> NDArray[Any]:
-        """See :class:`Gram`."""
-        size = padded(len(rows))
-        if self._scratch.size < size * size:
-            self._scratch = np.zeros(size * size, self.dtype)
-        K = self._scratch[: size * size].reshape(size, size)
-        A, columns = self.layout.rows(self.sources, rows), self.layout.columns(self.sources, rows)
-        for_blocks(lambda lo, hi: columns.add(self.kernel, A, lo, hi, store=K), columns.tasks(2 * threads.current()))
-        self.values_computed += len(rows) ** 2
-        return K
-
-    def subtract(self, rows: Index, change: Vector, v: Vector, keep: NDArray[np.bool_]) -> None:
-        """See :class:`Gram`."""
-        for lo, hi in blocks(len(rows), _SOME):
-            self._subtract(rows[lo:hi], change[lo:hi], v, keep[lo:hi])
-
-    def _subtract(self, rows: Index, change: Vector, v: Vector, keep: NDArray[np.bool_]) -> None:
-        slots, known = self._cache.places(rows, keep)
-        cached, at = change[known], slots[known]
-        missing, given, into = self.layout.rows(self.sources, rows[~known]), -change[~known], slots[~known]
-        store = self._cache.values
-
-        def work(lo: int, hi: int) -> None:
-            if at.size:
-                add_rows(store, at, -cached, v, lo, hi)
-            if given.size:
-                self.columns.add(self.kernel, missing, lo, hi, given, v, store, into)
-
-        for_blocks(work, self.columns.tasks(2 * threads.current()))
-        self.rows_computed += len(given)
-        self.values_computed += len(given) * len(v)
-        self.values_read += at.size * len(v)
-
-    def diagonal(self) -> Vector:
-        """See :class:`Gram`."""
-        return self._diagonal[self.active]
-
-    def fetch(self, rows: Index) -> None:
-        """See :class:`Gram`."""
-        slots, known = self._cache.places(rows, np.ones(len(rows), np.bool_))
-        missing, into = self.layout.rows(self.sources, rows[~known]), slots[~known]
-        self._cache.doubt(into)
-
-        def work(lo: int, hi: int) -> None:
-            self.columns.add(self.kernel, missing, lo, hi, store=self._cache.values, places=into)
-
-        for_blocks(work, self.columns.tasks(2 * threads.current()))
-        self.rows_computed += len(into)
-        self.values_computed += len(into) * len(self.active)
-
-    def table(self) -> Table:
-        """See :class:`Gram`."""
-        return self._cache.table(self.active)
-
-    def outside(self, rows: Index, change: Vector, columns: Index) -> Vector:
-        """See :class:`Gram`."""
-        total, kept = np.zeros(len(columns)), np.zeros(len(rows), np.bool_)
-        if self._all is not None:
-            slots = self._all.slot[rows]
-            kept, store = slots >= 0, self._all.values
-            at, given = slots[kept], change[kept]
-            for_blocks(
-                lambda lo, hi: _add_columns(store, at, given, columns[lo:hi], total[lo:hi]), blocks(len(columns), 4096)
-            )
-        rows, change = rows[~kept], change[~kept]
-        self.values_read += int(np.count_nonzero(kept)) * len(columns)
-        self.values_computed += len(rows) * len(columns)
-        return total + self.product(self.sources, rows, change, columns)
-
-    def quadratic(self, rows: Index, beta: Vector) -> float:
-        """See :class:`Gram`."""
-        value = 0.0
-        for lo, hi in blocks(len(rows), _SOME):
-            # K is symmetric: what lies below the diagonal counts twice.
-            given = np.append(beta[lo:hi], 2.0 * beta[hi:])
-            sums = self.product(self.sources, rows[lo:], given, rows[lo:hi], exact=True)
-            value += float(sums @ beta[lo:hi])
-        return value
-
-    def forget(self, rows: Index) -> None:
-        """These rows of the sources are about to become others."""
-        self._cache.drop(rows)
-        if self._all is not None:
-            self._all.drop(rows)
-
-    def product(self, X: Rows, rows: Index, change: Vector, columns: Index, exact: bool = False) -> Vector:
-        """``change @ K(X[rows], columns)``; `exact`: in double precision."""
-        layout = replace(self.layout, dtype=np.dtype(np.float64)) if exact else self.layout
-        return weighted(self.kernel, layout, X, rows, change, self.X, columns)
-
-
-class Precomputed:
-    """A kernel matrix that is there: ``K``, shape (n, n), not changed."""
-
-    def __init__(self, K: NDArray[Any]) -> None:
-        self.K, self.n, self.price = K, len(K), 1.0
-        self.rows_computed = self.values_computed = self.values_read = 0
-        self.active = np.arange(self.n)
-
-    def square(self, rows: Index) -> NDArray[Any]:
-        """See :class:`Gram`."""
-        K = np.zeros((padded(len(rows)),) * 2, self.K.dtype)
-        K[: len(rows), : len(rows)] = self.K[np.ix_(rows, rows)]
-        return K
-
-    def subtract(self, rows: Index, change: Vector, v: Vector, keep: NDArray[np.bool_]) -> None:
-        """See :class:`Gram`."""
-        v -= self.outside(rows, change, self.active)
-
-    def outside(self, rows: Index, change: Vector, columns: Index) -> Vector:
-        """See :class:`Gram`."""
-        self.values_read += len(rows) * len(columns)
-        total = np.zeros(len(columns))
-        for lo, hi in blocks(len(rows), 64):
-            total += change[lo:hi] @ self.K[np.ix_(rows[lo:hi], columns)]
-        return total
-
-    def restrict(self, kept: Index) -> None:
-        """See :class:`Gram`."""
-        self.active = self.active[kept]
-
-    def copies(self, columns: int) -> bool:
-        """See :class:`Gram`; nothing is kept."""
-        return False
-
-    def activate(self, rows: Index) -> None:
-        """See :class:`Gram`."""
-        self.active = rows
-
-    def quadratic(self, rows: Index, beta: Vector) -> float:
-        """See :class:`Gram`."""
-        return float(self.outside(rows, beta, rows) @ beta)
-
-    def diagonal(self) -> Vector:
-        """See :class:`Gram`."""
-        return np.diagonal(self.K)[self.active].astype(np.float64)
-
-    def fetch(self, rows: Index) -> None:
-        """See :class:`Gram`; nothing is kept."""
-
-    def table(self) -> Table:
-        """See :class:`Gram`."""
-        return Table(self.K[:0], np.full(len(self.active), -1), np.zeros(0, np.int64), 0)
-
-
-@numba.njit(cache=True, nogil=True)
-def _add_columns(values: Any, slots: Any, change: Any, columns: Any, total: Any) -> None:  # pragma: no cover - compiled
-    for i in range(slots.size):
-        row, c = values[slots[i]], change[i]
-        for k in range(columns.size):
-            total[k] += c * np.float64(row[columns[k]])
+    if kernel is None:
+        return Precomputed(np.asarray(X))
+    dtype = precision(X.shape[0], X[:: max(1, X.shape[0] // _SAMPLE)], kernel, largest_bound, tol)
+    return KernelRows(X, kernel, dtype, cache_bytes)

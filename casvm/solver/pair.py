@@ -1,8 +1,6 @@
-"""The inner loop of SMO (Algorithm 1): one pair of rows at a time, on a working set whose kernel matrix is at hand.
+"""The inner loop of SMO (Algorithm 1): one pair of rows at a time, on a working set whose kernel matrix is in memory.
 
-In terms of beta = y alpha, a row may rise while beta < upper = max(0, y C), and fall while
-beta > lower = min(0, y C); v = y - K beta is what the listing calls -f. At the solution no row that may
-rise has a larger v than one that may fall.
+The dual and the words v, rise and fall are those of :mod:`cacore.svm.dual`; v is what the listing calls -f.
 """
 
 from __future__ import annotations
@@ -55,12 +53,12 @@ class Pairs:
 
     @property
     def v(self) -> Vector:
-        """Y - K beta."""
+        """The gradient with its sign changed."""
         return self._state[0, : self.size]
 
     @property
     def beta(self) -> Vector:
-        """Y alpha."""
+        """The coefficients."""
         return self._state[1, : self.size]
 
     def optimise(
@@ -78,6 +76,7 @@ class Pairs:
         max_iter : int
         used : ndarray of int64, shape (rows,), optional
             Is set to `now` for the rows of K that are read.
+        now : int
 
         Returns
         -------
@@ -103,6 +102,34 @@ def _optimise(
     K: Any, where: Any, v: Any, beta: Any, lower: Any, upper: Any, diagonal: Any, may: Any, tol: Any, max_iter: Any,
     used: Any, now: Any,
 ) -> Any:  # fmt: skip  # pragma: no cover - compiled
+    """Optimise pair by pair: second-order choice, and a step to the optimum of the pair or to a bound.
+
+    Parameters
+    ----------
+    K : float32 or float64, shape (rows, >= size)
+        Rows of the kernel matrix that are in memory.
+    where : int64, shape (rows of the problem,)
+        The row of `K` of each row of the problem, or -1.
+    v, beta, lower, upper : float64, shape (size,), a multiple of STEP
+        `v` and `beta` are updated.
+    diagonal : of the type of `K`, shape (size,)
+    may : uint8, shape (size,)
+        RISE and FALL, updated; 0 where there is no row.
+    tol : float
+    max_iter : int
+    used : int64, shape (rows,)
+        Set to `now` for the rows of `K` that are read.
+    now : int
+
+    Returns
+    -------
+    done : int
+        Pairs optimised.
+    gap : float
+        The violation at the end.
+    missing : int
+        The row whose kernel values are not in memory, or -1.
+    """
     most, least, gains = np.empty(STEP), np.empty(STEP), np.empty(STEP, K.dtype)
     turns, real = np.empty(STEP, np.int64), K.dtype.type
     first, second, step, done = K[0, : v.size], K[0, : v.size], 0.0, 0
@@ -135,7 +162,20 @@ def _optimise(
 
 @numba.njit(cache=True, nogil=True)
 def _winner(values: Any, turns: Any) -> Any:  # pragma: no cover - compiled
-    """The element with the largest value, the first of equals, from the results of the lanes."""
+    """The element with the largest value, the first of equals, from the results of the lanes.
+
+    Parameters
+    ----------
+    values : float32 or float64, shape (STEP,)
+        The largest value of each lane.
+    turns : int64, shape (STEP,)
+        The first element of the turn in which it was found.
+
+    Returns
+    -------
+    element : int
+    value : float
+    """
     lane = 0
     for k in range(1, values.size):
         ahead = values[k] == values[lane] and turns[k] + k < turns[lane] + lane

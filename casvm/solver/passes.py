@@ -1,4 +1,8 @@
-"""The two passes over the gradient of an SMO iteration, as vector instructions."""
+"""The two passes over the rows of an SMO iteration, as vector instructions.
+
+A pass takes STEP elements a turn, each in its lane of the vector registers, and returns one result a lane. What rows
+may do is written down as RISE, FALL, both or 0, of type uint8.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +21,26 @@ _FUSED = ("contract",)
 
 @intrinsic
 def update(
-    typingctx: Any, v: Any, may: Any, first: Any, second: Any, step: Any, size: Any, most: Any, where: Any, least: Any
+    typingctx: Any, v: Any, may: Any, first: Any, second: Any, step: Any, size: Any, most: Any, turns: Any, least: Any
 ) -> Any:
     """``v -= step * (first - second)``, and lane by lane the largest v that may rise and the smallest that may fall.
 
-    `size`, above 0, is a multiple of STEP. Of each of the STEP lanes, `most` takes the largest v of a row
-    that may rise, `where` the turn's first element, and `least` the smallest v of one that may fall.
+    Parameters
+    ----------
+    v : float64, shape (size,)
+        Updated.
+    may : uint8, shape (size,)
+    first, second : float32 or float64, shape (size,)
+        The rows of K of the last pair.
+    step : float64
+    size : int64
+        Above 0, a multiple of STEP.
+    most : float64, shape (STEP,)
+        Takes the largest v of a row that may rise.
+    turns : int64, shape (STEP,)
+        Takes the first element of the turn in which that was.
+    least : float64, shape (STEP,)
+        Takes the smallest v of a row that may fall.
     """
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -52,25 +70,41 @@ def update(
             loop.out(results[k::3], 6 + k)
         return context.get_dummy_value()
 
-    return types.void(v, may, first, second, types.float64, types.int64, most, where, least), build
+    return types.void(v, may, first, second, types.float64, types.int64, most, turns, least), build
 
 
 @intrinsic
 def partner(
-    typingctx: Any, v: Any, may: Any, row: Any, diagonal: Any, own: Any, top: Any, least: Any, size: Any, most: Any,
-    where: Any,
+    typingctx: Any, v: Any, may: Any, row: Any, diagonal: Any, k_ii: Any, top: Any, least: Any, size: Any, most: Any,
+    turns: Any,
 ) -> Any:  # fmt: skip
-    """Lane by lane the largest gain (top - v_j)^2 / (own + K_jj - 2 K_ij) of the rows j that may fall.
+    """Lane by lane the largest gain (top - v_j)^2 / (K_ii + K_jj - 2 K_ij) of the rows j that may fall.
 
-    `row`, `diagonal` and `most` are of one precision, in which gains are compared; `least` is the least
-    curvature. Otherwise as :func:`update`.
+    Parameters
+    ----------
+    v : float64, shape (size,)
+    may : uint8, shape (size,)
+    row, diagonal : float32 or float64, shape (size,)
+        K_ij and K_jj; in their type gains are compared.
+    k_ii : of their type
+        K_ii.
+    top : float64
+        v_i.
+    least : of their type
+        Least curvature.
+    size : int64
+        Above 0, a multiple of STEP.
+    most : of their type, shape (STEP,)
+        Takes the largest gain, -1 where no row may fall.
+    turns : int64, shape (STEP,)
+        Takes the first element of the turn in which that was.
     """
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         loop = Loop(context, builder, signature, args)
-        values, flags, k_row, k_own = (loop.pointer(k) for k in range(4))
+        values, flags, k_row, k_jj = (loop.pointer(k) for k in range(4))
         real = k_row.type.pointee
-        own_, top_, least_ = loop.splat(args[4]), loop.splat(args[5]), loop.splat(args[6])
+        k_ii_, top_, least_ = loop.splat(args[4]), loop.splat(args[5]), loop.splat(args[6])
         zero, two, none = (constant(real, x) for x in (0.0, 2.0, -1.0))
 
         def turn(carried: list[Any]) -> list[Any]:
@@ -80,7 +114,7 @@ def partner(
                 difference = loop.narrow(builder.fsub(top_, loop.load(values, chain)), real)
                 difference = loop.larger(difference, zero)
                 twice = builder.fmul(two, loop.load(k_row, chain), flags=_FUSED)
-                curvature = builder.fsub(builder.fadd(own_, loop.load(k_own, chain)), twice, flags=_FUSED)
+                curvature = builder.fsub(builder.fadd(k_ii_, loop.load(k_jj, chain)), twice, flags=_FUSED)
                 gain = builder.fdiv(builder.fmul(difference, difference), loop.larger(curvature, least_))
                 gain = builder.select(loop.may(flags, chain, FALL), gain, none)
                 after += loop.best(gain, most_, at)
@@ -92,5 +126,5 @@ def partner(
         return context.get_dummy_value()
 
     real = row.dtype
-    signature = types.void(v, may, row, diagonal, real, types.float64, real, types.int64, most, where)
+    signature = types.void(v, may, row, diagonal, real, types.float64, real, types.int64, most, turns)
     return signature, build

@@ -1,4 +1,4 @@
-"""Rows that all ranks have been told of: the same on every rank, the least recently used given up first."""
+"""Rows of all ranks that every rank has a copy of: the same on each, the least recently used given up first."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class RowCache:
         return slots, known
 
     def doubt(self, slots: Index) -> None:
-        """Nobody has read these rows yet: if nobody does, they are among the first to make room."""
+        """These rows have not been read yet: as long as they are not, they are among the first to make room."""
         self._used[slots] = self._now - _DOUBT
 
     def drop(self, rows: Index) -> None:
@@ -128,6 +128,19 @@ class RowCache:
 
 @numba.njit(cache=True, nogil=True)
 def _cut(memory: Any, lo: Any, hi: Any, old: Any, new: Any, kept: Any) -> None:  # pragma: no cover - compiled
+    """Copy some columns of rows to their new places in the same memory, which overlap no row that is still to come.
+
+    Parameters
+    ----------
+    memory : float32 or float64, shape (any,)
+        Row r begins at r * old and moves to r * new.
+    lo, hi : int
+        Rows to move.
+    old, new : int
+        Numbers of a row before and after, new >= kept.size.
+    kept : int64, shape (columns,)
+        Columns that stay; behind them come zeros.
+    """
     for row in range(lo, hi):
         for k in range(kept.size):
             memory[row * new + k] = memory[row * old + kept[k]]
@@ -137,6 +150,17 @@ def _cut(memory: Any, lo: Any, hi: Any, old: Any, new: Any, kept: Any) -> None: 
 
 @numba.njit(cache=True, nogil=True)
 def _copy(values: Any, slots: Any, columns: Any, out: Any) -> None:  # pragma: no cover - compiled
+    """Copy some columns of some rows.
+
+    Parameters
+    ----------
+    values : float32 or float64, shape (slots, stride)
+    slots : int64, shape (m,)
+        Rows to copy.
+    columns : int64, shape (k,)
+    out : of the type of `values`, shape (m, >= k)
+        ``out[:, :k] = values[slots][:, columns]``.
+    """
     for i in range(slots.size):
         row, line = values[slots[i]], out[i]
         for k in range(columns.size):

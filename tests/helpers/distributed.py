@@ -9,7 +9,6 @@ from mpi4py import MPI
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.io import Dataset
-from casvm.methods.prepare import Labelled
 
 WORLD = MPI.COMM_WORLD
 R, RANK = WORLD.size, WORLD.rank
@@ -29,7 +28,7 @@ def dataset(X, y, block=EVERY_ROW, dtype=np.float64):
 def labelled(X, y, block=None, weights=None):
     """Rows, labels and weights of this rank, as an SVM is given them; of all ranks without a `block`."""
     block = EVERY_ROW if block is None else block
-    return Labelled(X[block].copy(), y[block], None if weights is None else weights[block])
+    return Dataset(X[block].copy(), y[block], weights=None if weights is None else weights[block])
 
 
 def in_order(parts):

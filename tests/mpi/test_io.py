@@ -16,7 +16,7 @@ from cacore.comm import Communicator
 from cacore.data.rows import block_bounds
 from cacore.errors import InputError
 from cacore.io import load
-from cacore.io.dataset import count_overlap
+from cacore.io.fingerprints import count_overlap
 
 pytestmark = pytest.mark.mpi(min_size=1)
 

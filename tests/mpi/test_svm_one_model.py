@@ -6,59 +6,39 @@ import h5py
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from mpi4py import MPI
+from helpers.data import drawn_clouds, forms
+from helpers.distributed import RANK, WORLD, R, even, labelled
 
 from cacore.comm import Communicator
 from cacore.data.rows import bcast_rows, exchange_rows, gather_rows, recv_rows, send_rows
 from cacore.io.checkpoint import Checkpoint
+from cacore.run import command
 from casvm import DCSVC, SMOSVC, CascadeSVC, DCFilterSVC, DisSMOSVC, SVMModel, cascade, dcfilter, dcsvm, dissmo
-from casvm.methods.prepare import Labelled
-from casvm.methods.tree import fit as fit_tree
 from casvm.options import Options
 from casvm.solver import distributed as distributed_module
-from casvm.solver.smo import Limits
 
 pytestmark = pytest.mark.mpi(min_size=1)
 
-WORLD = MPI.COMM_WORLD
-R, RANK = WORLD.size, WORLD.rank
 N, GAMMA, C = 331, 0.4, 2.0  # 331 is no multiple of any number of ranks
 TOL = 1e-5
-KINDS = {"dense": (False, np.float64), "csr": (True, np.float64), "dense float32": (False, np.float32),
-         "csr float32": (True, np.float32)}  # fmt: skip
-kinds = pytest.mark.parametrize(("csr", "dtype"), KINDS.values(), ids=KINDS)
-TREES = {"cascade": cascade.METHOD, "dcsvm": dcsvm.METHOD, "dcfilter": dcfilter.METHOD}
+METHODS = {"cascade": cascade.METHOD, "dcsvm": dcsvm.METHOD, "dcfilter": dcfilter.METHOD, "dissmo": dissmo.METHOD}
 
 
 def rows(n=N, k=2, csr=False, dtype=np.float64, seed=0):
-    rng = np.random.default_rng(seed)
-    y = rng.integers(0, k, n)
-    X = (rng.normal(size=(n, 4)) + 1.5 * np.eye(4)[y]).astype(dtype)
-    if csr:
-        X[np.abs(X) < 0.6] = 0
-        return sp.csr_matrix(X), y
-    return X, y
-
-
-def even(n):
-    return slice(n * RANK // R, n * (RANK + 1) // R)
+    return drawn_clouds(n, seed, k, csr, dtype)
 
 
 def train(name, X, y, my=None, comm=None, weights=None, **options):
     """On this rank's rows `my` of all ranks'."""
-    take = slice(None) if my is None else my
-    given = {"C": C, "gamma": GAMMA, "limits": Limits(TOL), "cache_bytes": 1 << 24, "seed": 3, **options}
-    mine = Labelled(X[take].copy(), y[take], None if weights is None else weights[take])
-    fit = dissmo.fit if name == "dissmo" else lambda *args: fit_tree(*args)
-    method = dissmo.METHOD if name == "dissmo" else TREES[name]
-    return fit(method, mine, Options(**given), comm or Communicator(WORLD))
+    given = {"C": C, "gamma": GAMMA, "tol": TOL, "cache_gib": 2**-6, "seed": 3, **options}
+    return METHODS[name](labelled(X, y, my, weights), Options(**given), comm or Communicator(WORLD))
 
 
 def exact(X, y, weights=None):
     return SMOSVC(C=C, gamma=GAMMA, tol=TOL).fit(X, y, weights)
 
 
-@kinds
+@forms
 @pytest.mark.parametrize("k", [2, 3])
 @pytest.mark.parametrize(
     ("name", "more"), [("dissmo", {}), ("dissmo", {"working_set": 16}), ("dcsvm", {"partitions": 7})]
@@ -85,7 +65,7 @@ def test_exact_on_any_number_of_ranks(name, more, csr, dtype, k):
 
 def test_the_textbooks_pair():
     X, y = rows(157)
-    made = train("dissmo", X, y, even(157), working_set=2, limits=Limits(1e-3))
+    made = train("dissmo", X, y, even(157), working_set=2, tol=1e-3)
     np.testing.assert_allclose(made.solver["objective"][0], exact(X, y).objective_[0], rtol=1e-4)
     assert made.notes == []
 
@@ -141,13 +121,13 @@ def test_weights():
 @pytest.mark.parametrize("tight", [False, True], ids=["room", "evictions"])
 def test_no_rank_holds_all_rows(monkeypatch, tight):
     X, y = rows(2000)
-    pools, capacity = [], distributed_module._Rank._capacity
+    pools, capacity = [], distributed_module._Distributed._capacity
 
     def spy(self, most, budget):
         pools.append(2 * self.q if tight else capacity(self, most, budget))
         return pools[-1]
 
-    monkeypatch.setattr(distributed_module._Rank, "_capacity", spy)
+    monkeypatch.setattr(distributed_module._Distributed, "_capacity", spy)
     made = train("dissmo", X, y, even(2000), comm=Communicator(WORLD), working_set=64)
     np.testing.assert_allclose(made.solver["objective"][0], exact(X, y).objective_[0], rtol=1e-6)
     if R > 1:
@@ -168,7 +148,7 @@ def test_messages_of_blocks_and_of_pairs():
     sent = {}
     for q in (2, 64):
         comm = Communicator(WORLD)
-        made = train("dissmo", X, y, even(600), comm=comm, working_set=q, limits=Limits(1e-2))
+        made = train("dissmo", X, y, even(600), comm=comm, working_set=q, tol=1e-2)
         sent[q] = comm.totals()[0]["train"]["messages"], made.solver["iterations"][0]
     if R == 1:
         assert sent[2][0] == sent[64][0] == 0
@@ -194,7 +174,7 @@ def test_checkpoint(folder, name, monkeypatch):
     def never(*_, **__):
         raise AssertionError("solved again")
 
-    monkeypatch.setattr("casvm.solver.local.solve", never)
+    monkeypatch.setattr("casvm.solver.smo.solve", never)
     monkeypatch.setattr("casvm.solver.distributed.solve", never)
     again = train(name, X, y, even(N), checkpoint=Checkpoint(kept))
     for one, other in zip(first.model.parts.values(), again.model.parts.values(), strict=True):
@@ -234,7 +214,7 @@ def test_estimators(cls):
         np.testing.assert_allclose(model.intercept_, reference.intercept_, atol=2e-3)
 
 
-@kinds
+@forms
 @pytest.mark.parametrize("zeros", [0.0, 0.6, 1.0])
 def test_rows_travel_whole(csr, dtype, zeros):
     """Packed, point to point and broadcast, as they were: bit by bit."""
@@ -266,18 +246,16 @@ def test_rows_travel_whole(csr, dtype, zeros):
 
 def test_command(folder):
     """From a file to a model in pieces and a matrix of bytes."""
-    from casvm.cli import command
-
     path = folder / "command.h5"
     X, y = rows(400)
     if RANK == 0:
         with h5py.File(path, "w") as file:
             file["train/X"], file["train/y"], file["test/X"], file["test/y"] = X[:N], y[:N], X[N:], y[N:]
     WORLD.barrier()
-    for method, trainer in ((dissmo.METHOD, dissmo.fit), (cascade.METHOD, fit_tree)):
+    for method in (dissmo.METHOD, cascade.METHOD):
         words = [str(path), "--gamma", "0.4", "--quiet", "--model", str(folder / f"{method.name}.h5")]
         words += ["--comm-matrix", str(folder / f"{method.name}.npz")]
-        command(method, Communicator(WORLD), words, trainer)
+        command.train(method, Communicator(WORLD), words)
         WORLD.barrier()
         model = SVMModel.load(folder / f"{method.name}.h5")
         assert (model.method, model.route) == (method.name, "sum")

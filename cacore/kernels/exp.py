@@ -16,6 +16,8 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic, overload
 
+from cacore.kernels.registry import exp
+
 # x = k ln 2 + r, |r| <= ln 2 / 2; adding and subtracting 1.5 * 2^52 rounds to an integer, which then
 # stands in the low bits of the sum, ready to be shifted into the exponent.
 _LOG2E = 1.4426950408889634
@@ -94,11 +96,6 @@ def exp32(x: Any) -> Any:  # pragma: no cover - compiled
     p = p * r + _F[1]
     p = p * r + _F[0]
     return _float32(_bits32(p) + np.int32(_bits32(t) << np.int32(23)))
-
-
-def exp(x):  # type: ignore[no-untyped-def]
-    """Inside compiled code: :func:`exp64` of a double, :func:`exp32` of a single."""
-    raise NotImplementedError("for compiled code only")
 
 
 @overload(exp, inline="always")

@@ -1,0 +1,103 @@
+"""Asy-GCD, as the commands see it: what is compiled, told, noted and written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from asygcd.model import AsyGCDModel
+from asygcd.options import METHOD, Fit, Method, Options
+from asygcd.solver.team import AsyGCD
+from asygcd.training import described
+from cacore.comm import Communicator
+from cacore.data import labels
+from cacore.data.dataset import Dataset
+from cacore.errors import InputError
+from cacore.io.fingerprints import row_hashes
+from cacore.kernels import Kernel
+from cacore.limits import Limits
+from cacore.run.job import Training
+from cacore.run.options import declared, reported
+from cacore.run.progress import spinner
+from cacore.svm.family import Classifiers
+
+
+class AsyGCDFamily(Classifiers):
+    """The kernel SVM without a bias, on the threads of one process."""
+
+    def check(self, method: Method, job: Training, options: Options, comm: Communicator) -> list[Path]:
+        """One process."""
+        if comm.size > 1:
+            raise InputError(
+                f"asygcd works on the shared memory of one process, and these are {comm.size} ranks: start it without "
+                "mpiexec, or use python -m casvm.casvm --solver asygcd"
+            )
+        return []
+
+    def warm_up(self, dtype: str) -> None:
+        """A small problem, in both precisions of kernel values."""
+        X = np.random.default_rng(0).normal(size=(48, 3)).astype(dtype)
+        row_hashes(X, X[:, 0])
+        y = np.arange(48) % 2
+        METHOD(Dataset(X, y), Options(max_iter=50, threads=2)).model.predict(X[:2])
+        AsyGCD(X, Kernel(), 2, 1 << 20).solve(np.where(y > 0, 1.0, -1.0), np.ones(48), Limits(max_iter=50))
+
+    def warm_up_prediction(self, dtype: str) -> None:
+        """Prediction alone: training takes long to compile."""
+        X = np.random.default_rng(0).normal(size=(24, 3)).astype(dtype)
+        AsyGCDModel(np.arange(2), "ovr", Kernel(), 1.0, X, np.arange(24), np.ones((24, 1)), None, dtype).predict(X)
+
+    def read(
+        self, method: Method, job: Training, options: Options, comm: Communicator, limit: int
+    ) -> tuple[Dataset, Dataset | None]:
+        """Training rows with their labels, and test rows if there are any."""
+        train, test = super().read(method, job, options, comm, limit)
+        train.y = labels.from_file(train, comm)
+        return train, test
+
+    @contextmanager
+    def progress(self, shown: bool) -> Iterator[dict[str, Any]]:
+        """A line about the problem that is being solved."""
+        with spinner(shown) as tell:
+            yield {"watch": lambda progress: tell(described(progress))}
+
+    def load(self, path: Path, comm: Communicator) -> AsyGCDModel:
+        """A saved model, on every rank the whole of it."""
+        return AsyGCDModel.load(path, comm)
+
+    def report(self, method: Method, fitted: Fit, options: Options, job: Training) -> dict[str, Any]:
+        """The kernel's parameters, and what the threads did for each problem."""
+        model, solutions = fitted.model, fitted.solutions
+        names = [one.name for one, _ in declared(options) if method.has(one.name)]
+        per_thread = ("steps", "hits", "misses")  # of each problem, an entry a thread
+        return {
+            "params": {**self.params(model, options), **reported(options, names)},
+            "solver": {
+                "iterations": [one.iterations for one in solutions],
+                "n_support": [int(np.count_nonzero(one.alpha)) for one in solutions],
+                "objective": [-one.objective for one in solutions],
+                **{
+                    name: [getattr(one, name) for one in solutions]
+                    for name in ("gap", "seconds", "kernel_values", *per_thread)
+                },
+            },
+        }
+
+    def notes(self, method: Method, fitted: Fit, options: Options) -> list[str]:
+        """That a problem stopped at a limit."""
+        return [] if fitted.note is None else [fitted.note]
+
+    def details(self, made: dict[str, Any]) -> Iterator[str]:
+        """Each problem, and each thread's updates and columns."""
+        solver = made["solver"]
+        for number, (support, gap, seconds) in enumerate(
+            zip(solver["n_support"], solver["gap"], solver["seconds"], strict=True)
+        ):
+            yield f"problem {number}: {support:,} support vectors, violation {gap:.2g}, {seconds:.3f} s"
+            threads = zip(solver["steps"][number], solver["hits"][number], solver["misses"][number], strict=True)
+            for thread, (steps, hits, misses) in enumerate(threads):
+                yield f"  thread {thread}: {steps:,} updates, {hits:,} columns from its cache, {misses:,} computed"

@@ -1,0 +1,110 @@
+"""What a run of Asy-GCD can be told, and what training returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.run import options as declare
+from cacore.run.method import Method as AnyMethod
+from cacore.run.options import option
+from cacore.svm.options import DualOptions
+
+if TYPE_CHECKING:
+    from asygcd.family import AsyGCDFamily
+    from asygcd.model import AsyGCDModel
+    from asygcd.solver.team import Progress, Solution
+
+MULTI_CLASS = ("ovr", "ovo")
+UPDATES = ("owned", "atomic", "stochastic")
+
+
+@dataclass(frozen=True)
+class Options(DualOptions):
+    """What a training run can be told, beside the dual problem; each option's text says what it is.
+
+    `threads` None is all that this process may use; `start` has the coefficients alpha y of each decision to begin
+    with, shape (n, m); `watch` is called with the progress of each problem.
+    """
+
+    multi_class: str = option(
+        "ovr", "each class against the rest, or pairs", declare.one_of(*MULTI_CLASS), report=True, choices=MULTI_CLASS
+    )
+    update: str = option(
+        "owned", "of the gradient: one writer a row and logs, atomic adds (Algorithm 14), or none kept (PSCD)",
+        declare.one_of(*UPDATES), report=True, choices=UPDATES,
+    )  # fmt: skip
+    threads: int | None = option(None, "", declare.whole(1), flag="")
+    start: NDArray[np.float64] | None = None
+    watch: Callable[[Progress], None] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(AnyMethod):
+    """The one method of this family."""
+
+    package: ClassVar[str] = "asygcd"
+    options: ClassVar[type] = Options
+
+    @property
+    def prog(self) -> str:
+        """Its command."""
+        return self.package
+
+    def has(self, name: str) -> bool:
+        """Whether its command has the option `name`."""
+        return name not in ("comm_matrix", "libsvm")
+
+    def family(self) -> AsyGCDFamily:
+        """What its command needs of the family."""
+        from asygcd.family import AsyGCDFamily
+
+        return AsyGCDFamily()
+
+
+def _train(*args: Any) -> Fit:
+    """See :func:`asygcd.training.fit`; loaded when it is called, and not for ``--help``."""
+    from asygcd.training import fit
+
+    return fit(*args)
+
+
+METHOD = Method(name="asygcd", summary="asynchronous greedy coordinate descent, without a bias", trainer=_train)
+
+
+@dataclass
+class Fit:
+    """What training returns.
+
+    Attributes
+    ----------
+    model : AsyGCDModel
+    solutions : list of Solution
+        Of each decision of the model.
+    sizes : ndarray of int64, shape (T,)
+        Rows of the threads' blocks; with "ovo", of the last pair.
+    factors : ndarray, shape (k,)
+        Weights of the classes.
+    """
+
+    model: AsyGCDModel
+    solutions: list[Solution]
+    sizes: NDArray[np.int64]
+    factors: NDArray[np.float64]
+
+    @property
+    def note(self) -> str | None:
+        """One line, if a problem stopped at a limit."""
+        late = [one for one in self.solutions if not one.converged]
+        if not late:
+            return None
+        worst = max(late, key=lambda one: one.gap)
+        of = "" if len(self.solutions) == 1 else f" ({len(late)} of {len(self.solutions)} problems)"
+        return (
+            f"the solver stopped after {worst.iterations:,} updates at a violation of {worst.gap:.3g}, above the "
+            f"tolerance{of}: raise max_iter or max_time, or scale the features"
+        )

@@ -1,0 +1,172 @@
+"""The commands that :mod:`benchmarks.unchanged` records, and the cuts of real data that they read."""
+
+from __future__ import annotations
+
+import bz2
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Lines of a file of the data folder: of every `step`-th, the first. Without test rows, `split` of them train."""
+
+    file: str
+    train: int | None = None
+    test: int | None = None
+    step: int = 1
+    split: int = 0
+
+
+CUTS = {
+    "cadata": Cut("cal_housing.csv.bz2", 5001, split=4000),
+    "space_ga": Cut("space_ga_scale", split=2560),
+    "mg": Cut("mg_scale", split=1024),
+    "a9a": Cut("a9a.bz2", 3000, 2000),
+    "ijcnn1": Cut("ijcnn1.bz2", 5000, 3000, step=9),  # its first rows are easy
+    "usps": Cut("usps.bz2", 1000, 1000),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One command.
+
+    Attributes
+    ----------
+    name : str
+        Of its file in the folder of records.
+    module : str
+        ``python -m module DATA options``.
+    data : str
+        Of :data:`CUTS`; with "@" before it, the text files that the cut was converted from.
+    options : str
+    ranks : int
+    predict : int
+        Ranks on which the saved model predicts the test rows afterwards; 0: none.
+    resumed : bool
+        Run it with a checkpoint, remove every second finished piece, and run it again: the second run counts.
+    threads : int
+        More than one only for Asy-GCD, whose threads come in any order: what depends on that is not kept.
+    """
+
+    name: str
+    module: str
+    data: str
+    options: str = ""
+    ranks: int = 1
+    predict: int = 0
+    resumed: bool = False
+    threads: int = 1
+
+
+_GRID = "--sigma 0.5:4:4 --lambda 1e-6:1e-3:7"  # from 6 lambda on they share one reduction to a band
+_SMALL = "--sigma 0.5,1,2 --lambda 1e-5,1e-4,1e-3"
+_PLAIN = "--no-standardize --validation-fraction 0.25 --seed 3"
+_IJCNN1 = "--C 32 --gamma 2"
+_A9A = "--allow-overlap --C 1 --gamma 0.008"
+_POLYNOMIAL = "--allow-overlap --kernel polynomial --degree 2 --coef0 1"
+_USPS = "--C 10 --gamma 0.0078125"
+
+KRR = [
+    Case("dkrr", "cakrr.dkrr", "space_ga", _SMALL, predict=2),
+    Case("dkrr-2", "cakrr.dkrr", "mg", "--sigma 0.5,1 --lambda 1e-5,1e-3", 2, predict=3),
+    Case("dkrr-float32", "cakrr.dkrr", "mg", "--sigma 1 --lambda 1e-3 --dtype float32", 1),
+    Case("dckrr", "cakrr.dckrr", "cadata", f"--partitions 6 {_SMALL}", 3),
+    Case("kkrr", "cakrr.kkrr", "space_ga", f"--partitions 4 {_SMALL}", 2),
+    Case("kkrr2-band", "cakrr.kkrr2", "cadata", f"--partitions 8 {_GRID}", 4, predict=1),
+    Case("kkrr3", "cakrr.kkrr3", "mg", f"--partitions 4 {_SMALL}"),
+    Case("bkrr", "cakrr.bkrr", "mg", f"--partitions 5 {_SMALL}", 3),
+    Case("bkrr2-band", "cakrr.bkrr2", "cadata", f"--partitions 8 {_GRID}", 4, predict=3),
+    Case("bkrr2-defaults", "cakrr.bkrr2", "mg", "--partitions 3"),
+    Case("bkrr2-soft", "cakrr.bkrr2", "space_ga", f"--partitions 8 --route soft {_SMALL}", 2, predict=3),
+    Case("bkrr2-all", "cakrr.bkrr2", "space_ga", f"--partitions 4 --route all {_SMALL}", 2),
+    Case("bkrr2-loo", "cakrr.bkrr2", "cadata", f"--partitions 8 --select loo {_SMALL}", 2),
+    Case("bkrr2-select-test", "cakrr.bkrr2", "mg", f"--partitions 4 --select test {_GRID}"),
+    Case("bkrr2-float32", "cakrr.bkrr2", "cadata", f"--partitions 8 --dtype float32 {_SMALL}", 2),
+    Case("bkrr2-plain", "cakrr.bkrr2", "mg", f"--partitions 4 {_PLAIN} {_SMALL}"),
+    Case("bkrr2-csr", "cakrr.bkrr2", "a9a", "--allow-overlap --partitions 4 --route soft --sigma 4,8 --lambda 1e-2", 2),
+    Case("bkrr2-text", "cakrr.bkrr2", "@cadata", "--partitions 4 --target medianHouseValue --sigma 1 --lambda 1e-4", 2),
+    Case("bkrr2-resumed", "cakrr.bkrr2", "cadata", f"--partitions 8 {_SMALL}", 2, resumed=True),
+    Case("bkrr3", "cakrr.bkrr3", "space_ga", f"--partitions 6 {_SMALL}", 2),
+    Case("twolevel", "cakrr.twolevel", "cadata", "--partitions 6 --centers 100,200", 3, predict=1),
+    Case("twolevel-nearest", "cakrr.twolevel", "mg", "--partitions 4 --route nearest --centers 60,120", 2),
+    Case("twolevel-resumed", "cakrr.twolevel", "space_ga", "--partitions 4 --centers 100", 2, resumed=True),
+]  # fmt: skip
+
+SVM = [
+    Case("dissmo", "casvm.dissmo", "ijcnn1", _IJCNN1),
+    Case("dissmo-4", "casvm.dissmo", "ijcnn1", _IJCNN1, 4, predict=2),
+    Case("dissmo-pairs", "casvm.dissmo", "a9a", f"{_A9A} --working-set 2 --max-iter 400", 2),
+    Case("dissmo-multi", "casvm.dissmo", "usps", f"{_USPS} --working-set 256 --initial root", 2, resumed=True),
+    Case("cascade", "casvm.cascade", "ijcnn1", f"{_IJCNN1} --partitions 4", 4, predict=1),
+    Case("cascade-root", "casvm.cascade", "ijcnn1", f"{_IJCNN1} --partitions 8 --passes 1 --initial root", 2),
+    Case("cascade-resumed", "casvm.cascade", "a9a", f"{_A9A} --partitions 4 --passes 3", 2, resumed=True),
+    Case("dcsvm", "casvm.dcsvm", "a9a", f"{_A9A} --partitions 4", 3),
+    Case("dcfilter", "casvm.dcfilter", "usps", f"{_USPS} --partitions 4", 2),
+    Case("dcfilter-asygcd", "casvm.dcfilter", "ijcnn1", f"{_IJCNN1} --partitions 4 --solver asygcd", 2),
+    Case("cpsvm", "casvm.cpsvm", "ijcnn1", f"{_IJCNN1} --partitions 8", 4, predict=3),
+    Case("cpsvm-soft", "casvm.cpsvm", "usps", f"{_USPS} --partitions 4 --route soft", 2),
+    Case("cpsvm-linear", "casvm.cpsvm", "a9a", "--allow-overlap --kernel linear --partitions 4"),
+    Case("cpsvm-text", "casvm.cpsvm", "@a9a", f"{_A9A} --partitions 4", 2),
+    Case("cpsvm-limit", "casvm.cpsvm", "ijcnn1", "--C 32 --gamma auto --partitions 3 --max-iter 100 --seed 5"),
+    Case("cpsvm-resumed", "casvm.cpsvm", "ijcnn1", f"{_IJCNN1} --partitions 8", 2, resumed=True),
+    Case("bkmsvm-polynomial", "casvm.bkmsvm", "a9a", f"{_POLYNOMIAL} --partitions 4", 2),
+    Case("bkmsvm-ratio", "casvm.bkmsvm", "ijcnn1", f"{_IJCNN1} --ratio --partitions 6", 3),
+    Case("fcfssvm-sigmoid", "casvm.fcfssvm", "a9a", "--allow-overlap --kernel sigmoid --gamma 0.004 --partitions 4", 2),
+    Case("fcfssvm-ratio", "casvm.fcfssvm", "ijcnn1", f"{_IJCNN1} --ratio --balanced --partitions 8", 4),
+    Case("casvm-all", "casvm.casvm", "ijcnn1", f"{_IJCNN1} --route all --partitions 6", 3),
+    Case("casvm-root", "casvm.casvm", "ijcnn1", f"{_IJCNN1} --initial root --partitions 8", 4),
+    Case("casvm-float32", "casvm.casvm", "usps", f"{_USPS} --standardize --dtype float32 --partitions 2", 2),
+    Case("casvm-libsvm", "casvm.casvm", "a9a", f"{_A9A} --partitions 2 --libsvm OUT.model"),
+    Case("casvm-asygcd", "casvm.casvm", "ijcnn1", f"{_IJCNN1} --solver asygcd --partitions 4", 1),
+]  # fmt: skip
+
+ASYGCD = [
+    Case("asygcd", "asygcd", "ijcnn1", _IJCNN1, predict=2),
+    Case("asygcd-2-threads", "asygcd", "ijcnn1", f"{_IJCNN1} --tol 1e-6", threads=2),
+    Case("asygcd-multi", "asygcd", "usps", f"{_USPS} --standardize"),
+    Case("asygcd-ovo", "asygcd", "usps", f"{_USPS} --multi-class ovo"),
+    Case("asygcd-csr", "asygcd", "a9a", f"{_A9A} --kernel polynomial --coef0 1 --balanced"),
+    Case("asygcd-atomic", "asygcd", "a9a", f"{_A9A} --update atomic --dtype float32"),
+]
+
+COMMANDS = KRR + SVM + ASYGCD
+
+
+def make_data(source: Path, folder: Path, checkout: Path, env: dict[str, str]) -> None:
+    """Cut the data sets, and convert them by the checkout's own ``cacore.io``; what is there already is kept."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, cut in CUTS.items():
+        target = folder / f"{name}.h5"
+        if target.exists():
+            continue
+        text = _copy(source / cut.file, text_file(folder, name), cut.train, cut.step)
+        options = ["--split", str(cut.split)]
+        if cut.test is not None:
+            others = source / cut.file.replace(".bz2", ".t.bz2")
+            options = ["--test", str(_copy(others, text_file(folder, f"{name}.t"), cut.test, cut.step))]
+        command = [sys.executable, "-m", "cacore.io", "convert", str(text), str(target), *options]
+        subprocess.run(command, check=True, cwd=checkout, env=env, stdout=subprocess.DEVNULL)
+
+
+def text_file(folder: Path, name: str) -> Path:
+    """Where the text lies that a cut is converted from."""
+    return folder / (f"{name}.csv" if name == "cadata" else name)
+
+
+def data_arguments(case: Case, folder: Path) -> list[str]:
+    """DATA of a case, and its test rows."""
+    if not case.data.startswith("@"):
+        return [str(folder / f"{case.data}.h5")]
+    name = case.data[1:]
+    test = ["--test", str(text_file(folder, f"{name}.t"))] if CUTS[name].test is not None else []
+    return [str(text_file(folder, name)), *test]
+
+
+def _copy(source: Path, target: Path, lines: int | None, step: int) -> Path:
+    content = bz2.decompress(source.read_bytes()) if source.suffix == ".bz2" else source.read_bytes()
+    target.write_bytes(b"".join(content.splitlines(keepends=True)[::step][:lines]))
+    return target

@@ -1,0 +1,179 @@
+"""Two checkouts timed in turn: fits, start-up, and memory; see :mod:`benchmarks.unchanged`."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.race import headline, machine_rate
+from benchmarks.svm_data import SETS
+from benchmarks.unchanged_fits import WORKS
+
+SCRIPT = Path(__file__).with_name("unchanged_fits.py")
+HELPS = ("cakrr.bkrr2", "casvm.cpsvm")
+# Runs a module as `python -m` does, and counts what it has loaded at the end.
+_COUNT = """
+import runpy, sys
+module, sys.argv = sys.argv[1], sys.argv[1:]
+try:
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+finally:
+    print(len(sys.modules), file=sys.stderr)
+"""
+
+
+def environment(checkout: Path) -> dict[str, str]:
+    """Of a process that imports this checkout's packages, and computes on one thread wherever it may choose."""
+    one = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
+    return {**os.environ, **one, "PYTHONPATH": str(checkout), "COLUMNS": "100", "PYTHONWARNINGS": "default"}
+
+
+def launch(ranks: int, *words: str) -> list[str]:
+    """A command line of Python, under the mpiexec beside it where there are several ranks."""
+    python = [sys.executable, *words]
+    return python if ranks == 1 else [str(Path(sys.executable).with_name("mpiexec")), "-n", str(ranks), *python]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Of the command."""
+    parser.add_argument("old", type=Path)
+    parser.add_argument("new", type=Path)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", metavar="PATTERN", nargs="+", default=["*"], help="such as 'SMOSVC*' or 'start-*'")
+    parser.add_argument("--data", type=Path, default=Path(os.environ.get("CAKERNELS_DATA", "../shared/data")))
+
+
+def copy_rate() -> float:
+    """GB/s of a memory copy, now: bytes read and written."""
+    source, target = np.ones(1 << 24), np.empty(1 << 24)
+    target[:] = source
+    begun = time.perf_counter()
+    for _ in range(3):
+        target[:] = source
+    return 3 * 2 * source.nbytes / (time.perf_counter() - begun) / 1e9
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A process that ended: what it wrote, and what it and its children used."""
+
+    out: str
+    err: str
+    wall: float
+    processor: float
+    peak_mib: float
+
+
+def run(checkout: Path, words: list[str]) -> Ran:
+    """Run a command in a checkout; raises RuntimeError if it fails."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        begun = time.perf_counter()
+        # One thread was for comparing numbers; here every core counts.
+        free = {key: value for key, value in environment(checkout).items() if not key.endswith("_NUM_THREADS")}
+        process = subprocess.Popen(words, cwd=checkout, env=free, stdout=out, stderr=err)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        wall = time.perf_counter() - begun
+        for file in (out, err):
+            file.seek(0)
+        told = out.read(), err.read()
+    if process.returncode != 0:
+        raise RuntimeError(f"{checkout}: {' '.join(words)}: {told[1].strip()[-2000:]}")
+    return Ran(*told, wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+
+
+def timed(checkout: Path, work: str, data: Path) -> dict[str, float]:
+    """Seconds of a fit; the best of three where it is short."""
+    repeat = "1" if work.startswith("KBalance") else "3"
+    done = run(checkout, [sys.executable, "-P", str(SCRIPT), "time", work, str(data), repeat])
+    return {"seconds": json.loads(done.out)["seconds"]}
+
+
+def helped(checkout: Path, module: str) -> dict[str, float]:
+    """Processor seconds, modules and memory of a command's --help."""
+    done = run(checkout, [sys.executable, "-m", module, "--help"])
+    counted = run(checkout, [sys.executable, "-c", _COUNT, module, "--help"])
+    return {"processor s": done.processor, "modules": float(counted.err.split()[-1]), "peak MiB": done.peak_mib}
+
+
+def four_ranks(checkout: Path, data: Path) -> dict[str, float]:
+    """A command on 4 ranks: seconds beside its work, processor seconds of all processes, and the ranks' memory."""
+    report = data / "report.json"
+    options = ["--partitions", "16", "--sigma", "1", "--lambda", "1e-4", "--quiet", "--report", str(report)]
+    done = run(checkout, launch(4, "-m", "cakrr.bkrr2", str(data / "cadata.h5"), *options))
+    told = json.loads(report.read_text())
+    peaks, seconds = told["memory"]["peak_rss_mib"], told["seconds"]
+    return {
+        "start s": done.wall - sum(seconds[phase] for phase in ("partition", "train", "predict")),
+        "processor s": done.processor,
+        "peak MiB": max(peaks),
+        "least MiB": min(peaks),
+    }
+
+
+def prepare(source: Path, folder: Path, checkout: Path) -> None:
+    """The rows that all fits use, as the papers scale them."""
+    for name in ("ijcnn1", "a9a"):
+        problem = SETS[name](source)
+        np.savez(folder / f"{name}.npz", X=problem.X, y=problem.y)
+    words = ["-m", "cacore.io", "convert", str(source / "cal_housing.csv.bz2"), str(folder / "cadata.h5")]
+    run(checkout, [sys.executable, *words, "--split", "18432"])
+    import h5py
+
+    with h5py.File(folder / "cadata.h5") as file:
+        np.savez(folder / "cadata.npz", X=file["train/X"][()], y=file["train/y"][()])
+
+
+def race(args: argparse.Namespace) -> int:
+    """Alternate old and new, round by round; print medians, and new over old."""
+    checkouts = {"old": args.old.resolve(), "new": args.new.resolve()}
+    headline()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        prepare(args.data.resolve(), folder, checkouts["old"])
+        works: dict[str, Any] = {f"start-{one}": lambda where, one=one: helped(where, one) for one in HELPS}
+        works["start-4-ranks"] = lambda where: four_ranks(where, folder)
+        works |= {work: lambda where, work=work: timed(where, work, folder) for work in WORKS}
+        for work, measure in works.items():
+            if any(fnmatch.fnmatch(work, pattern) for pattern in args.only):
+                found = alternate(measure, checkouts, args.rounds)
+                show(work, found)
+    return 0
+
+
+def alternate(measure: Any, checkouts: dict[str, Path], rounds: int) -> dict[str, list[dict[str, float]]]:
+    """What each round measured, old and new in turn; the machine's speed beside it."""
+    if rounds > 1:
+        for checkout in checkouts.values():
+            measure(checkout)  # compiles what is not compiled yet, and reads the files
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in checkouts}
+    for _ in range(rounds):
+        for name, checkout in checkouts.items():
+            before = machine_rate(), copy_rate()
+            values = measure(checkout)
+            after = machine_rate(), copy_rate()
+            values |= {"GFLOP/s": min(before[0], after[0]), "GB/s": min(before[1], after[1])}
+            found[name].append(values)
+    return found
+
+
+def show(work: str, found: dict[str, list[dict[str, float]]]) -> None:
+    """A line a quantity: the rounds, medians, and new over old."""
+    print(f"\n{work}")
+    for quantity in found["old"][0]:
+        rounds = {name: [one[quantity] for one in values] for name, values in found.items()}
+        old, new = (statistics.median(rounds[name]) for name in ("old", "new"))
+        each = "; ".join(f"{name} " + " ".join(f"{value:.4g}" for value in rounds[name]) for name in rounds)
+        print(f"  {quantity:<12} old {old:9.4g}  new {new:9.4g}  new / old {new / old:6.3f}   ({each})", flush=True)

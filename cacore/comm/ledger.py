@@ -1,0 +1,85 @@
+"""What a rank sent and how long it took, by phase."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from numpy.typing import NDArray
+
+PHASES = ("read", "partition", "train", "predict")
+
+
+class Ledger:
+    """Bytes, messages and seconds of one rank, charged to the phase that it is in.
+
+    Parameters
+    ----------
+    rank, size : int
+
+    Attributes
+    ----------
+    seconds : dict of str to float
+        Wall-clock seconds of this rank in each phase.
+    mpi_seconds : dict of str to float
+        Those of them that it was inside calls of MPI, waiting for other ranks included.
+    """
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+        self._phase = "other"
+        self._entered = time.perf_counter()
+        self.seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
+        self.mpi_seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
+        # The last column counts what has no single receiver.
+        self._bytes: dict[str, NDArray[np.int64]] = {}
+        self._messages: dict[str, NDArray[np.int64]] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Charge bytes, messages and seconds inside the block to phase `name` (it may nest)."""
+        outer, self._phase = self._switch(name), name
+        try:
+            yield
+        finally:
+            self._switch(outer)
+            self._phase = outer
+
+    def _switch(self, name: str) -> str:
+        now = time.perf_counter()
+        self.seconds[self._phase] = self.seconds.get(self._phase, 0.0) + now - self._entered
+        self._entered = now
+        outer, self._phase = self._phase, name
+        return outer
+
+    def clock(self) -> dict[str, float]:
+        """This rank's seconds in each phase up to now: those of PHASES first, then the others by name."""
+        self._switch(self._phase)
+        return {p: self.seconds[p] for p in (*PHASES, *sorted(set(self.seconds) - set(PHASES)))}
+
+    def _spent(self, seconds: float) -> None:
+        self.mpi_seconds[self._phase] = self.mpi_seconds.get(self._phase, 0.0) + seconds
+
+    def _count(self, nbytes: int, dest: int | None = None) -> None:
+        slot = self.size if dest is None else dest
+        if slot == self.rank or nbytes == 0:
+            return
+        for table, amount in ((self._bytes, nbytes), (self._messages, 1)):
+            row = table.setdefault(self._phase, np.zeros(self.size + 1, np.int64))
+            row[slot] += amount
+
+    def sent(self, phase: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Bytes and messages this rank sent in `phase`, by receiver; the last entry has no single one."""
+        zero = np.zeros(self.size + 1, np.int64)
+        return self._bytes.get(phase, zero).copy(), self._messages.get(phase, zero).copy()
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """For what measuring itself sends: the block's traffic is left out of the counters."""
+        saved = {p: v.copy() for p, v in self._bytes.items()}, {p: v.copy() for p, v in self._messages.items()}
+        try:
+            yield
+        finally:
+            self._bytes, self._messages = saved

@@ -1,0 +1,75 @@
+"""Fingerprints of rows: which test rows are training rows too, and whether a checkpoint is of the same rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.data.dataset import Dataset
+from cacore.data.rows import Rows, is_sparse
+from cacore.data.shuffle import mix64
+
+
+def row_hashes(X: Rows, y: NDArray[Any]) -> NDArray[np.uint64]:
+    """A 64-bit fingerprint of each row and its target; zeros do not count, so dense and CSR agree.
+
+    Parameters
+    ----------
+    X : ndarray or CSR, shape (m, d)
+    y : ndarray, shape (m,)
+
+    Returns
+    -------
+    ndarray of uint64, shape (m,)
+    """
+    # Each column has its own random word, so a sum over the columns does not depend on their order.
+    words = mix64(np.arange(1, X.shape[1] + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15))
+    start = mix64(np.asarray(y, np.float64).view(np.uint64) + np.uint64(1))
+    if is_sparse(X):
+        value = mix64(X.data.astype(np.float64).view(np.uint64) ^ words[X.indices])
+        value[X.data == 0] = 0
+        ends = np.concatenate([np.zeros(1, np.uint64), np.cumsum(value, dtype=np.uint64)])
+        return mix64(start + ends[X.indptr[1:]] - ends[X.indptr[:-1]])
+    _add_hashes(X, words, start)
+    return mix64(start)
+
+
+@numba.njit(cache=True, nogil=True)
+def _add_hashes(X: Any, words: Any, out: Any) -> None:  # pragma: no cover - compiled
+    """Add each row's hash to `out`. X: float32 or float64 (m, d); words: uint64 (d,); out: uint64 (m,)."""
+    buffer = np.empty(1, np.float64)
+    bits = buffer.view(np.uint64)
+    for i in range(X.shape[0]):
+        for j in range(X.shape[1]):
+            if X[i, j] != 0:
+                buffer[0] = X[i, j]
+                v = bits[0] ^ words[j]
+                v = (v ^ (v >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+                v = (v ^ (v >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+                out[i] += v ^ (v >> np.uint64(31))
+
+
+def fingerprint(X: Rows, y: NDArray[np.float64], weights: NDArray[Any] | None, comm: Communicator) -> str:
+    """Number of rows and a hash of all rows, targets and weights, in their order; the same for any split over ranks."""
+    first, n = comm.offset(X.shape[0])
+    place = np.arange(first, first + X.shape[0], dtype=np.uint64)
+    words = row_hashes(X, y) ^ mix64(place)
+    if weights is not None:
+        words ^= mix64(mix64(np.asarray(weights, np.float64).view(np.uint64)))
+    return f"{n} rows, {int(comm.allreduce(np.array([mix64(words).sum(dtype=np.uint64)]))[0]):016x}"
+
+
+def count_overlap(train: Dataset, test: Dataset, comm: Communicator) -> tuple[int, int]:
+    """How many test rows (with their target) are also training rows, and the first of them; (0, -1) if none.
+
+    Compares 64-bit fingerprints: 8 bytes a test row travel to every rank.
+    """
+    tested = comm.allgather(row_hashes(test.X, test.target()))
+    trained = row_hashes(train.X, train.target())
+    hit = comm.allreduce(np.isin(tested, trained).astype(np.int8), "max")
+    rows = np.flatnonzero(hit)
+    return len(rows), int(rows[0]) if len(rows) else -1

@@ -1,0 +1,111 @@
+"""The two commands of every family: train a model, and predict with one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from cacore.comm import Communicator
+from cacore.files import check_writable
+from cacore.run.job import Job, Predicting, Training
+from cacore.run.launch import Parser, compiled, start
+from cacore.run.method import Method
+from cacore.run.options import add_options, declared, from_arguments
+
+if TYPE_CHECKING:
+    from cacore.run.family import Family
+
+
+def train(method: Method, comm: Communicator, argv: list[str] | None) -> None:
+    """``python -m PACKAGE.METHOD DATA``: read, train, test, save, report."""
+    with comm.agreed():
+        args = _training_parser(method, comm.rank).parse_args(argv)
+        job, options = from_arguments(Training, args), from_arguments(method.options, args)
+    family = method.family()
+    with comm.agreed():
+        others = family.check(method, job, options, comm)
+        _check_writable([job.model, job.report, job.comm_matrix, *others], comm)
+    limit = start(job, comm)
+    compiled(lambda: family.warm_up(job.dtype), comm)
+    with family.progress(comm.rank == 0 and not job.quiet) as progress:
+        rows, test = family.read(method, job, options, comm, limit)
+        options = replace(family.options(method, options, rows), memory_limit=limit, **progress)
+        n_train, d, base = rows.n, rows.X.shape[1], rows.base
+        fitted = method(rows, options, comm, test)
+        fitted.model.source |= {"target": job.target, "base": base}
+        metrics = {} if test is None else family.metrics(fitted.model, test, comm)
+    from cacore.run import report
+
+    data = {"path": str(job.data), "n_train": n_train, "n_test": 0 if test is None else test.n, "n_features": d}
+    made = report.build(
+        method.name, comm, data=data, metrics=metrics, partition_sizes=fitted.sizes,
+        **family.report(method, fitted, options, job),
+    )  # fmt: skip
+    if job.comm_matrix is not None:
+        from cacore import traffic
+
+        traffic.record(job.comm_matrix, method.name, comm)
+    if job.model is not None:
+        fitted.model.save(job.model, comm)
+    family.save(fitted, job)
+    if comm.rank == 0:
+        notes = family.notes(method, fitted, options)
+        if test is None:
+            notes.append("no test rows: give --test, or convert the data with --split")
+        _show(job, made, notes, family.lines(made))
+        if job.verbose:
+            print(*family.details(made), sep="\n")
+
+
+def predict(
+    load_family: Callable[[], Family], prog: str, comm: Communicator, argv: list[str] | None, decisions: bool
+) -> None:
+    """``python -m PACKAGE.predict MODEL DATA``: answers of a saved model, on any number of ranks or none."""
+    parser = Parser(prog=f"python -m {prog}", description="Predict with a saved model.", rank=comm.rank)
+    names = [one.name for one, _ in declared(Predicting) if decisions or one.name != "decisions"]
+    add_options(parser, Predicting, names)
+    with comm.agreed():
+        job = from_arguments(Predicting, parser.parse_args(argv))
+        _check_writable([job.output, job.report], comm)
+    family, limit = load_family(), start(job, comm)
+    model = family.load(job.model, comm)
+    compiled(lambda: family.warm_up_prediction(model.dtype), comm)
+    from cacore.run import reading, report
+
+    rows = reading.read_to_predict(job, comm, model.n_features, model.dtype, model.source, limit)
+    answers = family.answers(model, rows, comm)
+    metrics = {} if rows.y is None else family.judged(model, rows, answers, comm)
+    made = report.build(
+        "predict", comm, partition_sizes=model.sizes, metrics=metrics,
+        data={"path": str(job.data), "n_train": 0, "n_test": rows.n, "n_features": rows.X.shape[1]},
+        params={"model": str(job.model), **model.described()},
+    )  # fmt: skip
+    with comm.phase("write"):
+        family.write(job.output, model, answers, job.decisions, comm)
+    if comm.rank == 0:
+        _show(job, made, [] if job.output else ["give -o OUT.csv to keep the predictions"])
+
+
+def _training_parser(method: Method, rank: int) -> Parser:
+    parser = Parser(prog=f"python -m {method.prog}", description=f"{method.name}: {method.summary}.", rank=rank)
+    for options in (Training, method.options):
+        names = [one.name for one, _ in declared(options) if method.has(one.name)]
+        add_options(parser, options, names, method.defaults, method.choices)
+    return parser
+
+
+def _check_writable(paths: list[Any], comm: Communicator) -> None:
+    """Refuse, before the work is done, what rank 0 could not write after it."""
+    for path in paths:
+        if path is not None and comm.rank == 0:
+            check_writable(path)
+
+
+def _show(job: Job, made: dict[str, Any], notes: list[str], lines: Iterable[tuple[str, str]] = ()) -> None:
+    from cacore.run import report
+
+    if job.report is not None:
+        report.write(job.report, made)
+    if not job.quiet:
+        report.show(made, notes, lines)

@@ -1,0 +1,89 @@
+"""What a family of methods says to the commands that all families share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cacore.comm import Communicator
+from cacore.run.job import Training
+from cacore.run.progress import bar
+
+if TYPE_CHECKING:
+    from cacore.data.dataset import Dataset
+
+
+class Family(ABC):
+    """A family of methods, as its commands see it."""
+
+    def check(self, method: Any, job: Training, options: Any, comm: Communicator) -> list[Path]:
+        """Refuse what does not go together; the files that will be written beside model and report."""
+        return []
+
+    @abstractmethod
+    def warm_up(self, dtype: str) -> None:
+        """Compile, or load what was compiled, before anything is timed."""
+
+    @abstractmethod
+    def warm_up_prediction(self, dtype: str) -> None:
+        """The same for prediction alone."""
+
+    def read(
+        self, method: Any, job: Training, options: Any, comm: Communicator, limit: int
+    ) -> tuple[Dataset, Dataset | None]:
+        """Training rows, and test rows if there are any."""
+        from cacore.run import reading
+
+        return reading.read(job, comm, limit)
+
+    def options(self, method: Any, options: Any, train: Dataset) -> Any:
+        """The options, where they depend on the training rows."""
+        return options
+
+    @contextmanager
+    def progress(self, shown: bool) -> Iterator[dict[str, Any]]:
+        """The options by which training tells how far it is."""
+        with bar(shown) as progress:
+            yield {"progress": progress}
+
+    def load(self, path: Path, comm: Communicator) -> Any:
+        """A saved model; collective."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def metrics(self, model: Any, test: Dataset, comm: Communicator) -> dict[str, Any]:
+        """Of the model's answers for the test rows; collective."""
+
+    @abstractmethod
+    def report(self, method: Any, fitted: Any, options: Any, job: Training) -> dict[str, Any]:
+        """The family's fields of the report; see :func:`cacore.run.report.build`."""
+
+    def save(self, fitted: Any, job: Training) -> None:  # noqa: B027 - most families have nothing to write
+        """Write what is written beside model and report."""
+
+    def lines(self, made: dict[str, Any]) -> Iterator[tuple[str, str]]:
+        """Lines of the table that only this family has, from the report."""
+        yield from ()
+
+    @abstractmethod
+    def notes(self, method: Any, fitted: Any, options: Any) -> list[str]:
+        """Lines under the table."""
+
+    @abstractmethod
+    def details(self, made: dict[str, Any]) -> Iterator[str]:
+        """Lines of ``--verbose``, from the report."""
+
+    @abstractmethod
+    def answers(self, model: Any, rows: Dataset, comm: Communicator) -> Any:
+        """The model's answers for this rank's rows; collective."""
+
+    @abstractmethod
+    def judged(self, model: Any, rows: Dataset, answers: Any, comm: Communicator) -> dict[str, Any]:
+        """Metrics of these answers, where the rows have targets; collective."""
+
+    @abstractmethod
+    def write(self, path: Path | None, model: Any, answers: Any, decisions: bool, comm: Communicator) -> None:
+        """Gather the answers, and write them on rank 0; collective."""

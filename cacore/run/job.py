@@ -1,0 +1,81 @@
+"""What every command is told beside its method's options: files, threads, memory, how much to print."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cacore.run.options import Options, one_of, option, positive, whole, yes_or_no
+
+
+def path(value: Any, name: str) -> Path:
+    """A file's name."""
+    return Path(value)
+
+
+@dataclass(frozen=True)
+class Job(Options):
+    """Options of training and prediction alike; sizes in GiB."""
+
+    threads: int | None = option(None, "threads a rank (default: its share of the cores)", whole(1), metavar="T")
+    memory_limit: float | None = option(
+        None, "memory a rank may use (default: its share)", positive, metavar="GIB"
+    )  # fmt: skip
+    report: Path | None = option(None, "write a report", path, metavar="OUT.json")
+    quiet: bool = option(False, "print nothing but errors", yes_or_no, exclusive=True, action="store_true")
+    verbose: bool = option(
+        False, "print the grid and each part as well", yes_or_no, exclusive=True, action="store_true"
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Training(Job):
+    """Options of every training command."""
+
+    data: Path = option(None, "HDF5 (native layout), LIBSVM, CSV, TSV or NPZ", path, flag="data", metavar="DATA")
+    test: Path | None = option(None, "test rows, if DATA has none", path, metavar="DATA")
+    target: str | None = option(None, "target column of CSV files (default: the last)", metavar="COLUMN")
+    allow_overlap: bool = option(
+        False, "accept test rows that are also training rows", yes_or_no, action="store_true"
+    )  # fmt: skip
+    dtype: str = option("float64", "of the rows", one_of("float32", "float64"), choices=("float32", "float64"))
+    model: Path | None = option(None, "save the model", path, metavar="OUT.h5")
+    comm_matrix: Path | None = option(
+        None, "save bytes and messages by phase, sender and receiver (cacore.traffic draws them)", path,
+        metavar="FILE.npz",
+    )  # fmt: skip
+    libsvm: Path | None = option(
+        None, "write each part's model in LIBSVM's text format as well", path, metavar="OUT.model"
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Predicting(Job):
+    """Options of every predicting command."""
+
+    model: Path = option(None, "that a training command saved", path, flag="model", metavar="MODEL")
+    data: Path = option(None, "its test rows, if it has some, or all rows", path, flag="data", metavar="DATA")
+    target: str | None = option(None, "target column of CSV files that have one", metavar="COLUMN")
+    output: Path | None = option(
+        None, "write the predictions, a line a row", path, short="-o", metavar="OUT.csv"
+    )  # fmt: skip
+    decisions: bool = option(False, "write the decisions beside the labels", yes_or_no, action="store_true")
+
+
+def seed(value: Any, name: str) -> int:
+    """A seed of everything random."""
+    return int(whole(0, (1 << 32) - 1)(value, name))
+
+
+def checkpoint(value: Any, name: str) -> Any:
+    """A directory of finished pieces, as :class:`cacore.io.checkpoint.Checkpoint`."""
+    from cacore.io.checkpoint import Checkpoint
+
+    return value if isinstance(value, Checkpoint) else Checkpoint(value)
+
+
+def switch(default: bool, text: str, **more: Any) -> Any:
+    """Declare an option that is ``--name`` or ``--no-name``."""
+    return option(default, text, yes_or_no, action=argparse.BooleanOptionalAction, **more)

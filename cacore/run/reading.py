@@ -1,0 +1,101 @@
+"""Reading the rows of a command: training rows with their test rows, or rows to predict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cacore.comm import Communicator
+from cacore.data.rows import scatter_rows
+from cacore.data.shuffle import Shuffle
+from cacore.errors import InputError
+from cacore.io import Dataset, load
+from cacore.io.fingerprints import count_overlap
+from cacore.run.job import Predicting, Training
+
+
+def read(job: Training, comm: Communicator, limit: int) -> tuple[Dataset, Dataset | None]:
+    """Training rows, and test rows if there are any, which must match and must not be training rows."""
+    splits = load(job.data, comm, job.dtype, job.target, limit=limit)
+    with comm.agreed():
+        if "train" not in splits:
+            raise InputError(f"{job.data}: test rows alone; there is nothing to learn from")
+    train, test = splits["train"], splits.get("test")
+    with comm.phase("read"):
+        with comm.agreed():
+            train.target()
+            if job.test is not None and test is not None:
+                raise InputError(f"{job.data}: has test rows of its own; drop --test")
+        if job.test is not None:
+            others = load(job.test, comm, job.dtype, job.target, train.X.shape[1], limit=limit)
+            test = others.get("test", others.get("train"))
+        comm.wait()
+        if test is None:
+            return train, None
+        with comm.agreed():
+            test.target()
+            if None not in (train.base, test.base) and train.base != test.base:
+                raise InputError(
+                    f"{test.where}: the features start at {test.base}, and at {train.base} in {train.where}: "
+                    "convert both files together, with cacore.io convert --test"
+                )
+            if test.X.shape[1] != train.X.shape[1]:
+                raise InputError(f"{test.where}: {test.X.shape[1]} features, and {train.X.shape[1]} in {train.where}")
+        count, first = (0, -1) if job.allow_overlap else count_overlap(train, test, comm)
+        with comm.agreed():
+            if count:
+                raise InputError(
+                    f"{test.where}: {count:,} of {test.n:,} test rows are training rows too (first: row {first}), "
+                    "which flatters the error: remove them (convert --drop-duplicates) or pass --allow-overlap"
+                )
+    return train, test
+
+
+def read_to_predict(
+    job: Predicting, comm: Communicator, d: int, dtype: str, source: dict[str, Any], limit: int
+) -> Dataset:
+    """Rows for a model of `d` features, which was trained on a file read as `source` tells."""
+    splits = load(job.data, comm, dtype, job.target, d, source.get("target"), limit)
+    rows = splits["test"] if "test" in splits else splits["train"]
+    with comm.agreed():
+        if None not in (rows.base, source.get("base")) and rows.base != source["base"]:
+            raise InputError(
+                f"{rows.where}: the features start at {rows.base}, and at {source['base']} in the training rows: "
+                "convert both files together, with cacore.io convert --test"
+            )
+        if rows.X.shape[1] != d:
+            raise InputError(f"{rows.where}: {rows.X.shape[1]} features, the model {job.model} has {d}")
+    return rows
+
+
+def read_at_root(job: Training, comm: Communicator, limit: int, seed: int) -> tuple[Dataset, Dataset | None]:
+    """casvm1: rank 0 reads everything and deals the training rows out in shuffled order."""
+    alone: tuple[Dataset | None, Dataset | None] = None, None
+    with comm.phase("read"), comm.agreed():
+        if comm.rank == 0:
+            alone = read(job, Communicator(), limit)
+    train, test = alone
+    with comm.phase("read"):
+        has_test = bool(comm.bcast(np.array([test is not None], np.int64))[0])
+    with comm.phase("partition"):
+        mixed = _dealt(train, comm, seed)
+    if not has_test:
+        return mixed, None
+    with comm.phase("read"):
+        return mixed, _dealt(test, comm, None)
+
+
+def _dealt(data: Dataset | None, comm: Communicator, seed: int | None) -> Dataset:
+    """Each rank's even share of rank 0's rows."""
+    facts = np.array([0, -1], np.int64)
+    X = y = None
+    if data is not None:
+        n = data.n
+        place = np.arange(n) if seed is None else np.argsort(Shuffle(n, seed).position(np.arange(n)))
+        X, y = data.X[place], data.target()[place].reshape(-1, 1)
+        facts[:] = n, -1 if data.base is None else data.base
+    n, base = comm.bcast(facts).tolist()
+    rows = scatter_rows(X, n, comm)
+    target = np.asarray(scatter_rows(y, n, comm), np.float64).ravel()
+    return Dataset(rows, target, n, "rank 0's rows", None if base < 0 else base)

@@ -1,0 +1,67 @@
+"""Options of the dual problem of a kernel SVM and of its solvers, which all families of SVMs have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Real
+from typing import TYPE_CHECKING, Any
+
+from cacore.kernels.registry import kernel_names
+from cacore.limits import Limits
+from cacore.run import job
+from cacore.run import options as declare
+from cacore.run.options import option
+
+if TYPE_CHECKING:
+    from cacore.kernels import Kernel
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class DualOptions(declare.Options):
+    """What the training of any kernel SVM can be told; each option's text says what it is.
+
+    C is multiplied by the weights of the class and the row. `class_weight` maps a class's code to its weight;
+    "balanced" is n / (classes x rows of the class), over all ranks. The limits are of each problem of two classes,
+    and `memory_limit` is in bytes a rank.
+    """
+
+    C: float = option(1.0, "bound of the coefficients alpha", declare.positive, metavar="C")
+    kernel: str = option("gaussian", "of the rows", declare.kernel, choices=kernel_names())
+    gamma: float | str = option(
+        "scale", "number, scale = 1 / (features x variance), or auto", declare.number_or("scale", "auto"), metavar="G"
+    )
+    degree: int = option(3, "of the polynomial kernel", declare.whole(0), metavar="D")
+    coef0: float = option(0.0, "of the polynomial and sigmoid kernels", declare.finite, metavar="R")
+    tol: float = option(
+        1e-3, "largest violation at which training stops", declare.positive, report=True, metavar="T"
+    )  # fmt: skip
+    cache_gib: float = option(
+        1.0, "of kernel values that a rank keeps", declare.at_least_zero, report=True, metavar="GIB"
+    )  # fmt: skip
+    max_iter: int = option(-1, "iterations a part's solver may take", declare.whole(types=Real), metavar="N")
+    max_time: float | None = option(None, "seconds it may take", declare.seconds, metavar="S")
+    class_weight: Any = option(
+        None, "weigh the classes so that each counts as much", flag="--balanced", estimator="",
+        action="store_const", const="balanced",
+    )  # fmt: skip
+    standardize: bool = job.switch(False, "scale features by the training rows' mean and deviation", report=True)
+    seed: int = option(0, "of everything random", job.seed, estimator="", report=True, metavar="S")
+    memory_limit: int = 1 << 62
+
+    @property
+    def limits(self) -> Limits:
+        """When a solver stops."""
+        return Limits(self.tol, self.max_iter, float("inf") if self.max_time is None else self.max_time)
+
+    @property
+    def cache_bytes(self) -> int:
+        """The kernel cache in bytes, at most what an int64 holds with room to spare."""
+        return int(min(self.cache_gib * GIB, 2.0**62))
+
+    def kernel_with(self, gamma: float) -> Kernel:
+        """The kernel, with gamma as a number."""
+        from cacore.kernels import Kernel
+
+        return Kernel(self.kernel, gamma, self.degree, self.coef0)

@@ -1,0 +1,157 @@
+"""Kernel ridge regression, as the commands see it: what is compiled, reported and written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.data.dataset import Dataset
+from cacore.errors import InputError
+from cacore.files import replacing
+from cacore.io.fingerprints import row_hashes
+from cacore.kernels.registry import KINDS
+from cacore.run import report
+from cacore.run.family import Family
+from cacore.run.job import Training
+from cacore.run.options import declared, reported
+from cakrr.bkrr2 import bkrr2
+from cakrr.model import KRRModel
+from cakrr.options import ALONE, Fit, Method, Options
+from cakrr.solver import refine
+from cakrr.solver.local import BAND_FROM
+
+
+class Ridge(Family):
+    """The family of kernel ridge regression."""
+
+    def check(self, method: Method, job: Training, options: Options, comm: Communicator) -> list[Path]:
+        """An oracle saves no model."""
+        if method.oracle and job.model is not None:
+            raise InputError(
+                f"--model: {method.name} is an oracle, a bound that looks at the answers: it saves no model"
+            )
+        return []
+
+    def warm_up(self, dtype: str) -> None:
+        """A small grid of BKRR2, which uses all compiled code."""
+        X = np.random.default_rng(0).normal(size=(12, 3)).astype(dtype)
+        row_hashes(X, X[:, 0])
+        train = Dataset(X, X[:, 0].astype(np.float64), len(X))
+        options = Options(partitions=2, sigma=(1.0, 2.0), lam=tuple(np.geomspace(0.1, 1.0, BAND_FROM)))
+        bkrr2(train, options).model.predict(X[:1])
+
+    warm_up_prediction = warm_up
+
+    def options(self, method: Method, options: Options, train: Dataset) -> Options:
+        """The widths depend on the number of features."""
+        if "gamma" not in KINDS[options.kernel].parameters:
+            return options
+        return replace(options, sigma=options.sigma or method.sigmas(train.X.shape[1]))
+
+    def load(self, path: Path, comm: Communicator) -> KRRModel:
+        """A saved model; collective."""
+        return KRRModel.load(path, comm)
+
+    def metrics(self, model: KRRModel, test: Dataset, comm: Communicator) -> dict[str, Any]:
+        """Of the model's route; with soft routing those of the nearest model alone as well."""
+        y = test.target()
+        if model.route == "oracle":
+            routes = {"oracle": y + model.oracle(test.X, y, comm)}
+        else:
+            routes = model.predict_routes(test.X, comm)
+        with comm.phase("predict"):
+            metrics = {route: report.regression_metrics(y, answers, comm) for route, answers in routes.items()}
+        others = {
+            f"{route}_{name}": value
+            for route in metrics
+            if route != model.route
+            for name, value in metrics[route].items()
+        }
+        return {**metrics[model.route], **others}
+
+    def report(self, method: Method, fitted: Fit, options: Options, job: Training) -> dict[str, Any]:
+        """The chosen parameters, the grid's errors, seconds and residuals of the parts."""
+        model = fitted.model
+        names = [one.name for one, _ in declared(options) if method.has(one.name)]
+        chosen = {"sigma": model.sigma, "lambda": model.lam, **fitted.params, "route": model.route}
+        return {
+            "params": {
+                **chosen, **({"oracle": True} if method.oracle else {}), "dtype": model.dtype,
+                **reported(options, names),
+                **{name: getattr(options, name) for name in KINDS[options.kernel].parameters if name != "gamma"},
+            },
+            "grid": fitted.grid,
+            "solver": {
+                "n_support": fitted.sizes, "seconds": fitted.seconds,
+                **({"residual": fitted.residual} if fitted.residual.size else {}),
+            },
+            "busy": fitted.busy,
+            "library_bytes": fitted.library_bytes,
+        }  # fmt: skip
+
+    def lines(self, made: dict[str, Any]) -> Iterator[tuple[str, str]]:
+        """What ScaLAPACK sends by itself."""
+        sent = made["comm"]["train"].get("library_bytes_predicted")
+        if sent is not None:
+            yield "and ScaLAPACK", f"{sent:,} bytes in training, by its formula"
+
+    def notes(self, method: Method, fitted: Fit, options: Options) -> list[str]:
+        """What a user should know about the choice of sigma and lambda."""
+        notes = list(fitted.notes)
+        if method.oracle:
+            notes.insert(
+                0, "oracle: each test row's best model, chosen with the true answer: a bound, not a prediction"
+            )
+        if fitted.residual.size:
+            notes.append(refine.note(float(fitted.residual.max())))
+        if options.select == "test" and fitted.grid:
+            notes.append(
+                "sigma and lambda were chosen by the test error, so it is too low; --select validation is honest"
+            )
+        if method.coarse and fitted.model.lam == ALONE:
+            notes.append(f"lambda {ALONE:g}: the parts' models add next to nothing to the coarse model")
+        for name, value in (("sigma", fitted.model.sigma), ("lambda", fitted.model.lam)):
+            apart = {ALONE} if method.coarse and name == "lambda" else set()
+            values = sorted({row[name] for row in fitted.grid} - apart)
+            if len(values) > 2 and value in (values[0], values[-1]):
+                notes.append(f"the chosen {name} {value:g} is the end of its grid: a wider one may be better")
+        return notes
+
+    def details(self, made: dict[str, Any]) -> Iterator[str]:
+        """The grid's errors and each part's seconds."""
+        for row in made["grid"]:
+            errors = [value for name, value in row.items() if name.endswith("_mse") and value is not None]
+            shown = f"{errors[0]:.6g}" if errors else "not positive definite"
+            coarse = ""
+            if "centers" in row:
+                coarse = f"centers {row['centers']:<6} coarse sigma {row['coarse_sigma']:<8.4g} "
+                coarse += f"coarse lambda {row['coarse_lambda']:<8.4g} "
+            yield f"{coarse}sigma {row['sigma']:<10.4g} lambda {row['lambda']:<10.4g} mse {shown}"
+        for part, (m, seconds) in enumerate(zip(made["partition_sizes"], made["solver"]["seconds"], strict=True)):
+            yield f"part {part}: {m:,} rows, {seconds:.3f} s"
+
+    def answers(self, model: KRRModel, rows: Dataset, comm: Communicator) -> NDArray[Any]:
+        """Predictions for this rank's rows; collective."""
+        return model.predict(rows.X, comm)
+
+    def judged(self, model: KRRModel, rows: Dataset, answers: NDArray[Any], comm: Communicator) -> dict[str, Any]:
+        """Their errors; collective."""
+        with comm.phase("predict"):
+            return report.regression_metrics(rows.target(), answers, comm)
+
+    def write(
+        self, path: Path | None, model: KRRModel, answers: NDArray[Any], decisions: bool, comm: Communicator
+    ) -> None:
+        """One column, ``prediction``, in the order of the rows; collective."""
+        values = None if path is None else comm.gather(answers)
+        if path is None or values is None:
+            return
+        form = "%.17g" if values.dtype == np.float64 else "%.9g"
+        with replacing(path) as temporary:
+            np.savetxt(temporary, values, fmt=form, header="prediction", comments="")

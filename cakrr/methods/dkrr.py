@@ -1,0 +1,275 @@
+"""The exact method: one n x n system over all ranks, block-cyclically (Algorithm 6, section 3.3, Fig. 3.3)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.data.dataset import Dataset
+from cacore.data.rows import Rows, exchange_rows, gather_rows, nbytes
+from cacore.data.shuffle import Shuffle
+from cacore.errors import InputError
+from cacore.io.checkpoint import remembered
+from cacore.kernels import Kernel
+from cacore.linalg.scalapack import BlockCyclic, layout
+from cacore.machine import memory, threads
+from cakrr.grid_search import best, held_out, left_out
+from cakrr.methods.parts import not_definite, table
+from cakrr.methods.prepare import Prepared, prepare
+from cakrr.model import KRRModel, PartModel
+from cakrr.options import Fit, Method, Options
+from cakrr.solver import refine
+
+PIECE = 2048  # rows of a piece of the model: what ranks share when they load it
+
+
+def fit(method: Method, train: Dataset, options: Options, comm: Communicator, test: Dataset | None = None) -> Fit:
+    """Solve (K + lambda n I) alpha = y on all rows; arguments as for :func:`cakrr.methods.parts.fit`.
+
+    Raises
+    ------
+    InputError
+        On all ranks: options that make no sense, a matrix that cannot fit, one that is not positive
+        definite, more than one rank and no ScaLAPACK.
+
+    Notes
+    -----
+    n^2 d + n^3/3 flops a pair, and n^2 numbers, shared by the R ranks; n/Pr + n/Pc rows a rank for its
+    panels on a grid of Pr x Pc. Rows are sent to where they are needed once for the grid and once for the
+    final fit; ScaLAPACK sends about s n^2/2 (1/Pr + 1/Pc) bytes a rank and pair (s bytes a number).
+    """
+    prepared = prepare(method, train, options, comm, test)
+    run = _Exact(prepared, options, comm)
+    # Algorithm 6, lines 1 to 14: train, predict and judge every pair of sigma and lambda.
+    sigma, lam, rows, notes = run.choose()
+    # Lines 3 to 6 once more, at the pair that was chosen, with all rows.
+    alpha, residual = run.solve(sigma, lam)
+    model = run.model(method, sigma, lam, alpha)
+    if not residual <= refine.ACCEPTED:  # which a residual that is no number is not
+        with comm.agreed():
+            raise InputError(not_definite(f"the system of all {run.n:,} rows", model))
+    with comm.uncounted():
+        busy = comm.allgather(np.array([run.busy()]))
+    fitted = Fit(model, np.array([run.n]), rows, {}, np.array([busy.max()]), busy, notes=notes)
+    fitted.library_bytes = run.sent
+    if str(run.X.dtype) == "float32":
+        fitted.residual = np.array([residual])
+    return fitted
+
+
+class _System:
+    """K + lambda n I of n rows over all ranks, for any sigma and lambda.
+
+    Parameters
+    ----------
+    X : ndarray or CSR, shape (n_local, d)
+        This rank's rows.
+    number : ndarray of int64, shape (n_local,)
+        Their places among the n rows of the system.
+    weights : ndarray, shape (n,)
+        Of all rows, in the order of the system: the diagonal gets lambda sum(w)/w.
+    like : Kernel
+        The kernel, of any width.
+    comm : Communicator
+    """
+
+    def __init__(
+        self, X: Rows, number: NDArray[np.int64], weights: NDArray[np.float64], like: Kernel, comm: Communicator
+    ) -> None:
+        self.comm, self.n = comm, len(weights)
+        self.ridge = weights.sum() / weights
+        self.matrix = BlockCyclic(self.n, comm, X.dtype)
+        rows, columns = self.matrix.rows, self.matrix.columns
+        self.received, places = _panels(X, number, self.n, comm)
+        order = np.argsort(places)
+        self._rows, self._columns = (order[np.searchsorted(places[order], wanted)] for wanted in (rows, columns))
+        points = like.points(self.received)
+        self.left, self.right = points[self._columns], points[self._rows]
+        _, self._i, self._j = np.intersect1d(rows, columns, assume_unique=True, return_indices=True)
+
+    def factor(self, kernel: Kernel, lam: float) -> bool:
+        """Form K + lambda n I and factor it; whether it is positive definite."""
+        local = self.matrix.local
+        for columns, rows in self.matrix.column_blocks():
+            kernel.fill(self.left[columns], self.right[rows], local[columns, rows])
+        diagonal = self.matrix.rows[self._i]
+        alone = kernel.diagonal(self.received[self._rows[self._i]])
+        local[self._j, self._i] = (alone + lam * self.ridge[diagonal]).astype(local.dtype)
+        return self.matrix.cholesky() == 0
+
+    def solve(self, kernel: Kernel, lam: float, y: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+        """Alpha of all n rows, on all ranks, and the relative residual where it was refined."""
+        if self.matrix.dtype == np.float64:
+            if not self.factor(kernel, lam):
+                return np.full(self.n, np.nan), np.inf
+            alpha = self.matrix.solve(y)
+            return alpha, 0.0 if np.isfinite(alpha).all() else np.inf
+        return refine.solve(
+            lambda wider: self.factor(kernel, wider),
+            self.matrix.solve,
+            self._product(kernel, lam),
+            lam,
+            y,
+            self._agreed,
+        )
+
+    def _agreed(self, residual: float) -> float:
+        """Rank 0's: all ranks take as many steps."""
+        return float(self.comm.bcast(np.array([residual]))[0])
+
+    def _product(self, kernel: Kernel, lam: float) -> refine.Operator:
+        """Multiplication by K + lambda n I in double precision: each rank's blocks, and one Allreduce of n numbers."""
+        points = kernel.points(self.received.astype(np.float64))
+        left, right = points[self._rows], points[self._columns]
+
+        def product(v: NDArray[np.float64]) -> NDArray[np.float64]:
+            out = np.zeros(self.n)
+            out[self.matrix.rows] = kernel.apply(left, right, v[self.matrix.columns])
+            return np.asarray(self.comm.allreduce(out) + lam * self.ridge * v)
+
+        return product
+
+
+def _panels(X: Rows, number: NDArray[np.int64], n: int, comm: Communicator) -> tuple[Rows, NDArray[np.int64]]:
+    """The rows that this rank's blocks need, each once, and their places among the n; collective."""
+    sends, counts = [], np.zeros(comm.size, np.int64)
+    for rank, (rows, columns) in enumerate(layout(n, comm.size)):
+        wanted = np.zeros(n, np.bool_)
+        wanted[rows] = wanted[columns] = True
+        rows_of_rank = np.flatnonzero(wanted[number])
+        sends.append(rows_of_rank)
+        counts[rank] = len(rows_of_rank)
+    send = np.concatenate(sends)
+    return exchange_rows(X[send], counts, comm), comm.alltoall(number[send], counts)[0]
+
+
+class _Exact:
+    """One training: what its steps share."""
+
+    def __init__(self, prepared: Prepared, options: Options, comm: Communicator) -> None:
+        self.prepared, self.options, self.comm = prepared, options, comm
+        self.X, self.checkpoint, self.like = prepared.rows.X, options.checkpoint, options.like()
+        first, self.n = comm.offset(self.X.shape[0])
+        self.place = Shuffle(self.n, options.seed).position(np.arange(first, first + self.X.shape[0]))
+        with comm.phase("partition"):
+            self.y = self._everywhere(prepared.rows["y"])
+            self.weights = self._everywhere(prepared.rows.columns.get("weight", np.ones(len(self.place))))
+        self.sigmas = options.widths((math.sqrt(self.X.shape[1]),))
+        self.begun, self.sent = comm.seconds["train"], 0
+        total = int(comm.allreduce(np.array([nbytes(self.X)], np.int64))[0])
+        with comm.agreed():
+            self._check_memory(total / self.n)
+
+    def _everywhere(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """A number for each row of all ranks, in shuffled order, on every rank."""
+        out = np.empty(self.n)
+        out[self.comm.allgather(self.place)] = self.comm.allgather(values.astype(np.float64))
+        return out
+
+    def _check_memory(self, row_bytes: float) -> None:
+        rows, columns = layout(self.n, self.comm.size)[self.comm.rank]
+        # The rows read, those on their way, those received, and both panels of them, in double where that is refined.
+        copies = 2 if self.X.dtype == np.float64 else 5
+        held = int(row_bytes * (2 * self.X.shape[0] + copies * (len(rows) + len(columns))))
+        need = len(rows) * len(columns) * self.X.dtype.itemsize + held
+        what = f"a rank's share of the {self.n:,} x {self.n:,} matrix, and its rows,"
+        remedy = "use more ranks, a larger --memory-limit, --dtype float32, or bkrr2 or twolevel"
+        memory.require(need, self.options.memory_limit, what, remedy)
+
+    def busy(self) -> float:
+        """Seconds that this rank trained."""
+        return self.comm.seconds["train"] - self.begun
+
+    def choose(self) -> tuple[float, float, list[dict[str, Any]], list[str]]:
+        """Sigma, lambda, the grid's errors, and notes: the errors of all pairs are one reduction."""
+        options, comm, lams = self.options, self.comm, self.options.lam
+        if len(self.sigmas) * len(lams) == 1:
+            return self.sigmas[0], lams[0], [], []
+        with comm.agreed():
+            if options.select == "validation" and self.n < 2:
+                raise InputError("one row leaves none to validate on")
+        held = held_out(self.n, options.validation_fraction if options.select == "validation" else 0.0)
+        learnt = self.place >= held
+        with comm.phase("partition"):
+            if held:
+                X, y, weights = gather_rows(self.X[~learnt], comm), self.y, self.weights
+                places = comm.allgather(self.place[~learnt])
+                y, weights = y[places], weights[places]
+            else:
+                X, y, weights = (self._all_ranks(values) for values in self.prepared.test_rows())
+            system = _System(self.X[learnt], self.place[learnt] - held, self.weights[held:], self.like, comm)
+        predicted, failed = self._grid(system, self.X[learnt], self.place[learnt] - held, self.y[held:], X)
+        system.matrix.close()
+        with comm.phase("predict"):
+            gap = np.square(comm.allreduce(predicted) - y)
+            errors = gap @ weights / weights.sum()
+            _, s, ell = best(errors[None], self.sigmas, lams, comm)
+        note = left_out(failed, self.sigmas, lams)
+        return self.sigmas[s], lams[ell], table(errors, self.sigmas, lams, options.select), [note] if note else []
+
+    def _all_ranks(self, values: Any) -> Any:
+        return gather_rows(values, self.comm) if values.ndim > 1 else self.comm.allgather(values)
+
+    def _grid(
+        self, system: _System, X: Rows, number: NDArray[np.int64], y: NDArray[np.float64], judged: Rows
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """This rank's share of every pair's predictions, shape (S, L, q), and the pairs without a solution."""
+        lams, comm = self.options.lam, self.comm
+        need = 8 * len(self.sigmas) * len(lams) * judged.shape[0]
+        with comm.agreed():
+            memory.require(need, self.options.memory_limit, "the grid's predictions", "use a smaller grid")
+        predicted = np.zeros((len(self.sigmas), len(lams), judged.shape[0]))
+        failed = np.full(predicted.shape[:2], -1, np.int64)
+        advance = self.options.progress("choosing sigma and lambda", failed.size)
+        with comm.phase("train"):
+            for s, ell in np.ndindex(failed.shape):
+                kernel = self.like.with_sigma(self.sigmas[s])
+
+                def work(kernel: Kernel = kernel, lam: float = lams[ell]) -> dict[str, NDArray[Any]]:
+                    # A step of the search is as good as the factor: nothing is refined.
+                    if not system.factor(kernel, lam):
+                        return {"given": np.full(judged.shape[0], np.nan), "solved": np.array(False)}
+                    self.sent += system.matrix.predicted_bytes()
+                    model = PartModel(X, system.matrix.solve(y)[number].astype(X.dtype))
+                    return {"given": model.predict(judged, kernel), "solved": np.array(True)}
+
+                done = remembered(self.checkpoint, f"pair-{s:04d}-{ell:04d}", work, comm)
+                predicted[s, ell] = done["given"]
+                failed[s, ell] = -1 if done["solved"] else 0
+                advance()
+        comm.wait()
+        return predicted, failed
+
+    def solve(self, sigma: float, lam: float) -> tuple[NDArray[np.float64], float]:
+        """Alpha of all rows, in shuffled order, and the relative residual."""
+        with self.comm.phase("partition"):
+            system = _System(self.X, self.place, self.weights, self.like, self.comm)
+
+        def work() -> dict[str, NDArray[Any]]:
+            alpha, residual = system.solve(self.like.with_sigma(sigma), lam, self.y)
+            self.sent += system.matrix.predicted_bytes()
+            return {"alpha": alpha, "residual": np.array(residual)}
+
+        with self.comm.phase("train"), system.matrix:
+            done = remembered(self.checkpoint, "alpha", work, self.comm)
+        self.comm.wait()
+        return done["alpha"], float(done["residual"])
+
+    def model(self, method: Method, sigma: float, lam: float, alpha: NDArray[np.float64]) -> KRRModel:
+        """The model in pieces, each on the rank that read its rows."""
+        pieces = threads.blocks(self.X.shape[0], PIECE)
+        first, _ = self.comm.offset(len(pieces))
+        owners = self.comm.allgather(np.full(len(pieces), self.comm.rank, np.int64))
+        sizes = self.comm.allgather(np.array([hi - lo for lo, hi in pieces], np.int64))
+        made = KRRModel(
+            method=method.name, route=method.route, sigma=sigma, lam=lam, offset=self.prepared.offset,
+            centers=np.zeros((0, self.X.shape[1])), sizes=sizes, owners=owners,
+            standardizer=self.prepared.standardizer, dtype=str(self.X.dtype), like=self.like,
+        )  # fmt: skip
+        for i, (lo, hi) in enumerate(pieces):
+            made.parts[first + i] = PartModel(self.X[lo:hi], alpha[self.place[lo:hi]])
+        return made

@@ -1,0 +1,121 @@
+"""Kernel SVMs on many ranks, as the commands see them: what is compiled, told, noted and written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cacore.comm import Communicator
+from cacore.data import labels
+from cacore.data.dataset import Dataset
+from cacore.errors import InputError
+from cacore.io.fingerprints import row_hashes
+from cacore.run import reading
+from cacore.run.job import Training
+from cacore.run.options import declared, reported
+from cacore.svm.family import Classifiers
+from casvm.casvm import casvm
+from casvm.model.libsvm import export_libsvm
+from casvm.model.model import SVMModel
+from casvm.options import Fit, Method, Options
+from casvm.volume import predicted
+
+
+class SupportVectors(Classifiers):
+    """The family of kernel SVMs in parts, in trees, and of all rows."""
+
+    def check(self, method: Method, job: Training, options: Options, comm: Communicator) -> list[Path]:
+        """LIBSVM's files are written by one process."""
+        if job.libsvm is None:
+            return []
+        if comm.size > 1:
+            raise InputError("--libsvm: one process writes the parts; save --model, and convert it on one rank")
+        return [job.libsvm]
+
+    def warm_up(self, dtype: str) -> None:
+        """A small CA-SVM, which uses all compiled code."""
+        X = np.random.default_rng(0).normal(size=(24, 3)).astype(dtype)
+        row_hashes(X, X[:, 0])
+        casvm(Dataset(X, (np.arange(24) % 2).astype(np.int64)), Options(max_iter=50)).model.predict(X[:2])
+
+    warm_up_prediction = warm_up
+
+    def read(
+        self, method: Method, job: Training, options: Options, comm: Communicator, limit: int
+    ) -> tuple[Dataset, Dataset | None]:
+        """Training rows with their labels; by rank 0 alone, which deals them out, if ``--initial root`` asks for it."""
+        if options.initial == "root":
+            train, test = reading.read_at_root(job, comm, limit, options.seed)
+        else:
+            train, test = reading.read(job, comm, limit)
+        train.y = labels.from_file(train, comm)
+        with comm.agreed():
+            if job.libsvm is not None and train.y.dtype.kind != "i":
+                raise InputError("--libsvm: LIBSVM's labels are whole numbers, and some of these are not")
+        return train, test
+
+    def load(self, path: Path, comm: Communicator) -> SVMModel:
+        """A saved model; collective."""
+        return SVMModel.load(path, comm)
+
+    def report(self, method: Method, fitted: Fit, options: Options, job: Training) -> dict[str, Any]:
+        """The kernel's parameters, what each part's solver did, and the volume that theory predicts."""
+        model = fitted.model
+        names = [one.name for one, _ in declared(options) if method.has(one.name)]
+        soft = {} if model.soft is None else {"soft_k": model.soft.k, "soft_t": model.soft.t}
+        volume = {} if options.initial == "root" else predicted(method.name, fitted.terms)
+        if volume and fitted.more.get("passes", 1) > 1:
+            volume["formula"] += ", one pass"
+        return {
+            "params": {**self.params(model, options), "route": model.route, **soft, **reported(options, names)},
+            "solver": {**fitted.solver, **fitted.more},
+            "busy": fitted.busy,
+            "volume": volume,
+        }
+
+    def save(self, fitted: Fit, job: Training) -> None:
+        """LIBSVM's files."""
+        if job.libsvm is not None:
+            export_libsvm(fitted.model, job.libsvm)
+
+    def lines(self, made: dict[str, Any]) -> Iterator[tuple[str, str]]:
+        """The volume beside its formula, and how many ranks a tree keeps at work."""
+        if made["ranks"] > 1 and "volume" in made:
+            volume = made["volume"]
+            yield (
+                "volume",
+                f"{volume['measured_bytes']:,} bytes in partition and training; "
+                f"{volume['predicted_bytes']:,} predicted, in words of 4 bytes {volume['formula']}",
+            )
+        if "average_parallelism" in made["solver"]:
+            yield "parallelism", f"{made['solver']['average_parallelism']:.2f} ranks busy on average (eq. 2.13)"
+
+    def notes(self, method: Method, fitted: Fit, options: Options) -> list[str]:
+        """That a solver stopped early; which route suits random parts."""
+        notes = list(fitted.notes)
+        if not method.partitioner and not method.one_model and len(fitted.sizes) > 1 and options.route == "nearest":
+            notes.append("random parts: --route all, the mean of all models' decisions, is usually more accurate")
+        return notes
+
+    def details(self, made: dict[str, Any]) -> Iterator[str]:
+        """Each part, or each problem of a tree."""
+        solver = made["solver"]
+        if "layers" not in solver:
+            sizes = made["partition_sizes"] if len(solver["seconds"]) > 1 else [made["data"]["n_train"]]
+            yield from _problems("part", solver, sizes)
+        for layer in solver.get("layers", []):
+            where = f"pass {layer['pass']}, layer {layer['layer']}"
+            yield f"{where}: {layer['layer_seconds']:.3f} s on {layer['ranks']} ranks"
+            yield from _problems("problem", layer, layer["rows"])
+
+
+def _problems(what: str, solver: dict[str, Any], rows: Any) -> Iterator[str]:
+    columns = (rows, *(solver[name] for name in ("n_support", "iterations", "gap", "seconds")))
+    for number, (m, support, iterations, gap, seconds) in enumerate(zip(*columns, strict=True)):
+        yield (
+            f"{what} {number}: {m:,} rows, {support:,} support vectors, {iterations:,} iterations, "
+            f"violation {gap:.2g}, {seconds:.3f} s"
+        )

@@ -1,0 +1,286 @@
+"""The rows that SMO works on, those that it leaves out for a while (shrinking), and the loop around both.
+
+A row at a bound that no pair of rows would move away from it is idle: its gradient costs kernel values for nothing.
+Rows that stay idle are shrunk. When the active rows meet the stopping rule, the gradient of the shrunk rows is
+reconstructed from what beta has changed by since, and those that violate the rule become active again (unshrinking).
+The words v, rise and fall are those of :mod:`cacore.svm.dual`.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.errors import InputError
+from cacore.limits import Limits
+from cacore.svm.dual import Dual, Progress, Solution
+from casvm.solver.gram import Gram
+from casvm.solver.pair import Pairs
+
+Vector = NDArray[np.float64]
+Index = NDArray[np.int64]
+Reconstruct = Callable[[Index, Vector, Index, Vector], None]
+OverRanks = Callable[[NDArray[Any]], NDArray[Any]]
+
+_RELAX = 0.1  # of the violation, what a round leaves of it among its rows
+
+
+@dataclass(frozen=True)
+class Shrinking:
+    """When rows are shrunk.
+
+    Attributes
+    ----------
+    patience : int
+        Looks in a row at which a row must have been idle.
+    share, share_if_copied : float
+        Of the active rows that must have been idle so long, or none is shrunk; where that copies the kernel cache.
+    unshrinks : int
+        How often rows become active again before all rows stay active.
+    """
+
+    patience: int
+    share: float
+    share_if_copied: float
+    unshrinks: int = 20
+
+
+@dataclass(frozen=True)
+class _Shrunk:
+    """Rows that were shrunk together: their v, and beta of all rows, as they were then."""
+
+    rows: Index
+    v: Vector
+    beta: Vector
+
+
+class ActiveSet:
+    """The active rows of a dual, and its shrunk rows; of rows that lie on many ranks, those of this rank.
+
+    Parameters
+    ----------
+    dual : Dual
+        With a feasible start, if any.
+    gram : Gram
+        Is told which of its columns are active.
+    policy : Shrinking
+    reconstruct : callable
+        ``reconstruct(moved, change, rows, v)`` subtracts ``K(rows, moved) @ change`` from `v`, shape (len(rows),);
+        the moved rows of all ranks count. Collective.
+    add, largest : callable
+        Sum, and maximum, over the ranks of each number of an array.
+
+    Attributes
+    ----------
+    rows : ndarray of int64
+        The active ones, ascending.
+    v, beta, lower, upper : ndarray of float64, shape (len(rows),)
+        Theirs.
+    place : ndarray of int64, shape (n,)
+        Where each row stands in `rows`, or -1.
+    size : int
+        Active rows of all ranks.
+    top, bottom : float
+        The largest v of a row that may rise and the smallest of one that may fall, as :meth:`unshrink` found them.
+    shrunk : list
+        Groups of shrunk rows.
+    """
+
+    def __init__(
+        self, dual: Dual, gram: Gram, policy: Shrinking, reconstruct: Reconstruct, add: OverRanks = np.array,
+        largest: OverRanks = np.array,
+    ) -> None:  # fmt: skip
+        self.dual, self.gram, self.policy = dual, gram, policy
+        self._reconstruct, self.add, self._largest = reconstruct, add, largest
+        self._all_beta, self._all_v = dual.initial(), -dual.linear
+        sums = np.array([self._all_beta.sum(), np.abs(self._all_beta).sum()])
+        total, size = sums if dual.start is None else add(sums)
+        if abs(total - dual.total) > 1e-9 * max(1.0, size):
+            raise InputError(f"the start: its sum is {total:g}, and it must be {dual.total:g}")
+        self.shrunk: list[_Shrunk] = []
+        self.unshrinks = 0
+        self._activate(np.arange(dual.n))
+        self.size = self._total(dual.n)
+
+    def _total(self, count: int) -> int:
+        return int(self.add(np.array([count]))[0])
+
+    def _activate(self, rows: Index) -> None:
+        self.rows, self.v, self.beta = rows, self._all_v[rows], self._all_beta[rows]
+        self.lower, self.upper = self.dual.lower[rows], self.dual.upper[rows]
+        self._idle_looks = np.zeros(len(rows), np.int8)
+        self.place = np.full(self.dual.n, -1)
+        self.place[rows] = np.arange(len(rows))
+
+    def _store(self) -> None:
+        self._all_v[self.rows], self._all_beta[self.rows] = self.v, self.beta
+
+    def _leave_out(self, rows: Index) -> None:
+        self.shrunk.append(_Shrunk(rows, self._all_v[rows], self._all_beta.copy()))
+
+    def free(self, places: Index) -> NDArray[np.bool_]:
+        """Whether these active rows are between their bounds."""
+        return (self.lower[places] < self.beta[places]) & (self.beta[places] < self.upper[places])
+
+    def extremes(self) -> tuple[float, float]:
+        """See :func:`extremes`, of the active rows."""
+        return extremes(self.v, self.beta, self.lower, self.upper)
+
+    def idle(self, top: float, bottom: float) -> NDArray[np.bool_]:
+        """Whether an active row sits at a bound and, as things are, no pair would take it away from there."""
+        at_upper, at_lower = self.beta >= self.upper, self.beta <= self.lower
+        return (at_upper & (self.v > top)) | (at_lower & (self.v < bottom))
+
+    def shrink(self, idle: NDArray[np.bool_]) -> Index | None:
+        """Shrink rows that have stayed idle, if they are enough: the former places of those that stay active."""
+        patience = self.policy.patience
+        self._idle_looks[~idle] = 0
+        self._idle_looks[idle & (self._idle_looks < patience)] += 1
+        leaving = self._idle_looks >= patience
+        count = self._total(int(np.count_nonzero(leaving)))
+        if count < self.policy.share * self.size:
+            return None
+        if count < self.policy.share_if_copied * self.size and self.gram.copies(self.size - count):
+            return None
+        self._store()
+        kept = np.flatnonzero(~leaving)
+        self._leave_out(self.rows[leaving])
+        self.gram.restrict(kept)
+        self._activate(self.rows[kept])
+        self.size = self._total(len(kept))
+        return kept
+
+    def unshrink(self, tol: float, ending: bool) -> bool:
+        """Bring v of all rows up to date, and make all rows active; or those that are not idle, if work is left.
+
+        Parameters
+        ----------
+        tol : float
+            The violation below which nothing is left to do.
+        ending : bool
+            Whether the solver stops in any case.
+
+        Returns
+        -------
+        bool
+            Whether work is left.
+        """
+        self._store()
+        for group in self.shrunk:
+            moved = np.flatnonzero(self._all_beta != group.beta)
+            self._reconstruct(moved, self._all_beta[moved] - group.beta[moved], group.rows, group.v)
+            self._all_v[group.rows] = group.v
+        some_were, self.shrunk = bool(self.shrunk), []
+        self._activate(np.arange(self.dual.n))
+        top, bottom = self.extremes()
+        self.top, negative = self._largest(np.array([top, -bottom])).tolist()
+        self.bottom = -negative
+        if ending or not some_were or self.top - self.bottom < tol:
+            return False
+        self.unshrinks += 1
+        left_out = self.idle(self.top, self.bottom)
+        if self.unshrinks > self.policy.unshrinks:
+            left_out[:] = False
+        self._leave_out(np.flatnonzero(left_out))
+        rows = np.flatnonzero(~left_out)
+        self.gram.activate(rows)
+        self._activate(rows)
+        self.size = self._total(len(rows))
+        return True
+
+
+class SMO(ABC):
+    """The loop of SMO: what the serial and the distributed solver do differently, they define.
+
+    Attributes
+    ----------
+    active : ActiveSet
+    iterations, rounds : int
+        Pairs of rows optimised; working sets solved.
+    objective : float
+        Of the dual, kept up to date by the steps.
+    """
+
+    active: ActiveSet
+    objective: float
+
+    def __init__(self, limits: Limits, watch: Callable[[Progress], None] | None) -> None:
+        self.limits, self.watch, self.begun = limits, watch, time.perf_counter()
+        self.iterations = self.rounds = 0
+
+    def _late(self) -> bool:
+        return time.perf_counter() - self.begun > self.limits.max_time
+
+    @abstractmethod
+    def _look(self) -> tuple[float, float, bool]:
+        """The active rows' largest v that may rise, their smallest that may fall, and whether the time is up."""
+
+    @abstractmethod
+    def _shrink(self, top: float, bottom: float) -> None:
+        """Shrink idle rows, if it is time for that."""
+
+    @abstractmethod
+    def _step(self, top: float, bottom: float, most: int) -> bool:
+        """Optimise at most `most` pairs; whether anything moved."""
+
+    @abstractmethod
+    def _unshrunk(self) -> None:
+        """Begin again with other active rows."""
+
+    @abstractmethod
+    def _square(self, rows: Index, beta: Vector) -> float:
+        """``beta'K beta`` in double precision, this rank's share of it; `rows` are those where beta is not 0."""
+
+    def run(self, n: int) -> Solution:
+        """Step until the stopping rule is met, a limit is reached or nothing moves; `n` rows, of all ranks."""
+        active, limits, most, moved = self.active, self.limits, self.limits.iterations(n), True
+        while True:
+            top, bottom, late = self._look()
+            ending = late or not moved or self.iterations >= most
+            if top - bottom < limits.tol or ending:
+                if not active.unshrink(limits.tol, ending):
+                    return self._solution()
+                self._unshrunk()
+                continue
+            if limits.shrinking and active.unshrinks <= active.policy.unshrinks:
+                self._shrink(top, bottom)
+            moved = self._step(top, bottom, most - self.iterations)
+            if self.watch is not None:
+                self.watch(Progress(self.iterations, top - bottom, self.objective, active.size))
+
+    def _solve(
+        self, K: NDArray[Any], v: Vector, beta: Vector, lower: Vector, upper: Vector, gap: float, most: int
+    ) -> Pairs:
+        """The problem of a working set, solved; `K` as from :meth:`Gram.square`."""
+        size, tol = len(v), self.limits.tol
+        problem = Pairs(v, beta, lower, upper, np.diagonal(K)[:size].astype(np.float64))
+        if size < self.active.size:
+            tol = max(0.5 * tol, _RELAX * gap)
+        problem.optimise(K, np.arange(size), tol, min(100 * size, most))
+        return problem
+
+    def _solution(self) -> Solution:
+        active, dual, gram = self.active, self.active.dual, self.active.gram
+        beta, gap, support = active.beta, active.top - active.bottom, np.flatnonzero(active.beta)
+        shares = np.array([np.sum(-dual.linear * beta), self._square(support, beta[support])])
+        linear, square = active.add(shares).tolist()
+        # A side on which no row may move leaves b to the other.
+        sides = [side for side in (active.top, active.bottom) if np.isfinite(side)] or [0.0]
+        b = 0.5 * (sides[0] + sides[-1])
+        return Solution(
+            beta, b, self.iterations, linear - 0.5 * square, gap, gap < self.limits.tol, gram.rows_computed,
+            gram.values_computed, time.perf_counter() - self.begun, -dual.linear - active.v + b, self.rounds,
+            gram.values_read,
+        )  # fmt: skip
+
+
+def extremes(v: Vector, beta: Vector, lower: Vector, upper: Vector) -> tuple[float, float]:
+    """The largest v of a row that may rise, and the smallest of one that may fall."""
+    top = np.max(v, where=beta < upper, initial=-np.inf)
+    return float(top), float(np.min(v, where=beta > lower, initial=np.inf))

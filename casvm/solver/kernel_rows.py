@@ -1,0 +1,217 @@
+"""Rows of the kernel matrix over the active columns: computed once, kept under a byte cache_bytes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.data.rows import Rows
+from cacore.errors import InputError
+from cacore.kernels import Kernel
+from cacore.kernels.columns import Layout, weighted
+from cacore.kernels.panels import add_rows
+from cacore.machine import threads
+from cacore.machine.threads import blocks, for_blocks
+from casvm.solver.pair import padded
+from casvm.solver.row_cache import RowCache, Table
+
+Index = NDArray[np.int64]
+Vector = NDArray[np.float64]
+
+_SOME = 2048  # rows computed in one go
+
+
+class KernelRows:
+    """Kernel values of `X` with itself.
+
+    Parameters
+    ----------
+    X : ndarray or CSR, shape (n, d)
+        Not changed, and not copied whole but in the form that its products need.
+    kernel : Kernel
+    dtype : dtype
+        Of the kernel values that are computed and kept.
+    cache_bytes : int
+        Bytes for the packed rows and the cache together.
+    layout : Layout, optional
+        By default what suits `X`.
+    sources : ndarray or CSR, shape (s, d), optional
+        The rows of K, where they are not those of `X`, which are its columns. The caller may change a row of
+        them, and tells :meth:`forget`.
+
+    Notes
+    -----
+    2 n nnz flops a row of K, with nnz the nonzeros of a row of `X` (or 2 n d where a matrix product is
+    faster); n numbers of memory a cached row. The least recently used rows make room.
+    """
+
+    def __init__(
+        self, X: Rows, kernel: Kernel, dtype: Any, cache_bytes: int, layout: Layout | None = None,
+        sources: Rows | None = None,
+    ) -> None:  # fmt: skip
+        self.X, self.kernel, self.dtype = X, kernel, np.dtype(dtype)
+        self.n = int(X.shape[0])
+        self.layout = layout or Layout.of(X, kernel, self.dtype)
+        self.sources = X if sources is None else sources
+        self.n_rows = int(self.sources.shape[0])
+        self.price = self.layout.price
+        self.rows_computed = self.values_computed = self.values_read = 0
+        self._scratch = np.zeros(0, self.dtype)
+        self._diagonal = kernel.diagonal(X)
+        if not np.isfinite(self._diagonal.astype(self.dtype)).all():
+            raise InputError(f"{kernel.kind} kernel: its values overflow {self.dtype}; scale the features")
+        room = max(0, cache_bytes - self.layout.nbytes(X)) // self.dtype.itemsize
+        self._memory = np.zeros(min(room, self.n_rows * padded(self.n)), self.dtype)
+        self._all: RowCache | None = None
+        self.active = np.arange(self.n)
+        self.columns = self.layout.columns(X)
+        self._cache = RowCache(self._memory, self.n, self.n_rows)
+
+    def activate(self, rows: Index) -> None:
+        """See :class:`casvm.solver.gram.Gram`; what is kept over all columns stays so, if there is room."""
+        if not self._keep_all(len(rows)):
+            self._cache = RowCache(self._memory, len(rows), self.n_rows)
+        self._turn_to(rows)
+
+    def restrict(self, kept: Index) -> None:
+        """See :class:`casvm.solver.gram.Gram`; what is cached stays, cut to these columns."""
+        if not self._keep_all(len(kept)):
+            self._cache.restrict(kept)
+        self._turn_to(self.active[kept])
+
+    def copies(self, columns: int) -> bool:
+        """See :class:`casvm.solver.gram.Gram`."""
+        whole = self._all or (self._cache if len(self.active) == self.n else None)
+        return whole is not None and self._memory.size - whole.end >= (whole.count + 1024) * padded(columns)
+
+    def _keep_all(self, columns: int) -> bool:
+        """Put rows over all columns by, and begin a second cache behind them, over some; whether there is room."""
+        if not self.copies(columns):
+            self._all = None
+            return False
+        whole = self._all = self._all or self._cache
+        self._cache = RowCache(self._memory[whole.end :], columns, self.n_rows)
+        return True
+
+    def _turn_to(self, rows: Index) -> None:
+        self.active = rows
+        self.columns = self.layout.columns(self.X, None if len(rows) == self.n else rows)
+        if self._all is not None:
+            self._cache.copy(self._all, rows)
+
+    def square(self, rows: Index) -> NDArray[Any]:
+        """See :class:`casvm.solver.gram.Gram`."""
+        size = padded(len(rows))
+        if self._scratch.size < size * size:
+            self._scratch = np.zeros(size * size, self.dtype)
+        K = self._scratch[: size * size].reshape(size, size)
+        A, columns = self.layout.rows(self.sources, rows), self.layout.columns(self.sources, rows)
+        for_blocks(lambda lo, hi: columns.add(self.kernel, A, lo, hi, store=K), columns.tasks(2 * threads.current()))
+        self.values_computed += len(rows) ** 2
+        return K
+
+    def subtract(self, rows: Index, change: Vector, v: Vector, keep: NDArray[np.bool_]) -> None:
+        """See :class:`casvm.solver.gram.Gram`."""
+        for lo, hi in blocks(len(rows), _SOME):
+            self._subtract(rows[lo:hi], change[lo:hi], v, keep[lo:hi])
+
+    def _subtract(self, rows: Index, change: Vector, v: Vector, keep: NDArray[np.bool_]) -> None:
+        slots, known = self._cache.places(rows, keep)
+        cached, at = change[known], slots[known]
+        missing, weights, into = self.layout.rows(self.sources, rows[~known]), -change[~known], slots[~known]
+        store = self._cache.values
+
+        def work(lo: int, hi: int) -> None:
+            if at.size:
+                add_rows(store, at, -cached, v, lo, hi)
+            if weights.size:
+                self.columns.add(self.kernel, missing, lo, hi, weights, v, store, into)
+
+        for_blocks(work, self.columns.tasks(2 * threads.current()))
+        self.rows_computed += len(weights)
+        self.values_computed += len(weights) * len(v)
+        self.values_read += at.size * len(v)
+
+    def diagonal(self) -> Vector:
+        """See :class:`casvm.solver.gram.Gram`."""
+        return self._diagonal[self.active]
+
+    def fetch(self, rows: Index) -> None:
+        """See :class:`casvm.solver.gram.Gram`."""
+        slots, known = self._cache.places(rows, np.ones(len(rows), np.bool_))
+        missing, into = self.layout.rows(self.sources, rows[~known]), slots[~known]
+        self._cache.doubt(into)
+
+        def work(lo: int, hi: int) -> None:
+            self.columns.add(self.kernel, missing, lo, hi, store=self._cache.values, places=into)
+
+        for_blocks(work, self.columns.tasks(2 * threads.current()))
+        self.rows_computed += len(into)
+        self.values_computed += len(into) * len(self.active)
+
+    def table(self) -> Table:
+        """See :class:`casvm.solver.gram.Gram`."""
+        return self._cache.table(self.active)
+
+    def outside(self, rows: Index, change: Vector, columns: Index) -> Vector:
+        """See :class:`casvm.solver.gram.Gram`."""
+        total, kept = np.zeros(len(columns)), np.zeros(len(rows), np.bool_)
+        if self._all is not None:
+            slots = self._all.slot[rows]
+            kept, store = slots >= 0, self._all.values
+            at, weights = slots[kept], change[kept]
+
+            def work(lo: int, hi: int) -> None:
+                _add_columns(store, at, weights, columns[lo:hi], total[lo:hi])
+
+            for_blocks(work, blocks(len(columns), 4096))
+        rows, change = rows[~kept], change[~kept]
+        self.values_read += int(np.count_nonzero(kept)) * len(columns)
+        self.values_computed += len(rows) * len(columns)
+        return total + self.product(self.sources, rows, change, columns)
+
+    def quadratic(self, rows: Index, beta: Vector) -> float:
+        """See :class:`casvm.solver.gram.Gram`."""
+        value = 0.0
+        for lo, hi in blocks(len(rows), _SOME):
+            # K is symmetric: what lies below the diagonal counts twice.
+            weights = np.append(beta[lo:hi], 2.0 * beta[hi:])
+            sums = self.product(self.sources, rows[lo:], weights, rows[lo:hi], exact=True)
+            value += float(sums @ beta[lo:hi])
+        return value
+
+    def forget(self, rows: Index) -> None:
+        """These rows of the sources are about to become others."""
+        self._cache.drop(rows)
+        if self._all is not None:
+            self._all.drop(rows)
+
+    def product(self, X: Rows, rows: Index, change: Vector, columns: Index, exact: bool = False) -> Vector:
+        """``change @ K(X[rows], columns)``; `exact`: in double precision."""
+        layout = replace(self.layout, dtype=np.dtype(np.float64)) if exact else self.layout
+        return weighted(self.kernel, layout, X, rows, change, self.X, columns)
+
+
+@numba.njit(cache=True, nogil=True)
+def _add_columns(values: Any, slots: Any, change: Any, columns: Any, total: Any) -> None:  # pragma: no cover - compiled
+    """Add products with some columns of kept rows of K up.
+
+    Parameters
+    ----------
+    values : float32 or float64, shape (slots, stride)
+        Rows of K.
+    slots : int64, shape (m,)
+        Those to read.
+    change : float64, shape (m,)
+    columns : int64, shape (k,)
+    total : float64, shape (k,)
+        ``total += change @ values[slots][:, columns]``.
+    """
+    for i in range(slots.size):
+        row, c = values[slots[i]], change[i]
+        for k in range(columns.size):
+            total[k] += c * np.float64(row[columns[k]])

@@ -1,0 +1,115 @@
+"""Training one part: a problem of two classes for each pair of the classes that the part holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.data.rows import Rows
+from cacore.kernels import Kernel
+from cacore.limits import Limits
+from cacore.machine import threads
+from cacore.svm.dual import Dual, Progress, Solution
+from cacore.svm.solvers import DEFAULT, part_solver
+from casvm.model.part import PartSVM
+from casvm.solver import smo  # noqa: F401 - registers the default solver, also where the package is not installed
+
+
+@dataclass(frozen=True)
+class Learning:
+    """How a part is trained.
+
+    Attributes
+    ----------
+    kernel : Kernel or None
+        None: the rows are kernel values.
+    limits : Limits
+        Of each problem of two classes.
+    cache_bytes : int
+        For kernel values and packed rows, of each problem.
+    watch : callable or None
+        Called by the solver now and then.
+    solver : str
+        A name of :mod:`cacore.svm.solvers`.
+    """
+
+    kernel: Kernel | None
+    limits: Limits
+    cache_bytes: int
+    watch: Callable[[Progress], None] | None = None
+    solver: str = DEFAULT
+
+
+def fit_part(
+    X: Rows, codes: NDArray[np.int64], C: NDArray[np.float64], rows: NDArray[np.int64], learning: Learning,
+    start: NDArray[np.float64] | None = None,
+) -> tuple[PartSVM, list[Solution]]:  # fmt: skip
+    """Train one-vs-one.
+
+    Parameters
+    ----------
+    X : ndarray or CSR, shape (m, d)
+        Not changed.
+    codes : ndarray of int64, shape (m,)
+        Class of each row.
+    C : ndarray of float64, shape (m,)
+        Bound of each row's alpha; a row with 0 counts as absent.
+    rows : ndarray of int64, shape (m,)
+        Global row numbers.
+    learning : Learning
+    start : ndarray, shape (n_classes - 1, m), optional
+        Coefficients alpha y to begin with, as :meth:`casvm.model.part.PartSVM.spread` lays them out; need not be
+        feasible.
+
+    Returns
+    -------
+    part : PartSVM
+    solutions : list of Solution
+        Of each pair of classes.
+
+    Raises
+    ------
+    InputError
+        No solver of this name, or what the solver raises.
+    """
+    solve, kernel = part_solver(learning.solver), learning.kernel
+    present = C > 0
+    classes = np.unique(codes[present])
+    members = [np.flatnonzero(present & (codes == code)) for code in classes]
+    k = len(classes)
+    alphas = np.zeros((max(k - 1, 0), len(codes)))
+    solutions: list[Solution] = []
+    tasks = list(combinations(range(k), 2))
+
+    def pair(i: int, j: int) -> tuple[NDArray[np.int64], NDArray[np.float64], Solution]:
+        chosen = np.sort(np.concatenate([members[i], members[j]]))
+        y = np.where(codes[chosen] == classes[i], 1.0, -1.0)
+        if kernel is None:
+            some = np.ascontiguousarray(np.asarray(X)[np.ix_(chosen, rows[chosen])])
+        else:
+            some = X if len(chosen) == X.shape[0] else X[chosen]
+        alpha = None
+        if start is not None:
+            alpha = y * np.where(y > 0, start[classes[j] - 1, chosen], start[classes[i], chosen])
+        dual = Dual.classification(y, C[chosen], alpha)
+        return chosen, y, solve(some, kernel, dual, learning.limits, learning.cache_bytes, learning.watch)
+
+    # Many pairs side by side, few one after the other with all threads each.
+    solved = threads.in_order(pair, tasks, parallel=len(tasks) >= 2 * threads.current())
+    for (i, j), (chosen, y, solution) in zip(tasks, solved, strict=True):
+        first = y > 0
+        alphas[j - 1, chosen[first]] = solution.alpha[first]
+        alphas[i, chosen[~first]] = -solution.alpha[~first]
+        solutions.append(solution)
+    support = [places[alphas[:, places].any(axis=0)] for places in members] if k > 1 else []
+    places = np.concatenate([np.zeros(0, np.int64), *support])
+    part = PartSVM(
+        classes, X[places] if kernel is not None else np.zeros((len(places), 0)), rows[places],
+        np.ascontiguousarray(alphas[:, places]), np.array([one.b for one in solutions]),
+        np.array([len(some) for some in support], np.int64) if k > 1 else np.zeros(k, np.int64),
+    )  # fmt: skip
+    return part, solutions

@@ -1,0 +1,69 @@
+"""Rows into parts by a partitioner or by its name: what the methods of all families call."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from cacore.comm import Communicator
+from cacore.data.rows import Rows
+from cacore.errors import InputError
+from partition import balanced, kmeans, random  # noqa: F401 - their classes register themselves
+from partition.base import REGISTERED, Algorithm, Division
+
+
+def named(partitioner: str | Algorithm) -> Algorithm:
+    """The partitioner of this name, with its defaults; one that is a partitioner already as it is.
+
+    Raises
+    ------
+    InputError
+        There is none of this name.
+    """
+    if isinstance(partitioner, Algorithm):
+        return partitioner
+    if partitioner not in REGISTERED:
+        raise InputError(f"partitioner {partitioner!r}: choose one of {', '.join(REGISTERED)}")
+    return REGISTERED[partitioner]()
+
+
+def divide(
+    partitioner: str | Algorithm,
+    n_parts: int,
+    X: Rows,
+    comm: Communicator,
+    seed: Any,
+    y: ArrayLike | None = None,
+    ratio: bool = False,
+) -> Division:
+    """Divide all ranks' rows into `n_parts` parts; collective. The cost is the partitioner's.
+
+    Parameters
+    ----------
+    partitioner : str or Algorithm
+        A name, or a partitioner, which is not changed: its other parameters are used.
+    n_parts : int
+    X : ndarray or CSR, shape (n_local, d)
+        This rank's rows. Not changed.
+    comm : Communicator
+    seed : int, RandomState or None
+    y : ndarray of numbers, shape (n_local,), optional
+        Classes; looked at where `ratio` or the partitioner's own asks for it.
+    ratio : bool
+        Balance every class as well as the parts' sizes.
+
+    Raises
+    ------
+    InputError
+        On all ranks: more parts than rows, NaN or infinity, features that differ between ranks, `ratio` for a
+        partitioner that cannot.
+    """
+    chosen = copy(named(partitioner))
+    chosen.n_parts, chosen.random_state = n_parts, seed
+    if ratio and not chosen.balances_classes:
+        raise InputError(f"ratio: {type(chosen).__name__} does not balance classes")
+    if ratio:
+        chosen.ratio = True
+    return chosen.divide(X, y if chosen.balances_classes and chosen.ratio else None, comm)

@@ -1,0 +1,103 @@
+"""What the pages name exists: files, definitions in them, modules that are run; and their Python examples work."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/*.md")])
+FOLDERS = {path.name for path in ROOT.iterdir() if path.is_dir()}
+SUFFIXES = {".cff", ".md", ".py", ".sh", ".slurm", ".svg", ".toml", ".yaml"}
+
+page = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+
+# The rows that the README's and CONTRIBUTING's examples begin with.
+ROWS = """
+import numpy as np
+
+X = np.random.default_rng(0).normal(size=(400, 3))
+y, labels = X.sum(axis=1), X[:, 0] > 0
+"""
+
+
+def code(text):
+    """Every word of a page's code: inline, in blocks, and indented."""
+    blocks = re.findall(r"```.*?\n(.*?)```", text, re.DOTALL)
+    inline = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    indented = re.findall(r"^    (.*)$", text, re.MULTILINE)
+    return [word.strip(",;:()'\"") for part in (*blocks, *inline, *indented) for word in part.split()]
+
+
+def named_files(path):
+    """Files and folders of the repository that a page names in code or links to, as (name, where it should be)."""
+    text = path.read_text()
+    for word in code(text):
+        name = word.split("::")[0]
+        if ("/" in name and name.split("/")[0] in FOLDERS) or ("/" not in name and Path(name).suffix in SUFFIXES):
+            yield word, ROOT / name
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        yield target, path.parent / target
+
+
+def definitions(path):
+    """Names that a module defines, if it exists; those of a class' body as Class.name."""
+    names = set()
+    if not path.exists():
+        return names
+    for node in ast.parse(path.read_text()).body:
+        inside = [(f"{node.name}.", one) for one in node.body] if isinstance(node, ast.ClassDef) else []
+        for prefix, one in [("", node), *inside]:
+            if isinstance(one, ast.FunctionDef | ast.ClassDef):
+                names.add(prefix + one.name)
+            elif isinstance(one, ast.Assign | ast.AnnAssign):
+                targets = one.targets if isinstance(one, ast.Assign) else [one.target]
+                names |= {prefix + target.id for target in targets if isinstance(target, ast.Name)}
+    return names
+
+
+@page
+def test_files_exist(page):
+    assert {word for word, path in named_files(page) if not path.exists()} == set()
+
+
+@page
+def test_definitions_exist(page):
+    named = {tuple(word.split("::")) for word in code(page.read_text()) if "::" in word}
+    assert {f"{file}::{name}" for file, name in named if name not in definitions(ROOT / file)} == set()
+
+
+@page
+def test_commands_exist(page, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT)
+    named = re.findall(r"python -m ([\w.]+)", page.read_text())
+    for cell in re.findall(r"^\|([^|]*)\|", page.read_text(), re.MULTILINE):  # tables of commands
+        named += re.findall(r"`((?:cakrr|casvm)\.\w+)`", cell)
+
+    def exists(module):
+        found = importlib.util.find_spec(module)
+        return found and (not found.submodule_search_locations or importlib.util.find_spec(f"{module}.__main__"))
+
+    assert {module for module in named if not exists(module)} == set()
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=lambda path: path.name)
+def test_examples_run(page, tmp_path):
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    assert blocks
+    for number, block in enumerate(blocks):
+        file = tmp_path / f"example{number}.py"
+        file.write_text(ROWS + block)
+        paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        done = subprocess.run(
+            [sys.executable, str(file)], cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths}, capture_output=True,
+            text=True, check=False, timeout=300,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{block}\n{done.stderr}"
