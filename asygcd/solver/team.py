@@ -263,7 +263,7 @@ def _objective(beta: Vector, r: Vector, y: Vector) -> float:
 
 @dataclass(frozen=True)
 class _Shown:
-    """What the caller's `watch` is told."""
+    """What the caller's `watch` gets."""
 
     state: Board
     order: NDArray[np.int64]
