@@ -113,12 +113,12 @@ class Judges:
 
     def judge(self, part: int, predicted: NDArray[Any]) -> NDArray[np.float64]:
         """What one part's predictions, shape (L, C, q), contribute: shape (C, L, q), or (C, L, 1) for "nearest"."""
-        mine = self.parts[part]
+        judged = self.parts[part]
         predicted = predicted.astype(np.float64).transpose(1, 0, 2)
         if self.rule == "shared":
-            return predicted * mine.share[:, None, :]
-        gap = np.square(predicted - self.y[mine.number].T[:, None, :])
-        return gap if self.rule == "oracle" else (gap @ self.weights[mine.number])[..., None]
+            return predicted * judged.share[:, None, :]
+        gap = np.square(predicted - self.y[judged.number].T[:, None, :])
+        return gap if self.rule == "oracle" else (gap @ self.weights[judged.number])[..., None]
 
     def add(
         self, totals: NDArray[np.float64], part: int, given: NDArray[np.float64], solved: NDArray[np.bool_]
@@ -243,9 +243,9 @@ class Search:
 
         def judge(part: int, system: System, kernel: Kernel, y: NDArray[np.float64]) -> tuple[Any, Any]:
             alphas, solved = system.solve(kernel, self.lams, y.T)
-            mine = judges.parts[part]
+            judged = judges.parts[part]
             flat = np.ascontiguousarray(alphas.reshape(-1, alphas.shape[-1]).T)
-            predicted = kernel.apply(kernel.points(mine.X, like=system.points), system.points, flat)
+            predicted = kernel.apply(kernel.points(judged.X, like=system.points), system.points, flat)
             return judges.judge(part, predicted.T.reshape(*alphas.shape[:2], -1)), solved
 
         return self._judged(judge, judges, shape, comm)

@@ -52,8 +52,8 @@ def work_atomic(
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def _update(board: Any, whole: Any, row: Any, me: Any, one: Any, slot: Any) -> None:  # pragma: no cover - compiled
     """Steps 2 to 4."""
-    mine = board.started[me * LINE] + 1
-    publish(board.started, me * LINE, mine)
+    number = board.started[me * LINE] + 1
+    publish(board.started, me * LINE, number)
     one[0] = row
     resident(whole, one, slot)
     r, diagonal = board.r[row], board.diagonal[row]
@@ -64,7 +64,7 @@ def _update(board: Any, whole: Any, row: Any, me: Any, one: Any, slot: Any) -> N
         for k in range(board.r.size):
             atomic_add(board.r, k, step * np.float64(column[k]))
     board.beta[row] = new
-    publish(board.written, me * LINE, mine)
+    publish(board.written, me * LINE, number)
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})

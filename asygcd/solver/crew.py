@@ -76,8 +76,8 @@ def _places(count: int) -> list[int | None]:
     A thread that shares its core with another of them makes steps from a gradient that is thousands of updates old,
     and the kernel may leave two on one core for a second.
     """
-    mine = sorted(cores())
-    return list(mine) if 1 < count == len(mine) and hasattr(os, "sched_setaffinity") else [None] * count
+    available = sorted(cores())
+    return list(available) if 1 < count == len(available) and hasattr(os, "sched_setaffinity") else [None] * count
 
 
 def _repeat(turn: Callable[[], int], place: int | None, board: Board, failed: list[BaseException]) -> None:

@@ -46,44 +46,44 @@ _MANY = 512  # pending steps that a calm thread lets come together while others 
 
 
 @numba.njit(cache=True, nogil=True)
-def listen(board: Any, near: Any, ws: Any, mine: Any, me: Any) -> tuple[Any, Any]:  # pragma: no cover - compiled
+def listen(board: Any, near: Any, ws: Any, state: Any, me: Any) -> tuple[Any, Any]:  # pragma: no cover - compiled
     """Take in what the others did; how many updates of all threads are in now, and how many of them are new."""
-    threads, log, n = board.log.shape[0], board.log.shape[1], mine.numbers[ROWS]
+    threads, log, n = board.log.shape[0], board.log.shape[1], state.numbers[ROWS]
     size = min(TAKE, near.held.size)
-    rows, steps, slots = mine.rows, mine.steps, mine.slots
+    rows, steps, slots = state.rows, state.steps, state.slots
     stride, news = board.taken.size // threads, 0
     for _ in range(_SWEEPS):
         before = news
         for t in range(threads):
             if t == me:
                 continue
-            at, end = mine.taken[t], seen(board.written, t * LINE)
+            at, end = state.taken[t], seen(board.written, t * LINE)
             while at < end:
                 k = min(size, end - at)
                 for a in range(k):
                     rows[a], steps[a] = int(board.log[t, (at + a) % log, 0]), board.log[t, (at + a) % log, 1]
-                    note(mine, rows[a], steps[a])
+                    note(state, rows[a], steps[a])
                 at, news = at + k, news + k
                 if at - board.taken[me * stride + t] >= min(_TELL, log // 2):
                     publish(board.taken, me * stride + t, at)
                 if n:
                     resident(near, rows[:k], slots[:k])
                     add_rows(store(near), slots[:k], steps[:k], ws.r, 0, n)
-            mine.taken[t] = at
+            state.taken[t] = at
         if news == before:
             break
     total = board.written[me * LINE]
     for t in range(threads):
-        total += mine.taken[t]
+        total += state.taken[t]
     return total, news
 
 
 @numba.njit(cache=True, nogil=True)
-def compare(board: Any, mine: Any, me: Any, most: Any) -> Any:  # pragma: no cover - compiled
+def compare(board: Any, state: Any, me: Any, most: Any) -> Any:  # pragma: no cover - compiled
     """Show this thread's violation, where it has changed enough to matter; the largest of the others'."""
-    shown = mine.levels[SHOWN]
+    shown = state.levels[SHOWN]
     if most > 1.25 * shown or most < 0.8 * shown:
-        board.eager[me * LINE] = mine.levels[SHOWN] = most
+        board.eager[me * LINE] = state.levels[SHOWN] = most
     others = 0.0
     for at in range(0, board.eager.size, LINE):
         if at != me * LINE:
@@ -92,109 +92,109 @@ def compare(board: Any, mine: Any, me: Any, most: Any) -> Any:  # pragma: no cov
 
 
 @numba.njit(cache=True, nogil=True)
-def has_room(board: Any, mine: Any, me: Any) -> Any:  # pragma: no cover - compiled
+def has_room(board: Any, state: Any, me: Any) -> Any:  # pragma: no cover - compiled
     """Whether the next update has a place in the log: all others have taken in what lies there."""
     threads, at = board.log.shape[0], board.written[me * LINE]
-    if at < mine.numbers[ROOM] or threads == 1:
+    if at < state.numbers[ROOM] or threads == 1:
         return True
     least, stride = at, board.taken.size // threads
     for t in range(threads):
         if t != me:
             least = min(least, seen(board.taken, t * stride + me))
-    mine.numbers[ROOM] = least + board.log.shape[1]
-    return at < mine.numbers[ROOM]
+    state.numbers[ROOM] = least + board.log.shape[1]
+    return at < state.numbers[ROOM]
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def step(board: Any, near: Any, ws: Any, mine: Any, me: Any, lo: Any) -> None:  # pragma: no cover - compiled
+def step(board: Any, near: Any, ws: Any, state: Any, me: Any, lo: Any) -> None:  # pragma: no cover - compiled
     """Move the working set's best row to its optimum, if there is anything left to do; others hear of it at once."""
-    n, k, log = mine.numbers[ROWS], mine.numbers[BEST], board.log.shape[1]
+    n, k, log = state.numbers[ROWS], state.numbers[BEST], board.log.shape[1]
     new = optimum(ws.beta[k], ws.r[k], ws.low[k], ws.high[k], ws.diagonal[k])
     change = new - ws.beta[k]
-    if violation(ws.beta[k], ws.r[k], ws.low[k], ws.high[k]) <= mine.levels[GOAL]:
-        look(ws, mine)
+    if violation(ws.beta[k], ws.r[k], ws.low[k], ws.high[k]) <= state.levels[GOAL]:
+        look(ws, state)
         return
     row, at = lo + ws.rows[k], board.written[me * LINE]
     board.log[me, at % log, 0], board.log[me, at % log, 1] = row, change
     publish(board.written, me * LINE, at + 1)
     ws.beta[k] = board.beta[row] = new
-    note(mine, row, change)
-    mine.numbers[STEPS] += 1
-    mine.rows[0] = row
-    resident(near, mine.rows[:1], mine.slots[:1])
-    mine.numbers[BEST], mine.levels[MOST] = advance(
-        ws.beta[:n], ws.r[:n], ws.low[:n], ws.high[:n], store(near)[mine.slots[0]], change, mine.lanes, mine.places
+    note(state, row, change)
+    state.numbers[STEPS] += 1
+    state.rows[0] = row
+    resident(near, state.rows[:1], state.slots[:1])
+    state.numbers[BEST], state.levels[MOST] = advance(
+        ws.beta[:n], ws.r[:n], ws.low[:n], ws.high[:n], store(near)[state.slots[0]], change, state.lanes, state.places
     )
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def refresh(
-    board: Any, whole: Any, near: Any, ws: Any, mine: Any, me: Any, lo: Any, hi: Any, tol: Any, total: Any
+    board: Any, whole: Any, near: Any, ws: Any, state: Any, me: Any, lo: Any, hi: Any, tol: Any, total: Any
 ) -> None:  # pragma: no cover - compiled
     """All rows of the thread learn of all `total` updates; those that violate the tolerance join the working set."""
-    numbers, r = mine.numbers, board.r[lo:hi]
-    settle(whole, mine, r)
-    _, gap = greediest(board.beta[lo:hi], r, board.low[lo:hi], board.high[lo:hi], mine.lanes, mine.places)
+    numbers, r = state.numbers, board.r[lo:hi]
+    settle(whole, state, r)
+    _, gap = greediest(board.beta[lo:hi], r, board.low[lo:hi], board.high[lo:hi], state.lanes, state.places)
     board.gap[me * LINE], board.part[me * LINE] = gap, share(board.beta[lo:hi], r, board.high[lo:hi])
     numbers[STEPS] = 0
     if gap <= tol:
         for k in range(numbers[ROWS]):
             ws.r[k] = r[ws.rows[k]]
-        mine.levels[GOAL], numbers[FRESH] = tol, 1
-        look(ws, mine)
+        state.levels[GOAL], numbers[FRESH] = tol, 1
+        look(ws, state)
         publish(board.calm, me * LINE, total)
         return
-    mine.levels[GOAL] = max(_DEEP * tol, _RELAX * gap)
+    state.levels[GOAL] = max(_DEEP * tol, _RELAX * gap)
     numbers[ROWS] = choose(board, lo, hi, ws, 0.1 * tol, gap, FIRST // board.log.shape[0])
     bring(board, lo, ws, near, numbers[ROWS])
-    look(ws, mine)
+    look(ws, state)
 
 
 @numba.njit(cache=True, nogil=True)
-def calm(mine: Any, tol: Any, others: Any) -> Any:  # pragma: no cover - compiled
+def calm(state: Any, tol: Any, others: Any) -> Any:  # pragma: no cover - compiled
     """Whether this thread has nothing to do but to hear of the others; their steps may come together for a while."""
-    return mine.levels[GOAL] == tol and others > 0.0 and mine.numbers[PENDING] < _MANY
+    return state.levels[GOAL] == tol and others > 0.0 and state.numbers[PENDING] < _MANY
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def work(
-    board: Any, whole: Any, near: Any, ws: Any, mine: Any, me: Any, lo: Any, hi: Any, tol: Any, most_steps: Any,
+    board: Any, whole: Any, near: Any, ws: Any, state: Any, me: Any, lo: Any, hi: Any, tol: Any, most_steps: Any,
     turns: Any,
 ) -> Any:  # fmt: skip  # pragma: no cover - compiled
     """Thread `me`, which owns the rows lo to hi, for so many turns; returns BUSY, IDLE or STOPPED."""
-    board, whole, near, ws, mine = borrowed(board), borrowed(whole), borrowed(near), borrowed(ws), borrowed(mine)
-    numbers, levels = mine.numbers, mine.levels
+    board, whole, near, ws, state = borrowed(board), borrowed(whole), borrowed(near), borrowed(ws), borrowed(state)
+    numbers, levels = state.numbers, state.levels
     for _ in range(turns):
         if seen(board.stop, 0):
             return STOPPED
-        total, news = listen(board, near, ws, mine, me)
+        total, news = listen(board, near, ws, state, me)
         if total >= most_steps:
             publish(board.stop, 0, LIMIT)
             return STOPPED
         eager = levels[MOST] > levels[GOAL] and numbers[STEPS] < _CYCLE * numbers[ROWS]
-        others = compare(board, mine, me, levels[MOST] if eager else 0.0)
-        if eager and levels[MOST] >= _ZEAL * others and has_room(board, mine, me):
-            step(board, near, ws, mine, me, lo)
+        others = compare(board, state, me, levels[MOST] if eager else 0.0)
+        if eager and levels[MOST] >= _ZEAL * others and has_room(board, state, me):
+            step(board, near, ws, state, me, lo)
         elif news:
-            look(ws, mine)
+            look(ws, state)
         elif eager:
             give_way()
         elif numbers[FRESH]:
             if over(board, total) or quiet(board.written, board.stop, total):
                 return STOPPED if seen(board.stop, 0) else IDLE
-        elif calm(mine, tol, others):
+        elif calm(state, tol, others):
             give_way()
         else:
-            refresh(board, whole, near, ws, mine, me, lo, hi, tol, total)
+            refresh(board, whole, near, ws, state, me, lo, hi, tol, total)
     return BUSY
 
 
 @numba.njit(cache=True, nogil=True)
 def finish(
-    board: Any, whole: Any, near: Any, ws: Any, mine: Any, me: Any, lo: Any, hi: Any
+    board: Any, whole: Any, near: Any, ws: Any, state: Any, me: Any, lo: Any, hi: Any
 ) -> None:  # pragma: no cover - compiled
     """When all threads have stopped: the gradient of this one's rows is brought up to date."""
     news = 1
     while news:
-        _, news = listen(board, near, ws, mine, me)
-    settle(whole, mine, board.r[lo:hi])
+        _, news = listen(board, near, ws, state, me)
+    settle(whole, state, board.r[lo:hi])

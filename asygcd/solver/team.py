@@ -232,10 +232,10 @@ class AsyGCD:
             shuffled = np.random.default_rng([self.seed, me]).permutation
             return _Loop(lambda: work_stochastic(state, whole, shuffled(np.arange(lo, hi)), me, tol, most))
         near = self.gram.near[me]
-        ws, mine = working_set(len(near.own_starts) - 1), thread_state(self.n, self.threads, state.beta)
+        ws, own = working_set(len(near.own_starts) - 1), thread_state(self.n, self.threads, state.beta)
         return _Loop(
-            lambda: work(state, whole, near, ws, mine, me, lo, hi, tol, most, TURNS),
-            lambda: finish(state, whole, near, ws, mine, me, lo, hi),
+            lambda: work(state, whole, near, ws, own, me, lo, hi, tol, most, TURNS),
+            lambda: finish(state, whole, near, ws, own, me, lo, hi),
         )
 
 

@@ -99,36 +99,36 @@ def thread_state(n: int, threads: int, beta: NDArray[np.float64]) -> ThreadState
 
 
 @numba.njit(cache=True, nogil=True)
-def note(mine: Any, row: Any, step: Any) -> None:  # pragma: no cover - compiled
+def note(state: Any, row: Any, step: Any) -> None:  # pragma: no cover - compiled
     """Remember a step for the rows outside the working set."""
-    if not mine.waits[row]:
-        mine.waits[row] = 1
-        mine.pending[mine.numbers[PENDING]] = row
-        mine.numbers[PENDING] += 1
-    mine.change[row] += step
-    mine.numbers[FRESH] = 0
+    if not state.waits[row]:
+        state.waits[row] = 1
+        state.pending[state.numbers[PENDING]] = row
+        state.numbers[PENDING] += 1
+    state.change[row] += step
+    state.numbers[FRESH] = 0
 
 
 @numba.njit(cache=True, nogil=True)
-def settle(whole: Any, mine: Any, r: Any) -> None:  # pragma: no cover - compiled
+def settle(whole: Any, state: Any, r: Any) -> None:  # pragma: no cover - compiled
     """Take all pending steps into the gradient of all rows; first by the columns that are there, then by the others."""
     batch = min(_BATCH, whole.held.size)
     rows, steps, slots = np.empty(batch, np.int64), np.empty(batch), np.empty(batch, np.int64)
     for turn in range(2):
         k = 0
-        for at in range(mine.numbers[PENDING]):
-            row = mine.pending[at]
-            if mine.waits[row] and (turn == 1 or whole.slot[row] >= 0):
-                mine.waits[row] = 0
-                if mine.change[row] != 0.0:
-                    rows[k], steps[k] = row, mine.change[row]
-                    mine.change[row] = 0.0
+        for at in range(state.numbers[PENDING]):
+            row = state.pending[at]
+            if state.waits[row] and (turn == 1 or whole.slot[row] >= 0):
+                state.waits[row] = 0
+                if state.change[row] != 0.0:
+                    rows[k], steps[k] = row, state.change[row]
+                    state.change[row] = 0.0
                     k += 1
-            if k == batch or (k and at + 1 == mine.numbers[PENDING]):
+            if k == batch or (k and at + 1 == state.numbers[PENDING]):
                 resident(whole, rows[:k], slots[:k])
                 add_rows(store(whole), slots[:k], steps[:k], r, 0, r.size)
                 k = 0
-    mine.numbers[PENDING] = 0
+    state.numbers[PENDING] = 0
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -197,9 +197,9 @@ def bring(board: Any, lo: Any, ws: Any, near: Any, count: Any) -> None:  # pragm
 
 
 @numba.njit(cache=True, nogil=True)
-def look(ws: Any, mine: Any) -> None:  # pragma: no cover - compiled
+def look(ws: Any, state: Any) -> None:  # pragma: no cover - compiled
     """Find the best row of the working set."""
-    n = mine.numbers[ROWS]
-    mine.numbers[BEST], mine.levels[MOST] = greediest(
-        ws.beta[:n], ws.r[:n], ws.low[:n], ws.high[:n], mine.lanes, mine.places
+    n = state.numbers[ROWS]
+    state.numbers[BEST], state.levels[MOST] = greediest(
+        ws.beta[:n], ws.r[:n], ws.low[:n], ws.high[:n], state.lanes, state.places
     )

@@ -24,10 +24,10 @@ def one_class(classes: NDArray[Any]) -> str:
 
 def all_classes(y: NDArray[Any], comm: Communicator) -> NDArray[Any]:
     """Labels that occur on any rank, ascending, of one type on all of them."""
-    mine = np.unique(y)
+    classes = np.unique(y)
     if comm.size == 1:
-        return mine
-    text = np.frombuffer((json.dumps(mine.tolist()) + "\n").encode(), np.uint8)
+        return classes
+    text = np.frombuffer((json.dumps(classes.tolist()) + "\n").encode(), np.uint8)
     lines = comm.allgather(text).tobytes().decode().splitlines()
     return np.unique([label for line in lines for label in json.loads(line)])
 

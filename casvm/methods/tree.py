@@ -147,8 +147,8 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator) ->
 
 def _everywhere(parts: Parts, comm: Communicator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """All parts' sizes and owners."""
-    mine = np.column_stack([parts.parts, np.diff(parts.bounds), np.full(len(parts.parts), comm.rank)]).astype(np.int64)
-    table = comm.allgather(mine)
+    rows = np.column_stack([parts.parts, np.diff(parts.bounds), np.full(len(parts.parts), comm.rank)]).astype(np.int64)
+    table = comm.allgather(rows)
     table = table[np.argsort(table[:, 0])]
     return table[:, 1], table[:, 2]
 

@@ -153,5 +153,5 @@ def _joined(
 ) -> tuple[dict[int, PartSVM], NDArray[np.int64], NDArray[np.int64]]:
     """One piece a rank instead of several."""
     ranks = np.unique(owners)
-    mine = {int(np.searchsorted(ranks, owners[next(iter(parts))])): join(list(parts.values()))} if parts else {}
-    return mine, np.bincount(owners, sizes)[ranks].astype(np.int64), ranks
+    held = {int(np.searchsorted(ranks, owners[next(iter(parts))])): join(list(parts.values()))} if parts else {}
+    return held, np.bincount(owners, sizes)[ranks].astype(np.int64), ranks

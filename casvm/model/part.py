@@ -75,9 +75,9 @@ class PartSVM:
     def spread(self, n_classes: int) -> NDArray[np.float64]:
         """Coefficients in the layout of all classes, shape (n_classes - 1, s); 0 for pairs that the part lacks."""
         out = np.zeros((n_classes - 1, len(self.rows)))
-        mine = self.classes.repeat(self.n_support)
+        codes = self.classes.repeat(self.n_support)
         for i, code in enumerate(self.classes):
-            here = mine == code
+            here = codes == code
             for j, other in enumerate(self.classes):
                 if i != j:
                     out[other - (other > code)][here] = self.coef[j - (j > i)][here]
