@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 from helpers.checks import close_in_norm as close
 from helpers.data import dense, formats
-from helpers.references import ridge
+from helpers.references import matrix, ridge
 from sklearn.metrics.pairwise import rbf_kernel
 
 from cacore.errors import InputError
@@ -23,6 +23,12 @@ from cakrr.solver.local import System, Workspace
 from partition import KBalance, KMeans
 
 LAMS = tuple(np.geomspace(1e-6, 1.0, 13))
+# Kernels, and how much larger their lambdas are: a sigmoid's matrix is indefinite.
+KERNELS = {
+    "gaussian": (Kernel.gaussian(0.9), 1), "linear": (Kernel("linear"), 100),
+    "polynomial": (Kernel("polynomial", 0.3, 2, 1.0), 100), "sigmoid": (Kernel("sigmoid", 0.1, coef0=0.5), 1e6),
+}  # fmt: skip
+kernels = pytest.mark.parametrize(("kernel", "scale"), KERNELS.values(), ids=KERNELS)
 weighting = pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weights"])
 
 
@@ -34,11 +40,11 @@ def rows(m, csr=False, seed=0):
     return (sp.csr_matrix(X) if csr else X), rng.normal(size=m), w
 
 
-def system(X, weights=None, room=3):
+def system(X, weights=None, kernel=None, room=3):
     """As the grid makes them, in a workspace that an earlier part left dirty."""
     workspace = Workspace(X.shape[0] + room, X.dtype)
     workspace.matrix(X.shape[0] + room)[:] = np.nan
-    return System(X, workspace, Kernel(), weights, grid=True)
+    return System(X, workspace, kernel or Kernel(), weights, grid=True)
 
 
 # -- inner products, computed once -------------------------------------------------------------
@@ -91,13 +97,14 @@ def test_a_system_solved_again_and_again(csr):
 @weighting
 @pytest.mark.parametrize("sigma", [0.3, 2.0])
 @pytest.mark.parametrize("m", [3, 40, 330])
-def test_band_is_cholesky(m, sigma, weighted, csr, monkeypatch):
+@kernels
+def test_band_is_cholesky(kernel, scale, m, sigma, weighted, csr, monkeypatch):
     X, y, w = rows(m, csr)
     weights, Y = w if weighted else None, np.stack([y, np.cos(y), w])
-    before = Y.copy()
-    banded, good = system(X, weights).solve(Kernel.gaussian(sigma), LAMS, Y)
+    kernel, lams, before = kernel.with_sigma(sigma), tuple(lam * scale for lam in LAMS), Y.copy()
+    banded, good = system(X, weights, kernel).solve(kernel, lams, Y)
     monkeypatch.setattr(local, "BAND_FROM", len(LAMS) + 1)
-    factored, also = system(X, weights).solve(Kernel.gaussian(sigma), LAMS, Y)
+    factored, also = system(X, weights, kernel).solve(kernel, lams, Y)
     assert good.all()
     assert also.all()
     assert banded.shape == factored.shape == (len(LAMS), 3, m)
@@ -144,10 +151,9 @@ def test_lambdas_too_small_are_left_out(way, monkeypatch):
 # -- leave-one-out -----------------------------------------------------------------------------
 
 
-def refitted(X, y, sigma, lam, w=None):
+def refitted(X, y, kernel, lam, w=None):
     """y_i - f(x_i) of a model without row i, which keeps the others' lambda m, or lambda sum(w): by brute force."""
-    X, w = dense(X), (np.ones(len(y)) if w is None else w)
-    K, out = rbf_kernel(X, gamma=1 / (2 * sigma**2)), np.empty(len(y))
+    w, K, out = np.ones(len(y)) if w is None else w, matrix(kernel, X), np.empty(len(y))
     for i in range(len(y)):
         kept = np.arange(len(y)) != i
         alpha = np.linalg.solve(K[np.ix_(kept, kept)] + lam * w.sum() * np.diag(1 / w[kept]), y[kept])
@@ -157,15 +163,16 @@ def refitted(X, y, sigma, lam, w=None):
 
 @formats
 @weighting
+@kernels
 @pytest.mark.parametrize("way", ["cholesky", "eigen"])
-def test_left_out_is_refitting_without_each_row(way, weighted, csr, monkeypatch):
+def test_left_out_is_refitting_without_each_row(way, kernel, scale, weighted, csr, monkeypatch):
     monkeypatch.setattr(local, "EIGEN_FROM", 1 if way == "eigen" else 99)
     X, y, w = rows(40, csr)
-    weights, lams = w if weighted else None, (1e-6, 1e-3, 0.5)
-    got, good = system(X, weights).left_out(Kernel.gaussian(0.9), lams, y)
+    weights, lams = w if weighted else None, (1e-6 * scale, 1e-3 * scale, 0.5 * scale)
+    got, good = system(X, weights, kernel).left_out(kernel, lams, y)
     assert (got.shape, good.tolist()) == ((3, 40), [True] * 3)
     for errors, lam in zip(got, lams, strict=True):
-        close(errors, refitted(X, y, 0.9, lam, weights), 1e-8)
+        close(errors, refitted(X, y, kernel, lam, weights), 1e-8)
 
 
 @weighting
@@ -196,7 +203,7 @@ def test_left_out_where_nothing_can_be_solved(monkeypatch):
     errors, good = system(X).left_out(Kernel.gaussian(1.0), (1e-30, 1e-2), y)
     assert good.tolist() == [False, True]
     assert np.isnan(errors[0]).all()
-    close(errors[1], refitted(X, y, 1.0, 1e-2), 1e-8)
+    close(errors[1], refitted(X, y, Kernel.gaussian(1.0), 1e-2), 1e-8)
 
 
 # -- whole runs --------------------------------------------------------------------------------
@@ -229,7 +236,7 @@ def test_selection_by_leaving_out(name, route, weighted):
     for sigma in GRID.sigma:
         for lam in GRID.lam:
             parts = [np.flatnonzero(labels == p) for p in range(3)]
-            total = sum(w[own] @ refitted(X[own], y[own], sigma, lam, w[own]) ** 2 for own in parts)
+            total = sum(w[own] @ refitted(X[own], y[own], Kernel.gaussian(sigma), lam, w[own]) ** 2 for own in parts)
             expected[sigma, lam] = total / w.sum()
     got = {(row["sigma"], row["lambda"]): row["loo_mse"] for row in result.grid}
     assert list(got) == list(expected)

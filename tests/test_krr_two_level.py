@@ -10,24 +10,29 @@ import scipy.sparse as sp
 from helpers.checks import close
 from helpers.data import as_csr, dense, formats
 from helpers.data import saddle as rows
-from helpers.references import ridge
+from helpers.references import matrix, ridge
 from scipy.spatial.distance import cdist
+from sklearn.kernel_ridge import KernelRidge
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.preprocessing import StandardScaler
 
 from cacore.comm import Communicator
 from cacore.data.shuffle import Shuffle
-from cacore.errors import MemoryLimitError
+from cacore.errors import InputError, MemoryLimitError
 from cacore.io import Dataset
+from cacore.kernels import Kernel
 from cakrr import BKRR2, KRRModel, TwoLevelKRR, twolevel
 from cakrr.methods import parts as training
 from cakrr.options import ALONE, LAMS, Options
 from cakrr.solver.coarse import candidates
 from partition.redistribute import Parts
 
+GAUSSIAN = Kernel(gamma=0.5)
 
-def settings(centers, sigma, lam):
-    return Options(centers=centers, coarse_sigma=sigma, coarse_lam=lam)
+
+def settings(centers, sigma, lam, kernel=GAUSSIAN):
+    names = {"kernel": kernel.kind, "degree": kernel.degree, "coef0": kernel.coef0}
+    return Options(centers=centers, coarse_sigma=sigma, coarse_lam=lam, **names)
 
 
 FEW = settings((7, 20), (0.7, 1.5), (1e-4, 1e-2))
@@ -130,12 +135,34 @@ def test_equal_rows_as_centers():
     np.testing.assert_allclose(one.predictions(np.ones((2, 3))), 1.0, rtol=1e-4)
 
 
-def test_more_centers_than_rows_is_kernel_ridge():
+@pytest.mark.parametrize(
+    "kernel", [GAUSSIAN, Kernel("linear"), Kernel("polynomial", 0.5, 2, 1.0)], ids=lambda kernel: kernel.kind
+)
+def test_more_centers_than_rows_is_kernel_ridge(kernel):
     """All rows are centres: the subset of regressors is then exact; numbers that come to the same are tried once."""
     (X, y), (T, _) = rows(50), rows(40, 1)
-    tried = learn(X, y, settings((60, 50, 999), (1.0,), (1e-3,)), held=0)
+    tried = learn(X, y, settings((60, 50, 999), (1.0,), (1e-3,), kernel), held=0)
     assert tried.settings == [(50, 1.0, 1e-3)]
-    close(tried.predictions(T)[:, 0], ridge(1.0, 1e-3 * 50).fit(X, y).predict(T), 1e-6)
+    reference = KernelRidge(kernel="precomputed", alpha=1e-3 * 50).fit(matrix(kernel, X), y)
+    close(tried.predictions(T)[:, 0], reference.predict(matrix(kernel, T, X)), 1e-6)
+
+
+def test_the_scale_of_a_kernel_says_nothing():
+    """A linear kernel of few features has no factor without a number on its diagonal, as small as its values ask."""
+    X, y = rows()
+    once, small = (
+        learn(scale * X, y, settings((20,), (1.0,), (1e-4 * scale**2,), Kernel("linear"))).predictions(scale * X)
+        for scale in (1.0, 1e-10)
+    )
+    close(small, once)
+
+
+@pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered")
+@pytest.mark.parametrize("scale", [1e150, 1e200])
+def test_values_that_are_not_finite(scale):
+    X, y = rows()
+    with pytest.raises(InputError, match="no coarse model could be solved"):
+        learn(scale * X, y, settings((20,), (1.0,), (1e-4,), Kernel("polynomial")))
 
 
 def test_defaults():

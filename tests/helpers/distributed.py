@@ -20,9 +20,9 @@ def even(n):
     return slice(n * RANK // R, n * (RANK + 1) // R)
 
 
-def dataset(X, y, block=EVERY_ROW, dtype=np.float64):
-    """Rows and targets of this rank, as a regression is given them."""
-    return Dataset(X[block].astype(dtype), y[block].copy(), X.shape[0], "rows")
+def dataset(X, y, block=EVERY_ROW, dtype=np.float64, weights=None):
+    """Rows, targets and weights of this rank, as a regression is given them."""
+    return Dataset(X[block].astype(dtype), y[block].copy(), weights=None if weights is None else weights[block])
 
 
 def labelled(X, y, block=None, weights=None):

@@ -1,0 +1,59 @@
+"""The exact method over all ranks with kernels whose k(x, x) is not 1, and whose rows are not shifted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers.checks import close
+from helpers.data import as_csr, formats
+from helpers.distributed import EVERY_ROW, WORLD, R, dataset, even
+from sklearn.kernel_ridge import KernelRidge
+
+from cacore.comm import Communicator
+from cacore.linalg import scalapack
+from cakrr.dkrr import dkrr
+from cakrr.options import Options
+
+pytestmark = [
+    pytest.mark.mpi(min_size=1),
+    pytest.mark.skipif(R > 1 and not scalapack._files("mkl"), reason="no ScaLAPACK: the mkl package is not installed"),
+]
+SIGMA = 1.5
+
+
+def rows(n, seed, csr):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 4)) * [1, 5, 1, 0.1] + [0, 10, 0, 3]
+    return as_csr(X, csr, 0.7), 10 + np.sin(X[:, 0]) + np.cos(X[:, 1]) * X[:, 2]
+
+
+@pytest.fixture(autouse=True)
+def block(monkeypatch):
+    """Several of ScaLAPACK's blocks a rank."""
+    monkeypatch.setattr(scalapack, "BLOCK", 48)
+    monkeypatch.setattr(scalapack.layout, "__defaults__", (48,))
+
+
+@formats
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(
+    ("kernel", "sigma", "reference"),
+    [
+        ("linear", None, {"kernel": "linear"}),
+        ("polynomial", SIGMA, {"kernel": "poly", "gamma": 1 / (2 * SIGMA**2), "degree": 2, "coef0": 1.0}),
+    ],
+)
+def test_other_kernels(kernel, sigma, reference, dtype, csr, everywhere):
+    (X, y), (T, _) = rows(157, 0, csr), rows(41, 1, csr)
+    X, T = X.astype(dtype), T.astype(dtype)
+    given = Options(kernel=kernel, sigma=sigma, lam=(1e-3, 1.0), degree=2, coef0=1.0, standardize=False)
+    comm, exact = Communicator(WORLD), dtype == np.float64
+    fitted = dkrr(dataset(X, y, even(157), dtype), given, comm)
+    got = everywhere(fitted.model.predict(T[even(41)], comm))
+    X, T = X.astype(np.float64), T.astype(np.float64)
+    ridge = KernelRidge(alpha=fitted.model.lam * 157, **reference).fit(X, y - y.mean())
+    close(got, ridge.predict(T) + y.mean(), 1e-8 if exact else 1e-4)
+    if exact:  # in single precision the grid's errors have few digits
+        serial = dkrr(dataset(X, y, EVERY_ROW), given)
+        errors = [[row["validation_mse"] for row in one.grid] for one in (fitted, serial)]
+        np.testing.assert_allclose(*errors, rtol=1e-7)
