@@ -54,3 +54,11 @@ def folder(request):
     path.mkdir(parents=True, exist_ok=True)
     MPI.COMM_WORLD.Barrier()
     return path
+
+
+@pytest.fixture
+def half():
+    """A communicator of every other rank: of half of them, or of all if there is but one."""
+    part = MPI.COMM_WORLD.Split(MPI.COMM_WORLD.rank % 2, MPI.COMM_WORLD.rank)
+    yield part
+    part.Free()

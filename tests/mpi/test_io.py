@@ -5,12 +5,11 @@ from __future__ import annotations
 import bz2
 import gzip
 
-import h5py
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from mpi4py import MPI
-from sklearn.datasets import dump_svmlight_file
+from helpers.data import dense, formats, write_hdf5, write_libsvm
+from helpers.distributed import RANK, WORLD, R
 
 from cacore.comm import Communicator
 from cacore.data.rows import block_bounds
@@ -19,9 +18,6 @@ from cacore.io import load
 from cacore.io.fingerprints import count_overlap
 
 pytestmark = pytest.mark.mpi(min_size=1)
-
-WORLD = MPI.COMM_WORLD
-RANK = WORLD.rank
 
 
 def table(n, d=7, seed=0, zeros=0.7):
@@ -32,19 +28,6 @@ def table(n, d=7, seed=0, zeros=0.7):
     return X, rng.normal(size=n).round(6)
 
 
-def write_hdf5(path, splits, csr=False):
-    with h5py.File(path, "w") as file:
-        for split, (X, y) in splits.items():
-            file[f"{split}/y"] = y
-            if not csr:
-                file[f"{split}/X"] = X
-                continue
-            rows, group = sp.csr_matrix(X), file.create_group(f"{split}/X")
-            group.attrs["shape"] = X.shape
-            for name in ("data", "indices", "indptr"):
-                group[name] = getattr(rows, name)
-
-
 def write_text(path, X, y):
     lines = [",".join(map(repr, row)) for row in np.column_stack([X, y]).tolist()]
     return "\n".join([",".join(f"x{j}" for j in range(X.shape[1])) + ",y", *lines]) + "\n"
@@ -53,19 +36,19 @@ def write_text(path, X, y):
 def check(dataset, X, y, everywhere, dtype="float64"):
     """The rows of all ranks are X and y, and each rank holds its even block."""
     got, target = everywhere(dataset.X), everywhere(dataset.y)
-    lo, hi = block_bounds(len(X), WORLD.size, RANK)
+    lo, hi = block_bounds(len(X), R, RANK)
     assert (dataset.n, dataset.X.shape, dataset.X.dtype) == (len(X), (hi - lo, X.shape[1]), np.dtype(dtype))
-    np.testing.assert_array_equal(got.toarray() if sp.issparse(got) else got, X.astype(dtype))
+    np.testing.assert_array_equal(dense(got), X.astype(dtype))
     np.testing.assert_array_equal(target, y, strict=True)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("csr", [False, True], ids=["dense", "csr"])
+@formats
 @pytest.mark.parametrize("n", [53, 3, 1])
 def test_hdf5(n, csr, dtype, folder, everywhere):
     splits = {"train": table(n), "test": table(5, seed=1)}
     if RANK == 0:
-        write_hdf5(folder / "a.h5", splits, csr)
+        write_hdf5(folder / "a.h5", csr, **splits)
     WORLD.Barrier()
     comm = Communicator(WORLD)
     loaded = load(folder / "a.h5", comm, dtype)
@@ -74,13 +57,13 @@ def test_hdf5(n, csr, dtype, folder, everywhere):
         assert sp.issparse(loaded[split].X) == csr
         check(loaded[split], X, y, everywhere, dtype)
     # Each rank reads its own rows: what is sent is one flag, and what ranks agree on.
-    assert comm.totals()[0]["read"]["bytes"] < 200 * WORLD.size
+    assert comm.totals()[0]["read"]["bytes"] < 200 * R
 
 
 def test_hdf5_without_splits(folder, everywhere):
     X, y = table(20)
     if RANK == 0:
-        write_hdf5(folder / "a.h5", {"": (X, y)})
+        write_hdf5(folder / "a.h5", **{"": (X, y)})
     WORLD.Barrier()
     loaded = load(folder / "a.h5", Communicator(WORLD))
     assert list(loaded) == ["train"]
@@ -101,7 +84,7 @@ def test_handed_out(form, n, folder, everywhere):
         elif form == "npz":
             np.savez(path, x_train=X, y_train=y)
         else:
-            dump_svmlight_file(X, y, str(folder / "plain"), zero_based=False)
+            write_libsvm(folder / "plain", X, y)
             plain = (folder / "plain").read_bytes()
             path.write_bytes(bz2.compress(plain) if form.endswith("bz2") else plain)
     WORLD.Barrier()
@@ -129,7 +112,7 @@ def test_all_ranks_refuse(what, folder):
         (folder / "a").write_bytes(content)
     elif RANK == 0 and content is not None:
         X[39, 2] = np.nan
-        write_hdf5(folder / "a", {"train": (X, y) if content == "nan" else (X[:0], y[:0])})
+        write_hdf5(folder / "a", train=(X, y) if content == "nan" else (X[:0], y[:0]))
     WORLD.Barrier()
     with pytest.raises(InputError, match=message) as caught:
         load(folder / "a", Communicator(WORLD))
@@ -144,7 +127,7 @@ def test_overlap(shared, folder):
     for row in shared:
         T[row], t[row] = X[39 - row], y[39 - row]
     if RANK == 0:
-        write_hdf5(folder / "a.h5", {"train": (X, y), "test": (T, t)})
+        write_hdf5(folder / "a.h5", train=(X, y), test=(T, t))
     WORLD.Barrier()
     comm = Communicator(WORLD)
     loaded = load(folder / "a.h5", comm)

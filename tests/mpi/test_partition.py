@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from mpi4py import MPI
+from helpers.data import as_csr, formats
+from helpers.distributed import RANK, WORLD, R
 
 from cacore.comm import Communicator
 from cacore.data.rows import block_bounds
+from cacore.data.samples import Samples
 from partition import BY_NAME
 from partition.redistribute import assign_owners, redistribute, returned
 
 pytestmark = pytest.mark.mpi(min_size=1)
 
-WORLD = MPI.COMM_WORLD
-RANK = WORLD.rank
 BALANCED = ("random", "fcfs", "bkm", "kbalance")
 
 
@@ -24,11 +24,10 @@ def blobs(n=307, d=5, seed=0, dtype=np.float64, csr=False):
     X = rng.normal(size=(n, d)) + 3 * rng.integers(0, 2, size=(n, d))
     if csr:
         X[rng.random(X.shape) < 0.6] = 0
-        return sp.csr_matrix(X.astype(dtype))
-    return X.astype(dtype)
+    return as_csr(X.astype(dtype), csr)
 
 
-@pytest.mark.parametrize("csr", [False, True], ids=["dense", "csr"])
+@formats
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", BY_NAME)
 def test_as_serial(name, dtype, csr, mine, everywhere):
@@ -75,7 +74,7 @@ def test_sorted_file(name, everywhere):
     X = np.random.default_rng(0).random((n, 3))
     X = X[np.argsort(X[:, 0])]
     shuffled = X[np.random.default_rng(1).permutation(n)]
-    lo, hi = block_bounds(n, WORLD.size, RANK)
+    lo, hi = block_bounds(n, R, RANK)
     tightness = {}
     for kind, rows in (("sorted", X), ("shuffled", shuffled)):
         spread = []
@@ -88,13 +87,13 @@ def test_sorted_file(name, everywhere):
 
 def test_in_place():
     X = blobs(40, seed=RANK)
-    part = BY_NAME["random"](WORLD.size, in_place=True).fit(X, comm=WORLD)
+    part = BY_NAME["random"](R, in_place=True).fit(X, comm=WORLD)
     assert (part.labels_ == RANK).all()
     np.testing.assert_allclose(part.centers_[RANK], X.mean(axis=0), rtol=1e-12)
 
 
 def test_more_parts_than_rows():
-    with pytest.raises(ValueError, match=f"9 parts of {WORLD.size} rows"):
+    with pytest.raises(ValueError, match=f"9 parts of {R} rows"):
         BY_NAME["kbalance"](9, random_state=0).fit(np.ones((1, 2)), comm=WORLD)
 
 
@@ -112,7 +111,7 @@ def test_bad_rows_of_one_rank():
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-@pytest.mark.parametrize("csr", [False, True], ids=["dense", "csr"])
+@formats
 @pytest.mark.parametrize("P", [2, 7, 90])
 @pytest.mark.parametrize("consume", [False, True])
 def test_redistribute(P, csr, ordered, consume, mine):
@@ -120,12 +119,12 @@ def test_redistribute(P, csr, ordered, consume, mine):
     X, rng = blobs(n, csr=csr), np.random.default_rng(5)
     labels = rng.integers(0, P, n).astype(np.int32)
     columns = {"number": np.arange(n), "order": rng.permutation(n), "y": rng.random(n).astype(np.float32)}
-    owners = assign_owners(np.bincount(labels, minlength=P), WORLD.size)
+    owners = assign_owners(np.bincount(labels, minlength=P), R)
     comm, my = Communicator(WORLD), mine(n)
     order = "order" if ordered else None
     local = {name: values[my] for name, values in columns.items()}
     given = X[my].copy()
-    owned = redistribute(given, labels[my], owners, comm, local, order=order, consume=consume)
+    owned = redistribute(Samples(given, local), labels[my], owners, comm, order=order, consume=consume)
     numbers = {part: owned.columns["number"][rows] for part, rows in owned}
     every = WORLD.allgather(numbers)
 
@@ -150,13 +149,13 @@ def test_rows_in_their_place_stay():
     sent = []
     for n in (50, 500):
         comm, X = Communicator(WORLD), blobs(n)
-        redistribute(X, np.full(n, RANK, np.int32), np.arange(WORLD.size), comm, {"y": X[:, 0]})
+        redistribute(Samples(X, {"y": X[:, 0]}), np.full(n, RANK, np.int32), np.arange(R), comm)
         sent.append(int(comm.sent("other")[0].sum()))
-    assert sent[0] == sent[1] < 100 * WORLD.size
+    assert sent[0] == sent[1] < 100 * R
 
 
 def test_returned():
-    comm, R = Communicator(WORLD), WORLD.size
+    comm = Communicator(WORLD)
     toward = np.random.default_rng(RANK).integers(0, R, 30)
     send, counts = np.argsort(toward, kind="stable"), np.bincount(toward, minlength=R)
     values = RANK * 100.0 + np.arange(30)

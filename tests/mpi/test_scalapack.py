@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
-from mpi4py import MPI
+from helpers.checks import scalapack_is_missing
+from helpers.distributed import RANK, WORLD, R
 
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.linalg import scalapack
 from cacore.linalg.scalapack import BlockCyclic, layout
 
-R, RANK = MPI.COMM_WORLD.size, MPI.COMM_WORLD.rank
-MISSING = R > 1 and not os.environ.get(scalapack.VARIABLE) and not scalapack._files("mkl")
-
 pytestmark = pytest.mark.mpi(min_size=1)
-needs_library = pytest.mark.skipif(MISSING, reason="no ScaLAPACK: the mkl package is not installed")
+needs_library = pytest.mark.skipif(
+    R > 1 and scalapack_is_missing(), reason="no ScaLAPACK: the mkl package is not installed"
+)
 
 TOLERANCE = {"float64": 1e-10, "float32": 1e-4}
 
@@ -56,7 +54,7 @@ def test_solves(comm, n, block, dtype):
         found = [matrix.solve(y) for y in shapes]
         with pytest.raises(ValueError, match="right-hand side"):
             matrix.solve(right[1:])
-    everywhere = [MPI.COMM_WORLD.bcast(x) for x in found]
+    everywhere = [WORLD.bcast(x) for x in found]
     np.testing.assert_array_equal(right, before)
     for y, x, other in zip(shapes, found, everywhere, strict=True):
         assert (x.shape, x.dtype) == (y.shape, dtype)
@@ -72,7 +70,7 @@ def test_not_definite(comm, order):
     A[order - 1, order - 1] = -1.0
     with filled(A, comm, block=8) as matrix:
         info = matrix.cholesky()
-    assert MPI.COMM_WORLD.allgather(info) == [order] * R
+    assert WORLD.allgather(info) == [order] * R
 
 
 @needs_library
@@ -103,7 +101,7 @@ def test_many_matrices(comm):
 def test_other_communicators(way):
     """Each half solves a system of its own; ranks of the other order get the other parts."""
     color = RANK % 2 if way == "halves" else 0
-    part = MPI.COMM_WORLD.Split(color, -RANK)
+    part = WORLD.Split(color, -RANK)
     comm = Communicator(part)
     A, y = definite(50 + color, seed=color), np.arange(50.0 + color)
     with filled(A, comm, block=4) as matrix:
@@ -116,7 +114,7 @@ def test_other_communicators(way):
 @needs_library
 def test_layout_is_what_each_rank_holds(comm):
     with BlockCyclic(100, comm, block=8) as matrix:
-        held = MPI.COMM_WORLD.allgather((matrix.rows, matrix.columns))
+        held = WORLD.allgather((matrix.rows, matrix.columns))
     for found, expected in zip(held, layout(100, R, 8), strict=True):
         np.testing.assert_array_equal(found[0], expected[0])
         np.testing.assert_array_equal(found[1], expected[1])

@@ -10,12 +10,11 @@ import json
 import warnings
 from itertools import pairwise
 
-import h5py
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from helpers.checks import inodes, near, same_part
-from helpers.data import FORMS, dense, drawn_clouds, forms
+from helpers.checks import inodes, names, near, same_part
+from helpers.data import FORMS, dense, drawn_clouds, forms, write_hdf5
 from helpers.distributed import RANK, WORLD, R, even, in_order, labelled, refused_by_all
 from sklearn.exceptions import ConvergenceWarning
 
@@ -100,21 +99,16 @@ def test_random_parts(csr, dtype):
 
 @methods
 @pytest.mark.parametrize(("route", "k"), [("nearest", 2), ("soft", 3), ("all", 3), ("all", 2)])
-def test_saved_by_many_and_loaded_by_one(name, route, k, folder, everywhere):
+def test_saved_by_many_and_loaded_by_one(name, route, k, folder, half, everywhere):
     """The same labels, and decisions to 1e-12 (a mean over ranks is summed in another order)."""
-    (X, y), (T, _), comm = (
-        drawn_clouds(k=k, csr=name == "bkmsvm"),
-        drawn_clouds(T_ROWS, 1, k, name == "bkmsvm"),
-        Communicator(WORLD),
-    )
+    csr, comm = name == "bkmsvm", Communicator(WORLD)
+    (X, y), (T, _) = drawn_clouds(k=k, csr=csr), drawn_clouds(T_ROWS, 1, k, csr)
     model = train(name, X, y, even(N), comm, route=route, standardize=True).model
     model.save(folder / "many.h5")
     got, labels = everywhere(model.decision_function(T[even(T_ROWS)])), everywhere(model.predict(T[even(T_ROWS)]))
     together = SVMModel.load(folder / "many.h5", comm)
     again = everywhere(together.decision_function(T[even(T_ROWS)]))
-    halves = WORLD.Split(RANK % 2, RANK)
-    of_half = SVMModel.load(folder / "many.h5", halves).decision_function(T)  # each half of the ranks by itself
-    halves.Free()
+    of_half = SVMModel.load(folder / "many.h5", half).decision_function(T)  # each half of the ranks by itself
     alone = SVMModel.load(folder / "many.h5")
     counts = WORLD.allgather(len(together.parts))
     for other in (again, of_half, alone.decision_function(T)):
@@ -124,7 +118,7 @@ def test_saved_by_many_and_loaded_by_one(name, route, k, folder, everywhere):
     for number, part in model.parts.items():
         same_part(alone.parts[number], part, 0)
     assert (alone.soft is None) == (route != "soft")
-    assert sorted(p.name for p in folder.iterdir()) == ["many.h5"]
+    assert names(folder) == ["many.h5"]
 
 
 @pytest.mark.mpi(min_size=2)
@@ -350,9 +344,7 @@ def test_checkpoint(name, folder):
 def data(folder):
     """A file that every rank reads its share of."""
     if RANK == 0:
-        with h5py.File(folder / "in.h5", "w") as file:
-            for split, n in (("train", N), ("test", T_ROWS)):
-                file[f"{split}/X"], file[f"{split}/y"] = drawn_clouds(n, int(split == "test"), k=3)
+        write_hdf5(folder / "in.h5", train=drawn_clouds(k=3), test=drawn_clouds(T_ROWS, 1, k=3))
     WORLD.Barrier()
     return folder / "in.h5"
 
@@ -469,7 +461,7 @@ def test_libsvm_is_for_one_rank(data, folder):
     words = [str(data), "--libsvm", str(folder / "l.model")]
     refused_by_all(lambda: command.train(METHODS["casvm"], Communicator(WORLD), words), match="--libsvm")
     WORLD.Barrier()
-    assert sorted(p.name for p in folder.iterdir()) == ["in.h5"]
+    assert names(folder) == ["in.h5"]
 
 
 def test_each_rank_exports_its_parts(folder):
@@ -479,4 +471,4 @@ def test_each_rank_exports_its_parts(folder):
     written = export_libsvm(model, folder / "l.model")
     WORLD.Barrier()
     assert [path.name for path in written] == [f"l.{p:06d}.model" for p in sorted(model.parts)]
-    assert sorted(p.name for p in folder.iterdir()) == [f"l.{p:06d}.model" for p in range(6)]
+    assert names(folder) == [f"l.{p:06d}.model" for p in range(6)]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import h5py
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from helpers.data import drawn_clouds, forms
+from helpers.data import drawn_clouds, forms, write_hdf5
 from helpers.distributed import RANK, WORLD, R, even, labelled
 
 from cacore.comm import Communicator
@@ -249,8 +248,7 @@ def test_command(folder):
     path = folder / "command.h5"
     X, y = rows(400)
     if RANK == 0:
-        with h5py.File(path, "w") as file:
-            file["train/X"], file["train/y"], file["test/X"], file["test/y"] = X[:N], y[:N], X[N:], y[N:]
+        write_hdf5(path, train=(X[:N], y[:N]), test=(X[N:], y[N:]))
     WORLD.barrier()
     for method in (dissmo.METHOD, cascade.METHOD):
         words = [str(path), "--gamma", "0.4", "--quiet", "--model", str(folder / f"{method.name}.h5")]
