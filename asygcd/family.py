@@ -1,4 +1,4 @@
-"""Asy-GCD, as the commands see it: what is compiled, told, noted and written."""
+"""Asy-GCD, as the commands see it: what is compiled, reported and written."""
 
 from __future__ import annotations
 

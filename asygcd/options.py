@@ -1,4 +1,4 @@
-"""What a run of Asy-GCD can be told, and what training returns."""
+"""The options of a run of Asy-GCD, and what training returns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UPDATES = ("owned", "atomic", "stochastic")
 
 @dataclass(frozen=True)
 class Options(DualOptions):
-    """What a training run can be told, beside the dual problem; each option's text says what it is.
+    """Options of a training run, beside those of the dual problem; each option's text says what it is.
 
     `threads` None is all that this process may use; `start` has the coefficients alpha y of each decision to begin
     with, shape (n, m); `watch` is called with the progress of each problem.

@@ -39,7 +39,7 @@ def crossover(m: int, rounds: int) -> None:
         local.BAND_FROM = band_from
 
         def one(_: int) -> None:
-            System(X, workspace, grid=True).solve(kernel, lams, y)
+            System(X, workspace, kernel, grid=True).solve(kernel, lams, y)
 
         for _ in threads.in_order(one, [(part,) for part in range(parts)], parallel=alone):
             pass

@@ -42,7 +42,7 @@ def training(m: int, parts: int, d: int, rounds: int) -> bool:
         from cacore.machine import threads
 
         def one(rows: np.ndarray) -> None:
-            System(rows, workspace).solve(kernel, (1e-2,), y[None, :])
+            System(rows, workspace, kernel).solve(kernel, (1e-2,), y[None, :])
 
         for _ in threads.in_order(one, [(rows,) for rows in X], parallel=workspace.one_a_thread(m)):
             pass
@@ -130,7 +130,7 @@ def large_part(m: int) -> bool:
     X, y = rng.normal(size=(m, 10)), rng.normal(size=m)
     kernel = Kernel.gaussian(3.0)
     points = kernel.points(X)
-    alphas, solved = System(X, Workspace(m, np.float64)).solve(kernel, (1e-4,), y[None, :])
+    alphas, solved = System(X, Workspace(m, np.float64), kernel).solve(kernel, (1e-4,), y[None, :])
     alpha = alphas[0, 0]
     residual = np.abs(kernel.apply(points, points, alpha) + 1e-4 * m * alpha - y).max()
     print(f"\none part of {m:,} rows: solved {solved[0]}, residual {residual:.1e}")

@@ -47,7 +47,7 @@ class Case:
     predict : int
         Ranks on which the saved model predicts the test rows afterwards; 0: none.
     resumed : bool
-        Run it with a checkpoint, remove every second finished piece, and run it again: the second run counts.
+        Run it with a checkpoint, remove half of its pieces, and run it again: the second run counts.
     threads : int
         More than one only for Asy-GCD, whose threads come in any order: what depends on that is not kept.
     """

@@ -18,7 +18,7 @@ _READING_UMASK = threading.Lock()  # it can only be read by setting it
 def replacing(path: str | os.PathLike[str], suffix: str = "") -> Iterator[Path]:
     """A temporary file beside `path` that takes its place when the block ends well, and vanishes otherwise.
 
-    Its name begins with a dot and ends with `suffix`, by which what a killed process left can be told.
+    Its name begins with a dot and ends with `suffix`, by which what a killed process left is recognised.
     """
     target = Path(path)
     check_writable(target)

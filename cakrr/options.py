@@ -40,7 +40,7 @@ LOCAL_LAMS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, ALONE)
 
 @dataclass(frozen=True)
 class Options(declare.Options):
-    """What a training run can be told; each option's text says what it is.
+    """Options of a training run; each option's text says what it is.
 
     `partitions` None is one part a rank, or as many as keep a part at 8,000 rows and its matrix inside the limit;
     `sigma` None is the square root of the number of features, or with a coarse model :meth:`Method.sigmas`.

@@ -3,7 +3,7 @@
 Rows that a random part took for safe are gone, and one pass may be far from the exact solution: on ijcnn1 in
 8 parts 97.2 to 97.9 % of the test rows are right, with a second pass 98.6 %, with a third 98.7 % (exact: 98.70 %).
 In a further pass every part sees the last support vectors as well. Passes go on while the objective changes,
-at most two unless told otherwise. Support vectors and their coefficients are sent, log2 P times at most.
+at most two by default. Support vectors and their coefficients are sent, log2 P times at most.
 """
 
 from casvm.methods import in_a_tree

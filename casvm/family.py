@@ -1,4 +1,4 @@
-"""Kernel SVMs on many ranks, as the commands see them: what is compiled, told, noted and written."""
+"""Kernel SVMs on many ranks, as the commands see them: what is compiled, reported and written."""
 
 from __future__ import annotations
 

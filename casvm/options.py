@@ -34,7 +34,7 @@ def _solver(value: Any, name: str) -> str:
 
 @dataclass(frozen=True)
 class Options(DualOptions):
-    """What a training run can be told, beside the dual problem; each option's text says what it is.
+    """Options of a training run, beside those of the dual problem; each option's text says what it is.
 
     `partitions` None is one part a rank; `progress` is as :func:`cacore.run.progress.bar` yields it.
     """

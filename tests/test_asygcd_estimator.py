@@ -127,7 +127,7 @@ def test_values_in_single_precision(threads, update):
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_many_rows(threads):
-    """More than are in play at a time, and values in single precision."""
+    """More than are in the working set at a time, and values in single precision."""
     X, y = clouds(2100)
     K = rbf_kernel(X, gamma=GAMMA)
     model = fitted(X, y, tol=1e-4, threads=threads)

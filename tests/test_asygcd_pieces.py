@@ -1,4 +1,4 @@
-"""What Asy-GCD is made of, piece by piece: the cache, atomics, searches, rows in play, how it ends, and the blocks."""
+"""What Asy-GCD is made of, piece by piece: the cache, atomics, searches, the working set, the end, and the blocks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from asygcd.solver.board import DONE, LINE, board, count, over, quiet
 from asygcd.solver.cache import BEFORE, HITS, MISSES, NEXT, forget, resident, store
 from asygcd.solver.gram import Gram, _padded
 from asygcd.solver.greedy import advance, greediest, optimum, violation
-from asygcd.solver.in_play import FREE, FRESH, PENDING, bring, choose, memory, note, rows_in_play, settle
+from asygcd.solver.working_set import FREE, FRESH, PENDING, bring, choose, note, settle, thread_state, working_set
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.kernels.simd import STEP
@@ -291,7 +291,7 @@ def test_one_row():
     assert optimum(0.5, 0.0, 0.0, 1.0, 0.0) == 0.5
 
 
-# -- rows in play ------------------------------------------------------------------------------
+# -- rows of the working set ------------------------------------------------------------------------------
 
 
 def shared(n, threads, rng):
@@ -308,7 +308,7 @@ def shared(n, threads, rng):
     n=st.integers(1, 120), most=st.integers(1, 60), room=st.integers(1, 60), seed=st.integers(0, 999),
     rounded=st.booleans(), share=st.sampled_from([0.0, 0.1, 0.5, 2.0]),
 )  # fmt: skip
-def test_the_rows_that_come_into_play(n, most, room, seed, rounded, share):
+def test_the_rows_that_join_the_working_set(n, most, room, seed, rounded, share):
     rng = np.random.default_rng(seed)
     state, lo = shared(n + 10, 2, rng), 7
     hi = lo + n
@@ -318,10 +318,10 @@ def test_the_rows_that_come_into_play(n, most, room, seed, rounded, share):
     v = violated(low, high, beta, r)
     free = (low < beta) & (beta < high)
     score = np.where(free, np.maximum(v, FREE * v.max()), v)
-    least, hot = share * v.max(), rows_in_play(most)
-    hot.rows[:] = -1
-    chosen = choose(state, lo, hi, hot, least, v.max(), room)
-    picked, left = hot.rows[:chosen], score > least
+    least, ws = share * v.max(), working_set(most)
+    ws.rows[:] = -1
+    chosen = choose(state, lo, hi, ws, least, v.max(), room)
+    picked, left = ws.rows[:chosen], score > least
     assert (np.diff(picked) > 0).all()
     assert ((picked >= 0) & (picked < n)).all()
     assert left[picked].all()
@@ -329,30 +329,30 @@ def test_the_rows_that_come_into_play(n, most, room, seed, rounded, share):
     left[picked] = False
     if left.any():
         assert score[left].max() <= score[picked].min()
-    assert (hot.rows[chosen:] == -1).all()
+    assert (ws.rows[chosen:] == -1).all()
 
 
 def test_of_equals_some_from_everywhere():
-    state, hot = board(np.ones(1000), np.ones(1000), np.ones(1000), 1), rows_in_play(500)
+    state, ws = board(np.ones(1000), np.ones(1000), np.ones(1000), 1), working_set(500)
     for room in (1, 7, 100, 499):
-        chosen = choose(state, 0, 1000, hot, 1e-4, 1.0, room)
+        chosen = choose(state, 0, 1000, ws, 1e-4, 1.0, room)
         assert chosen == room
-        assert np.ptp(np.diff(np.append(hot.rows[:chosen], hot.rows[0] + 1000))) <= 1
+        assert np.ptp(np.diff(np.append(ws.rows[:chosen], ws.rows[0] + 1000))) <= 1
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_columns_over_the_rows_in_play(form):
+def test_columns_over_the_working_set(form):
     rng = np.random.default_rng(5)
     gram, _ = columns_of(form, 8)
-    near, state, hot = gram.near[1], shared(N, 3, rng), rows_in_play(MINE.stop - MINE.start)
+    near, state, ws = gram.near[1], shared(N, 3, rng), working_set(MINE.stop - MINE.start)
     state.diagonal[:] = rng.random(N)
     for size in (21, 3, 1, 16, 20):
         chosen = np.sort(rng.choice(MINE.stop - MINE.start, size, replace=False))
-        hot.rows[:size] = chosen
-        bring(state, MINE.start, hot, near, size)
+        ws.rows[:size] = chosen
+        bring(state, MINE.start, ws, near, size)
         places = MINE.start + chosen
         for name in ("beta", "r", "low", "high", "diagonal"):
-            np.testing.assert_array_equal(getattr(hot, name)[:size], getattr(state, name)[places])
+            np.testing.assert_array_equal(getattr(ws, name)[:size], getattr(state, name)[places])
         assert (near.held == -1).all()
         assert (near.slot == -1).all()
         for wanted in (rng.choice(N, 5, replace=False), rng.choice(N, 8, replace=False), places[:2]):
@@ -371,7 +371,7 @@ def test_pending_steps_are_taken_in(given, slots):
     beta = np.zeros(n)
     beta[rng.choice(n, given, replace=False)] = rng.normal(size=given)
     for me, own in enumerate(gram.whole):
-        mine, part = memory(n, 2, beta), slice(bounds[me], bounds[me + 1])
+        mine, part = thread_state(n, 2, beta), slice(bounds[me], bounds[me + 1])
         r, expected = rng.normal(size=bounds[me + 1] - bounds[me]), beta.copy()
         after = r + values[part] @ beta
         settle(own, mine, r)
@@ -395,7 +395,7 @@ def test_pending_steps_are_taken_in(given, slots):
 
 def test_steps_that_cancel_need_no_column():
     _, own = columns_of("panels", 4)
-    mine, r = memory(N, 3, np.zeros(N)), np.ones(MINE.stop - MINE.start)
+    mine, r = thread_state(N, 3, np.zeros(N)), np.ones(MINE.stop - MINE.start)
     for row in (3, 3, 40, 40):
         note(mine, row, 0.5 if not mine.waits[row] else -0.5)
     note(mine, 3, 0.0)

@@ -202,8 +202,8 @@ def test_as_liblinear_solves_its_primal():
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_more_rows_than_are_in_play_at_once(threads):
-    # Blocks of more than 256 rows: half of them may be in play, so that some violate and have to wait.
+def test_more_rows_than_the_working_set_holds(threads):
+    # Blocks of more than 256 rows: half of them may be in the working set, so that some violate and have to wait.
     X, y = drawn(1501, d=3, seed=3)
     kernel, C = Kernel("gaussian", 2.0), np.full(1501, 1.0)
     same = AsyGCD(X, kernel, threads, 1 << 26, DOUBLE)

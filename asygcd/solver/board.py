@@ -14,7 +14,7 @@ LINE = 8  # numbers of a cache line: what different threads write lies so far ap
 LOG = 4096  # updates that a thread may be ahead of the others: the bound of the delay
 _PATIENCE = 200  # looks at the others before a thread sleeps
 BUSY, IDLE, STOPPED = 0, 1, 2  # what a thread's loop returns
-DONE, LIMIT, TOLD = 1, 2, 3  # why all stop: converged, too many updates, told to
+DONE, LIMIT, ASKED = 1, 2, 3  # why all stop: converged, too many updates, asked to
 
 
 class Board(NamedTuple):

@@ -69,7 +69,7 @@ def store(own: Any) -> Any:  # pragma: no cover - compiled
 
 @numba.njit(cache=True, nogil=True)
 def resident(own: Any, wanted: Any, slots: Any) -> None:  # pragma: no cover - compiled
-    """See to it that these columns are in memory, no more of them than there are slots; `slots` tells where."""
+    """See to it that these columns are in memory, no more of them than there are slots; `slots` says where."""
     missing = 0
     for k in range(wanted.size):
         slot = own.slot[wanted[k]]

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from asygcd.solver.board import IDLE, STOPPED, TOLD, Board
+from asygcd.solver.board import ASKED, IDLE, STOPPED, Board
 from cacore.machine.threads import cores
 
 _NAP = 5e-5  # seconds that a thread sleeps which has nothing to do
@@ -23,7 +23,7 @@ def together(turns: list[Callable[[], int]], board: Board, max_time: float, look
         Compiled loops that let go of the interpreter, and stop soon after ``board.stop`` is set.
     board : Board
     max_time : float
-        Seconds until all are told to stop.
+        Seconds until all are asked to stop.
     look : callable
         Called by this thread about 20 times a second.
 
@@ -67,7 +67,7 @@ def _wait(threads: list[threading.Thread]) -> None:
 def _tell(board: Board) -> None:
     """Stop, unless they have ended by themselves."""
     if not board.stop[0]:
-        board.stop[0] = TOLD
+        board.stop[0] = ASKED
 
 
 def _places(count: int) -> list[int | None]:

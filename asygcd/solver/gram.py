@@ -19,7 +19,7 @@ from cacore.machine import memory
 
 Index = NDArray[np.int64]
 
-_FEW, _PLAY = 256, 2  # at most one row of a block in two is in play, where there are more than some
+_FEW, _SHARE = 256, 2  # at most one row of a block in two is in the working set, where there are more than some
 
 
 class Gram:
@@ -46,7 +46,7 @@ class Gram:
     whole : list of Columns
         Each thread's cache.
     near : list of Columns
-        The same columns over the thread's rows in play; only with `by_rows`, and empty at first.
+        The same columns over the thread's working set; only with `by_rows`, and empty at first.
 
     Raises
     ------
@@ -56,7 +56,7 @@ class Gram:
     Notes
     -----
     All nonzeros with their places, n d numbers of packed rows (without places for sparse rows of more than 4,096
-    features, which are not packed), half as many again for the rows in play, and the cache.
+    features, which are not packed), half as many again for the working sets, and the cache.
     """
 
     def __init__(
@@ -70,9 +70,10 @@ class Gram:
             raise InputError(f"{kernel.kind} kernel: its values overflow {self._dtype}; scale the features")
         blocks = [order[lo:hi] for lo, hi in pairwise(bounds)]
         threads = len(blocks)
-        play = [min(len(rows), max(_FEW, len(rows) // _PLAY)) if by_rows else 0 for rows in blocks]
+        largest = [min(len(rows), max(_FEW, len(rows) // _SHARE)) if by_rows else 0 for rows in blocks]
         lengths = [
-            _padded(len(rows) if by_rows else self.n) + _padded(more) for rows, more in zip(blocks, play, strict=True)
+            _padded(len(rows) if by_rows else self.n) + _padded(more)
+            for rows, more in zip(blocks, largest, strict=True)
         ]
         each = cache_bytes // threads // self._dtype.itemsize
         if each < 2 * max(lengths):
@@ -91,8 +92,8 @@ class Gram:
             ]
             counts = np.split(np.diff(self._points.X.indptr), bounds[1:-1])
             self.near = [
-                self._columns(self._room(mine, most), most, s)
-                for mine, most, s in zip(counts, play, slots, strict=True)
+                self._columns(self._room(lengths_of, most), most, s)
+                for lengths_of, most, s in zip(counts, largest, slots, strict=True)
             ]
         else:
             packed = self._packed(order)

@@ -16,7 +16,7 @@ from asygcd.solver.atomics import borrowed, give_way, publish, seen
 from asygcd.solver.board import BUSY, IDLE, LIMIT, LINE, STOPPED, over, quiet
 from asygcd.solver.cache import resident, store
 from asygcd.solver.greedy import advance, greediest, optimum, share, violation
-from asygcd.solver.in_play import (
+from asygcd.solver.working_set import (
     BEST,
     FIRST,
     FRESH,
@@ -36,9 +36,9 @@ from asygcd.solver.in_play import (
 )
 from cacore.kernels.panels import add_rows
 
-_RELAX = 0.3  # of the violation, what is left of it among the rows in play
+_RELAX = 0.3  # of the violation, what is left of it in the working set
 _DEEP = 0.5  # of the tolerance, where that is less: rows at the very edge would violate it again at once
-_CYCLE = 10  # steps a row in play, at most, before others may come into play
+_CYCLE = 10  # steps a row of the working set, at most, before others may join it
 _ZEAL = 0.5  # a thread works where its violation is at least this share of the others'
 _SWEEPS = 4  # times that a thread listens to all others, while there is something to hear, before it goes on
 _TELL = 64  # of others' updates, after how many a thread says that it has them
@@ -46,7 +46,7 @@ _MANY = 512  # pending steps that a calm thread lets come together while others 
 
 
 @numba.njit(cache=True, nogil=True)
-def listen(board: Any, near: Any, hot: Any, mine: Any, me: Any) -> tuple[Any, Any]:  # pragma: no cover - compiled
+def listen(board: Any, near: Any, ws: Any, mine: Any, me: Any) -> tuple[Any, Any]:  # pragma: no cover - compiled
     """Take in what the others did; how many updates of all threads are in now, and how many of them are new."""
     threads, log, n = board.log.shape[0], board.log.shape[1], mine.numbers[ROWS]
     size = min(TAKE, near.held.size)
@@ -68,7 +68,7 @@ def listen(board: Any, near: Any, hot: Any, mine: Any, me: Any) -> tuple[Any, An
                     publish(board.taken, me * stride + t, at)
                 if n:
                     resident(near, rows[:k], slots[:k])
-                    add_rows(store(near), slots[:k], steps[:k], hot.r, 0, n)
+                    add_rows(store(near), slots[:k], steps[:k], ws.r, 0, n)
             mine.taken[t] = at
         if news == before:
             break
@@ -106,32 +106,32 @@ def has_room(board: Any, mine: Any, me: Any) -> Any:  # pragma: no cover - compi
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def step(board: Any, near: Any, hot: Any, mine: Any, me: Any, lo: Any) -> None:  # pragma: no cover - compiled
-    """The best row in play to its optimum, if the news have left it anything to do; others hear of it at once."""
+def step(board: Any, near: Any, ws: Any, mine: Any, me: Any, lo: Any) -> None:  # pragma: no cover - compiled
+    """Move the working set's best row to its optimum, if there is anything left to do; others hear of it at once."""
     n, k, log = mine.numbers[ROWS], mine.numbers[BEST], board.log.shape[1]
-    new = optimum(hot.beta[k], hot.r[k], hot.low[k], hot.high[k], hot.diagonal[k])
-    change = new - hot.beta[k]
-    if violation(hot.beta[k], hot.r[k], hot.low[k], hot.high[k]) <= mine.levels[GOAL]:
-        look(hot, mine)
+    new = optimum(ws.beta[k], ws.r[k], ws.low[k], ws.high[k], ws.diagonal[k])
+    change = new - ws.beta[k]
+    if violation(ws.beta[k], ws.r[k], ws.low[k], ws.high[k]) <= mine.levels[GOAL]:
+        look(ws, mine)
         return
-    row, at = lo + hot.rows[k], board.written[me * LINE]
+    row, at = lo + ws.rows[k], board.written[me * LINE]
     board.log[me, at % log, 0], board.log[me, at % log, 1] = row, change
     publish(board.written, me * LINE, at + 1)
-    hot.beta[k] = board.beta[row] = new
+    ws.beta[k] = board.beta[row] = new
     note(mine, row, change)
     mine.numbers[STEPS] += 1
     mine.rows[0] = row
     resident(near, mine.rows[:1], mine.slots[:1])
     mine.numbers[BEST], mine.levels[MOST] = advance(
-        hot.beta[:n], hot.r[:n], hot.low[:n], hot.high[:n], store(near)[mine.slots[0]], change, mine.lanes, mine.places
+        ws.beta[:n], ws.r[:n], ws.low[:n], ws.high[:n], store(near)[mine.slots[0]], change, mine.lanes, mine.places
     )
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def refresh(
-    board: Any, whole: Any, near: Any, hot: Any, mine: Any, me: Any, lo: Any, hi: Any, tol: Any, total: Any
+    board: Any, whole: Any, near: Any, ws: Any, mine: Any, me: Any, lo: Any, hi: Any, tol: Any, total: Any
 ) -> None:  # pragma: no cover - compiled
-    """All rows of the thread learn of all `total` updates; those that violate the tolerance come into play."""
+    """All rows of the thread learn of all `total` updates; those that violate the tolerance join the working set."""
     numbers, r = mine.numbers, board.r[lo:hi]
     settle(whole, mine, r)
     _, gap = greediest(board.beta[lo:hi], r, board.low[lo:hi], board.high[lo:hi], mine.lanes, mine.places)
@@ -139,15 +139,15 @@ def refresh(
     numbers[STEPS] = 0
     if gap <= tol:
         for k in range(numbers[ROWS]):
-            hot.r[k] = r[hot.rows[k]]
+            ws.r[k] = r[ws.rows[k]]
         mine.levels[GOAL], numbers[FRESH] = tol, 1
-        look(hot, mine)
+        look(ws, mine)
         publish(board.calm, me * LINE, total)
         return
     mine.levels[GOAL] = max(_DEEP * tol, _RELAX * gap)
-    numbers[ROWS] = choose(board, lo, hi, hot, 0.1 * tol, gap, FIRST // board.log.shape[0])
-    bring(board, lo, hot, near, numbers[ROWS])
-    look(hot, mine)
+    numbers[ROWS] = choose(board, lo, hi, ws, 0.1 * tol, gap, FIRST // board.log.shape[0])
+    bring(board, lo, ws, near, numbers[ROWS])
+    look(ws, mine)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -158,25 +158,25 @@ def calm(mine: Any, tol: Any, others: Any) -> Any:  # pragma: no cover - compile
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def work(
-    board: Any, whole: Any, near: Any, hot: Any, mine: Any, me: Any, lo: Any, hi: Any, tol: Any, most_steps: Any,
+    board: Any, whole: Any, near: Any, ws: Any, mine: Any, me: Any, lo: Any, hi: Any, tol: Any, most_steps: Any,
     turns: Any,
 ) -> Any:  # fmt: skip  # pragma: no cover - compiled
     """Thread `me`, which owns the rows lo to hi, for so many turns; returns BUSY, IDLE or STOPPED."""
-    board, whole, near, hot, mine = borrowed(board), borrowed(whole), borrowed(near), borrowed(hot), borrowed(mine)
+    board, whole, near, ws, mine = borrowed(board), borrowed(whole), borrowed(near), borrowed(ws), borrowed(mine)
     numbers, levels = mine.numbers, mine.levels
     for _ in range(turns):
         if seen(board.stop, 0):
             return STOPPED
-        total, news = listen(board, near, hot, mine, me)
+        total, news = listen(board, near, ws, mine, me)
         if total >= most_steps:
             publish(board.stop, 0, LIMIT)
             return STOPPED
         eager = levels[MOST] > levels[GOAL] and numbers[STEPS] < _CYCLE * numbers[ROWS]
         others = compare(board, mine, me, levels[MOST] if eager else 0.0)
         if eager and levels[MOST] >= _ZEAL * others and has_room(board, mine, me):
-            step(board, near, hot, mine, me, lo)
+            step(board, near, ws, mine, me, lo)
         elif news:
-            look(hot, mine)
+            look(ws, mine)
         elif eager:
             give_way()
         elif numbers[FRESH]:
@@ -185,16 +185,16 @@ def work(
         elif calm(mine, tol, others):
             give_way()
         else:
-            refresh(board, whole, near, hot, mine, me, lo, hi, tol, total)
+            refresh(board, whole, near, ws, mine, me, lo, hi, tol, total)
     return BUSY
 
 
 @numba.njit(cache=True, nogil=True)
 def finish(
-    board: Any, whole: Any, near: Any, hot: Any, mine: Any, me: Any, lo: Any, hi: Any
+    board: Any, whole: Any, near: Any, ws: Any, mine: Any, me: Any, lo: Any, hi: Any
 ) -> None:  # pragma: no cover - compiled
     """When all threads have stopped: the gradient of this one's rows is brought up to date."""
     news = 1
     while news:
-        _, news = listen(board, near, hot, mine, me)
+        _, news = listen(board, near, ws, mine, me)
     settle(whole, mine, board.r[lo:hi])

@@ -20,8 +20,8 @@ from asygcd.solver.blocks import blocks
 from asygcd.solver.board import DONE, LINE, LOG, Board, board
 from asygcd.solver.crew import together
 from asygcd.solver.gram import Gram
-from asygcd.solver.in_play import memory, rows_in_play
 from asygcd.solver.owned import finish, work
+from asygcd.solver.working_set import thread_state, working_set
 from cacore.data.rows import Rows
 from cacore.errors import InputError
 from cacore.kernels import Kernel
@@ -177,7 +177,7 @@ class AsyGCD:
 
         Notes
         -----
-        A step costs each thread a pass over its rows in play: 2 flops and 12 bytes a row, from cache, for each
+        A step costs each thread a pass over its working set: 2 flops and 12 bytes a row, from cache, for each
         update of any thread, and a search for its own. A column that is not in the cache costs n nnz multiplications,
         shared out over the threads.
         """
@@ -232,10 +232,10 @@ class AsyGCD:
             shuffled = np.random.default_rng([self.seed, me]).permutation
             return _Loop(lambda: work_stochastic(state, whole, shuffled(np.arange(lo, hi)), me, tol, most))
         near = self.gram.near[me]
-        hot, mine = rows_in_play(len(near.own_starts) - 1), memory(self.n, self.threads, state.beta)
+        ws, mine = working_set(len(near.own_starts) - 1), thread_state(self.n, self.threads, state.beta)
         return _Loop(
-            lambda: work(state, whole, near, hot, mine, me, lo, hi, tol, most, TURNS),
-            lambda: finish(state, whole, near, hot, mine, me, lo, hi),
+            lambda: work(state, whole, near, ws, mine, me, lo, hi, tol, most, TURNS),
+            lambda: finish(state, whole, near, ws, mine, me, lo, hi),
         )
 
 
@@ -263,7 +263,7 @@ def _objective(beta: Vector, r: Vector, y: Vector) -> float:
 
 @dataclass(frozen=True)
 class _Shown:
-    """What the caller's `watch` is told."""
+    """What the caller's `watch` gets."""
 
     state: Board
     order: NDArray[np.int64]

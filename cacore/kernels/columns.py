@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -152,14 +153,9 @@ def weighted(
     for first, last in blocks(len(columns), 8192):
         side = layout.columns(X, columns[first:last])
         for lo, hi in blocks(len(rows), 2048):
-            some, given, part = layout.rows(A, rows[lo:hi]), change[lo:hi], total[first:last]
-
-            def work(
-                at: int, to: int, side: Any = side, some: Any = some, given: Any = given, part: Any = part
-            ) -> None:
-                side.add(kernel, some, at, to, given, part)
-
-            for_blocks(work, side.tasks(2 * threads.current()))
+            some = layout.rows(A, rows[lo:hi])
+            add = partial(side.add, kernel, some, coefficients=change[lo:hi], total=total[first:last])
+            for_blocks(add, side.tasks(2 * threads.current()))
     return total
 
 

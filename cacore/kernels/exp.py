@@ -54,7 +54,7 @@ _float32 = _bitcast(types.int32, types.float32, ir.FloatType())
 
 @numba.njit(inline="always")
 def exp64(x: Any) -> Any:  # pragma: no cover - compiled
-    """exp(x) for -345 <= x <= 700; below, where it is 0 beside 1, it returns 1.5e-150.
+    """exp(x) of a float64 from -345 to 700; below, where it is 0 beside 1, it returns 1.5e-150.
 
     Products of what it returns stay clear of denormal numbers, which made factorisations of kernel
     matrices with far outliers half as fast.
@@ -82,7 +82,7 @@ def exp64(x: Any) -> Any:  # pragma: no cover - compiled
 
 @numba.njit(inline="always")
 def exp32(x: Any) -> Any:  # pragma: no cover - compiled
-    """As :func:`exp64` in single precision; below -43 it returns 2.1e-19."""
+    """As :func:`exp64` of a float32; below -43 it returns 2.1e-19."""
     x = max(x, _LEAST32)
     t = x * _LOG2E32 + _ROUND32
     k = t - _ROUND32

@@ -70,11 +70,11 @@ class Panels:
         def pack(lo: int, hi: int) -> None:
             self.data[lo:hi] = 0
             these = slice(lo * W, hi * W)
-            mine = X[these if rows is None else rows[these]]
-            if sp.issparse(mine):
-                pack_csr(mine.data, mine.indices, mine.indptr, self.data[lo:hi])
+            block = X[these if rows is None else rows[these]]
+            if sp.issparse(block):
+                pack_csr(block.data, block.indices, block.indptr, self.data[lo:hi])
             else:
-                _pack(_shifted(mine, shift, dtype), self.data[lo:hi])
+                _pack(_shifted(block, shift, dtype), self.data[lo:hi])
             panel_squares(self.data[lo:hi], self.squares[lo * W : hi * W])
 
         for_blocks(pack, blocks(count, 4))
@@ -218,7 +218,24 @@ def accumulate(
     data: Any, b: Any, values: Any, columns: Any, starts: Any, a: Any, kernel: Any, lo: Any, hi: Any,
     coefficients: Any, total: Any, store: Any, places: Any,
 ) -> None:  # fmt: skip  # pragma: no cover - compiled
-    """:meth:`Panels.add` for compiled code: panels and rows (as CSR) with their squares, and so on."""
+    """:meth:`Panels.add` for compiled code.
+
+    Parameters
+    ----------
+    data : array of float32 or float64, shape (panels, d, width)
+    b : array of that type, shape (panels * width,)
+        Squared norms of the packed rows.
+    values, columns, starts : arrays of that type, of int32 and of int64
+        m rows as CSR.
+    a : array of that type, shape (m,)
+        Their squared norms.
+    kernel : tuple
+        What :func:`cacore.kernels.evaluate.finish` takes.
+    lo, hi : int
+    coefficients, total : arrays of float64, shape (m,) and (>= hi,), or both of shape (0,)
+    store : array of float32 or float64, shape (slots, >= hi)
+    places : array of int64, shape (m,) or (0,)
+    """
     W, kept = data.shape[2], store.dtype.type
     group = min(GROUP, max(1, CACHE_BYTES // (data.shape[1] * W * data.itemsize)))
     tile = np.empty((ROWS, group * W), data.dtype)
@@ -247,7 +264,11 @@ def accumulate(
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def add_rows(values: Any, slots: Any, change: Any, v: Any, lo: Any, hi: Any) -> None:  # pragma: no cover - compiled
-    """``v[lo:hi] += change @ values[slots, lo:hi]``, four rows a pass over a stretch of v that stays in cache."""
+    """``v[lo:hi] += change @ values[slots, lo:hi]``, four rows a pass over a stretch of v that stays in cache.
+
+    `values` is an array of float32 or float64, shape (rows, >= hi), `slots` of int64 and `change` of float64, shape
+    (k,), and `v` of float64, shape (>= hi,).
+    """
     for at in range(lo, hi, 1024):
         end = min(at + 1024, hi)
         part, s = v[at:end], 0
@@ -267,6 +288,7 @@ def add_rows(values: Any, slots: Any, change: Any, v: Any, lo: Any, hi: Any) -> 
 
 @numba.njit(cache=True, nogil=True)
 def _pack(X: Any, data: Any) -> None:  # pragma: no cover - compiled
+    """Dense rows, shape (n, d), into panels of zeros, shape (ceil(n / width), d, width)."""
     W = data.shape[2]
     for p in range(data.shape[0]):
         panel = data[p]
@@ -277,7 +299,7 @@ def _pack(X: Any, data: Any) -> None:  # pragma: no cover - compiled
 
 @numba.njit(cache=True, nogil=True)
 def pack_csr(values: Any, columns: Any, starts: Any, data: Any) -> None:  # pragma: no cover - compiled
-    """Rows given as CSR, added to panels of zeros."""
+    """Rows of a CSR matrix added to panels of zeros, shape (panels, d, width), of the type of `values`."""
     W = data.shape[2]
     for i in range(starts.size - 1):
         panel = data[i // W]
@@ -287,7 +309,10 @@ def pack_csr(values: Any, columns: Any, starts: Any, data: Any) -> None:  # prag
 
 @numba.njit(cache=True, nogil=True, fastmath={"contract"})
 def panel_squares(data: Any, out: Any) -> None:  # pragma: no cover - compiled
-    """Squares, added up in the order of a product and fused alike: a row is at distance 0 from itself."""
+    """Squared norms of packed rows, shape (panels * width,), added to zeros in `out`.
+
+    In the order of a product and fused alike: a row is at distance 0 from itself.
+    """
     W = data.shape[2]
     for p in range(data.shape[0]):
         line = out[p * W : (p + 1) * W]
@@ -299,6 +324,7 @@ def panel_squares(data: Any, out: Any) -> None:  # pragma: no cover - compiled
 
 @numba.njit(cache=True, nogil=True, fastmath={"contract"})
 def _norms(values: Any, starts: Any) -> Any:  # pragma: no cover - compiled
+    """Squared norms of the n rows of a CSR matrix, shape (n,), as :func:`panel_squares`."""
     out = np.zeros(starts.size - 1, values.dtype)
     for i in range(out.size):
         square = out[i]
@@ -310,6 +336,7 @@ def _norms(values: Any, starts: Any) -> Any:  # pragma: no cover - compiled
 
 @numba.njit(cache=True, nogil=True)
 def _compress(X: Any) -> Any:  # pragma: no cover - compiled
+    """Values, columns (int32) and starts (int64) of the nonzeros of dense rows, shape (n, d)."""
     starts = np.zeros(X.shape[0] + 1, np.int64)
     for i in range(X.shape[0]):
         count = 0

@@ -23,7 +23,12 @@ def constant(kind: Any, value: float) -> Any:
 
 
 class Loop:
-    """A loop over STEP elements at a time, with values carried from one turn to the next."""
+    """A loop over STEP elements of arrays at a time, with values carried from one iteration to the next.
+
+    Built inside an intrinsic, from what its `build` function is given. Arrays are contiguous, of float32 or float64
+    (flags: uint8); the loop's size is above 0, a multiple of STEP. An iteration takes CHAINS vectors of LANES elements
+    of each; `chain` says which of them. The first element of an iteration has the number :attr:`k`.
+    """
 
     def __init__(self, context: Any, builder: Any, signature: Any, args: Any) -> None:
         self.context, self.b, self.kinds, self.args = context, builder, signature.args, args
@@ -43,25 +48,25 @@ class Loop:
         return self.b.bitcast(place, vector.as_pointer())
 
     def load(self, pointer: Any, chain: int) -> Any:
-        """Elements of this turn."""
+        """A vector of this iteration's elements."""
         real = pointer.type.pointee
         return self.b.load(self._at(pointer, chain, ir.VectorType(real, LANES)), align=_bytes(real))
 
     def store(self, values: Any, pointer: Any, chain: int) -> None:
-        """Elements of this turn."""
+        """Write a vector to this iteration's elements."""
         self.b.store(values, self._at(pointer, chain, values.type), align=_bytes(pointer.type.pointee))
 
     def double(self, values: Any) -> Any:
-        """In double precision."""
+        """A vector in double precision."""
         wide = ir.VectorType(DOUBLE, LANES)
         return values if values.type.element == DOUBLE else self.b.fpext(values, wide)
 
     def narrow(self, values: Any, real: Any) -> Any:
-        """In the precision `real`."""
+        """A vector of doubles in the precision `real`, an LLVM type."""
         return values if real == DOUBLE else self.b.fptrunc(values, ir.VectorType(real, LANES))
 
     def may(self, pointer: Any, chain: int, flag: Any) -> Any:
-        """Mask of the rows that may do this."""
+        """A mask of the elements that have this flag, of an array of flags."""
         both = self.b.and_(self.load(pointer, chain), constant(_I8, int(flag)))
         return self.b.icmp_unsigned("!=", both, constant(_I8, 0))
 
@@ -70,7 +75,10 @@ class Loop:
         return self.b.select(self.b.fcmp_ordered(">", a, b), a, b)
 
     def run(self, size: Any, starts: list[Any], turn: Any) -> list[Any]:
-        """Call ``turn(values)``, which returns the carried values of the next turn; those of the last."""
+        """Build the loop over `size` elements; the carried values after it.
+
+        They begin as `starts`; ``turn(values)`` builds an iteration and returns those of the next one.
+        """
         b = self.b
         before, loop, done = b.block, b.append_basic_block("turn"), b.append_basic_block("done")
         b.branch(loop)
@@ -93,7 +101,7 @@ class Loop:
         return self.b.select(self.b.fcmp_ordered("<", a, b), a, b)
 
     def best(self, x: Any, most: Any, where: Any) -> tuple[Any, Any]:
-        """The larger of `x` and `most`, and the turn in which it was met."""
+        """The larger of `x` and `most`, and the number :attr:`k` of the iteration in which it was met."""
         better = self.b.fcmp_ordered(">", x, most)
         return self.b.select(better, x, most), self.b.select(better, self.splat(self.k), where)
 

@@ -252,7 +252,11 @@ def _product(A: Rows, B: Rows, out: NDArray[Any]) -> None:
 def sparse_product(
     a: Any, a_index: Any, a_ptr: Any, b: Any, b_index: Any, b_ptr: Any, out: Any, row: Any
 ) -> None:  # pragma: no cover - compiled
-    """One row of A at a time is spread out, then meets the nonzeros of every row of B."""
+    """Inner products of CSR rows A and B into `out`, shape (len(A), len(B)).
+
+    One row of A at a time is spread out into `row`, shape (d,), all zero before and after; then it meets the nonzeros
+    of every row of B. All floats are of one type, indices and starts int32 or int64.
+    """
     for i in range(out.shape[0]):
         for p in range(a_ptr[i], a_ptr[i + 1]):
             row[a_index[p]] += a[p]

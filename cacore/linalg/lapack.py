@@ -55,7 +55,7 @@ def call(name: str, dtype: np.dtype[Any], *args: Any) -> int:
 
 
 class _Address(int):
-    """A pointer, told apart from an integer argument."""
+    """A pointer, distinguished from an integer argument."""
 
 
 def cholesky(A: NDArray[Any]) -> int:

@@ -1,4 +1,4 @@
-"""What every command is told beside its method's options: files, threads, memory, how much to print."""
+"""What every command takes beside its method's options: files, threads, memory, how much to print."""
 
 from __future__ import annotations
 

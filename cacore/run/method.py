@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A method: how it is called, what it can be told, and what trains it.
+    """A method: its name, its options, and what trains it.
 
     The command (:meth:`main`), the estimators and a notebook all train through :meth:`__call__`.
 
@@ -47,7 +47,7 @@ class Method:
         options : Options
         comm : mpi4py communicator, Communicator or None
         test : Dataset, optional
-            Test rows, for a method that may be told to look at them.
+            Test rows, for a method that can look at them.
 
         Returns
         -------

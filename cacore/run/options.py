@@ -34,7 +34,7 @@ class Option:
     estimator : str
         The parameter of an estimator; "" where estimators do not have it.
     report : str
-        The key in the report's `params`; "" where it is not told.
+        The key in the report's `params`; "" where it is not reported.
     parser : dict
         Further arguments of :meth:`argparse.ArgumentParser.add_argument`; ``short``, a second flag, and
         ``exclusive``, for options of which only one may be given.

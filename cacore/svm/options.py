@@ -20,7 +20,7 @@ GIB = 1 << 30
 
 @dataclass(frozen=True)
 class DualOptions(declare.Options):
-    """What the training of any kernel SVM can be told; each option's text says what it is.
+    """Options of the training of any kernel SVM; each option's text says what it is.
 
     C is multiplied by the weights of the class and the row. `class_weight` maps a class's code to its weight;
     "balanced" is n / (classes x rows of the class), over all ranks. The limits are of each problem of two classes,

@@ -118,14 +118,14 @@ class _Choice:
 
     def params(self) -> dict[str, Any]:
         """For the report."""
-        told: dict[str, Any] = {}
+        facts: dict[str, Any] = {}
         if self.coarse is not None:
-            told |= {
+            facts |= {
                 "centers": self.coarse.centers.shape[0],
                 "coarse_sigma": self.coarse.sigma,
                 "coarse_lambda": self.coarse.lam,
             }
-        return told if self.soft is None else {**told, "soft_k": self.soft.k, "soft_t": self.soft.t}
+        return facts if self.soft is None else {**facts, "soft_k": self.soft.k, "soft_t": self.soft.t}
 
 
 class _Run:
@@ -297,10 +297,10 @@ class _Run:
         """The report's grid."""
         rows: list[dict[str, Any]] = []
         for c, of_candidate in enumerate(errors):
-            told = {}
+            facts = {}
             if tried is not None:
-                told = dict(zip(("centers", "coarse_sigma", "coarse_lambda"), tried.settings[c], strict=True))
-            rows += [{**told, **row} for row in table(of_candidate, self.sigmas, self.lams, self.options.select)]
+                facts = dict(zip(("centers", "coarse_sigma", "coarse_lambda"), tried.settings[c], strict=True))
+            rows += [{**facts, **row} for row in table(of_candidate, self.sigmas, self.lams, self.options.select)]
         return rows
 
 

@@ -85,7 +85,7 @@ def _alone(prepared: Prepared, options: Options) -> tuple[Any, NDArray[np.float6
 def _together(prepared: Prepared, options: Options, comm: Communicator) -> tuple[Any, NDArray[np.float64]]:
     """This rank's piece of the model, and the statistics of all ranks together."""
     codes, C, k = prepared.rows["code"], prepared.rows["C"], len(prepared.classes)
-    coef, b, told = np.zeros((k - 1, len(codes))), np.zeros(k * (k - 1) // 2), []
+    coef, b, collected = np.zeros((k - 1, len(codes))), np.zeros(k * (k - 1) // 2), []
     advance = options.progress("training", len(b))
     for number, (i, j) in enumerate(combinations(range(k), 2)):
         chosen = np.flatnonzero((C > 0) & ((codes == i) | (codes == j)))
@@ -106,9 +106,9 @@ def _together(prepared: Prepared, options: Options, comm: Communicator) -> tuple
         coef[j - 1, chosen[first]] = done["beta"][first]
         coef[i, chosen[~first]] = done["beta"][~first]
         b[number] = float(done["b"])
-        told.append(done["facts"])
+        collected.append(done["facts"])
         advance()
-    facts = np.array(told)
+    facts = np.array(collected)
     numbers = np.array([
         facts[:, 0].sum(), 0.0, facts[:, 1].sum(), facts[:, 2].max(), 0.0, facts[:, 3].sum(), facts[:, 4].sum(),
         facts[:, 5].all(),

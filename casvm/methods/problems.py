@@ -1,4 +1,4 @@
-"""A rank's problems, solved side by side; what is kept of them, and told about them."""
+"""A rank's problems, solved side by side; what is kept of them, and reported about them."""
 
 from __future__ import annotations
 

@@ -283,9 +283,9 @@ class _Tree:
                 numbers = here[:, 4:]
                 summed.append([*numbers[:, :3].sum(axis=0), numbers[:, 3].max(initial=0.0), seconds,
                                *numbers[:, 5:7].sum(axis=0)])  # fmt: skip
-                told = {name: values.tolist() for name, values in named(numbers).items()}
+                facts = {name: values.tolist() for name, values in named(numbers).items()}
                 layers.append({"pass": turn + 1, "layer": layer + 1, "ranks": len(owners), "layer_seconds": seconds,
-                               "rows": here[:, 3].astype(np.int64).tolist(), **told})  # fmt: skip
+                               "rows": here[:, 3].astype(np.int64).tolist(), **facts})  # fmt: skip
         total = sum(layer["layer_seconds"] for layer in layers)
         parallel = sum(layer["layer_seconds"] * layer["ranks"] for layer in layers) / total if total > 0 else 1.0
         notes = not_met(lines[:, 4:], self.options.limits.tol, "problems")

@@ -68,7 +68,7 @@ class ActiveSet:
     dual : Dual
         With a feasible start, if any.
     gram : Gram
-        Is told which of its columns are active.
+        Learns which of its columns are active.
     policy : Shrinking
     reconstruct : callable
         ``reconstruct(moved, change, rows, v)`` subtracts ``K(rows, moved) @ change`` from `v`, shape (len(rows),);

@@ -1,4 +1,4 @@
-"""A thread's rows that are in play: few enough that a step over them stays in cache.
+"""A thread's working set: rows few enough that a step over them stays in cache.
 
 Most steps are among few rows. The gradient of the others learns of all steps together, each column once, when
 there is nothing left to do among these.
@@ -20,13 +20,13 @@ from cacore.kernels.simd import STEP
 ROWS, PENDING, STEPS, FRESH, ROOM, BEST = range(6)  # places of a thread's numbers
 GOAL, SHOWN, MOST = range(3)  # and of its levels
 FREE = 0.3  # how a row between its bounds ranks: as one with this share of the largest violation
-FIRST = 8192  # rows in play at the beginning, of all threads together
-_BATCH = 64  # columns that the rows out of play take in at once
-TAKE = 16  # updates that the rows in play do
+FIRST = 8192  # rows of the working sets at the beginning, of all threads together
+_BATCH = 64  # columns that the rows outside the working set take in at once
+TAKE = 16  # updates that the working set takes in at once
 
 
-class Hot(NamedTuple):
-    """A copy of the variables of the rows in play.
+class WorkingSet(NamedTuple):
+    """A copy of the variables of its rows.
 
     Attributes
     ----------
@@ -43,13 +43,13 @@ class Hot(NamedTuple):
     diagonal: NDArray[np.float64]
 
 
-class Mine(NamedTuple):
+class ThreadState(NamedTuple):
     """What one thread remembers.
 
     Attributes
     ----------
     pending : ndarray of int64, shape (n,)
-        Rows whose steps the gradient of the rows out of play has not heard of.
+        Rows whose steps the gradient of the rows outside the working set has not heard of.
     change : ndarray of float64, shape (n,)
         The sums of those steps.
     waits : ndarray of uint8, shape (n,)
@@ -57,10 +57,10 @@ class Mine(NamedTuple):
     taken : ndarray of int64, shape (T,)
         Updates of each other thread that were taken in.
     numbers : ndarray of int64
-        How many ROWS are in play and how many PENDING; STEPS since they were chosen; whether everything
-        is FRESH; updates up to which there is ROOM in the log; the BEST row in play.
+        How many ROWS the working set has and how many PENDING; STEPS since they were chosen; whether everything
+        is FRESH; updates up to which there is ROOM in the log; the BEST row of the working set.
     levels : ndarray of float64
-        GOAL, the violation at which the rows in play are done with; what was last SHOWN as `eager`; the violation
+        GOAL, the violation at which the working set is done with; what was last SHOWN as `eager`; the violation
         of the best row, the MOST there is.
     lanes, places : ndarray
         Scratch of the search.
@@ -81,17 +81,17 @@ class Mine(NamedTuple):
     slots: NDArray[np.int64]
 
 
-def rows_in_play(most: int) -> Hot:
+def working_set(most: int) -> WorkingSet:
     """Room for so many."""
-    return Hot(np.zeros(most, np.int64), *(np.zeros(most) for _ in range(5)))
+    return WorkingSet(np.zeros(most, np.int64), *(np.zeros(most) for _ in range(5)))
 
 
-def memory(n: int, threads: int, beta: NDArray[np.float64]) -> Mine:
-    """What a thread begins with; the gradient has not heard of `beta` yet."""
+def thread_state(n: int, threads: int, beta: NDArray[np.float64]) -> ThreadState:
+    """How a thread begins; the gradient has not heard of `beta` yet."""
     given = np.flatnonzero(beta)
     pending, numbers = np.zeros(n, np.int64), np.zeros(6, np.int64)
     pending[: len(given)], numbers[PENDING] = given, len(given)
-    return Mine(
+    return ThreadState(
         pending, beta.copy(), (beta != 0).astype(np.uint8), np.zeros(threads, np.int64),
         numbers, np.zeros(3), np.zeros(STEP), np.zeros(STEP, np.int64),
         np.zeros(TAKE, np.int64), np.zeros(TAKE), np.zeros(TAKE, np.int64),
@@ -100,7 +100,7 @@ def memory(n: int, threads: int, beta: NDArray[np.float64]) -> Mine:
 
 @numba.njit(cache=True, nogil=True)
 def note(mine: Any, row: Any, step: Any) -> None:  # pragma: no cover - compiled
-    """Remember a step for the rows out of play."""
+    """Remember a step for the rows outside the working set."""
     if not mine.waits[row]:
         mine.waits[row] = 1
         mine.pending[mine.numbers[PENDING]] = row
@@ -133,9 +133,9 @@ def settle(whole: Any, mine: Any, r: Any) -> None:  # pragma: no cover - compile
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def choose(
-    board: Any, lo: Any, hi: Any, hot: Any, least: Any, most: Any, room: Any
+    board: Any, lo: Any, hi: Any, ws: Any, least: Any, most: Any, room: Any
 ) -> Any:  # pragma: no cover - compiled
-    """The rows in play: those that violate most, and rows between their bounds; returns how many."""
+    """Choose the working set: the rows that violate most, and rows between their bounds; returns how many."""
     score, places, free = np.empty(hi - lo), np.empty(hi - lo, np.int64), 0
     count = 0
     for j in range(hi - lo):
@@ -147,9 +147,9 @@ def choose(
         if value > least:
             score[count], places[count] = -value, j
             count += 1
-    room = min(hot.rows.size, room + 2 * free)
+    room = min(ws.rows.size, room + 2 * free)
     if count <= room:
-        hot.rows[:count] = places[:count]
+        ws.rows[:count] = places[:count]
         return count
     edge = np.partition(score[:count], room - 1)[room - 1]
     over, equal = 0, 0
@@ -159,25 +159,25 @@ def choose(
     at, met = 0, 0
     for k in range(count):
         if score[k] < edge:
-            hot.rows[at] = places[k]
+            ws.rows[at] = places[k]
             at += 1
         elif score[k] == edge:
             # Of equals, as at the beginning, some from everywhere.
             if (met + 1) * (room - over) // equal > met * (room - over) // equal:
-                hot.rows[at] = places[k]
+                ws.rows[at] = places[k]
                 at += 1
             met += 1
     return at
 
 
 @numba.njit(cache=True, nogil=True)
-def bring(board: Any, lo: Any, hot: Any, near: Any, count: Any) -> None:  # pragma: no cover - compiled
+def bring(board: Any, lo: Any, ws: Any, near: Any, count: Any) -> None:  # pragma: no cover - compiled
     """Copy the variables of these rows, and pack the rows as columns of kernel values."""
     at = 0
     for k in range(count):
-        row = lo + hot.rows[k]
-        hot.beta[k], hot.r[k] = board.beta[row], board.r[row]
-        hot.low[k], hot.high[k], hot.diagonal[k] = board.low[row], board.high[row], board.diagonal[row]
+        row = lo + ws.rows[k]
+        ws.beta[k], ws.r[k] = board.beta[row], board.r[row]
+        ws.low[k], ws.high[k], ws.diagonal[k] = board.low[row], board.high[row], board.diagonal[row]
         near.own_starts[k] = at
         for q in range(near.starts[row], near.starts[row + 1]):
             near.own_values[at], near.own_columns[at] = near.values[q], near.columns[q]
@@ -197,9 +197,9 @@ def bring(board: Any, lo: Any, hot: Any, near: Any, count: Any) -> None:  # prag
 
 
 @numba.njit(cache=True, nogil=True)
-def look(hot: Any, mine: Any) -> None:  # pragma: no cover - compiled
-    """Find the best row in play."""
+def look(ws: Any, mine: Any) -> None:  # pragma: no cover - compiled
+    """Find the best row of the working set."""
     n = mine.numbers[ROWS]
     mine.numbers[BEST], mine.levels[MOST] = greediest(
-        hot.beta[:n], hot.r[:n], hot.low[:n], hot.high[:n], mine.lanes, mine.places
+        ws.beta[:n], ws.r[:n], ws.low[:n], ws.high[:n], mine.lanes, mine.places
     )
