@@ -8,60 +8,38 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from mpi4py import MPI
-from sklearn.kernel_ridge import KernelRidge
+from helpers.checks import close, inodes, names
+from helpers.data import formats
+from helpers.data import smooth as rows
+from helpers.distributed import RANK, WORLD, R, dataset, even, refused_by_all
+from helpers.references import ridge
 from sklearn.preprocessing import StandardScaler
 
 from cacore.comm import Communicator
 from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError
-from cacore.io import Dataset
 from cacore.io.checkpoint import Checkpoint
 from cacore.linalg import scalapack
 from cakrr import DKRR, KRRModel
-from cakrr.dkrr import METHOD, PIECE, fit
+from cakrr.dkrr import dkrr
+from cakrr.methods.dkrr import PIECE, fit
 from cakrr.options import Options
 
-WORLD = MPI.COMM_WORLD
-R, RANK = WORLD.size, WORLD.rank
 MISSING = R > 1 and not os.environ.get(scalapack.VARIABLE) and not scalapack._files("mkl")
 
 pytestmark = [
     pytest.mark.mpi(min_size=1),
     pytest.mark.skipif(MISSING, reason="no ScaLAPACK: the mkl package is not installed"),
 ]
-formats = pytest.mark.parametrize("csr", [False, True], ids=["dense", "csr"])
 SIGMA, LAM = 1.5, 1e-3
-
-
-def rows(n=157, seed=0, csr=False):
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n, 4)) * [1, 5, 1, 0.1] + [0, 100, 0, 3]
-    y = 10 + np.sin(X[:, 0]) + np.cos(X[:, 1]) * X[:, 2]
-    if csr:
-        X[np.abs(X) < 0.7] = 0
-        return sp.csr_matrix(X), y
-    return X, y
-
-
-def dataset(X, y, my=slice(None), dtype=np.float64):
-    return Dataset(X[my].astype(dtype), y[my].copy(), X.shape[0], "rows")
-
-
-def even(n):
-    return slice(n * RANK // R, n * (RANK + 1) // R)
 
 
 def kernel_ridge(X, y, T, sigma=SIGMA, lam=LAM, weights=None):
     """The reference, on the rows of all ranks."""
     w = np.ones(len(y)) if weights is None else weights
     scaler, mean = StandardScaler(with_mean=not sp.issparse(X)).fit(X, sample_weight=weights), np.average(y, weights=w)
-    ridge = KernelRidge(kernel="rbf", gamma=1 / (2 * sigma**2), alpha=lam * w.sum())
-    return ridge.fit(scaler.transform(X), y - mean, sample_weight=weights).predict(scaler.transform(T)) + mean
-
-
-def close(got, expected, tolerance=1e-8):
-    np.testing.assert_allclose(got, expected, rtol=0, atol=tolerance * np.abs(expected).max())
+    model = ridge(sigma, lam * w.sum()).fit(scaler.transform(X), y - mean, sample_weight=weights)
+    return model.predict(scaler.transform(T)) + mean
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +59,7 @@ blocks = pytest.mark.parametrize("block", [48, OWN], indirect=True)
 def test_is_kernel_ridge(csr, mine, everywhere):
     (X, y), (T, _) = rows(csr=csr), rows(41, seed=1, csr=csr)
     comm = Communicator(WORLD)
-    result = fit(METHOD, dataset(X, y, mine(157)), Options(sigma=(SIGMA,), lam=(LAM,), seed=2), comm)
+    result = dkrr(dataset(X, y, mine(157)), Options(sigma=(SIGMA,), lam=(LAM,), seed=2), comm)
     close(everywhere(result.model.predict(T[mine(41)], comm)), kernel_ridge(X, y, T))
     assert result.sizes.tolist() == [157]
     with scalapack.BlockCyclic(157, comm) as matrix:
@@ -94,7 +72,7 @@ def test_other_numbers_of_rows(n, everywhere):
     """Fewer rows than ranks, and three blocks of ScaLAPACK's own size."""
     (X, y), (T, _) = rows(n), rows(41, seed=1)
     comm = Communicator(WORLD)
-    model = fit(METHOD, dataset(X, y, even(n)), Options(sigma=(SIGMA,), lam=(LAM,)), comm).model
+    model = dkrr(dataset(X, y, even(n)), Options(sigma=(SIGMA,), lam=(LAM,)), comm).model
     close(everywhere(model.predict(T[even(41)], comm)), kernel_ridge(X, y, T))
 
 
@@ -105,11 +83,10 @@ def test_float32(csr, everywhere):
     X, T = X.astype(np.float32), T.astype(np.float32)
     comm = Communicator(WORLD)
     data = dataset(X, y, even(157), np.float32)
-    result = fit(METHOD, data, Options(sigma=(SIGMA,), lam=(LAM,), standardize=False), comm)
+    result = dkrr(data, Options(sigma=(SIGMA,), lam=(LAM,), standardize=False), comm)
     got = everywhere(result.model.predict(T[even(41)], comm))
-    gamma = 1 / (2 * SIGMA**2)
     X, T = X.astype(np.float64), T.astype(np.float64)
-    reference = KernelRidge(kernel="rbf", gamma=gamma, alpha=LAM * 157).fit(X, y - y.mean())
+    reference = ridge(SIGMA, LAM * 157).fit(X, y - y.mean())
     close(got, reference.predict(T) + y.mean(), 1e-6)
     assert 0 < result.residual[0] < 1e-11
 
@@ -117,10 +94,10 @@ def test_float32(csr, everywhere):
 def test_float32_standardised(everywhere):
     (X, y), (T, _) = rows(), rows(41, seed=1)
     comm = Communicator(WORLD)
-    model = fit(METHOD, dataset(X, y, even(157), np.float32), Options(sigma=(SIGMA,), lam=(LAM,)), comm).model
+    model = dkrr(dataset(X, y, even(157), np.float32), Options(sigma=(SIGMA,), lam=(LAM,)), comm).model
     got = everywhere(model.predict(T[even(41)].astype(np.float32), comm))
     close(got, kernel_ridge(X.astype(np.float32).astype(float), y, T.astype(np.float32).astype(float)), 1e-5)
-    serial = fit(METHOD, dataset(X, y, dtype=np.float32), Options(sigma=(SIGMA,), lam=(LAM,)), Communicator()).model
+    serial = dkrr(dataset(X, y, dtype=np.float32), Options(sigma=(SIGMA,), lam=(LAM,))).model
     close(got, serial.predict(T.astype(np.float32)), 1e-6)
 
 
@@ -144,8 +121,8 @@ def test_grid(select, csr, mine):
     """The choice and the errors are those of one rank."""
     (X, y), (T, t) = rows(csr=csr), rows(41, seed=1, csr=csr)
     options, comm = replace(GRID, select=select), Communicator(WORLD)
-    result = fit(METHOD, dataset(X, y, mine(157)), options, comm, dataset(T, t, mine(41)))
-    serial = fit(METHOD, dataset(X, y), options, Communicator(), dataset(T, t))
+    result = dkrr(dataset(X, y, mine(157)), options, comm, dataset(T, t, mine(41)))
+    serial = dkrr(dataset(X, y), options, test=dataset(T, t))
     column = f"{select}_mse"
     assert (result.model.sigma, result.model.lam) == (serial.model.sigma, serial.model.lam)
     assert [(g["sigma"], g["lambda"]) for g in result.grid] == [(s, ell) for s in GRID.sigma for ell in GRID.lam]
@@ -156,7 +133,7 @@ def test_grid(select, csr, mine):
 def test_errors_on_the_test_rows():
     (X, y), (T, t) = rows(), rows(41, seed=1)
     options = replace(GRID, select="test")
-    result = fit(METHOD, dataset(X, y, even(157)), options, Communicator(WORLD), dataset(T, t, even(41)))
+    result = dkrr(dataset(X, y, even(157)), options, Communicator(WORLD), dataset(T, t, even(41)))
     expected = [np.mean((kernel_ridge(X, y, T, g["sigma"], g["lambda"]) - t) ** 2) for g in result.grid]
     np.testing.assert_allclose([g["test_mse"] for g in result.grid], expected, rtol=1e-8)
     best = result.grid[int(np.argmin(expected))]
@@ -168,12 +145,12 @@ def test_validation_errors():
     X, y = rows()
     w = np.random.default_rng(5).uniform(0.5, 3, 157)
     options = replace(GRID, standardize=False)
-    result = fit(METHOD, dataset(X, y, even(157)), options, Communicator(WORLD), weights=w[even(157)])
+    result = dkrr(dataset(X, y, even(157), weights=w), options, Communicator(WORLD))
     held, mean = Shuffle(157, GRID.seed).position(np.arange(157)) < 16, np.average(y, weights=w)
     expected = []
     for g in result.grid:
-        ridge = KernelRidge(kernel="rbf", gamma=1 / (2 * g["sigma"] ** 2), alpha=g["lambda"] * w[~held].sum())
-        predicted = ridge.fit(X[~held], y[~held] - mean, sample_weight=w[~held]).predict(X[held]) + mean
+        model = ridge(g["sigma"], g["lambda"] * w[~held].sum())
+        predicted = model.fit(X[~held], y[~held] - mean, sample_weight=w[~held]).predict(X[held]) + mean
         expected.append(np.average((predicted - y[held]) ** 2, weights=w[held]))
     np.testing.assert_allclose([g["validation_mse"] for g in result.grid], expected, rtol=1e-8)
 
@@ -181,8 +158,8 @@ def test_validation_errors():
 def test_grid_with_weights():
     X, y = rows()
     weights = np.random.default_rng(4).uniform(0.5, 3, 157)
-    result = fit(METHOD, dataset(X, y, even(157)), GRID, Communicator(WORLD), weights=weights[even(157)])
-    serial = fit(METHOD, dataset(X, y), GRID, Communicator(), weights=weights)
+    result = dkrr(dataset(X, y, even(157), weights=weights), GRID, Communicator(WORLD))
+    serial = dkrr(dataset(X, y, weights=weights), GRID)
     assert (result.model.sigma, result.model.lam) == (serial.model.sigma, serial.model.lam)
     errors = [[g["validation_mse"] for g in one.grid] for one in (result, serial)]
     np.testing.assert_allclose(errors[0], errors[1], rtol=1e-8)
@@ -191,7 +168,7 @@ def test_grid_with_weights():
 def test_failing_pairs_are_left_out():
     X, y = rows(50)
     X, y = np.tile(X, (3, 1)), np.tile(y, 3)
-    result = fit(METHOD, dataset(X, y, even(150)), replace(GRID, lam=(1e-25, 1e-2)), Communicator(WORLD))
+    result = dkrr(dataset(X, y, even(150)), replace(GRID, lam=(1e-25, 1e-2)), Communicator(WORLD))
     assert [g["validation_mse"] is None for g in result.grid] == [True, False] * 2
     assert result.model.lam == 1e-2
     (note,) = result.notes
@@ -216,15 +193,15 @@ def test_estimator(csr, everywhere):
 @pytest.mark.parametrize(("csr", "standardize"), [(False, True), (False, False), (True, True)])
 def test_model_file(csr, standardize, folder, everywhere, monkeypatch):
     """Saved by all ranks it loads on one, and the other way round; the pieces are dealt anew."""
-    monkeypatch.setattr("cakrr.dkrr.PIECE", 20)
+    monkeypatch.setattr("cakrr.methods.dkrr.PIECE", 20)
     (X, y), (T, _) = rows(csr=csr), rows(41, seed=1, csr=csr)
     options = Options(sigma=(2.0,), lam=(LAM,), standardize=standardize)
     comm = Communicator(WORLD)
-    model = fit(METHOD, dataset(X, y, even(157)), options, comm).model
+    model = dkrr(dataset(X, y, even(157)), options, comm).model
     assert len(model.sizes) >= 8 > 157 / PIECE
     model.save(folder / "many.h5", comm)
     if RANK == 0:
-        serial = fit(METHOD, dataset(X, y), options, Communicator()).model
+        serial = dkrr(dataset(X, y), options).model
         serial.save(folder / "one.h5")
     WORLD.Barrier()
     got = everywhere(model.predict(T[even(41)], comm))
@@ -237,7 +214,7 @@ def test_model_file(csr, standardize, folder, everywhere, monkeypatch):
     close(back, got, 1e-13)
     close(other, got)
     assert max(held) - min(held) <= 1
-    assert sorted(p.name for p in folder.iterdir()) == ["many.h5", "one.h5"]
+    assert names(folder) == ["many.h5", "one.h5"]
 
 
 def test_resumed(folder):
@@ -256,16 +233,16 @@ def test_resumed(folder):
         comm = Communicator(WORLD)
         if more.pop("kept", True):
             more["checkpoint"] = Checkpoint(folder / "kept")
-        return fit(METHOD, dataset(X, y, even(157)), replace(GRID, **more), comm)
+        return fit(dkrr, dataset(X, y, even(157)), replace(GRID, **more), comm)
 
     X, y = rows()
     with pytest.raises(KeyboardInterrupt):
         again(progress=stopping)
     WORLD.Barrier()
-    left = {p.name: p.stat().st_ino for p in folder.glob("kept/*.npz")}
+    left = inodes(folder, "kept/*.npz")
     WORLD.Barrier()
     resumed, undisturbed = again(), again(kept=False)
-    ended = {p.name: p.stat().st_ino for p in folder.glob("kept/*.npz")}
+    ended = inodes(folder, "kept/*.npz")
     assert (len(left), len(ended)) == (2 * R, 5 * R)
     assert left == {name: ended[name] for name in left}
     assert resumed.grid == undisturbed.grid
@@ -277,11 +254,7 @@ def test_resumed(folder):
 
 
 def refused(message, data, options):
-    """One InputError, the same on all ranks."""
-    with pytest.raises(InputError, match=message) as caught:
-        fit(METHOD, data, options, Communicator(WORLD))
-    assert len(set(WORLD.allgather(str(caught.value)))) == 1
-    assert caught.value.agreed
+    refused_by_all(dkrr, data, options, Communicator(WORLD), match=message)
 
 
 @pytest.mark.parametrize("block", [OWN], indirect=True)
