@@ -15,7 +15,7 @@ from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.files import replacing
 
-SCHEMA = "cakernels-checkpoint/1"
+SCHEMA = "cakernels-checkpoint/2"
 _FACTS = "run.json"
 _UNFINISHED = ".part"
 
