@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from cacore.comm import Communicator
 from cacore.files import check_writable
 from cacore.run.job import Job, Predicting, Training
@@ -27,7 +29,7 @@ def train(method: Method, comm: Communicator, argv: list[str] | None) -> None:
         others = family.check(method, job, options, comm)
         _check_writable([job.model, job.report, job.comm_matrix, *others], comm)
     limit = start(job, comm)
-    compiled(lambda: family.warm_up(job.dtype), comm)
+    compiled(lambda: _warm_up(family, job.dtype, options.kernel), comm)
     with family.progress(comm.rank == 0 and not job.quiet) as progress:
         rows, test = family.read(method, job, options, comm, limit)
         options = replace(family.options(method, options, rows), memory_limit=limit, **progress)
@@ -93,6 +95,15 @@ def _training_parser(method: Method, rank: int) -> Parser:
         names = [one.name for one, _ in declared(options) if method.has(one.name)]
         add_options(parser, options, names, method.defaults, method.choices)
     return parser
+
+
+def _warm_up(family: Family, dtype: str, kernel: str) -> None:
+    """Compile what the family uses, and the kernel, which may be another than the warm-up's."""
+    from cacore.kernels.registry import KINDS
+
+    family.warm_up(dtype)
+    for values in ("float32", "float64"):
+        KINDS[kernel].address(np.dtype(values))
 
 
 def _check_writable(paths: list[Any], comm: Communicator) -> None:
