@@ -9,7 +9,7 @@ class InputError(ValueError):
     Attributes
     ----------
     agreed : bool
-        True once every rank of the job raises this same error (see :meth:`cacore.comm.Communicator.agreed`).
+        True once every rank of a communicator raises this same error (see :meth:`cacore.comm.Communicator.agreed`).
     """
 
     def __init__(self, message: str) -> None:

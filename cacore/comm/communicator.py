@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import time
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.comm.failure import agree, agreed, end_job, packed, unpacked
 from cacore.comm.ledger import PHASES, Ledger
-from cacore.comm.mpi import DATA, Transport, agreed, all_ranks
+from cacore.comm.mpi import DATA, Transport, all_ranks
 from cacore.errors import InputError
 
 _DTYPES = tuple(np.dtype(code) for code in "bBhHiIqQfd?")
@@ -65,6 +62,7 @@ class Communicator(Ledger):
         self._chunk, self._ends_job = int(chunk_bytes), ends_job
         self._node: Communicator | None = None
         self._split: Any = None
+        self._guards, self._ranks = 0, object()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Communicator:
         return self  # estimators are cloned with their parameters; a communicator is one thing
@@ -248,8 +246,11 @@ class Communicator(Ledger):
             if self._mpi is not None:
                 from mpi4py import MPI
 
+                self.barrier()  # which hears of failures, as Split_type does not
                 self._split = self._mpi.Split_type(MPI.COMM_TYPE_SHARED)
             self._node = Communicator(self._split, self._chunk)
+            if self._node._mpi is not None:
+                self._node._transport.failures = self._transport.failures
         return self._node
 
     def _pieces(self, array: NDArray[Any]) -> Iterator[NDArray[Any]]:
@@ -274,7 +275,7 @@ class Communicator(Ledger):
 
     @property
     def failed(self) -> bool:
-        """Whether a rank has failed alone, so that calls of others may be pending for ever."""
+        """Whether a rank has failed alone, so that calls of some ranks may be pending for ever."""
         return self._transport is not None and self._transport.failed
 
     @contextmanager
@@ -292,9 +293,9 @@ class Communicator(Ledger):
         first = int(self.allreduce(failed, "min")[0])
         if first == self.size:
             return
-        text = np.frombuffer(str(error).encode(), np.uint8).copy() if self.rank == first else None
-        message = self.bcast(text, first).tobytes().decode()
-        raise agreed(error if self.rank == first and error is not None else InputError(message))
+        word = np.frombuffer(packed(error, first), np.uint8) if error is not None and self.rank == first else None
+        word = self.bcast(word, first)
+        raise agree(unpacked(word.tobytes()) if error is None or self.rank != first else error, self._ranks)
 
     def all(self, true: bool) -> bool:
         """Whether it is true on every rank; not counted."""
@@ -307,41 +308,38 @@ class Communicator(Ledger):
         least, most = np.split(self.allreduce(np.concatenate([mine, -mine]), "min"), 2)
         for name, low, high in zip(facts, least, -most, strict=True):
             if low != high:
-                raise agreed(InputError(f"{name}: not the same on all ranks ({low} to {high}); give all the same"))
+                error = InputError(f"{name}: not the same on all ranks ({low} to {high}); give all the same")
+                raise agree(error, self._ranks)
+
+    def in_step(self, error: BaseException | None) -> bool:
+        """Whether all ranks are at the same place when this error, or none, is raised: they may go on with calls."""
+        return error is None or agreed(error, self._ranks)
 
     @contextmanager
     def guard(self) -> Iterator[None]:
         """Around everything collective: what a failure of this rank alone does to the others.
 
-        In a command it ends the whole job, with its message. Otherwise all ranks raise it: an :class:`InputError` as
-        it is, anything else as a :class:`RankError`. They hear of it in the call of this class that they are in, or
-        make next; this communicator cannot be used afterwards.
+        In a command it ends the whole job, with its message. Otherwise all ranks raise the same error: an
+        :class:`InputError` as it is, anything else as a :class:`RankError`, and of several that of the lowest rank.
+        They hear of it in the call of this class that they are in, or make next: at the latest in a barrier at the
+        end, so that a rank that is done hears as well, and a rank that fails waits for those that still compute. This
+        communicator cannot be used afterwards.
         """
+        self._guards += 1
         try:
             yield
+            if self._guards == 1 and self._mpi is not None and not self._ends_job:
+                self._transport.last_barrier()
         except BaseException as error:
-            done = isinstance(error, SystemExit) and not error.code
-            if self._mpi is None or done or getattr(error, "agreed", False):
+            if self._mpi is None or self.in_step(error) or agreed(error, self._transport.failures.ranks):
                 raise
-            if self._ends_job:
-                self._end_job(error)
-            shared = self._transport.fail(error)
-            if shared is error or not isinstance(error, Exception):
-                raise
-            raise shared from error
-
-    def _end_job(self, error: BaseException) -> NoReturn:
-        """End every rank of the job now, with one line from this one."""
-        from mpi4py import MPI
-
-        bad_input = isinstance(error, InputError)
-        if not bad_input:
-            traceback.print_exc()
-        line = str(error) if bad_input else f"{type(error).__name__}: {error}"
-        print(f"rank {self.rank}: {line}", file=sys.stderr, flush=True)
-        time.sleep(0.5)  # mpiexec drops what it has not passed on yet when the job ends
-        MPI.COMM_WORLD.Abort(2 if bad_input else 1)
-        os._exit(1)
+            if not self._ends_job:
+                self._transport.failures.report(error)
+            elif not isinstance(error, SystemExit) or error.code:
+                end_job(error, self.rank)
+            raise
+        finally:
+            self._guards -= 1
 
     def free(self) -> None:
         """Give back the communicator of :meth:`node`; collective."""
@@ -358,12 +356,18 @@ def collective(comm: Any) -> Iterator[Communicator]:
     ----------
     comm : mpi4py communicator, Communicator or None
         An mpi4py communicator is duplicated, so that no message here can meet one of the caller's, and the duplicate
-        is freed at the end. After an error, which all ranks raise, the caller's own works as before.
+        is freed at the end. After an error, which all ranks raise, the caller's works as before. A Communicator is used
+        as it is, for it counts what several calls send: after the failure of one rank it, and what it was made
+        of, cannot be used any more.
 
     Raises
     ------
     InputError, RankError
-        What a rank failed with, on all ranks: those that are done wait for the others to be.
+        What a rank failed with, on all ranks.
+
+    Notes
+    -----
+    A duplicate is freed, but not after the failure of one rank alone, for calls on it may be pending for ever.
     """
     if comm is None or isinstance(comm, Communicator) or comm.Get_size() == 1:
         ranks = as_communicator(comm)
@@ -375,7 +379,6 @@ def collective(comm: Any) -> Iterator[Communicator]:
     try:
         with ranks.guard():
             yield ranks
-            ranks.barrier()
     finally:
         if not ranks.failed:
             ranks.free()

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import Any
 
-import numpy as np
-
-from cacore.errors import InputError, RankError
+from cacore.comm.failure import Failures, abandon, agree, wait
+from cacore.errors import InputError
 
 _LAUNCHER_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID", "PALS_RANKID")
 _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
-_SPIN, _LONGEST = 1e-3, 5e-3  # seconds of waiting in a loop, and of the longest pause afterwards
-DATA, FAILURE = 0, 32767  # tags: of arrays, and of a rank's last message
-
-# Requests that will never complete, because a rank has failed: MPI may still write to the memory that they hold.
-_ABANDONED: list[Any] = []
+DATA = 0  # tag of arrays
 
 
 class Transport:
@@ -31,81 +26,59 @@ class Transport:
     comm : mpi4py.MPI.Comm
     spent : callable
         Called with the seconds of each call, also of one that fails.
-
-    Attributes
-    ----------
-    failed : bool
-        Whether a rank has failed: calls of the others may be pending, and the communicator cannot be used any more.
+    failures : Failures, optional
+        Those of the ranks that `comm` was split from.
     """
 
-    def __init__(self, comm: Any, spent: Callable[[float], None]) -> None:
-        self.comm, self._spent, self.failed = comm, spent, False
+    def __init__(self, comm: Any, spent: Callable[[float], None], failures: Failures | None = None) -> None:
+        self.comm, self._spent = comm, spent
+        self.failures = Failures(comm) if failures is None else failures
+        self._abandoned = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether calls of some ranks may be pending for ever: the communicator cannot be used any more."""
+        return self._abandoned or self.failures.any
 
     def call(self, name: str, *args: Any, **options: Any) -> None:
         """Make the nonblocking call ``name`` (``"Iallreduce"``) and wait until it is done."""
+        self.failures.check()
         start = perf_counter()
         try:
-            request = getattr(self.comm, name)(*args, **options)
-            try:
-                self._wait(request.Test, start)
-            except BaseException:
-                _ABANDONED.append(request)
-                raise
+            self._complete(getattr(self.comm, name)(*args, **options))
         finally:
             self._spent(perf_counter() - start)
 
     def probe(self, source: int) -> None:
         """Wait until a message from `source` is there."""
+        self.failures.check()
         start = perf_counter()
         try:
-            self._wait(lambda: self.comm.Iprobe(source=source, tag=DATA), start)
+            wait(lambda: self.comm.Iprobe(source=source, tag=DATA), self.failures.listen)
         finally:
             self._spent(perf_counter() - start)
 
-    def _wait(self, done: Callable[[], bool], start: float) -> None:
-        """Wait without keeping a core busy for long, which ranks that share it may have work for.
+    def last_barrier(self) -> None:
+        """A barrier after which nobody listens any more: a user's interruption of this rank waits for its end."""
+        self.failures.check()
+        interruption: KeyboardInterrupt | None = None
+        request, waiting = self.comm.Ibarrier(), True
+        while waiting:
+            try:
+                self._complete(request)
+                waiting = False
+            except KeyboardInterrupt as error:
+                interruption = error
+        if interruption is not None:
+            raise agree(interruption, self.failures.ranks)  # there is nobody left to tell
 
-        A pause is at most a tenth of the time waited so far: it delays nothing by more than that.
-        """
-        while not done():
-            waited = perf_counter() - start
-            if waited > _SPIN:
-                self._raise_failure()
-                sleep(min(_LONGEST, 0.1 * waited))
-
-    def _raise_failure(self) -> None:
-        """Raise the error of a rank that has failed, if there is one."""
-        from mpi4py import MPI
-
-        status = MPI.Status()
-        if not self.comm.Iprobe(source=MPI.ANY_SOURCE, tag=FAILURE, status=status):
-            return
-        self.failed = True
-        message = np.empty(status.Get_count(MPI.BYTE), np.uint8)
-        self.comm.Recv([message, MPI.BYTE], source=status.Get_source(), tag=FAILURE)
-        kind, text = message.tobytes().decode().split(" ", 1)
-        raise agreed(InputError(text) if kind == "input" else RankError(text))
-
-    def fail(self, error: BaseException) -> BaseException:
-        """Tell all other ranks of this rank's failure; the error that all of them raise."""
-        from mpi4py import MPI
-
-        self.failed = True
-        shared = error
-        if not isinstance(error, InputError):
-            shared = RankError(f"rank {self.comm.Get_rank()}: {type(error).__name__}: {error}")
-        kind = "input" if isinstance(error, InputError) else "other"
-        message = np.frombuffer(f"{kind} {shared}".encode(), np.uint8).copy()
-        for rank in range(self.comm.Get_size()):
-            if rank != self.comm.Get_rank():
-                _ABANDONED.append(self.comm.Isend([message, MPI.BYTE], dest=rank, tag=FAILURE))
-        return agreed(shared)
-
-
-def agreed(error: BaseException) -> BaseException:
-    """`error`, marked as one that every rank raises."""
-    error.agreed = True  # type: ignore[attr-defined]
-    return error
+    def _complete(self, request: Any) -> None:
+        try:
+            wait(request.Test, self.failures.listen)
+        except BaseException:
+            self._abandoned = True
+            abandon(request)
+            raise
 
 
 def all_ranks() -> Any:

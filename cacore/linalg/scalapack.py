@@ -105,12 +105,13 @@ class BlockCyclic(contextlib.AbstractContextManager["BlockCyclic"]):
         self.local: NDArray[Any] = np.empty((len(self.columns), len(self.rows)), self.dtype)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None or getattr(error, "agreed", False):  # a rank that fails alone must not wait for the others
+        if self.comm.in_step(error):  # a rank that fails alone must not wait for the others
             self.close()
 
     def close(self) -> None:
         """Give ScaLAPACK's communicators back. The matrix can be read afterwards, but not solved with."""
         if self._context is not None:
+            self.comm.barrier()
             self._library.call("Cblacs_gridexit", self._context)
             self._context = None
 
@@ -178,6 +179,7 @@ class BlockCyclic(contextlib.AbstractContextManager["BlockCyclic"]):
         for i, arg in enumerate(args):
             if not isinstance(arg, bytes):
                 boxed[i] = ctypes.byref(ctypes.c_int(arg)) if isinstance(arg, int) else ctypes.c_void_p(arg.ctypes.data)
+        self.comm.barrier()  # which hears of ranks that have failed, as the library does not
         self._library.call(f"p{'d' if self.dtype == np.float64 else 's'}{name}_", *boxed, ctypes.byref(info))
         if info.value < 0:
             raise RuntimeError(f"ScaLAPACK's {name} does not take argument {-info.value}")
