@@ -29,7 +29,7 @@ KERNEL = Kernel("gaussian", 0.3)
 EXAMPLES = settings(max_examples=60, deadline=None)
 
 
-def together(calls, seconds=60):
+def together(calls, seconds=600):
     """Run these at once, each in a thread of its own; a failure where one fails or takes too long."""
     results, failed = [None] * len(calls), []
 

@@ -98,6 +98,6 @@ def test_examples_run(page, tmp_path):
         paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         done = subprocess.run(
             [sys.executable, str(file)], cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths}, capture_output=True,
-            text=True, check=False, timeout=300,
+            text=True, check=False, timeout=1200,
         )  # fmt: skip
         assert done.returncode == 0, f"{block}\n{done.stderr}"

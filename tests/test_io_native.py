@@ -6,6 +6,7 @@ import h5py
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from helpers.data import dense
 
 from cacore.comm import Communicator
 from cacore.errors import InputError
@@ -16,10 +17,6 @@ RNG = np.random.default_rng(0)
 DENSE = RNG.standard_normal((25, 7)) * (RNG.random((25, 7)) < 0.5)
 Y = RNG.standard_normal(25)
 FORMS = {"dense": np.array, "csr": sp.csr_matrix, "csr array": sp.csr_array}
-
-
-def full(X):
-    return X.toarray() if sp.issparse(X) else X
 
 
 @pytest.fixture(params=FORMS, name="X")
@@ -35,9 +32,9 @@ def test_written_and_read(tmp_path, X, dtype):
     shape = native.describe(path)["train"]
     assert (shape.n, shape.d, shape.sparse, shape.dtype, shape.has_y) == (25, 7, sp.issparse(X), dtype, True)
     rows = load(path, Communicator(), dtype)
-    np.testing.assert_array_equal(full(rows["train"].X), DENSE.astype(dtype))
+    np.testing.assert_array_equal(dense(rows["train"].X), DENSE.astype(dtype))
     np.testing.assert_array_equal(rows["train"].target(), Y)
-    np.testing.assert_array_equal(full(rows["test"].X), DENSE[:5].astype(dtype))
+    np.testing.assert_array_equal(dense(rows["test"].X), DENSE[:5].astype(dtype))
     assert (rows["train"].n, rows["test"].n, rows["train"].X.dtype) == (25, 5, dtype)
     with pytest.raises(InputError, match=r"a\.h5 \(test\): there is no target"):
         rows["test"].target()
@@ -49,7 +46,7 @@ def test_a_block_is_these_rows(tmp_path, monkeypatch, X, lo, hi):
     path = tmp_path / "a.h5"
     native.write(path, {"train": Table(X, Y, "x")}, np.dtype(np.float64))
     block = native.read_block(path, "train", lo, hi, np.dtype(np.float64))
-    np.testing.assert_array_equal(full(block.X), DENSE[lo:hi])
+    np.testing.assert_array_equal(dense(block.X), DENSE[lo:hi])
     np.testing.assert_array_equal(block.y, Y[lo:hi])
 
 

@@ -35,9 +35,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
+from helpers.data import write_hdf5
 
 HERE = Path(__file__).resolve().parent
 FOLDER = Path(os.environ.get("CAKERNELS_OPENMPI", Path(sys.prefix, "openmpi")))
@@ -67,13 +67,11 @@ def openmpi(tmp_path):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(600, 5))
     y = np.sign(X.sum(axis=1) + rng.normal(size=600))
-    with h5py.File(tmp_path / "data.h5", "w") as file:
-        for split, rows in (("train", slice(0, 500)), ("test", slice(500, 600))):
-            file[f"{split}/X"], file[f"{split}/y"] = X[rows], y[rows]
+    write_hdf5(tmp_path / "data.h5", train=(X[:500], y[:500]), test=(X[500:], y[500:]))
 
     def start(count, *names, **parameters):
         mca = {"mpi_yield_when_idle": 1, **PINNED, **parameters}
-        options = "--allow-run-as-root --map-by :OVERSUBSCRIBE --bind-to none --timeout 120"
+        options = "--allow-run-as-root --map-by :OVERSUBSCRIBE --bind-to none --timeout 600"
         # Not the variables of an MPI that was started here, and not mpi4py's own choice of library.
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PMI_", "PMIX_", "OMPI_", "MPI_", "MPI4PY_"))}
         path = os.pathsep.join(filter(None, [str(HERE.parent), kept.get("PYTHONPATH")]))
@@ -84,7 +82,7 @@ def openmpi(tmp_path):
                 sys.executable, str(HERE / "openmpi_monitoring.py"), "out.json", "data.h5", "model.h5", *names,
             ],
             cwd=tmp_path, env={**kept, "PYTHONPATH": path, "MPI4PY_LIBMPI": str(LIBRARY)}, text=True,
-            stdin=subprocess.DEVNULL, capture_output=True, timeout=150, check=False,
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=660, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         found = json.loads((tmp_path / "out.json").read_text())

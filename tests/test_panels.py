@@ -5,19 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from sklearn.metrics.pairwise import pairwise_kernels
+from helpers.checks import near
+from helpers.data import spotted, unsorted
+from helpers.references import by_differences, matrix
 
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Blocks, Layout
 from cacore.kernels.panels import GROUP, ROWS, Panels, nonzeros, width
 
 KERNELS = {
-    "linear": (Kernel("linear"), "linear", {}),
-    "polynomial": (
-        Kernel("polynomial", gamma=0.3, degree=3, coef0=0.7), "poly", {"gamma": 0.3, "degree": 3, "coef0": 0.7}
-    ),
-    "gaussian": (Kernel("gaussian", gamma=0.2), "rbf", {"gamma": 0.2}),
-    "sigmoid": (Kernel("sigmoid", gamma=0.1, coef0=-0.4), "sigmoid", {"gamma": 0.1, "coef0": -0.4}),
+    "linear": Kernel("linear"), "polynomial": Kernel("polynomial", gamma=0.3, degree=3, coef0=0.7),
+    "gaussian": Kernel("gaussian", gamma=0.2), "sigmoid": Kernel("sigmoid", gamma=0.1, coef0=-0.4),
 }  # fmt: skip
 TOLERANCE = {"float64": 1e-12, "float32": 2e-5}
 FORMS = {"dense": np.array, "csr": sp.csr_matrix}
@@ -26,8 +24,7 @@ SIDES = ["panels", "blocks"]
 
 def rows_of(n, d=7, seed=0, dtype="float64", offset=0.0):
     """Rows with zeros, some of them all zero, and one column that is."""
-    rng = np.random.default_rng(seed)
-    X = rng.standard_normal((n, d)) * (rng.random((n, d)) < 0.6) + offset
+    X = spotted(n, d, seed, offset=offset)
     X[::6] = 0
     X[:, d // 2] = 0
     return X.astype(dtype)
@@ -35,12 +32,7 @@ def rows_of(n, d=7, seed=0, dtype="float64", offset=0.0):
 
 def values(kind, A, B):
     """By scikit-learn, and the gaussian ones by differences, which lose nothing far from the origin."""
-    A, B = (M.toarray() if sp.issparse(M) else M for M in (A, B))
-    A, B = A.astype(np.float64), B.astype(np.float64)
-    kernel, metric, options = KERNELS[kind]
-    if kind == "gaussian":
-        return np.exp(-kernel.gamma * ((A[:, None, :] - B[None, :, :]) ** 2).sum(axis=2))
-    return pairwise_kernels(A, B, metric=metric, **options)
+    return by_differences(KERNELS[kind], A, B) if kind == "gaussian" else matrix(KERNELS[kind], A, B)
 
 
 def sides(side, A, B, dtype, shift=None):
@@ -64,7 +56,7 @@ def kept(columns, kernel, A, dtype, tasks=3):
 @pytest.mark.parametrize("side", SIDES)
 def test_add_equals_brute_force(side, kind, form, dtype):
     """Columns that fill several groups of panels and part of one more, rows that fill several tiles and part of one."""
-    n, m, kernel = 2 * GROUP * width("float32") + 37, 2 * ROWS + 3, KERNELS[kind][0]
+    n, m, kernel = 2 * GROUP * width("float32") + 37, 2 * ROWS + 3, KERNELS[kind]
     A, B = rows_of(m, seed=1, dtype=dtype), rows_of(n, dtype=dtype)
     rows, columns = sides(side, FORMS[form](A), FORMS[form](B), dtype)
     c, total, store = np.linspace(-1, 2, m), np.arange(n, dtype=float), np.full((m, n + 5), -7, dtype)
@@ -72,9 +64,9 @@ def test_add_equals_brute_force(side, kind, form, dtype):
         columns.add(kernel, rows, lo, hi, c, total, store)
     want = values(kind, A, B)
     np.testing.assert_allclose(store[:, :n], want, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
-    np.testing.assert_allclose(total - np.arange(n), c @ want, rtol=0, atol=30 * m * TOLERANCE[dtype])
+    near(total - np.arange(n), c @ want, 30 * m * TOLERANCE[dtype])
     # What is added up is what is kept, and nothing is written behind the columns.
-    np.testing.assert_allclose(total - np.arange(n), c @ store[:, :n].astype(np.float64), rtol=0, atol=1e-10)
+    near(total - np.arange(n), c @ store[:, :n].astype(np.float64), 1e-10)
     assert (store[:, n:] == -7).all()
 
 
@@ -86,7 +78,7 @@ def test_few_columns(n, side):
     assert len(columns) == n
     total = np.zeros(n)
     for lo, hi in columns.tasks(4):
-        columns.add(KERNELS["gaussian"][0], rows, lo, hi, np.ones(5), total)
+        columns.add(KERNELS["gaussian"], rows, lo, hi, np.ones(5), total)
     np.testing.assert_allclose(total, values("gaussian", A, B).sum(axis=0), rtol=1e-12)
 
 
@@ -105,9 +97,9 @@ def test_values_do_not_depend_on_the_tasks(kind, dtype):
     """So that results are the same, bit for bit, for any number of threads."""
     X = rows_of(1111, dtype=dtype)
     rows, columns = sides("panels", X[:40], X, dtype)
-    whole = kept(columns, KERNELS[kind][0], rows, dtype, tasks=1)
+    whole = kept(columns, KERNELS[kind], rows, dtype, tasks=1)
     for tasks in (2, 3, 5, 100):
-        assert np.array_equal(kept(columns, KERNELS[kind][0], rows, dtype, tasks), whole)
+        assert np.array_equal(kept(columns, KERNELS[kind], rows, dtype, tasks), whole)
 
 
 @pytest.mark.parametrize("side", SIDES)
@@ -116,7 +108,7 @@ def test_one_range_leaves_the_others_alone(side):
     rows, columns = sides(side, X[:3], X, "float64")
     lo, hi = columns.tasks(4)[1]
     total, store = np.full(3000, -7.0), np.full((3, 3000), -7.0)
-    columns.add(KERNELS["gaussian"][0], rows, lo, hi, np.ones(3), total, store)
+    columns.add(KERNELS["gaussian"], rows, lo, hi, np.ones(3), total, store)
     outside = np.r_[0:lo, hi:3000]
     assert 0 < lo < hi < 3000
     assert (total[outside] == -7).all()
@@ -127,7 +119,7 @@ def test_one_range_leaves_the_others_alone(side):
 @pytest.mark.parametrize("side", SIDES)
 def test_places(side):
     """Rows go where they are told, rows without a place nowhere; all of them are added up."""
-    X, kernel = rows_of(200), KERNELS["polynomial"][0]
+    X, kernel = rows_of(200), KERNELS["polynomial"]
     rows, columns = sides(side, X[:40], X, "float64")
     places = np.full(40, -1)
     some = np.arange(0, 40, 3)
@@ -145,7 +137,7 @@ def test_no_row_has_a_place(side):
     X = rows_of(70)
     rows, columns = sides(side, X[:5], X, "float64")
     store = np.full((2, 70), -7.0)
-    columns.add(KERNELS["linear"][0], rows, 0, 70, store=store, places=np.full(5, -1))
+    columns.add(KERNELS["linear"], rows, 0, 70, store=store, places=np.full(5, -1))
     assert (store == -7).all()
 
 
@@ -157,10 +149,10 @@ def test_kept_in_single_precision_computed_in_double(side, kind):
     rows, columns = sides(side, X[:20], X, "float64")
     total, store = np.zeros(300), np.zeros((20, 300), np.float32)
     for lo, hi in columns.tasks(2):
-        columns.add(KERNELS[kind][0], rows, lo, hi, c, total, store)
+        columns.add(KERNELS[kind], rows, lo, hi, c, total, store)
     want = values(kind, X[:20], X)
     np.testing.assert_allclose(store, want, rtol=1e-7)
-    np.testing.assert_allclose(total, c @ store.astype(np.float64), rtol=0, atol=1e-12)
+    near(total, c @ store.astype(np.float64), 1e-12)
     assert np.abs(total - c @ want).max() > 1e-9  # so that the line before says something
 
 
@@ -172,8 +164,8 @@ def test_shift(offset, side, dtype):
     rng = np.random.default_rng(0)
     A, B = ((rng.standard_normal((m, 5)) + offset).astype(dtype) for m in (20, 150))
     rows, columns = sides(side, A, B, dtype, B.mean(axis=0, dtype=np.float64))
-    got = kept(columns, KERNELS["gaussian"][0], rows, dtype)
-    np.testing.assert_allclose(got, values("gaussian", A, B), rtol=0, atol=20 * np.finfo(dtype).eps)
+    got = kept(columns, KERNELS["gaussian"], rows, dtype)
+    near(got, values("gaussian", A, B), 20 * np.finfo(dtype).eps)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -184,7 +176,7 @@ def test_symmetric_to_the_last_bit(kind, form, dtype):
     X = rows_of(300, d=11, dtype=dtype) * np.asarray(3, dtype)
     given, shift = FORMS.get(form, np.array)(X), X.mean(axis=0, dtype=np.float64) if form == "shifted" else None
     rows, columns = sides("panels", given, given, dtype, shift)
-    K = kept(columns, KERNELS[kind][0], rows, dtype)
+    K = kept(columns, KERNELS[kind], rows, dtype)
     assert np.array_equal(K, K.T)
     if kind == "gaussian":
         assert (np.diagonal(K) == 1).all()
@@ -207,7 +199,7 @@ def test_nothing_but_zeros(side, form, kind):
     Z = FORMS[form](np.zeros((70, 3)))
     rows, columns = sides(side, Z, Z, "float64")
     want = {"linear": 0.0, "polynomial": 0.7**3, "gaussian": 1.0, "sigmoid": np.tanh(-0.4)}[kind]
-    np.testing.assert_allclose(kept(columns, KERNELS[kind][0], rows, "float64"), want, rtol=1e-12)
+    np.testing.assert_allclose(kept(columns, KERNELS[kind], rows, "float64"), want, rtol=1e-12)
 
 
 @pytest.mark.parametrize("side", SIDES)
@@ -216,7 +208,7 @@ def test_no_rows_to_meet_the_columns(form, side):
     X = FORMS[form](rows_of(70))
     rows, columns = sides(side, X[:0], X, "float64")
     total = np.full(70, 2.0)
-    columns.add(KERNELS["gaussian"][0], rows, 0, 70, np.zeros(0), total)
+    columns.add(KERNELS["gaussian"], rows, 0, 70, np.zeros(0), total)
     assert (total == 2).all()
 
 
@@ -225,11 +217,8 @@ def test_csr_entries_that_are_zero_or_not_in_order():
     csr = sp.csr_matrix(X)
     csr.data[::5] = 0  # zeros that are stored
     X = csr.toarray()
-    for i in range(90):
-        part = slice(csr.indptr[i], csr.indptr[i + 1])
-        csr.indices[part], csr.data[part] = csr.indices[part][::-1].copy(), csr.data[part][::-1].copy()
-    csr.has_sorted_indices = False
-    got = kept(Panels(csr, "float64"), KERNELS["gaussian"][0], nonzeros(csr, "float64"), "float64")
+    csr = unsorted(csr)
+    got = kept(Panels(csr, "float64"), KERNELS["gaussian"], nonzeros(csr, "float64"), "float64")
     np.testing.assert_allclose(got, values("gaussian", X, X), rtol=1e-12)
 
 
@@ -241,7 +230,7 @@ def test_csr_of_any_sort(container, index):
     csr.indices, csr.indptr = csr.indices.astype(index), csr.indptr.astype(index)
     rows, columns = sides("panels", csr, csr, "float32")
     np.testing.assert_allclose(
-        kept(columns, KERNELS["linear"][0], rows, "float32"), X @ X.T, rtol=2e-5, atol=TOLERANCE["float32"]
+        kept(columns, KERNELS["linear"], rows, "float32"), X @ X.T, rtol=2e-5, atol=TOLERANCE["float32"]
     )
 
 
@@ -251,7 +240,7 @@ def test_dense_in_any_order(order):
     for side in SIDES:
         rows, columns = sides(side, X, X, "float64")
         np.testing.assert_allclose(
-            kept(columns, KERNELS["gaussian"][0], rows, "float64"), values("gaussian", X, X), rtol=1e-12
+            kept(columns, KERNELS["gaussian"], rows, "float64"), values("gaussian", X, X), rtol=1e-12
         )
 
 
@@ -260,7 +249,7 @@ def test_dense_in_any_order(order):
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_rows_are_not_changed(dtype, form, side):
     X = FORMS[form](rows_of(150, dtype=dtype, offset=3.0))
-    before, kernel = X.copy(), KERNELS["gaussian"][0]
+    before, kernel = X.copy(), KERNELS["gaussian"]
     shift = X.mean(axis=0, dtype=np.float64) if form == "dense" else None
     for target in TOLERANCE:
         rows, columns = sides(side, X, X, target, shift)
@@ -296,7 +285,7 @@ def test_one_hot_is_not_shifted():
 
 @pytest.mark.parametrize("kind", ["linear", "polynomial", "sigmoid"])
 def test_only_kernels_of_a_distance_are_shifted(kind):
-    layout = Layout.of(rows_of(100, offset=100.0), KERNELS[kind][0], "float32")
+    layout = Layout.of(rows_of(100, offset=100.0), KERNELS[kind], "float32")
     assert (layout.shift, layout.dtype) == (None, np.float32)
 
 
@@ -352,6 +341,6 @@ def test_bytes_of_the_columns():
 def test_diagonal(kind, form, dtype):
     """In double precision, whatever the rows are."""
     X = rows_of(80, dtype=dtype)
-    got = KERNELS[kind][0].diagonal(FORMS[form](X))
+    got = KERNELS[kind].diagonal(FORMS[form](X))
     assert (got.dtype, got.shape) == (np.float64, (80,))
     np.testing.assert_allclose(got, np.diagonal(values(kind, X, X)), rtol=1e-12)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
+from helpers.data import as_csr, formats
+from helpers.data import blobs as far_apart
 from scipy.spatial.distance import cdist
 from scipy.stats import chi2
 from sklearn.cluster import KMeans as SklearnKMeans
@@ -20,9 +21,8 @@ shapes = pytest.mark.parametrize(("n", "d", "P"), SHAPES)
 seeds = pytest.mark.parametrize("seed", range(3))
 
 
-def blobs(n, d, seed=0):
-    rng = np.random.default_rng(seed)
-    return rng.normal(size=(n, d)) + 4 * rng.integers(0, 2, size=(n, d))
+def blobs(n, d):
+    return far_apart(n, d, apart=4)
 
 
 def in_order(part, X):
@@ -144,11 +144,11 @@ def test_recomputed_centers(cls):
 
 @shapes
 @seeds
-@pytest.mark.parametrize("csr", [False, True], ids=["dense", "csr"])
+@formats
 def test_kmeans(n, d, P, seed, csr):
     """Against scikit-learn from the same rows, run until nothing moves: the same minimum, to rounding."""
     X = blobs(n, d)
-    part = KMeans(P, tol=0, random_state=seed).fit(sp.csr_matrix(X) if csr else X)
+    part = KMeans(P, tol=0, random_state=seed).fit(as_csr(X, csr))
     start = X[in_order(part, X)[:P]]
     reference = SklearnKMeans(P, init=start, n_init=1, tol=0, max_iter=500, algorithm="lloyd").fit(X)
     inertia = ((X - part.centers_[part.labels_]) ** 2).sum()
