@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.race import headline, machine_rate
-from cacore.io.__main__ import read_all
+from cacore.io.convert import read_all
 from partition import BY_NAME
 
 

@@ -2,5 +2,6 @@
 
 from cacore.comm.communicator import Communicator, as_communicator, collective, world
 from cacore.comm.ledger import PHASES
+from cacore.comm.mpi import launched
 
-__all__ = ["PHASES", "Communicator", "as_communicator", "collective", "world"]
+__all__ = ["PHASES", "Communicator", "as_communicator", "collective", "launched", "world"]

@@ -81,12 +81,17 @@ class Transport:
             raise
 
 
+def launched() -> bool:
+    """Whether a launcher of MPI that is known has started this process."""
+    return any(name in os.environ for name in _LAUNCHER_VARIABLES)
+
+
 def all_ranks() -> Any:
     """mpi4py's COMM_WORLD; None where no MPI library can be loaded."""
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
-        if any(name in os.environ for name in _LAUNCHER_VARIABLES):
+        if launched():
             raise InputError(
                 f"started by mpiexec, but mpi4py cannot load an MPI ({error}): pip install 'cakernels[mpi]'"
             ) from error

@@ -57,7 +57,7 @@ def checked(values: object, option: str) -> tuple[float, ...]:
 
     try:
         numbers = sorted({float(v) for v in np.atleast_1d(np.asarray(values, dtype=float))})
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{option} = {values!r}: a number or a list of numbers is needed") from error
     for number in numbers:
         if not (math.isfinite(number) and number > 0):

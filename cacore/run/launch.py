@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from cacore.comm import Communicator, world
+from cacore.comm import Communicator, launched, world
 from cacore.errors import InputError
 
 if TYPE_CHECKING:
@@ -39,14 +39,16 @@ class Parser(argparse.ArgumentParser):
             super()._print_message(message, file)
 
 
-def run(work: Callable[[Communicator], None], prog: str, comm: Communicator | None = None) -> None:
+def run(
+    work: Callable[[Communicator], None], prog: str, comm: Communicator | None = None, argv: list[str] | None = None
+) -> None:
     """Do `work` on all ranks of the job and end the process as a command line should.
 
     Exit status 2 and one line on stderr for an :class:`InputError`; anything else on one rank ends
     the whole job with that rank's message and status 1.
     """
     try:
-        comm = comm if comm is not None else world()
+        comm = comm if comm is not None else _ranks(sys.argv[1:] if argv is None else argv)
         with comm.guard():
             work(comm)
             comm.free()
@@ -56,6 +58,11 @@ def run(work: Callable[[Communicator], None], prog: str, comm: Communicator | No
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _ranks(words: list[str]) -> Communicator:
+    """All ranks of the job; for a call for help of one process, that process, and no MPI library is loaded."""
+    return Communicator() if {"-h", "--help"} & set(words) and not launched() else world()
 
 
 def start(job: Job, comm: Communicator) -> int:

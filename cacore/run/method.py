@@ -94,4 +94,4 @@ class Method:
         from cacore.run.command import train
         from cacore.run.launch import run
 
-        run(lambda comm: train(self, comm, argv), self.prog)
+        run(lambda comm: train(self, comm, argv), self.prog, argv=argv)

@@ -109,7 +109,7 @@ def _real(value: Any, name: str) -> float:
         return math.nan
     try:
         return float(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return math.nan
 
 
