@@ -15,9 +15,7 @@ Alltoall, Alltoallv    what goes to each other   the same                       
                                                                                      algorithms send to themselves
 Allreduce              n once, to nobody         n to each of the R - 1 others: all  n log2 R: recursive doubling.
                        in particular             need it                             For R = 3, 4 n on all ranks
-Allgather, Allgatherv  n_r once, likewise        n_r to each of the R - 1 others     the same in all, R - 1 times
-                                                                                     ours: a ring, in which each
-                                                                                     passes on what it gets
+Allgather, Allgatherv  n_r once, likewise        n_r to each of the R - 1 others     the same: linear
 Barrier                nothing                   0 bytes                             0 bytes
 =====================  ========================  ==================================  ==============================
 
@@ -53,9 +51,8 @@ PHASES = ("read", "partition", "train", "predict", "wait", "write")
 
 # Algorithms whose messages are known. The shared-memory components would send past the monitoring.
 PINNED = {
-    "coll": "^han,sm,adapt", "coll_tuned_use_dynamic_rules": 1, "coll_tuned_bcast_algorithm": 1,
-    "coll_tuned_allreduce_algorithm": 3, "coll_tuned_allgather_algorithm": 4, "coll_tuned_allgatherv_algorithm": 3,
-    "coll_tuned_alltoall_algorithm": 1, "coll_tuned_alltoallv_algorithm": 1,
+    "coll": "^han,sm,adapt", "coll_libnbc_ibcast_algorithm": 1, "coll_libnbc_iallreduce_algorithm": 4,
+    "coll_libnbc_iallgather_algorithm": 1,
 }  # fmt: skip
 
 ranks = pytest.mark.parametrize("R", [2, 3, 4])
@@ -138,15 +135,12 @@ def summed(nbytes, R):
     return ours, asked, sent
 
 
-def around(sizes):
-    """Allgatherv by a ring: R - 1 times each rank hands its neighbour what it has last got."""
+def to_others(sizes):
+    """Allgatherv: each rank sends its rows to every other."""
     R = len(sizes)
     ours, asked, sent = tables(R)
     ours[0, :, R], ours[1, :, R] = sizes, 1
-    asked[:] = np.array(sizes)[:, None] * others(R), others(R)
-    for rank in range(R):
-        for step in range(R - 1):
-            sent[:, rank, (rank + 1) % R] += sizes[rank - step], 1
+    asked[:] = sent[:] = np.array(sizes)[:, None] * others(R), others(R)
     return ours, asked, sent
 
 
@@ -161,8 +155,8 @@ def call_tables(name, R):
     return {
         "bcast": [from_root(HEAD, root, R), from_root(80, root, R)],
         "allreduce": [summed(80, R)],
-        "allgather": [around([LENGTH] * R), around(rows)],
-        "allgather, counts known": [around(rows)],
+        "allgather": [to_others([LENGTH] * R), to_others(rows)],
+        "allgather, counts known": [to_others(rows)],
         "alltoall": [lengths, longest, to_each(np.tile(24 * counts, (R, 1)))],
         "gather": [lengths, longest, to_each(to_root)],
         "scatter": [from_root(HEAD, root, R), lengths, longest, to_each(from_0)],
@@ -209,9 +203,7 @@ def test_every_byte_of_whole_runs(openmpi, R):
     What has no single receiver was asked for by each of the others. Of messages Open MPI counts empty ones too.
     """
     names = ["casvm", "casvm, rank 0 reads", "fcfssvm", "dissmo", "cascade", "dcfilter", "twolevel"]
-    # Linear exchanges would go as if they were no part of a collective: they use persistent requests.
-    pairwise = {"coll_tuned_alltoall_algorithm": 2, "coll_tuned_alltoallv_algorithm": 2}
-    found = openmpi(R, *names, pml_monitoring_enable=2, **pairwise)
+    found = openmpi(R, *names, pml_monitoring_enable=2)
     for name, phases in found.items():
         for phase in set(PHASES) & set(phases):
             got = phases[phase]
