@@ -217,21 +217,3 @@ def test_as_a_command(tmp_path, python):
     done = python("-m", "cacore.io", "info", tmp_path / "none.csv")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"cacore.io: {tmp_path / 'none.csv'}: no such file\n"
-
-
-def test_dropping_duplicates_drops_overlap(tmp_path, capsys):
-    """Test rows that are training rows are duplicates as well."""
-    rows = np.column_stack([np.random.default_rng(0).random((300, 4)), np.arange(300.0)])
-    a, b = csv(tmp_path / "a.csv", rows[:200]), csv(tmp_path / "b.csv", rows[150:])
-    main(["convert", str(a), str(tmp_path / "o.h5"), "--test", str(b), "--drop-duplicates"])
-    assert "test: 100 rows" in capsys.readouterr().out
-
-
-def test_dropping_duplicates_keeps_what_a_libsvm_file_is(tmp_path, capsys):
-    """Its width is what its rows use, so the narrower file is filled up, also when its rows were dropped."""
-    a = libsvm(tmp_path / "a.svm", "1 1:1 2:2\n1 1:1 2:2\n2 1:4 2:5\n")
-    b = libsvm(tmp_path / "b.svm", "3 1:6 3:7\n1 1:1 2:3\n")
-    main(["convert", str(a), str(tmp_path / "o.h5"), "--test", str(b), "--drop-duplicates"])
-    out = capsys.readouterr().out
-    assert "train: 2 rows x 3 features" in out
-    assert "test: 2 rows x 3 features" in out

@@ -149,13 +149,3 @@ def test_share_of_one_rank():
     assert threads.share(Communicator(), 3) == 3
     with pytest.raises(InputError, match="--threads 0"):
         threads.share(Communicator(), 0)
-
-
-def test_a_forked_child_can_compute():
-    """The pool's threads do not survive a fork."""
-    tasks = [(i,) for i in range(8)]
-    assert sum(threads.in_order(lambda i: i, tasks)) == 28
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if sum(threads.in_order(lambda i: i, tasks)) == 28 else 1)
-    assert os.waitpid(child, 0)[1] == 0
