@@ -28,16 +28,16 @@ from cacore.run.options import Options, add_options, declared, from_arguments, f
 KINDS = {
     "whole": (
         options.whole(1, 9),
-        {1: 1, 9.0: 9, np.int32(3): 3, np.float32(4): 4, Fraction(8, 2): 4},
-        [0, 10, 2.5, math.nan, math.inf, True, "3", None, [3], 1j, 10**400],
+        {1: 1, np.int32(3): 3},
+        [0, 10, 2.5, 9.0, np.float32(4), Fraction(8, 2), math.nan, math.inf, True, "3", None, [3], 1j, 10**400],
         "a whole number from 1 to 9",
     ),
     "whole, from": (options.whole(2), {2: 2, (1 << 60) + 1: (1 << 60) + 1}, [1, "x"], "a whole number of at least 2"),
     "whole, any": (options.whole(), {-1: -1, 0: 0}, [0.5, None], "a whole number"),
-    "positive": (options.positive, {1: 1.0, 1e-300: 1e-300, np.float32(0.5): 0.5}, [0, -1, math.nan, math.inf, False],
+    "positive": (options.positive, {1: 1, 1e-300: 1e-300, np.float32(0.5): 0.5}, [0, -1, math.nan, math.inf, False],
                  "a positive number"),
-    "finite": (options.finite, {-1: -1.0, 0: 0.0}, [math.nan, -math.inf, "0"], "a finite number"),
-    "at least 0": (options.at_least_zero, {0: 0.0, 2: 2.0}, [-1e-9, math.nan, math.inf], "a number of at least 0"),
+    "finite": (options.finite, {-1: -1, 0: 0}, [math.nan, -math.inf, "0"], "a finite number"),
+    "at least 0": (options.at_least_zero, {0: 0, 2: 2}, [-1e-9, math.nan, math.inf], "a number of at least 0"),
     "seconds": (options.seconds, {1e-3: 1e-3, math.inf: math.inf}, [0, -1, math.nan], "a positive number of seconds"),
     "share": (options.share, {0.5: 0.5}, [0, 1, math.nan, "0.5"], "a number between 0 and 1"),
     "one of": (options.one_of("a", "b"), {"a": "a", "b": "b"}, ["c", 1, None, ""], "one of a, b"),
@@ -166,7 +166,7 @@ def test_defaults_are_not_converted():
 def test_checked_when_made():
     made = Few(tol=1, lam=[2, 1], n=np.int64(4))
     assert (made.tol, made.lam, made.n) == (1.0, (1.0, 2.0), 4)
-    assert [type(value) for value in (made.tol, made.lam, made.n)] == [float, tuple, int]
+    assert [type(value) for value in (made.tol, made.lam, made.n)] == [int, tuple, int]  # as they were given
     assert refusal(lambda: Few(tol=0)) == "tol = 0: it must be a positive number"
     assert refusal(lambda: Few(tol="1e-3")) == "tol = '1e-3': it must be a positive number"
     assert refusal(lambda: replace(made, n=0)) == "n = 0: it must be a whole number of at least 1"

@@ -138,7 +138,7 @@ def number(good: Callable[[float], bool], need: str) -> Convert:
         real = _real(value, name)
         if not good(real):
             raise refused(name, value, need)
-        return real if isinstance(value, str) else value
+        return value if isinstance(value, int | float) else real  # C=1 is reported as it was given
 
     return convert
 
