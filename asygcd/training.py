@@ -34,19 +34,7 @@ def described(progress: Progress) -> str:
 def fit(method: Method, train: Dataset, options: Options, comm: Communicator, test: Any = None) -> Fit:
     """Train an SVM without a bias.
 
-    Parameters
-    ----------
-    method : Method
-    train : Dataset
-        Rows of weight 0 count as absent.
-    options : Options
-    comm : Communicator
-        Of one process: it keeps the seconds of the phases "partition" (blocks and packing) and "train".
-    test : None
-
-    Returns
-    -------
-    Fit
+    Arguments and result are those of :meth:`cacore.run.method.Method.__call__`.
 
     Raises
     ------

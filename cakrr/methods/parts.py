@@ -38,19 +38,7 @@ SOFT_TRIED = (Soft(1, 1.0), *(Soft(k, t) for k in (3, 8) for t in (0.1, 0.2, 0.4
 def fit(method: Method, train: Dataset, options: Options, comm: Communicator, test: Dataset | None = None) -> Fit:
     """Train one model a part (Algorithms 8, 10 and 11); a collective call.
 
-    Parameters
-    ----------
-    method : Method
-    train : Dataset
-        This rank's rows, with positive weights if there are any; they are taken from it.
-    options : Options
-    comm : Communicator
-    test : Dataset, optional
-        Looked at only with ``select="test"``.
-
-    Returns
-    -------
-    Fit
+    Arguments and result are those of :meth:`cacore.run.method.Method.__call__`.
 
     Raises
     ------

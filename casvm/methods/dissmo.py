@@ -25,18 +25,7 @@ from casvm.solver import distributed
 def fit(method: Method, train: Dataset, options: Options, comm: Communicator) -> Fit:
     """Solve the problem of all rows, pair of classes by pair; a collective call.
 
-    Parameters
-    ----------
-    method : Method
-    train : Dataset
-        This rank's rows; they are taken from it.
-    options : Options
-    comm : Communicator
-
-    Returns
-    -------
-    Fit
-        Its statistics have one entry.
+    Arguments and result are those of :meth:`cacore.run.method.Method.__call__`.
 
     Raises
     ------

@@ -27,17 +27,7 @@ SOFT = Soft(4, 0.35)  # t in units of the mean gap d_2^2 - d_1^2 between the two
 def fit(method: Method, train: Dataset, options: Options, comm: Communicator) -> Fit:
     """Train one SVM a part (Algorithm 5 and its clustered relatives); a collective call.
 
-    Parameters
-    ----------
-    method : Method
-    train : Dataset
-        This rank's rows with their labels; they are taken from it.
-    options : Options
-    comm : Communicator
-
-    Returns
-    -------
-    Fit
+    Arguments and result are those of :meth:`cacore.run.method.Method.__call__`.
 
     Raises
     ------

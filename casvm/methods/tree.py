@@ -98,19 +98,7 @@ def neighbours(sizes: NDArray[np.int64], ranks: int) -> NDArray[np.int64]:
 def fit(method: Method, train: Dataset, options: Options, comm: Communicator) -> Fit:
     """Train a tree of SVMs that ends in one model; a collective call.
 
-    Parameters
-    ----------
-    method : Method
-        Its `merge` says what goes up.
-    train : Dataset
-        This rank's rows; they are taken from it.
-    options : Options
-    comm : Communicator
-
-    Returns
-    -------
-    Fit
-        Its statistics have an entry a layer, and ``more["layers"]`` the problems of each.
+    Arguments and result are those of :meth:`cacore.run.method.Method.__call__`.
 
     Raises
     ------
