@@ -64,7 +64,7 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator, te
     coef = solver.all(len(classes), None if options.start is None else options.start[kept])
     support = np.flatnonzero(coef.any(axis=1))
     model = AsyGCDModel(
-        classes, options.multi_class, kernel, options.C, X[support], kept[support], coef[support], standardizer,
+        classes, options.multi_class, kernel, float(options.C), X[support], kept[support], coef[support], standardizer,
         str(train.X.dtype),
     )  # fmt: skip
     return Fit(model, solver.solutions, solver.sizes, factors)
