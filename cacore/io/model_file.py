@@ -118,7 +118,6 @@ def load(
             if isinstance(error, InputError):
                 raise
             raise InputError(f"{path}: not a model file, or a damaged one ({error})") from error
-    with comm.agreed():
         try:
             return made(attributes, shared, Parts(parts, owners))
         except (KeyError, TypeError) as error:

@@ -69,6 +69,7 @@ def predict(
     add_options(parser, Predicting, names)
     with comm.agreed():
         job = from_arguments(Predicting, parser.parse_args(argv))
+    with comm.agreed():
         _check_writable([job.output, job.report], comm)
     family, limit = load_family(), start(job, comm)
     model = family.load(job.model, comm)
