@@ -20,10 +20,8 @@ import numpy as np
 
 from benchmarks.race import headline
 from benchmarks.svm_data import SETS, Problem, native
-from cacore.comm import Communicator
+from cacore.data.dataset import Dataset
 from casvm import SMOSVC, bkmsvm, casvm, cpsvm, fcfssvm
-from casvm.methods.parts import fit
-from casvm.methods.prepare import Labelled
 from casvm.options import Options
 
 METHODS = {
@@ -45,17 +43,17 @@ def run(name: str, problem: Problem, data: Path, which: str, ranks: int, args: a
     settings = ["--C", str(problem.C), "--gamma", str(problem.gamma), "--tol", str(args.tol), *parts, *METHODS[which]]
     command = ["mpiexec", "-n", str(ranks), sys.executable, "-m", f"casvm.{method}", str(data), *settings]
     subprocess.run([*command, "--allow-overlap", "--quiet", "--report", str(report)], check=True)
-    told = json.loads(report.read_text())
-    seconds, comm, solver = told["seconds"], told["comm"], told["solver"]
+    right = json.loads(report.read_text())
+    seconds, comm, solver = right["seconds"], right["comm"], right["solver"]
     trained = seconds["train"] + seconds.get("wait", 0.0)
     times = f"{seconds['partition']:.2f} / {trained:.2f} / {seconds['predict']:.2f}"
     bytes_, messages = (" / ".join(f"{comm[p][k]:,}" for p in ("partition", "train")) for k in ("bytes", "messages"))
     support = sum(solver["n_support"]) if "layers" not in solver else solver["n_support"][-1]
-    volume = f"{told['volume']['predicted_bytes']:,}" if "volume" in told else ""
+    volume = f"{right['volume']['predicted_bytes']:,}" if "volume" in right else ""
     return (
-        f"| {name} | {args.tol:g} | {which} | {ranks} | {100 * told['metrics']['accuracy']:.2f} "
-        f"| {100 * told['metrics']['balanced_accuracy']:.2f} | {support:,} | {sum(solver['iterations']):,} | {times} "
-        f"| {bytes_} | {messages} | {volume} | {max(told['memory']['peak_rss_mib']):,.0f} |"
+        f"| {name} | {args.tol:g} | {which} | {ranks} | {100 * right['metrics']['accuracy']:.2f} "
+        f"| {100 * right['metrics']['balanced_accuracy']:.2f} | {support:,} | {sum(solver['iterations']):,} | {times} "
+        f"| {bytes_} | {messages} | {volume} | {max(right['memory']['peak_rss_mib']):,.0f} |"
     )
 
 
@@ -81,12 +79,12 @@ def controls(name: str, problem: Problem) -> None:
     rng = np.random.default_rng(1)
     for method in (casvm.METHOD, fcfssvm.METHOD, bkmsvm.METHOD, cpsvm.METHOD):
         options = Options(partitions=problem.parts, C=problem.C, gamma=problem.gamma)
-        model = fit(method, Labelled(problem.X.copy(), problem.y), options, Communicator()).model
-        told = []
+        model = method(Dataset(problem.X.copy(), problem.y), options).model
+        right = []
         for labels in (rng.integers(problem.parts, size=len(problem.Xt)), np.zeros(len(problem.Xt), np.int64)):
             predicted = model.labels(model.asked(problem.Xt, labels.astype(np.int32)))
-            told.append(100 * np.mean(predicted == problem.yt))
-        print(f"{name}, {method.name}: a random part's model {told[0]:.2f} %, the first part's alone {told[1]:.2f} %")
+            right.append(100 * np.mean(predicted == problem.yt))
+        print(f"{name}, {method.name}: a random part's model {right[0]:.2f} %, the first part's alone {right[1]:.2f} %")
 
 
 def main() -> None:
