@@ -17,7 +17,8 @@ from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint, remembered
 from cacore.kernels import Kernel
 from cacore.machine import memory, threads
-from cakrr.solver.local import System, Workspace
+from cakrr.solver.local import Workspace
+from cakrr.solver.system import RidgeSystem, ridge_system
 from partition.redistribute import Parts, redistribute
 from partition.routing import Soft, closest, nearest
 
@@ -241,7 +242,7 @@ class Search:
             what = f"the grid's predictions ({int(np.prod(shape)):,} settings, {rows:,} rows)"
             memory.require(need, self.workspace.limit, what, "use a smaller grid or --validation-fraction")
 
-        def judge(part: int, system: System, kernel: Kernel, y: NDArray[np.float64]) -> tuple[Any, Any]:
+        def judge(part: int, system: RidgeSystem, kernel: Kernel, y: NDArray[np.float64]) -> tuple[Any, Any]:
             alphas, solved = system.solve(kernel, self.lams, y.T)
             judged = judges.parts[part]
             flat = np.ascontiguousarray(alphas.reshape(-1, alphas.shape[-1]).T)
@@ -255,7 +256,7 @@ class Search:
         weights = self.parts.columns.get("weight", np.ones(len(self.held)))
         rows = dict(self.parts)
 
-        def judge(part: int, system: System, kernel: Kernel, y: NDArray[np.float64]) -> tuple[Any, Any]:
+        def judge(part: int, system: RidgeSystem, kernel: Kernel, y: NDArray[np.float64]) -> tuple[Any, Any]:
             errors, solved = system.left_out(kernel, self.lams, y[:, 0])
             return (np.square(errors) @ weights[rows[part]])[None, :, None], solved
 
@@ -289,7 +290,7 @@ class Search:
                 begun = time.perf_counter()
                 learn = slice(rows.start + int(self.held[rows].sum()), rows.stop)
                 weights = self.parts.columns["weight"][learn] if "weight" in self.parts.columns else None
-                system = System(self.parts.X[learn], self.workspace, self.kernel, weights, grid=True)
+                system = ridge_system(self.parts.X[learn], self.workspace, self.kernel, weights, grid=True)
                 y = self.targets[learn]
                 results = [judge(part, system, self.kernel.with_sigma(sigma), y) for sigma in self.sigmas]
                 given, solved = np.stack([r[0] for r in results], axis=1), np.stack([r[1] for r in results])

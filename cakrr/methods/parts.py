@@ -24,7 +24,8 @@ from cakrr.model import KRRModel, PartModel
 from cakrr.options import Fit, Method, Options
 from cakrr.solver import refine
 from cakrr.solver.coarse import Candidates, CoarseModel, candidates
-from cakrr.solver.local import System, Workspace
+from cakrr.solver.local import Workspace
+from cakrr.solver.system import ridge_system
 from partition.divide import divide
 from partition.redistribute import Parts, assign_owners, redistribute
 from partition.routing import Soft, gap
@@ -252,7 +253,7 @@ class _Run:
                 if model.coarse is not None:
                     y = y - model.coarse.predict(parts.X[rows])
                 weights = parts.columns["weight"][rows] if "weight" in parts.columns else None
-                system = System(parts.X[rows], self.workspace, self.kernel, weights)
+                system = ridge_system(parts.X[rows], self.workspace, self.kernel, weights)
                 if mixed:
                     alpha, left = refine.solve_part(system, model.kernel, model.lam, y)
                     solved = left <= refine.ACCEPTED

@@ -131,7 +131,7 @@ class System:
         Notes
         -----
         Fewer than `BAND_FROM` lambdas: m^3/3 flops each, by Cholesky. From there on 4/3 m^3 flops for all
-        of them (:mod:`cakrr.band`). m^2 d flops for K besides. No memory but the workspace.
+        of them (:mod:`cakrr.solver.band`). m^2 d flops for K besides. No memory but the workspace.
         """
         m, dtype = len(self.points), self.K.dtype
         if len(lams) >= BAND_FROM and m > 2:
@@ -145,7 +145,7 @@ class System:
             for i, lam in enumerate(lams):
                 if self.factor(kernel, lam):
                     alphas[i], solved[i] = Y, True
-                    lapack.cholesky_solve(self.K, alphas[i])
+                    self.apply_inverse(alphas[i])
         solved &= np.isfinite(alphas).all(axis=(1, 2))
         return alphas, solved
 
@@ -154,6 +154,10 @@ class System:
         self._form(kernel)
         self.K.reshape(-1)[:: len(self.K) + 1] += (lam * len(self.K) / self.scale**2).astype(self.K.dtype)
         return lapack.cholesky(self.K) == 0
+
+    def apply_inverse(self, r: NDArray[Any]) -> None:
+        """Solve with the factor that is in the workspace, for each row of `r`, in its place; 2 m^2 flops a row."""
+        lapack.cholesky_solve(self.K, r)
 
     def left_out(
         self, kernel: Kernel, lams: tuple[float, ...], y: NDArray[Any]
@@ -193,7 +197,7 @@ class System:
                 solved[i] = self.factor(kernel, lam)
                 if solved[i]:
                     alpha = y.astype(self.K.dtype)[None, :].copy()
-                    lapack.cholesky_solve(self.K, alpha)
+                    self.apply_inverse(alpha)
                     errors[i] = alpha[0] / lapack.inverse_diagonal(self.K)
         solved &= np.isfinite(errors).all(axis=1)
         errors[~solved] = np.nan

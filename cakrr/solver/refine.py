@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.kernels import Kernel
-from cacore.linalg import lapack
-from cakrr.solver.local import System
+from cakrr.solver.system import RidgeSystem
 
 TOLERANCE = 1e-12  # relative residual at which a solution is as good as the double-precision solver's
 ACCEPTED = 1e-8  # relative residual above which it is none
@@ -106,7 +105,7 @@ def solve(
     return conjugate_gradients(product, precondition, y, agreed)
 
 
-def solve_part(system: System, kernel: Kernel, lam: float, y: Vector) -> tuple[Vector, float]:
+def solve_part(system: RidgeSystem, kernel: Kernel, lam: float, y: Vector) -> tuple[Vector, float]:
     """:func:`solve` on the rows of one part; m^2 d flops and m^2 exponentials a step."""
     points = kernel.points(system.rows.astype(np.float64))
     ridge = lam * len(y) / system.scale**2
@@ -116,7 +115,7 @@ def solve_part(system: System, kernel: Kernel, lam: float, y: Vector) -> tuple[V
 
     def apply_inverse(r: Vector) -> Vector:
         z = r.astype(np.float32)[None, :]
-        lapack.cholesky_solve(system.K, z)
+        system.apply_inverse(z)
         return np.asarray(z[0])
 
     return solve(lambda wider: system.factor(kernel, wider), apply_inverse, product, lam, y)
