@@ -35,10 +35,12 @@ def wait(done: Callable[[], bool], meanwhile: Callable[[], None] | None = None) 
     start = perf_counter()
     while not done():
         waited = perf_counter() - start
-        if waited > _SPIN:
-            if meanwhile is not None:
-                meanwhile()
-            sleep(min(_LONGEST, 0.1 * waited))
+        if waited <= _SPIN:
+            os.sched_yield()  # where ranks share a core, the one that is waited for needs it
+            continue
+        if meanwhile is not None:
+            meanwhile()
+        sleep(min(_LONGEST, 0.1 * waited))
 
 
 def packed(error: BaseException, rank: int) -> bytes:
