@@ -1,7 +1,7 @@
 """What :mod:`benchmarks.unchanged` runs inside a checkout: fits, the interface, timed fits. Public imports only.
 
 PYTHONPATH=CHECKOUT python -P unchanged_fits.py fits|collective|interface DATA OUT PATTERN ...
-PYTHONPATH=CHECKOUT python -P unchanged_fits.py time WORK DATA REPEAT
+PYTHONPATH=CHECKOUT python -P unchanged_fits.py time WORK DATA
 
 Self-contained: an old checkout has no such file, and is the one whose packages are imported.
 """
@@ -273,24 +273,22 @@ WORKS: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
-def timed(work: str, folder: Path, repeat: int) -> None:
-    """Fit once to compile and to touch the memory; print the best seconds of `repeat` more fits."""
+def timed(work: str, folder: Path) -> None:
+    """A fit for each line read; its seconds and processor seconds."""
     make, name = WORKS[work]
     if name == "normal":
         X, y = np.random.default_rng(0).standard_normal((500_000, 90)), None
     else:
         X, y = _arrays(folder, name)
-    best = float("inf")
-    for turn in range(1 + repeat):
-        begun = time.perf_counter()
+    for _ in sys.stdin:
+        wall, processor = time.perf_counter(), time.process_time()
         make().fit(X, y)
-        best = min(best, time.perf_counter() - begun) if turn else best
-    print(json.dumps({"seconds": best}))
+        print(time.perf_counter() - wall, time.process_time() - processor, flush=True)
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "time":
-        timed(sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]))
+        timed(sys.argv[2], Path(sys.argv[3]))
     else:
         {"fits": fit_all, "collective": collective, "interface": interface}[sys.argv[1]](
             Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]

@@ -23,14 +23,15 @@ from benchmarks.unchanged_fits import WORKS
 
 SCRIPT = Path(__file__).with_name("unchanged_fits.py")
 HELPS = ("cakrr.bkrr2", "casvm.cpsvm")
-# Runs a module as `python -m` does, and counts what it has loaded at the end.
+# Runs a module as `python -m` does, and says what it has loaded at the end, and its own peak of memory in KiB.
 _COUNT = """
 import runpy, sys
 module, sys.argv = sys.argv[1], sys.argv[1:]
 try:
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 finally:
-    print(len(sys.modules), file=sys.stderr)
+    peak = next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))
+    print(len(sys.modules), peak, file=sys.stderr)
 """
 
 
@@ -38,6 +39,11 @@ def environment(checkout: Path) -> dict[str, str]:
     """Of a process that imports this checkout's packages, and computes on one thread wherever it may choose."""
     one = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
     return {**os.environ, **one, "PYTHONPATH": str(checkout), "COLUMNS": "100", "PYTHONWARNINGS": "default"}
+
+
+def free(checkout: Path) -> dict[str, str]:
+    """The same, without a limit on threads: one was for comparing numbers, here every core counts."""
+    return {key: value for key, value in environment(checkout).items() if not key.endswith("_NUM_THREADS")}
 
 
 def launch(ranks: int, *words: str) -> list[str]:
@@ -73,16 +79,13 @@ class Ran:
     err: str
     wall: float
     processor: float
-    peak_mib: float
 
 
 def run(checkout: Path, words: list[str]) -> Ran:
     """Run a command in a checkout; raises RuntimeError if it fails."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         begun = time.perf_counter()
-        # One thread was for comparing numbers; here every core counts.
-        free = {key: value for key, value in environment(checkout).items() if not key.endswith("_NUM_THREADS")}
-        process = subprocess.Popen(words, cwd=checkout, env=free, stdout=out, stderr=err)
+        process = subprocess.Popen(words, cwd=checkout, env=free(checkout), stdout=out, stderr=err)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         wall = time.perf_counter() - begun
@@ -91,21 +94,48 @@ def run(checkout: Path, words: list[str]) -> Ran:
         told = out.read(), err.read()
     if process.returncode != 0:
         raise RuntimeError(f"{checkout}: {' '.join(words)}: {told[1].strip()[-2000:]}")
-    return Ran(*told, wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+    return Ran(*told, wall, usage.ru_utime + usage.ru_stime)
 
 
-def timed(checkout: Path, work: str, data: Path) -> dict[str, float]:
-    """Seconds of a fit; the best of three where it is short."""
-    repeat = "1" if work.startswith("KBalance") else "3"
-    done = run(checkout, [sys.executable, "-P", str(SCRIPT), "time", work, str(data), repeat])
-    return {"seconds": json.loads(done.out)["seconds"]}
+class Fits:
+    """A process for each checkout that fits whenever it is asked, so that two fits to compare are seconds apart."""
+
+    def __init__(self, work: str, data: Path, checkouts: list[Path]) -> None:
+        words = [sys.executable, "-P", str(SCRIPT), "time", work, str(data)]
+        self.processes = {
+            checkout: subprocess.Popen(
+                words, cwd=checkout, env=free(checkout), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+            for checkout in checkouts
+        }
+
+    def __enter__(self) -> Fits:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes.values():
+            process.communicate()
+
+    def __call__(self, checkout: Path) -> dict[str, float]:
+        """Seconds of a fit, and processor seconds."""
+        process = self.processes[checkout]
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        told = process.stdout.readline()
+        if not told:
+            raise RuntimeError(f"{checkout}: a fit failed")
+        seconds, processor = map(float, told.split())
+        return {"seconds": seconds, "processor s": processor}
 
 
 def helped(checkout: Path, module: str) -> dict[str, float]:
     """Processor seconds, modules and memory of a command's --help."""
     done = run(checkout, [sys.executable, "-m", module, "--help"])
     counted = run(checkout, [sys.executable, "-c", _COUNT, module, "--help"])
-    return {"processor s": done.processor, "modules": float(counted.err.split()[-1]), "peak MiB": done.peak_mib}
+    modules, peak = map(float, counted.err.split()[-2:])
+    return {"processor s": done.processor, "modules": modules, "peak MiB": peak / 1024}
 
 
 def four_ranks(checkout: Path, data: Path) -> dict[str, float]:
@@ -145,22 +175,29 @@ def race(args: argparse.Namespace) -> int:
         prepare(args.data.resolve(), folder, checkouts["old"])
         works: dict[str, Any] = {f"start-{one}": lambda where, one=one: helped(where, one) for one in HELPS}
         works["start-4-ranks"] = lambda where: four_ranks(where, folder)
-        works |= {work: lambda where, work=work: timed(where, work, folder) for work in WORKS}
         for work, measure in works.items():
-            if any(fnmatch.fnmatch(work, pattern) for pattern in args.only):
-                found = alternate(measure, checkouts, args.rounds)
-                show(work, found)
+            if wanted(work, args.only):
+                show(work, alternate(measure, checkouts, args.rounds))
+        for work in WORKS:
+            if wanted(work, args.only):
+                with Fits(work, folder, list(checkouts.values())) as fits:
+                    show(work, alternate(fits, checkouts, args.rounds))
     return 0
+
+
+def wanted(work: str, patterns: list[str]) -> bool:
+    """Whether its name matches a pattern."""
+    return any(fnmatch.fnmatch(work, pattern) for pattern in patterns)
 
 
 def alternate(measure: Any, checkouts: dict[str, Path], rounds: int) -> dict[str, list[dict[str, float]]]:
     """What each round measured, old and new in turn; the machine's speed beside it."""
-    if rounds > 1:
-        for checkout in checkouts.values():
-            measure(checkout)  # compiles what is not compiled yet, and reads the files
+    for checkout in checkouts.values():
+        measure(checkout)  # compiles what is not compiled yet, and reads the files
     found: dict[str, list[dict[str, float]]] = {name: [] for name in checkouts}
-    for _ in range(rounds):
-        for name, checkout in checkouts.items():
+    for turn in range(rounds):
+        order = list(checkouts.items())
+        for name, checkout in order if turn % 2 else reversed(order):
             before = machine_rate(), copy_rate()
             values = measure(checkout)
             after = machine_rate(), copy_rate()

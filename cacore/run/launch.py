@@ -77,9 +77,14 @@ def compiled(work: Callable[[], object], comm: Communicator) -> None:
     """Do `work`, which compiles or loads what was compiled, before anything is timed; collective.
 
     numba's cache is on disk, often a shared one, and ranks that all fill it at once do the same work and
-    race for the files: so rank 0 goes first, then one rank of each other machine, then the rest.
+    race for the files: so rank 0 goes first, then one rank of each other machine, then the rest. What numba
+    itself loads before its first call takes longer than a filled cache, and all ranks load that at once.
     """
     with comm.phase("compile"):
+        from numba.core.registry import cpu_target
+
+        cpu_target.typing_context.refresh()
+        cpu_target.target_context.refresh()
         first_here = comm.node().rank == 0  # collective: every rank asks
         turn = 0 if comm.rank == 0 else 1 if first_here else 2
         for now in range(3):
