@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections import deque
@@ -48,7 +49,23 @@ def set_threads(count: int) -> None:
     """Limit this process to `count` threads, once, at start."""
     global _limit
     _limit = count
-    _controller().limit(limits=count)
+    with _loading_with(count):
+        _controller().limit(limits=count)
+
+
+@contextlib.contextmanager
+def _loading_with(count: int) -> Iterator[None]:
+    """A BLAS that is loaded in here starts `count` threads, not one a core: new ones spin, on all ranks at once."""
+    names = [f"{library}_NUM_THREADS" for library in ("OPENBLAS", "MKL")]
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, str(count)))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
 
 
 def share_once(comm: Communicator) -> None:

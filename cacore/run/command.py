@@ -24,11 +24,11 @@ def train(method: Method, comm: Communicator, argv: list[str] | None) -> None:
     with comm.agreed():
         args = _training_parser(method, comm.rank).parse_args(argv)
         job, options = from_arguments(Training, args), from_arguments(method.options, args)
+    limit = start(job, comm)
     family = method.family()
     with comm.agreed():
         others = family.check(method, job, options, comm)
         _check_writable([job.model, job.report, job.comm_matrix, *others], comm)
-    limit = start(job, comm)
     compiled(lambda: _warm_up(family, job.dtype, options.kernel), comm)
     with family.progress(comm.rank == 0 and not job.quiet) as progress:
         rows, test = family.read(method, job, options, comm, limit)
@@ -71,7 +71,7 @@ def predict(
         job = from_arguments(Predicting, parser.parse_args(argv))
     with comm.agreed():
         _check_writable([job.output, job.report], comm)
-    family, limit = load_family(), start(job, comm)
+    limit, family = start(job, comm), load_family()
     model = family.load(job.model, comm)
     compiled(lambda: family.warm_up_prediction(model.dtype), comm)
     from cacore.run import reading, report
