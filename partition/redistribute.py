@@ -202,16 +202,3 @@ def _permute(X: Any, place: Any, done: Any, row: Any) -> None:  # pragma: no cov
             i = place[i]
         X[i] = row
         done[i] = True
-
-
-def returned(
-    values: NDArray[Any], received: NDArray[np.int64], send: NDArray[np.int64], comm: Communicator
-) -> NDArray[Any]:
-    """Send one value a row back to where the rows came from, in the order they had there.
-
-    `received` tells how many rows came from each rank, `send` the order in which they were sent.
-    """
-    home = comm.alltoall(values, received)[0]
-    out = np.empty_like(home)
-    out[send] = home
-    return out
