@@ -168,7 +168,5 @@ def _balanced_together(
     for value in np.unique(rows.comm.allgather(np.unique(y.astype(np.float64)))):
         members = np.flatnonzero(y == value)
         n = int(rows.comm.allreduce(np.array([len(members)]))[0])
-        room = np.full(P, n // P, np.int64)
-        room[(taken + np.arange(n % P)) % P] += 1
+        yield members, np.roll(capacities(n, P), taken)
         taken += n % P
-        yield members, room

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,13 +33,11 @@ def assign_owners(
     ndarray of int64, shape (P,)
     """
     price = cost(sizes.astype(np.float64))
-    owners, load = np.empty(len(sizes), np.int64), np.zeros(ranks)
-    parts = np.zeros(ranks)
+    owners = np.empty(len(sizes), np.int64)
+    loads = [(0.0, 0, rank) for rank in range(ranks)]  # with the number of parts, which decides between equals
     for part in np.argsort(-price, kind="stable"):
-        rank = int(np.lexsort((parts, load))[0])
-        owners[part] = rank
-        load[rank] += price[part]
-        parts[rank] += 1
+        load, parts, owners[part] = loads[0]
+        heapq.heapreplace(loads, (load + price[part], parts + 1, int(owners[part])))
     return owners
 
 
