@@ -15,8 +15,7 @@ from cacore.errors import InputError
 from cacore.io import model_file
 from cacore.kernels import Kernel
 from cakrr.solver.coarse import CoarseModel
-from partition.asking import ask, visit
-from partition.model import InParts
+from partition.model import InParts, visit
 from partition.routing import nearest
 
 
@@ -110,12 +109,11 @@ class KRRModel(InParts):
     def _routed(self, Z: Rows, comm: Communicator) -> dict[str, NDArray[Any]]:
         if self.soft is None:
             return {"nearest": self._asked(Z, nearest(Z, self.centers), comm)}
-        values, weights = self._weighted(Z, lambda rows, labels: self._asked(rows, labels, comm))
+        values, weights = self._weighted(Z, comm)
         return {"soft": np.einsum("ij,ij->i", values, weights), "nearest": values[:, 0]}
 
-    def _asked(self, Z: Rows, labels: NDArray[np.int32], comm: Communicator) -> NDArray[Any]:
-        """What the model of part ``labels[i]`` says of row i."""
-        return ask(Z, labels, self.owners, self.parts, lambda p, rows: self.parts[p].predict(rows, self.kernel), comm)
+    def _answer(self, part: int, rows: Rows) -> NDArray[Any]:
+        return self.parts[part].predict(rows, self.kernel)
 
     def _gathered(self, Z: Rows, comm: Communicator, y: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
         """The sum of all models' predictions; or, given the answers `y`, the least distance of one from them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from partition.kmeans import lloyd
 from partition.settle import capacities, settle, smallest
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class FCFS(Algorithm, name="fcfs"):
     """First come, first served: P random rows are the centres, each row goes to the closest with room.
 
@@ -35,12 +37,8 @@ class FCFS(Algorithm, name="fcfs"):
 
     balances_classes = True
 
-    def __init__(
-        self, n_parts: int = 8, *, ratio: bool = False, recompute_centers: bool = True, random_state: Any = None
-    ) -> None:
-        super().__init__(n_parts, random_state=random_state)
-        self.ratio = ratio
-        self.recompute_centers = recompute_centers
+    ratio: bool = False
+    recompute_centers: bool = True
 
     def _partition(self, rows: PartRows, y: NDArray[Any] | None) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         P = self.n_parts
@@ -51,6 +49,7 @@ class FCFS(Algorithm, name="fcfs"):
         return labels, rows.means(labels, P)[0] if self.recompute_centers else centers
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class BalancedKMeans(Algorithm, name="bkm"):
     """K-means, then the farthest rows of over-full parts move to their closest part with room.
 
@@ -72,21 +71,10 @@ class BalancedKMeans(Algorithm, name="bkm"):
 
     balances_classes = True
 
-    def __init__(
-        self,
-        n_parts: int = 8,
-        *,
-        ratio: bool = False,
-        recompute_centers: bool = False,
-        tol: float = 1e-3,
-        max_iter: int = 500,
-        random_state: Any = None,
-    ) -> None:
-        super().__init__(n_parts, random_state=random_state)
-        self.ratio = ratio
-        self.recompute_centers = recompute_centers
-        self.tol = tol
-        self.max_iter = max_iter
+    ratio: bool = False
+    recompute_centers: bool = False
+    tol: float = 1e-3
+    max_iter: int = 500
 
     def _partition(self, rows: PartRows, y: NDArray[Any] | None) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         P = self.n_parts
@@ -123,6 +111,7 @@ class BalancedKMeans(Algorithm, name="bkm"):
         settle(rows, centers, room - np.minimum(held, room), labels, members[leaves])
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class KBalance(Algorithm, name="kbalance"):
     """K-means for the centres, then each row to its closest centre with room.
 
@@ -147,19 +136,9 @@ class KBalance(Algorithm, name="kbalance"):
     K-means, then O(n P d) flops and at most P rounds of a few Allreduces of 64 P counts.
     """
 
-    def __init__(
-        self,
-        n_parts: int = 8,
-        *,
-        recompute_centers: bool = False,
-        tol: float = 1e-3,
-        max_iter: int = 500,
-        random_state: Any = None,
-    ) -> None:
-        super().__init__(n_parts, random_state=random_state)
-        self.recompute_centers = recompute_centers
-        self.tol = tol
-        self.max_iter = max_iter
+    recompute_centers: bool = False
+    tol: float = 1e-3
+    max_iter: int = 500
 
     def _partition(self, rows: PartRows, y: NDArray[Any] | None) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         P = self.n_parts
@@ -189,7 +168,5 @@ def _balanced_together(
     for value in np.unique(rows.comm.allgather(np.unique(y.astype(np.float64)))):
         members = np.flatnonzero(y == value)
         n = int(rows.comm.allreduce(np.array([len(members)]))[0])
-        room = np.full(P, n // P, np.int64)
-        room[(taken + np.arange(n % P)) % P] += 1
+        yield members, np.roll(capacities(n, P), taken)
         taken += n % P
-        yield members, room

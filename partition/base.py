@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,18 +21,9 @@ REGISTERED: dict[str, type[Algorithm]] = {}
 
 @dataclass(frozen=True)
 class Division:
-    """Rows divided into P parts.
+    """Rows divided into P parts, as a fitted :class:`partition.estimators.Partitioner` describes them.
 
-    Attributes
-    ----------
-    labels : ndarray of int32, shape (n_local,)
-        Part of each of this rank's rows.
-    centers : ndarray of float64, shape (P, d)
-        The same on all ranks.
-    sizes : ndarray of int64, shape (P,)
-        Rows of each part, over all ranks.
-    n_iter : int
-        Rounds of K-means; 0 where there is none.
+    `n_iter` are the rounds of K-means; 0 where there is none.
     """
 
     labels: NDArray[np.int32]
@@ -41,26 +32,24 @@ class Division:
     n_iter: int
 
 
+@dataclass(eq=False, repr=False)
 class Algorithm:
     """A way to divide rows into parts, without scikit-learn: one abstract method, :meth:`_partition`.
 
-    ``class Halves(Partitioner, name="halves")`` registers a partitioner under a name.
-
-    Parameters
-    ----------
-    n_parts : int
-        Number of parts, P, at most the number of rows.
-    random_state : int, RandomState or None
-        With the same int, rows and ranks the labels are the same, bit for bit.
+    ``class Halves(Partitioner, name="halves")`` registers a partitioner under a name. Parameters: see
+    :class:`partition.estimators.Partitioner`.
 
     Attributes
     ----------
     balances_classes : bool
-        Whether there is a parameter `ratio`: to balance every class as well as the parts' sizes.
+        Whether `ratio` is a parameter: to balance every class as well as the parts' sizes.
     """
 
     balances_classes: ClassVar[bool] = False
-    ratio: bool
+    ratio = False
+
+    n_parts: int = 8
+    random_state: Any = field(default=None, kw_only=True)
 
     def __init_subclass__(cls, name: str = "", **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -69,10 +58,6 @@ class Algorithm:
             if known.__qualname__ != cls.__qualname__:  # equal where a notebook's cell is run again
                 raise ValueError(f"partitioner {name!r}: {known.__qualname__} has this name already")
             REGISTERED[name] = cls
-
-    def __init__(self, n_parts: int = 8, *, random_state: Any = None) -> None:
-        self.n_parts = n_parts
-        self.random_state = random_state
 
     @abstractmethod
     def _partition(self, rows: PartRows, y: NDArray[Any] | None) -> tuple[NDArray[np.int32], NDArray[np.float64]]:

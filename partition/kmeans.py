@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from partition.assign import PartRows
 from partition.base import Algorithm
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class KMeans(Algorithm, name="kmeans"):
     """Parts of whatever size K-means gives; the part of a row is that of its nearest centre.
 
@@ -34,10 +36,8 @@ class KMeans(Algorithm, name="kmeans"):
     rows are equal.
     """
 
-    def __init__(self, n_parts: int = 8, *, tol: float = 1e-3, max_iter: int = 500, random_state: Any = None) -> None:
-        super().__init__(n_parts, random_state=random_state)
-        self.tol = tol
-        self.max_iter = max_iter
+    tol: float = 1e-3
+    max_iter: int = 500
 
     def _partition(self, rows: PartRows, y: NDArray[Any] | None) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         labels, centers, sizes, self.n_iter_ = lloyd(rows, self.n_parts, self.tol, self.max_iter)

@@ -1,4 +1,4 @@
-"""What every model in parts shares: the ranks that hold its parts, rows as it takes them, its file."""
+"""What every model in parts shares: the ranks that hold its parts, its file, rows of other ranks and their answers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator, collective
-from cacore.data.rows import Rows, check_alike
+from cacore.data.rows import Rows, check_alike, exchange_rows, gather_rows
 from cacore.data.standardize import Standardizer
 from cacore.data.validation import rows_to_predict
 from cacore.errors import InputError
 from cacore.io import model_file
+from cacore.machine.threads import blocks
 from partition.routing import Soft, closest
+
+_GATHERED_ROWS = 1 << 16  # rows that visit all models at a time
 
 
 @dataclass(kw_only=True)
@@ -112,18 +115,46 @@ class InParts:
             standardizer=Standardizer.stored(shared), soft=None if soft is None else Soft(**soft),
         )  # fmt: skip
 
-    def _weighted(
-        self, Z: Rows, answers: Callable[[Rows, NDArray[np.int32]], NDArray[Any]]
-    ) -> tuple[NDArray[Any], NDArray[np.float64]]:
-        """What the models of the nearest centres say of each row, nearest first, and their weights.
+    def _answer(self, part: int, rows: Rows) -> NDArray[Any]:
+        """What the model of a part of this rank says of the rows, shape (len(rows), ...)."""
+        raise NotImplementedError
 
-        Shapes (n, k, ...) and (n, k); ``answers(rows, labels)`` asks the model of part ``labels[i]`` about row i.
+    def _asked(
+        self, Z: Rows, labels: NDArray[np.int32], comm: Communicator, shape: tuple[int, ...] = ()
+    ) -> NDArray[np.float64]:
+        """What the model of part ``labels[i]`` says of row i, shape (n_local, *shape); collective.
+
+        Each row travels to the owner of its part, if that is another rank, and the answer back.
+        """
+        # Sorted by owner, and by part within an owner, so that a part's rows are one block.
+        toward = self.owners[labels]
+        send = np.lexsort((labels, toward))
+        counts = np.bincount(toward, minlength=comm.size).astype(np.int64)
+        rows = exchange_rows(Z[send], counts, comm)
+        parts, received = comm.alltoall(labels[send], counts)
+        place = np.argsort(parts, kind="stable")
+        values = np.empty((len(parts), *shape))
+        for part in self.parts:
+            here = place[np.searchsorted(parts[place], part) : np.searchsorted(parts[place], part, side="right")]
+            if here.size:
+                values[here] = self._answer(part, rows[here])
+        home, _ = comm.alltoall(values, received)
+        out = np.empty_like(home)
+        out[send] = home
+        return out
+
+    def _weighted(
+        self, Z: Rows, comm: Communicator, shape: tuple[int, ...] = ()
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """As :meth:`_asked` of the models of the nearest centres, nearest first, and their weights.
+
+        Shapes (n_local, k, *shape) and (n_local, k).
         """
         assert self.soft is not None
         labels, squares = closest(Z, self.centers, min(self.soft.k, len(self.centers)))
         n, k = labels.shape
-        values = answers(Z[np.arange(n).repeat(k)], labels.ravel())
-        return values.reshape(n, k, *values.shape[1:]), self.soft.weights(squares)
+        values = self._asked(Z[np.arange(n).repeat(k)], labels.ravel(), comm, shape)
+        return values.reshape(n, k, *shape), self.soft.weights(squares)
 
     def _ranks(self, comm: Any) -> AbstractContextManager[Communicator]:
         """The ranks that are given, or those that trained or loaded the model."""
@@ -140,3 +171,26 @@ class InParts:
             self._check_ranks(comm)
         check_alike(X, comm)
         return X if self.standardizer is None else self.standardizer.apply(X)
+
+
+def visit(
+    X: Rows, answer: Callable[..., NDArray[np.float64]], comm: Communicator, shape: tuple[int, ...] = (),
+    op: str = "sum", column: NDArray[np.float64] | None = None,
+) -> NDArray[np.float64]:  # fmt: skip
+    """The sum, or minimum, of what all ranks say of each row, shape (n_local, *shape); collective.
+
+    ``answer(rows)``, shape (len(rows), *shape), is what this rank's models say together. It is ``answer(rows, values)``
+    where each row comes with a number, those of `column`, shape (n_local,). `op` is "sum" or "min".
+
+    Every row visits every rank, and one reduction of the answers follows, for 65,536 rows at a time.
+    """
+    out = np.empty((X.shape[0], *shape))
+    longest = int(comm.allreduce(np.array([X.shape[0]]), "max")[0])
+    for lo, hi in blocks(longest, max(1, _GATHERED_ROWS // comm.size)):
+        block = X[lo:hi]
+        first, _ = comm.offset(block.shape[0])
+        rows = gather_rows(block, comm)
+        values: tuple[Any, ...] = () if column is None else (comm.allgather(column[lo:hi]),)
+        total = comm.allreduce(np.ascontiguousarray(answer(rows, *values)), op)
+        out[lo:hi] = total[first : first + block.shape[0]]
+    return out

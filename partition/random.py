@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from partition.assign import PartRows
 from partition.base import Algorithm
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class RandomPartition(Algorithm, name="random"):
     """Shuffled rows dealt evenly; a part's centre is the mean of its rows.
 
@@ -29,9 +31,7 @@ class RandomPartition(Algorithm, name="random"):
     of P x (d+1) numbers.
     """
 
-    def __init__(self, n_parts: int = 8, *, in_place: bool = False, random_state: Any = None) -> None:
-        super().__init__(n_parts, random_state=random_state)
-        self.in_place = in_place
+    in_place: bool = False
 
     def _check_parts(self, n: int, n_local: int, comm: Communicator) -> None:
         super()._check_parts(n, n_local, comm)

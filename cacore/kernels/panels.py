@@ -62,7 +62,7 @@ class Panels:
     def __init__(
         self, X: Rows, dtype: Any, shift: NDArray[Any] | None = None, rows: NDArray[np.int64] | None = None
     ) -> None:
-        self.n, self.shift = int(X.shape[0] if rows is None else len(rows)), shift
+        self.n = int(X.shape[0] if rows is None else len(rows))
         count, W = -(-self.n // width(dtype)), width(dtype)
         self.data = np.empty((count, X.shape[1], W), dtype)
         self.squares = np.zeros(count * W, dtype)
@@ -78,9 +78,6 @@ class Panels:
             panel_squares(self.data[lo:hi], self.squares[lo * W : hi * W])
 
         for_blocks(pack, blocks(count, 4))
-
-    def __len__(self) -> int:
-        return self.n
 
     def tasks(self, count: int) -> list[tuple[int, int]]:
         """At most `count` ranges of columns, each whole panels but for the last."""
@@ -171,7 +168,8 @@ def _dots(typingctx: Any, values: Any, columns: Any, first: Any, last: Any, pane
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kinds, real = signature.args, context.get_value_type(signature.args[0].dtype)
-        lanes = 64 * 8 // values.dtype.bitwidth
+        align = values.dtype.bitwidth // 8
+        lanes = 64 // align
         vector, i32, i64 = ir.VectorType(real, lanes), ir.IntType(32), ir.IntType(64)
         v, c, p, o = (context.make_array(kinds[k])(context, builder, args[k]).data for k in (0, 1, 4, 5))
         zero, nothing = ir.Constant(vector, [0.0] * lanes), ir.Constant(vector, ir.Undefined)
@@ -188,7 +186,7 @@ def _dots(typingctx: Any, values: Any, columns: Any, first: Any, last: Any, pane
         added = []
         for k, total in enumerate(sums):
             at = builder.gep(p, [builder.add(row, ir.Constant(i64, k * lanes))])
-            x = builder.load(builder.bitcast(at, vector.as_pointer()), align=real_align(values))
+            x = builder.load(builder.bitcast(at, vector.as_pointer()), align=align)
             fused = ("contract",)
             added.append(builder.fadd(total, builder.fmul(value, x, flags=fused), flags=fused))
         after = builder.add(q, ir.Constant(i64, 1))
@@ -204,11 +202,8 @@ def _dots(typingctx: Any, values: Any, columns: Any, first: Any, last: Any, pane
             result.add_incoming(following, loop)
         for k, result in enumerate(results):
             at = builder.gep(o, [ir.Constant(i64, k * lanes)])
-            builder.store(result, builder.bitcast(at, vector.as_pointer()), align=real_align(values))
+            builder.store(result, builder.bitcast(at, vector.as_pointer()), align=align)
         return context.get_dummy_value()
-
-    def real_align(array: Any) -> int:
-        return int(array.dtype.bitwidth // 8)
 
     return types.void(values, columns, types.int64, types.int64, panel, out), build
 

@@ -65,7 +65,7 @@ class KernelKind:
             return 0
         from cacore.kernels.evaluate import compiled  # a command's --help needs no compiler
 
-        return compiled(self.row, dtype)[0]
+        return int(compiled(self.row, dtype).address)
 
 
 KINDS: dict[str, KernelKind] = {}  # by name
@@ -90,16 +90,11 @@ def canonical(name: str) -> str:
     return next((kind.name for kind in KINDS.values() if name in kind.aliases), name)
 
 
-def kernel_names() -> tuple[str, ...]:
-    """Of all kernels that are declared so far."""
-    return tuple(KINDS)
-
-
 def distance(product: Any, a: Any, b: Any) -> Any:
     """|x-z|^2, at least 0, from x.z, |x|^2 and |z|^2, for :attr:`KernelKind.row`."""
     return np.maximum(0.0, a + b - 2.0 * product)
 
 
 def exp(x: Any) -> Any:
-    """For :attr:`KernelKind.row`: compiled code has its own, see :mod:`cacore.kernels.exp`."""
+    """For :attr:`KernelKind.row`: compiled code has its own, see :mod:`cacore.kernels.evaluate`."""
     return np.exp(x)

@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from cacore.data.rows import Rows
+from cacore.data.rows import Rows, dense
 from cacore.errors import InputError
 from cacore.kernels.evaluate import finish
 from cacore.kernels.registry import KINDS
@@ -31,11 +31,10 @@ class Points:
     Parameters
     ----------
     X : ndarray or CSR, shape (m, d), float32 or float64
-        Not changed. Dense rows are copied if a shift is given.
+        Not changed. If a shift is given, the rows are copied, and are dense.
     shift : ndarray of shape (d,) or None
-        Subtracted from dense rows. |x|^2 + |z|^2 - 2 x.z loses every digit when rows are close to
-        each other and far from the origin; a shift, the same on both sides, moves the origin. Only
-        for kernels of a distance; CSR rows are not shifted.
+        Subtracted. |x|^2 + |z|^2 - 2 x.z loses every digit when rows are close to each other and far
+        from the origin; a shift, the same on both sides, moves the origin. Only for kernels of a distance.
 
     Attributes
     ----------
@@ -45,16 +44,13 @@ class Points:
     """
 
     def __init__(self, X: Rows, shift: NDArray[Any] | None = None) -> None:
-        self.shift = shift
-        if sp.issparse(X) and shift is not None:
-            X = X.toarray()  # a shift fills them
+        if shift is not None:
+            X = dense(X) - shift.astype(X.dtype)
+        self.X, self.shift = X, shift
         if sp.issparse(X):
-            self.X: Rows = X
-            power = X.multiply(X).sum(axis=1)
-            self.squares = np.asarray(power, X.dtype).ravel()
+            self.squares = np.asarray(X.multiply(X).sum(axis=1), X.dtype).ravel()
         else:
-            self.X = X - shift.astype(X.dtype) if shift is not None else X
-            self.squares = np.einsum("ij,ij->i", self.X, self.X)
+            self.squares = np.einsum("ij,ij->i", X, X)
 
     def __len__(self) -> int:
         return int(self.X.shape[0])
@@ -164,11 +160,9 @@ class Kernel:
 
     def fill(self, A: Points, B: Points, out: NDArray[Any]) -> None:
         """:meth:`block` on all threads."""
-
-        def rows(lo: int, hi: int) -> None:
-            self.block(A[lo:hi], B, out[lo:hi])
-
-        for_blocks(rows, blocks(len(A), _block_rows(len(B), out.itemsize)))
+        for_blocks(
+            lambda lo, hi: self.block(A[lo:hi], B, out[lo:hi]), blocks(len(A), _block_rows(len(B), out.itemsize))
+        )
 
     def gram(self, A: Points, out: NDArray[Any]) -> None:
         """Kernel values of `A` with itself, in the lower triangle and the diagonal of `out`.
@@ -176,12 +170,9 @@ class Kernel:
         m^2 d flops, on all threads. What lies above the diagonal is undefined.
         """
         m = len(A)
-
-        def rows(lo: int, hi: int) -> None:
-            self.block(A[lo:hi], A[0:hi], out[lo:hi, :hi])
-
         # The later rows are the longer ones: they go first, so that the threads finish together.
-        for_blocks(rows, blocks(m, _block_rows(m, out.itemsize))[::-1])
+        tasks = blocks(m, _block_rows(m, out.itemsize))[::-1]
+        for_blocks(lambda lo, hi: self.block(A[lo:hi], A[0:hi], out[lo:hi, :hi]), tasks)
         if self.of_distance:
             out.reshape(-1)[:: m + 1] = self.of_squares(A.squares)
 
@@ -244,8 +235,7 @@ def _product(A: Rows, B: Rows, out: NDArray[Any]) -> None:
         out[...] = 0
         sparse_product(A.data, A.indices, A.indptr, B.data, B.indices, B.indptr, out, np.zeros(A.shape[1], out.dtype))
         return
-    A, B = (M.toarray() if sp.issparse(M) else M for M in (A, B))
-    np.matmul(A, B.T, out=out)
+    np.matmul(dense(A), dense(B).T, out=out)
 
 
 @numba.njit(cache=True, nogil=True)

@@ -122,7 +122,7 @@ def blocks(n: int, step: int) -> list[tuple[int, int]]:
     return [(lo, min(lo + step, n)) for lo in range(0, n, step)]
 
 
-def for_blocks(work: Callable[..., None], tasks: Iterable[tuple[Any, ...]]) -> None:
+def for_blocks(work: Callable[..., object], tasks: Iterable[tuple[Any, ...]]) -> None:
     """Call ``work(*task)`` for every task, on this rank's threads; see :func:`in_order`."""
     for _ in in_order(work, tasks):
         pass

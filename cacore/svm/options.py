@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-from cacore.kernels.registry import kernel_names
+from cacore.kernels.registry import KINDS
 from cacore.limits import Limits
 from cacore.run import job
 from cacore.run import options as declare
@@ -28,7 +28,7 @@ class DualOptions(declare.Options):
     """
 
     C: float = option(1.0, "bound of the coefficients alpha", declare.positive, metavar="C")
-    kernel: str = option("gaussian", "of the rows", declare.kernel, choices=kernel_names())
+    kernel: str = option("gaussian", "of the rows", declare.kernel, choices=tuple(KINDS))
     gamma: float | str = option(
         "scale", "number, scale = 1 / (features x variance), or auto", declare.number_or("scale", "auto"), metavar="G"
     )

@@ -8,15 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.comm import Communicator
 from cacore.data.rows import Rows
 from cacore.io import model_file
 from cacore.kernels import Kernel
 from cacore.svm.decision import counted, read_classes, stored_classes, votes
 from casvm.model.part import PartSVM
 from casvm.model.pieces import join
-from partition.asking import ask, visit
-from partition.model import InParts
+from partition.model import InParts, visit
 from partition.routing import nearest
 
 
@@ -84,7 +82,7 @@ class SVMModel(InParts):
     def asked(self, X: Rows, labels: NDArray[np.int32], comm: Any = None) -> NDArray[np.float64]:
         """Scores of each row by the model of the part that `labels` names; collective."""
         with self._ranks(comm) as ranks, ranks.phase("predict"):
-            return self._asked(self._received(X, ranks), labels, ranks)
+            return self._asked(self._received(X, ranks), labels, ranks, (self._width,))
 
     def intercepts(self) -> NDArray[np.float64]:
         """The one b of each pair of classes, of a model in pieces; collective on the ranks that hold them."""
@@ -108,8 +106,8 @@ class SVMModel(InParts):
                 return visit(Z, self._together, ranks, (self._width,)) / len(self.sizes)
             if self.soft is None:
                 labels = nearest(Z, self.centers) if len(self.sizes) > 1 else np.zeros(Z.shape[0], np.int32)
-                return self._asked(Z, labels, ranks)
-            values, weights = self._weighted(Z, lambda rows, labels: self._asked(rows, labels, ranks))
+                return self._asked(Z, labels, ranks, (self._width,))
+            values, weights = self._weighted(Z, ranks, (self._width,))
             return np.asarray(np.einsum("ijc,ij->ic", values, weights))
 
     def _pieces(self, rows: Rows) -> NDArray[np.float64]:
@@ -128,11 +126,8 @@ class SVMModel(InParts):
             total += part.scores(rows, self.kernel, len(self.classes))
         return total
 
-    def _asked(self, Z: Rows, labels: NDArray[np.int32], comm: Communicator) -> NDArray[np.float64]:
-        def answer(part: int, rows: Rows) -> NDArray[np.float64]:
-            return self.parts[part].scores(rows, self.kernel, len(self.classes))
-
-        return ask(Z, labels, self.owners, self.parts, answer, comm, (self._width,))
+    def _answer(self, part: int, rows: Rows) -> NDArray[np.float64]:
+        return self.parts[part].scores(rows, self.kernel, len(self.classes))
 
     def _stored(self) -> tuple[dict[str, Any], dict[str, Rows]]:
         kernel = None if self.kernel is None else asdict(self.kernel)

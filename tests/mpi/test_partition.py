@@ -12,7 +12,8 @@ from cacore.comm import Communicator
 from cacore.data.rows import block_bounds
 from cacore.data.samples import Samples
 from partition import BY_NAME
-from partition.redistribute import assign_owners, redistribute, returned
+from partition.model import InParts
+from partition.redistribute import assign_owners, redistribute
 
 pytestmark = pytest.mark.mpi(min_size=1)
 
@@ -154,10 +155,22 @@ def test_rows_in_their_place_stay():
     assert sent[0] == sent[1] < 100 * R
 
 
-def test_returned():
-    comm = Communicator(WORLD)
-    toward = np.random.default_rng(RANK).integers(0, R, 30)
-    send, counts = np.argsort(toward, kind="stable"), np.bincount(toward, minlength=R)
-    values = RANK * 100.0 + np.arange(30)
-    there, received = comm.alltoall(values[send], counts)
-    np.testing.assert_array_equal(returned(there, received, send, comm), values)
+class Echo(InParts):
+    """Every part says what the row is, and its own number."""
+
+    def _answer(self, part, rows):
+        return np.column_stack([rows[:, 0], np.full(len(rows), part)])
+
+
+def test_answers_return():
+    """To the rows that asked, of parts that lie on any rank."""
+    P = R + 2
+    owners, none = np.random.default_rng(5).integers(0, R, P), np.zeros(0)
+    model = Echo(
+        method="", route="", centers=none, sizes=none, owners=owners, standardizer=None, dtype="",
+        parts=dict.fromkeys(np.flatnonzero(owners == RANK).tolist()),
+    )  # fmt: skip
+    labels = np.random.default_rng(RANK).integers(0, P, 30).astype(np.int32)
+    X = RANK * 100.0 + np.arange(30)[:, None]
+    got = model._asked(X, labels, Communicator(WORLD), (2,))
+    np.testing.assert_array_equal(got, np.column_stack([X[:, 0], labels]))
