@@ -9,7 +9,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted
 
 from asygcd.model import AsyGCDModel
 from asygcd.options import METHOD, Fit, Options
@@ -146,10 +145,8 @@ class AsyGCDSVC(KernelClassifier):
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Decisions for `X`, shape (n, d): shape (n,) with two classes, positive for the second, else (n, k)."""
-        check_is_fitted(self, "model_")
         return self.model_.decision_function(self._rows(X))
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Labels for `X`, shape (n, d)."""
-        check_is_fitted(self, "model_")
         return self.model_.predict(self._rows(X))

@@ -60,55 +60,41 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator, te
     team = options.threads or threads.available()
     options = replace(options, threads=team)
     check_memory(X, team, options.cache_bytes, options.memory_limit)
-    solver = _Problems(X, codes, options.C * factors[codes] * weights[kept], kernel, options, comm)
-    coef = solver.all(len(classes), None if options.start is None else options.start[kept])
+    C = options.C * factors[codes] * weights[kept]
+    start = None if options.start is None else options.start[kept]
+    coef, solutions, sizes = _solved(X, codes, C, len(classes), kernel, options, start, comm)
     support = np.flatnonzero(coef.any(axis=1))
     model = AsyGCDModel(
         classes, options.multi_class, kernel, float(options.C), X[support], kept[support], coef[support], standardizer,
         str(train.X.dtype),
     )  # fmt: skip
-    return Fit(model, solver.solutions, solver.sizes, factors)
+    return Fit(model, solutions, sizes, factors)
 
 
-class _Problems:
-    """The problems of two classes that make one model."""
-
-    def __init__(
-        self, X: Rows, codes: NDArray[np.int64], C: Vector, kernel: Kernel, options: Options, comm: Communicator
-    ) -> None:
-        self.X, self.codes, self.C, self.kernel, self.options, self.comm = X, codes, C, kernel, options, comm
-        self.solutions: list[Solution] = []
-        self.sizes = np.zeros(0, np.int64)
-
-    def all(self, k: int, start: Vector | None) -> Vector:
-        """Solve them; coefficients, shape (n, m)."""
-        if k > 2 and self.options.multi_class == "ovo":
-            problems = [
-                (np.flatnonzero((self.codes == i) | (self.codes == j)), i) for i, j in combinations(range(k), 2)
-            ]
-        else:
-            everything = np.arange(len(self.codes))
-            problems = [(everything, positive) for positive in (range(k) if k > 2 else [1])]
-        coef, team = np.zeros((len(self.codes), len(problems))), None
-        for column, (rows, positive) in enumerate(problems):
-            whole = len(rows) == len(self.codes)
-            if team is None or not whole:
-                team = self._team(self.X if whole else self.X[rows], self.C[rows])
-            y = np.where(self.codes[rows] == positive, 1.0, -1.0)
-            begin = None if start is None else y * start[rows, column]
-            with self.comm.phase("train"):
-                solution = team.solve(y, self.C[rows], self.options.limits, begin, self.options.watch)
-            coef[rows, column] = y * solution.alpha
-            self.solutions.append(solution)
-        return coef
-
-    def _team(self, X: Rows, C: Vector) -> AsyGCD:
-        options = self.options
-        sample = X[:: max(1, X.shape[0] // 1000)]
-        dtype = precision(X.shape[0], sample, self.kernel, float(C.max()), options.limits.tol)
-        with self.comm.phase("partition"):
-            team = AsyGCD(
-                X, self.kernel, options.threads or 1, options.cache_bytes, dtype, options.update, options.seed
-            )
-        self.sizes = team.sizes
-        return team
+def _solved(
+    X: Rows, codes: NDArray[np.int64], C: Vector, k: int, kernel: Kernel, options: Options, start: Vector | None,
+    comm: Communicator,
+) -> tuple[Vector, list[Solution], NDArray[np.int64]]:  # fmt: skip
+    """Solve the problems of a model of k classes: coefficients, shape (n, m); solutions; sizes of the last blocks."""
+    if k > 2 and options.multi_class == "ovo":
+        problems = [(np.flatnonzero((codes == i) | (codes == j)), i) for i, j in combinations(range(k), 2)]
+    else:
+        everything = np.arange(len(codes))
+        problems = [(everything, positive) for positive in (range(k) if k > 2 else [1])]
+    coef, solutions, team = np.zeros((len(codes), len(problems))), [], None
+    for column, (rows, positive) in enumerate(problems):
+        whole = len(rows) == len(codes)
+        if team is None or not whole:
+            some, bounds = X if whole else X[rows], C[rows]
+            dtype = precision(len(rows), some[:: max(1, len(rows) // 1000)], kernel, float(bounds.max()), options.tol)
+            with comm.phase("partition"):
+                team = AsyGCD(
+                    some, kernel, options.threads or 1, options.cache_bytes, dtype, options.update, options.seed
+                )
+        y = np.where(codes[rows] == positive, 1.0, -1.0)
+        begin = None if start is None else y * start[rows, column]
+        with comm.phase("train"):
+            solutions.append(team.solve(y, bounds, options.limits, begin, options.watch))
+        coef[rows, column] = y * solutions[-1].alpha
+    assert team is not None
+    return coef, solutions, team.sizes

@@ -266,24 +266,8 @@ class Search:
     def _judged(
         self, judge: Callable[..., tuple[Any, Any]], judges: Judges, shape: tuple[int, int, int], comm: Communicator
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Let `judge` look at every part, add up, and reduce once."""
-        totals = judges.totals(shape)
-        with comm.phase("train"):
-            failed = self._all_parts(judge, judges, totals)
-        comm.wait()
-        with comm.phase("predict"):
-            errors = judges.errors(totals, comm)
-            return errors, self._where(failed, errors, comm)
-
-    def _where(self, failed: NDArray[np.int64], errors: NDArray[np.float64], comm: Communicator) -> NDArray[np.int64]:
-        """All ranks' failures; they are asked for where there are some, which all ranks know."""
-        return comm.allreduce(failed, "max") if np.isnan(errors).any() else failed
-
-    def _all_parts(
-        self, judge: Callable[..., tuple[Any, Any]], judges: Judges, totals: NDArray[np.float64]
-    ) -> NDArray[np.int64]:
-        """Call `judge` for every part and sigma and add to `totals` part by part, in order; the parts that failed."""
-        failed = np.full(self.shape[1:], -1, np.int64)
+        """Let `judge` look at every part and sigma, add up part by part, in order, and reduce once."""
+        totals, failed = judges.totals(shape), np.full(self.shape[1:], -1, np.int64)
 
         def whole(part: int, rows: slice) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
             def work() -> dict[str, NDArray[Any]]:
@@ -301,17 +285,22 @@ class Search:
             self.advance()
             return done["given"], done["solved"]
 
-        for (part, _), (given, solved) in self.workspace.over_parts(whole, self.parts):
-            judges.add(totals, part, given, solved)
-            failed = np.where(solved, failed, np.maximum(failed, part))
-        return failed
+        with comm.phase("train"):
+            for (part, _), (given, solved) in self.workspace.over_parts(whole, self.parts):
+                judges.add(totals, part, given, solved)
+                failed = np.where(solved, failed, np.maximum(failed, part))
+        comm.wait()
+        with comm.phase("predict"):
+            errors = judges.errors(totals, comm)
+            # All ranks see whether a pair failed somewhere; where is asked for only then.
+            return errors, comm.allreduce(failed, "max") if np.isnan(errors).any() else failed
 
 
-def left_out(failed: NDArray[np.int64], sigmas: tuple[float, ...], lams: tuple[float, ...]) -> str:
-    """A sentence about the pairs that could not be solved; empty if all could."""
+def left_out(failed: NDArray[np.int64], sigmas: tuple[float, ...], lams: tuple[float, ...]) -> list[str]:
+    """A sentence about the pairs that could not be solved; none if all could."""
     pairs = [f"sigma {sigmas[s]:g} lambda {lams[ell]:g} (part {failed[s, ell]})" for s, ell in np.argwhere(failed >= 0)]
     more = f" and {len(pairs) - 3} more" if len(pairs) > 3 else ""
-    return f"left out, K + lambda m I is not positive definite: {', '.join(pairs[:3])}{more}" if pairs else ""
+    return [f"left out, K + lambda m I is not positive definite: {', '.join(pairs[:3])}{more}"] if pairs else []
 
 
 def best(

@@ -166,11 +166,6 @@ class Method(AnyMethod):
             return tuple(times * math.sqrt(d) for times in LOCAL_SIGMAS)
         return tuple(grid.spaced(math.sqrt(d) / 4, math.sqrt(d) * 4, 5))
 
-    @property
-    def lams(self) -> tuple[float, ...]:
-        """Ridges that its command tries."""
-        return LOCAL_LAMS if self.coarse else (1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
-
     def has(self, name: str) -> bool:
         """Whether its command has the option `name`."""
         return name != "libsvm" and (self.coarse or name not in ("centers", "coarse_sigma", "coarse_lam"))
@@ -178,7 +173,8 @@ class Method(AnyMethod):
     @property
     def defaults(self) -> Mapping[str, Any]:
         """Of its command's options."""
-        return {"route": self.route, "lam": grid.listed(self.lams)}
+        lams = LOCAL_LAMS if self.coarse else (1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
+        return {"route": self.route, "lam": grid.listed(lams)}
 
     @property
     def choices(self) -> Mapping[str, tuple[str, ...]]:

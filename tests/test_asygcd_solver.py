@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import threading
 import time
-from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from types import SimpleNamespace
@@ -130,13 +129,13 @@ def slow_down(monkeypatch, which, pause, turns=20):
     loop = AsyGCD._loop
 
     def slowed(self, state, me, *limits):
-        one = loop(self, state, me, *limits)
+        once, end = loop(self, state, me, *limits)
 
         def turn():
             time.sleep(pause)
-            return one.turn()
+            return once()
 
-        return replace(one, turn=turn) if me in which else one
+        return (turn if me in which else once), end
 
     monkeypatch.setattr(AsyGCD, "_loop", slowed)
 
@@ -608,15 +607,15 @@ def test_a_thread_that_fails_ends_all(monkeypatch, update, which):
     loop, calls = AsyGCD._loop, []
 
     def failing(self, state, me, *limits):
-        one = loop(self, state, me, *limits)
+        once, end = loop(self, state, me, *limits)
 
         def turn():
             calls.append(me)
             if calls.count(which) >= 3:
                 raise MemoryError("of a thread")
-            return one.turn()
+            return once()
 
-        return replace(one, turn=turn)
+        return turn, end
 
     monkeypatch.setattr(AsyGCD, "_loop", failing)
     with pytest.raises(MemoryError, match="of a thread"):

@@ -42,8 +42,8 @@ def together(turns: list[Callable[[], int]], board: Board, max_time: float, look
     try:
         for thread in threads:
             thread.start()
-        while any(thread.is_alive() for thread in threads):
-            _wait(threads)
+        while working := [thread for thread in threads if thread.is_alive()]:
+            working[0].join(_LOOK)
             if time.monotonic() > end:
                 _tell(board)
             look()
@@ -54,14 +54,6 @@ def together(turns: list[Callable[[], int]], board: Board, max_time: float, look
                 thread.join()
     if failed:
         raise failed[0]
-
-
-def _wait(threads: list[threading.Thread]) -> None:
-    """For one that is still at work, but not long."""
-    for thread in threads:
-        if thread.is_alive():
-            thread.join(_LOOK)
-            return
 
 
 def _tell(board: Board) -> None:

@@ -62,7 +62,7 @@ class Gram:
     def __init__(
         self, X: Rows, kernel: Kernel, order: Index, bounds: Index, cache_bytes: int, dtype: Any, by_rows: bool
     ) -> None:  # fmt: skip
-        self._X, self._dtype, self.n = X, np.dtype(dtype), len(order)
+        self._X, self._dtype, self.n, self._wide = X, np.dtype(dtype), len(order), _wide(X)
         self._layout = Layout.of(X, kernel, self._dtype)
         self._kernel = kernel.parameters(np.dtype(self._layout.dtype))
         self.diagonal = kernel.diagonal(X)[order]
@@ -104,10 +104,6 @@ class Gram:
         values = sum(int(columns.counts[VALUES]) for columns in [*self.whole, *self.near])
         return np.array([columns.counts[[HITS, MISSES]] for columns in self.whole]), values
 
-    @property
-    def _wide(self) -> bool:
-        return bool(sp.issparse(self._X) and self._X.shape[1] > WIDEST)
-
     def _packed(self, rows: Index) -> tuple[Any, ...]:
         """Panels and their squared norms, CSR values, columns and starts: one or the other."""
         layout, empty = self._layout, np.zeros(0, np.int32)
@@ -141,6 +137,11 @@ class Gram:
         )  # fmt: skip
 
 
+def _wide(X: Rows) -> bool:
+    """Whether the rows are too wide to be packed."""
+    return bool(sp.issparse(X) and X.shape[1] > WIDEST)
+
+
 def _padded(count: int) -> int:
     return -(-count // ALIGNED) * ALIGNED
 
@@ -159,7 +160,7 @@ def check_memory(X: Rows, threads: int, cache_bytes: int, limit: int) -> None:
     """
     n, d = X.shape
     numbers = X.nnz if sp.issparse(X) else n * d
-    packed = 12 * numbers + (0 if sp.issparse(X) and d > WIDEST else 12 * n * d)
+    packed = 12 * numbers + (0 if _wide(X) else 12 * n * d)
     cache = min(cache_bytes, 8 * 2 * n * n * threads)  # no more columns are kept than there are
     needed = packed + 40 * n * threads + cache
     memory.require(needed, limit, "the rows, packed, and the kernel cache", "use a smaller cache, or fewer rows")

@@ -30,6 +30,7 @@ from cacore.limits import Limits
 from cacore.machine.threads import for_blocks
 
 Vector = NDArray[np.float64]
+_Loop = tuple[Callable[[], int], Callable[[], None] | None]
 
 UPDATES = ("owned", "atomic", "stochastic")
 TURNS = 1 << 20  # of a thread's loop before it comes back from compiled code
@@ -189,34 +190,43 @@ class AsyGCD:
             if self.update == "atomic":
                 state.r[:] = self.product(state.beta) - signs
         counts, values = self.gram.counts()
-        shown, tol = _Shown(state, self.order, signs, begun, watch), _tolerance(limits.tol, bounds)
-        goal = tol
+
+        def look(objective: float | None = None, gap: float | None = None) -> None:
+            """Tell how far it is; at the end with what has come out."""
+            if watch is not None:
+                reached = float(state.part[::LINE].sum()) if objective is None else objective
+                worst = float(state.gap[::LINE].max()) if gap is None else gap
+                iterations, seconds = int(state.written[::LINE].sum()), time.perf_counter() - begun
+                watch(Progress(seconds, iterations, reached, worst, lambda: self._by_row(state.beta * signs)))
+
+        goal = tol = _tolerance(limits.tol, bounds)
         while True:
-            self._run(state, tol, limits, shown)
+            loops = [self._loop(state, me, tol, limits.iterations(self.n)) for me in range(self.threads)]
+            left = limits.max_time - (time.perf_counter() - begun)
+            together([turn for turn, _ in loops], state, left, look)
+            for_blocks(lambda end: end(), [(end,) for _, end in loops if end is not None])
             if self.update == "stochastic":
                 state.r[:] = self.product(state.beta) - signs
-            gap = _gap(state)
+            gap = float(np.abs(state.beta - np.clip(state.beta - state.r, state.low, state.high)).max())
             if self.update != "stochastic" or gap <= goal or state.stop[0] != DONE:
                 break
             # A row's gradient may have changed since its turn: only all of them together tell whether it is over.
             tol, state.stop[0], state.calm[:] = 0.5 * tol, 0, -1
-        objective = _objective(state.beta, state.r, signs)
-        shown.look(objective, gap)
+        objective = float(0.5 * (state.beta @ (state.r - signs)))
+        look(objective, gap)
         counts_after, values_after = self.gram.counts()
         hits, misses = (counts_after - counts).T
-        alpha, gradient = np.empty((2, self.n))
-        alpha[self.order], gradient[self.order] = state.beta * signs, state.r * signs
         return Solution(
-            alpha, gradient, objective, gap, bool(state.stop[0] == DONE),
-            state.written[::LINE].copy(), hits, misses, values_after - values, time.perf_counter() - begun,
+            self._by_row(state.beta * signs), self._by_row(state.r * signs), objective, gap,
+            bool(state.stop[0] == DONE), state.written[::LINE].copy(), hits, misses, values_after - values,
+            time.perf_counter() - begun,
         )  # fmt: skip
 
-    def _run(self, state: Board, tol: float, limits: Limits, shown: _Shown) -> None:
-        """Let the threads work until they stop, and then bring their gradients up to date."""
-        loops = [self._loop(state, me, tol, limits.iterations(self.n)) for me in range(self.threads)]
-        left = limits.max_time - (time.perf_counter() - shown.begun)
-        together([loop.turn for loop in loops], state, left, shown.look)
-        for_blocks(lambda loop: loop.end(), [(loop,) for loop in loops])
+    def _by_row(self, values: Vector) -> Vector:
+        """From the order of the blocks to that of the rows."""
+        out = np.empty(self.n)
+        out[self.order] = values
+        return out
 
     def product(self, beta: Vector) -> Vector:
         """``K beta`` in double precision, rows in the order of the blocks; s n nnz flops for s nonzeros of `beta`."""
@@ -225,62 +235,22 @@ class AsyGCD:
         return weighted(self.kernel, layout, self.X, self.order[chosen], beta[chosen], self.X, self.order)
 
     def _loop(self, state: Board, me: int, tol: float, most: int) -> _Loop:
+        """What a thread does for a while, again and again, and what is left to do when all have stopped."""
         whole, lo, hi = self.gram.whole[me], int(self.bounds[me]), int(self.bounds[me + 1])
         if self.update == "atomic":
-            return _Loop(lambda: work_atomic(state, whole, me, lo, hi, tol, most, TURNS))
+            return (lambda: work_atomic(state, whole, me, lo, hi, tol, most, TURNS)), None
         if self.update == "stochastic":
             shuffled = np.random.default_rng([self.seed, me]).permutation
-            return _Loop(lambda: work_stochastic(state, whole, shuffled(np.arange(lo, hi)), me, tol, most))
+            return (lambda: work_stochastic(state, whole, shuffled(np.arange(lo, hi)), me, tol, most)), None
         near = self.gram.near[me]
         ws, own = working_set(len(near.own_starts) - 1), thread_state(self.n, self.threads, state.beta)
-        return _Loop(
+        return (
             lambda: work(state, whole, near, ws, own, me, lo, hi, tol, most, TURNS),
             lambda: finish(state, whole, near, ws, own, me, lo, hi),
         )
-
-
-@dataclass(frozen=True)
-class _Loop:
-    """What a thread does for a while, again and again, and what is left to do when all have stopped."""
-
-    turn: Callable[[], int]
-    end: Callable[[], None] = lambda: None
 
 
 def _tolerance(tol: float, C: Vector) -> float:
     """Of |alpha - P(alpha - g)|, which is at most C: scaled down where C is below 1, or alpha = 0 would do."""
     most = float(C.max())
     return tol * most if 0.0 < most < 1.0 else tol
-
-
-def _gap(state: Board) -> float:
-    return float(np.abs(state.beta - np.clip(state.beta - state.r, state.low, state.high)).max())
-
-
-def _objective(beta: Vector, r: Vector, y: Vector) -> float:
-    return float(0.5 * (beta @ (r - y)))
-
-
-@dataclass(frozen=True)
-class _Shown:
-    """What the caller's `watch` gets."""
-
-    state: Board
-    order: NDArray[np.int64]
-    signs: Vector
-    begun: float
-    watch: Callable[[Progress], None] | None
-
-    def look(self, objective: float | None = None, gap: float | None = None) -> None:
-        """Tell how far it is; at the end with what has come out."""
-        if self.watch is None:
-            return
-        reached = float(self.state.part[::LINE].sum()) if objective is None else objective
-        worst = float(self.state.gap[::LINE].max()) if gap is None else gap
-        iterations = int(self.state.written[::LINE].sum())
-        self.watch(Progress(time.perf_counter() - self.begun, iterations, reached, worst, self._alpha))
-
-    def _alpha(self) -> Vector:
-        alpha = np.empty(len(self.order))
-        alpha[self.order] = self.state.beta * self.signs
-        return alpha

@@ -53,9 +53,10 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator, te
         with comm.agreed():
             raise InputError(not_definite(f"the system of all {run.n:,} rows", model))
     with comm.uncounted():
-        busy = comm.allgather(np.array([run.busy()]))
-    fitted = Fit(model, np.array([run.n]), rows, {}, np.array([busy.max()]), busy, notes=notes)
-    fitted.library_bytes = run.sent
+        busy = comm.allgather(np.array([comm.seconds["train"] - run.begun]))
+    fitted = Fit(
+        model, np.array([run.n]), rows, seconds=np.array([busy.max()]), busy=busy, library_bytes=run.sent, notes=notes
+    )
     if str(run.X.dtype) == "float32":
         fitted.residual = np.array([residual])
     return fitted
@@ -180,10 +181,6 @@ class _Exact:
         remedy = "use more ranks, a larger --memory-limit, --dtype float32, or bkrr2 or twolevel"
         memory.require(need, self.options.memory_limit, what, remedy)
 
-    def busy(self) -> float:
-        """Seconds that this rank trained."""
-        return self.comm.seconds["train"] - self.begun
-
     def choose(self) -> tuple[float, float, list[dict[str, Any]], list[str]]:
         """Sigma, lambda, the grid's errors, and notes: the errors of all pairs are one reduction."""
         options, comm, lams = self.options, self.comm, self.options.lam
@@ -206,10 +203,10 @@ class _Exact:
         system.matrix.close()
         with comm.phase("predict"):
             gap = np.square(comm.allreduce(predicted) - y)
-            errors = gap @ weights / weights.sum()
-            _, s, ell = best(errors[None], self.sigmas, lams, comm)
-        note = left_out(failed, self.sigmas, lams)
-        return self.sigmas[s], lams[ell], table(errors, self.sigmas, lams, options.select), [note] if note else []
+            errors = (gap @ weights / weights.sum())[None]
+            _, s, ell = best(errors, self.sigmas, lams, comm)
+        notes = left_out(failed, self.sigmas, lams)
+        return self.sigmas[s], lams[ell], table(errors, self.sigmas, lams, options.select), notes
 
     def _all_ranks(self, values: Any) -> Any:
         return gather_rows(values, self.comm) if values.ndim > 1 else self.comm.allgather(values)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
-from cacore.data.rows import Rows, nbytes
+from cacore.data.rows import nbytes
 from cacore.data.samples import Samples
 from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError
@@ -23,7 +22,7 @@ from cakrr.methods.prepare import Prepared, prepare
 from cakrr.model import KRRModel, PartModel
 from cakrr.options import Fit, Method, Options
 from cakrr.solver import refine
-from cakrr.solver.coarse import Candidates, CoarseModel, candidates
+from cakrr.solver.coarse import Candidates, candidates
 from cakrr.solver.local import Workspace
 from cakrr.solver.system import ridge_system
 from partition.divide import divide
@@ -57,24 +56,15 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator, te
     # Algorithm 10, lines 1 to 7 (Algorithm 8, lines 1 to 5): divide the rows.
     with comm.phase("partition"):
         parts = _divide(method, prepared, options, comm)
-    largest = int(np.diff(parts.bounds).max(initial=0))
-    workspace = Workspace(largest, parts.X.dtype, options.memory_limit)
-    run = _Run(method, options, prepared, parts, workspace, comm)
+    run = _Run(method, options, prepared, parts, comm)
     # Lines 8 and 13 to 23: for every pair of sigma and lambda, train, predict, one reduction of the errors; the best.
-    choice = run.choose()
-    model = KRRModel(
-        method=method.name, route=run.route, sigma=choice.sigma, lam=choice.lam, offset=prepared.offset,
-        centers=parts.centers, sizes=parts.sizes, owners=parts.owners, standardizer=prepared.standardizer,
-        dtype=str(workspace.dtype), soft=choice.soft, coarse=choice.coarse, like=run.kernel,
-    )  # fmt: skip
+    run.choose()
     # Lines 9 to 12, at the pair that was chosen, with all rows.
-    residual = run.train(model)
+    run.train()
+    fitted = run.fitted
     with comm.uncounted():
-        seconds = comm.allreduce(run.seconds)
-        busy = comm.allgather(np.array([run.busy()]))
-    fitted = Fit(model, parts.sizes, choice.table, choice.params(), seconds, busy, notes=choice.notes)
-    if residual is not None:
-        fitted.residual = residual
+        fitted.seconds = comm.allreduce(fitted.seconds)
+        fitted.busy = comm.allgather(np.array([comm.seconds["train"] - run.begun]))
     return fitted
 
 
@@ -93,39 +83,15 @@ def _divide(method: Method, prepared: Prepared, options: Options, comm: Communic
     return parts
 
 
-@dataclass
-class _Choice:
-    """The setting that training goes on with."""
-
-    sigma: float
-    lam: float
-    candidate: int
-    coarse: CoarseModel | None
-    soft: Soft | None
-    table: list[dict[str, Any]]
-    notes: list[str]
-
-    def params(self) -> dict[str, Any]:
-        """For the report."""
-        facts: dict[str, Any] = {}
-        if self.coarse is not None:
-            facts |= {
-                "centers": self.coarse.centers.shape[0],
-                "coarse_sigma": self.coarse.sigma,
-                "coarse_lambda": self.coarse.lam,
-            }
-        return facts if self.soft is None else {**facts, "soft_k": self.soft.k, "soft_t": self.soft.t}
-
-
 class _Run:
-    """One training: what its steps share."""
+    """One training: what its steps share, and the model and its report, which they fill in."""
 
     def __init__(
-        self, method: Method, options: Options, prepared: Prepared, parts: Parts, workspace: Workspace,
-        comm: Communicator,
+        self, method: Method, options: Options, prepared: Prepared, parts: Parts, comm: Communicator
     ) -> None:  # fmt: skip
-        self.method, self.options, self.prepared = method, options, prepared
-        self.parts, self.workspace, self.comm = parts, workspace, comm
+        self.method, self.options, self.prepared, self.parts, self.comm = method, options, prepared, parts, comm
+        largest = int(np.diff(parts.bounds).max(initial=0))
+        self.workspace = Workspace(largest, parts.X.dtype, options.memory_limit)
         self.route = options.route or method.route
         if self.route == "soft" and len(parts.sizes) == 1:
             self.route = "nearest"  # there is one model to ask
@@ -133,45 +99,46 @@ class _Run:
         self.kernel = options.like()
         self.sigmas = options.widths(method.sigmas(d) if method.coarse else (math.sqrt(d),))
         self.lams = options.lam
-        self.pairs = len(self.sigmas) * len(self.lams)
-        self.seconds = np.zeros(len(parts.sizes))
         self.begun = comm.seconds["train"]
         self.y = self.parts.columns["y"].astype(np.float64)
+        self.model = KRRModel(
+            method=method.name, route=self.route, sigma=self.sigmas[0], lam=self.lams[0], offset=prepared.offset,
+            centers=parts.centers, sizes=parts.sizes, owners=parts.owners, standardizer=prepared.standardizer,
+            dtype=str(parts.X.dtype), like=self.kernel,
+        )  # fmt: skip
+        self.fitted = Fit(self.model, parts.sizes, seconds=np.zeros(len(parts.sizes)))
 
-    def busy(self) -> float:
-        """Seconds that this rank worked on its parts."""
-        return self.comm.seconds["train"] - self.begun
-
-    def choose(self) -> _Choice:
+    def choose(self) -> None:
         """Sigma, lambda, and what else there is to choose: the loop of Algorithm 10 around lines 9 to 22."""
-        options, soft = self.options, self.route == "soft"
-        validated = options.select != "test" and (self.pairs > 1 or soft or self.method.coarse)
+        options, parts, soft = self.options, self.parts, self.route == "soft"
+        settings, candidate, tried = len(self.sigmas) * len(self.lams), 0, None
+        validated = options.select != "test" and (settings > 1 or soft or self.method.coarse)
+        n = int(parts.sizes.sum())
         with self.comm.agreed():
-            if validated and self.parts.sizes.max() < 2:
-                n = int(self.parts.sizes.sum())
+            if validated and parts.sizes.max() < 2:
                 remedy = "ask for fewer parts" if n > 1 else "n_samples = 1, and a choice needs 2"
                 raise InputError(f"parts of one row leave no rows to validate on; {remedy}")
-        held = hold_out(self.parts, options.validation_fraction if validated else 0.0)
-        tried = self._coarse(held) if self.method.coarse else None
-        settings = self.pairs * (1 if tried is None else len(tried.settings))
-        choice = _Choice(self.sigmas[0], self.lams[0], 0, None, None, [], [])
+        held = hold_out(parts, options.validation_fraction if validated else 0.0)
+        if self.method.coarse:
+            sets = options.coarse_grid(n, parts.X.shape[1])
+            tried = candidates(parts, held, self.kernel, sets, options.memory_limit, options.checkpoint, self.comm)
+            settings *= len(tried.settings)
         if settings > 1 or soft:
             targets, judging = self._judging(held, tried)
-            unit = self._unit(judging.X) if soft else 1.0
-            if settings > 1:
-                self._grid(choice, targets, held, judging, tried, [Soft(SOFT.k, SOFT.t * unit)])
+            unit = 1.0
             if soft:
-                P = len(self.parts.sizes)
-                shares = dict.fromkeys(Soft(min(one.k, P), one.t * unit) for one in SOFT_TRIED)
-                self._soften(choice, targets, held, judging, list(shares))
+                with self.comm.phase("partition"):
+                    unit = gap(judging.X, parts.centers, self.comm)
+            if settings > 1:
+                candidate = self._grid(targets, held, judging, tried, [Soft(SOFT.k, SOFT.t * unit)])
+            if soft:
+                shares = dict.fromkeys(Soft(min(one.k, len(parts.sizes)), one.t * unit) for one in SOFT_TRIED)
+                self._soften(targets[:, [candidate]], held, judging, candidate, list(shares))
         if tried is not None:
-            choice.coarse = tried.chosen(choice.candidate)
-        return choice
-
-    def _coarse(self, held: NDArray[np.bool_]) -> Candidates:
-        options, n = self.options, int(self.parts.sizes.sum())
-        sets = options.coarse_grid(n, self.parts.X.shape[1])
-        return candidates(self.parts, held, self.kernel, sets, options.memory_limit, options.checkpoint, self.comm)
+            self.model.coarse = tried.chosen(candidate)
+            self.fitted.params |= tried.facts(candidate)
+        if self.model.soft is not None:
+            self.fitted.params |= {"soft_k": self.model.soft.k, "soft_t": self.model.soft.t}
 
     def _judging(self, held: NDArray[np.bool_], tried: Candidates | None) -> tuple[NDArray[np.float64], Samples]:
         """What the parts learn, a column a candidate of the coarse model; and the rows that judge, likewise."""
@@ -186,16 +153,11 @@ class _Run:
                 targets, y = targets - tried.predictions(self.parts.X), y - tried.predictions(X)
         return targets, Samples(X, {"y": y, "weight": weights})
 
-    def _unit(self, X: Rows) -> float:
-        """Mean gap d_2^2 - d_1^2 of the judging rows: the unit of soft routing's t."""
-        with self.comm.phase("partition"):
-            return gap(X, self.parts.centers, self.comm)
-
     def _grid(
-        self, choice: _Choice, targets: NDArray[np.float64], held: NDArray[np.bool_], judging: Samples,
-        tried: Candidates | None, shares: list[Soft],
-    ) -> None:  # fmt: skip
-        """Choose sigma, lambda and the coarse candidate."""
+        self, targets: NDArray[np.float64], held: NDArray[np.bool_], judging: Samples, tried: Candidates | None,
+        shares: list[Soft],
+    ) -> int:  # fmt: skip
+        """Choose sigma and lambda; the number of the coarse candidate that goes with them."""
         loo = self.options.select == "loo"
         search = self._search("grid", targets, np.zeros_like(held) if loo else held, self.sigmas, self.lams)
         if loo:
@@ -203,23 +165,23 @@ class _Run:
         else:
             errors, failed = search.errors(self._judges(judging, shares), self.comm)
         with self.comm.phase("predict"):
-            choice.candidate, s, ell = best(errors, self.sigmas, self.lams, self.comm)
-        choice.sigma, choice.lam = self.sigmas[s], self.lams[ell]
-        choice.table = self._table(errors, tried)
-        note = left_out(failed, self.sigmas, self.lams)
-        choice.notes += [note] if note else []
+            candidate, s, ell = best(errors, self.sigmas, self.lams, self.comm)
+        self.model.sigma, self.model.lam = self.sigmas[s], self.lams[ell]
+        self.fitted.grid = table(errors, self.sigmas, self.lams, self.options.select, tried)
+        self.fitted.notes += left_out(failed, self.sigmas, self.lams)
+        return candidate
 
     def _soften(
-        self, choice: _Choice, targets: NDArray[np.float64], held: NDArray[np.bool_], judging: Samples,
+        self, targets: NDArray[np.float64], held: NDArray[np.bool_], judging: Samples, candidate: int,
         shares: list[Soft],
     ) -> None:  # fmt: skip
         """Choose k and t of soft routing, at the chosen pair."""
-        column = [choice.candidate]
-        search = self._search("soft", targets[:, column], held, (choice.sigma,), (choice.lam,))
-        judges = self._judges(Samples(judging.X, {**judging.columns, "y": judging["y"][:, column]}), shares)
+        sigma, lam = (self.model.sigma,), (self.model.lam,)
+        search = self._search("soft", targets, held, sigma, lam)
+        judges = self._judges(Samples(judging.X, {**judging.columns, "y": judging["y"][:, [candidate]]}), shares)
         errors, _ = search.errors(judges, self.comm, len(shares))
         with self.comm.phase("predict"):
-            choice.soft = shares[best(errors, (choice.sigma,), (choice.lam,), self.comm)[0]]
+            self.model.soft = shares[best(errors, sigma, lam, self.comm)[0]]
 
     def _judges(self, judging: Samples, shares: list[Soft]) -> Judges:
         parts = self.parts
@@ -233,17 +195,14 @@ class _Run:
         what = "choosing sigma and lambda" if name == "grid" else "choosing the soft route"
         return Search(
             self.parts, targets, held, self.kernel, sigmas, lams, self.workspace, self.options.checkpoint, name,
-            self.seconds, self.options.progress(what, len(self.parts.parts)),
+            self.fitted.seconds, self.options.progress(what, len(self.parts.parts)),
         )  # fmt: skip
 
-    def train(self, model: KRRModel) -> NDArray[np.float64] | None:
-        """Solve every part at the chosen setting: lines 9 to 12 of Algorithm 10. Sends nothing.
-
-        Returns the parts' relative residuals where they were refined.
-        """
-        comm, parts = self.comm, self.parts
+    def train(self) -> None:
+        """Solve every part at the chosen setting: lines 9 to 12 of Algorithm 10. Sends nothing."""
+        comm, parts, model, fitted = self.comm, self.parts, self.model, self.fitted
         mixed = self.workspace.dtype == np.float32
-        residual, failed = np.zeros(len(self.seconds)), -1
+        residual, failed = np.zeros(len(parts.sizes)), -1
         advance = self.options.progress("training", len(parts.parts))
 
         def train(part: int, rows: slice) -> dict[str, NDArray[Any]]:
@@ -272,39 +231,30 @@ class _Run:
         with comm.phase("train"):
             for (part, rows), done in self.workspace.over_parts(train, parts):
                 model.parts[part] = PartModel(parts.X[rows], done["alpha"])
-                self.seconds[part] += done["seconds"]
+                fitted.seconds[part] += done["seconds"]
                 residual[part] = done["residual"]
                 failed = failed if done["solved"] else part
         comm.wait()
         with comm.phase("predict"), comm.agreed():
             if failed >= 0:
-                raise InputError(not_definite(f"part {failed} ({self.parts.sizes[failed]:,} rows)", model))
-        with comm.uncounted():
-            return comm.allreduce(residual) if mixed else None
-
-    def _table(self, errors: NDArray[np.float64], tried: Candidates | None) -> list[dict[str, Any]]:
-        """The report's grid."""
-        rows: list[dict[str, Any]] = []
-        for c, of_candidate in enumerate(errors):
-            facts = {}
-            if tried is not None:
-                facts = dict(zip(("centers", "coarse_sigma", "coarse_lambda"), tried.settings[c], strict=True))
-            rows += [{**facts, **row} for row in table(of_candidate, self.sigmas, self.lams, self.options.select)]
-        return rows
+                raise InputError(not_definite(f"part {failed} ({parts.sizes[failed]:,} rows)", model))
+        if mixed:
+            with comm.uncounted():
+                fitted.residual = comm.allreduce(residual)
 
 
 def table(
-    errors: NDArray[np.float64], sigmas: tuple[float, ...], lams: tuple[float, ...], select: str
-) -> list[dict[str, Any]]:
-    """The report's grid: errors of shape (S, L), in the column of the rows that judged them."""
+    errors: NDArray[np.float64], sigmas: tuple[float, ...], lams: tuple[float, ...], select: str,
+    tried: Candidates | None = None,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """The report's grid: errors, shape (C, S, L), in the column of the rows that judged them."""
     columns = [f"{name}_mse" for name in ("validation", "test", *(["loo"] if select == "loo" else []))]
     return [
         {
-            "sigma": sigma, "lambda": lam, **dict.fromkeys(columns),
-            f"{select}_mse": float(mse) if np.isfinite(mse) else None,
+            **({} if tried is None else tried.facts(c)), "sigma": sigmas[s], "lambda": lams[ell],
+            **dict.fromkeys(columns), f"{select}_mse": float(mse) if np.isfinite(mse) else None,
         }
-        for sigma, line in zip(sigmas, errors, strict=True)
-        for lam, mse in zip(lams, line, strict=True)
+        for (c, s, ell), mse in np.ndenumerate(errors)
     ]  # fmt: skip
 
 

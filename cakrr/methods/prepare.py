@@ -60,7 +60,7 @@ def prepare(method: Method, train: Dataset, options: Options, comm: Communicator
         y = train.target()
         if options.select == "test" and test is None:
             raise InputError("select test: there are no test rows; give --test, or use --select validation")
-    weights = train.weights
+    weights, w = train.weights, train.row_weights()
     with comm.phase("read"):
         check_alike(train.X, comm)
         comm.require_equal(
@@ -78,7 +78,8 @@ def prepare(method: Method, train: Dataset, options: Options, comm: Communicator
         if options.standardize:
             standardizer = Standardizer.fit(X, comm, weights)
             X = standardizer.apply(X, in_place=True)
-        offset = _mean(y, weights, comm)
+        total = comm.allreduce(np.array([w @ y, w.sum()]))
+    offset = float(total[0] / total[1])
     columns = {"y": y - offset} if weights is None else {"y": y - offset, "weight": weights}
     return Prepared(Samples(X, columns), offset, standardizer, test, P)
 
@@ -131,9 +132,3 @@ def _facts(method: Method, options: Options) -> dict[str, Any]:
     """The options that decide about the result."""
     values = {name: value for name, value in vars(options).items() if name not in ("progress", "checkpoint")}
     return {"method": method.name, **values}
-
-
-def _mean(y: NDArray[Any], weights: NDArray[Any] | None, comm: Communicator) -> float:
-    w = np.ones(len(y)) if weights is None else weights
-    total = comm.allreduce(np.array([w @ y, w.sum()]))
-    return float(total[0] / total[1])

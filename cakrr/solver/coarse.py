@@ -11,6 +11,7 @@ validation rows are summed apart).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -77,6 +78,10 @@ class Candidates:
             )
         return out
 
+    def facts(self, c: int) -> dict[str, Any]:
+        """What a report says about the c-th candidate."""
+        return dict(zip(("centers", "coarse_sigma", "coarse_lambda"), self.settings[c], strict=True))
+
     def chosen(self, c: int) -> CoarseModel:
         """The c-th candidate, from all rows."""
         M, sigma, lam = self.settings[c]
@@ -132,41 +137,35 @@ def candidates(
         centers = _centers(parts, most, comm)
     with comm.agreed():
         kept = checkpoint.get("coarse") if checkpoint is not None else None
-    if comm.all(kept is not None):
-        assert kept is not None
-        return _solved(Candidates(centers, kernel, tried, kept["learned"], kept["whole"]), comm)
-    with comm.phase("train"):
-        factors = [_factor(centers[: Ms[-1]], kernel.with_sigma(sigma)) for sigma, Ms, _ in sets]
-        shares = [
-            _normal_equations(parts, held, centers[: Ms[-1]], kernel.with_sigma(sigma), L)
-            for (sigma, Ms, _), L in zip(sets, factors, strict=True)
-        ]
-        ends = np.cumsum([share.size for share in shares])[:-1]
-    comm.wait()
-    with comm.phase("train"):
-        flat = comm.allreduce(np.concatenate([*(share.ravel() for share in shares), _weight(parts, held)]))
-        sums = [part.reshape(share.shape) for part, share in zip(np.split(flat[:-2], ends), shares, strict=True)]
-        learned, whole = np.full((2, len(tried), most), np.nan)
-        c = 0
-        for (_, Ms, lams), L, packed in zip(sets, factors, sums, strict=True):
-            some = slice(c, c + len(Ms) * len(lams))
-            learned[some, : len(L)], whole[some, : len(L)] = _solve(L, packed, flat[-2:], Ms, lams)
-            learned[some, len(L) :] = whole[some, len(L) :] = 0.0
-            c = some.stop
-    if checkpoint is not None and comm.rank == 0:
-        checkpoint.put("coarse", learned=learned, whole=whole)
-    return _solved(Candidates(centers, kernel, tried, learned, whole), comm)
-
-
-def _solved(given: Candidates, comm: Communicator) -> Candidates:
-    """The candidates that have a solution: one without must not spoil the others' grid."""
-    good = np.flatnonzero(np.isfinite(given.learned).all(axis=1) & np.isfinite(given.whole).all(axis=1))
-    good = comm.bcast(good)
+    done = comm.all(kept is not None)
+    if kept is not None and done:
+        learned, whole = kept["learned"], kept["whole"]
+    else:
+        with comm.phase("train"):
+            factors = [_factor(centers[: Ms[-1]], kernel.with_sigma(sigma)) for sigma, Ms, _ in sets]
+            shares = [
+                _normal_equations(parts, held, centers[: Ms[-1]], kernel.with_sigma(sigma), L)
+                for (sigma, Ms, _), L in zip(sets, factors, strict=True)
+            ]
+            weights = parts.columns.get("weight", np.ones(len(held)))
+            known = np.array([weights[~held].sum(), weights[held].sum()])
+            ends = np.cumsum([share.size for share in shares])
+        comm.wait()
+        with comm.phase("train"):
+            *sums, known = np.split(comm.allreduce(np.concatenate([*(share.ravel() for share in shares), known])), ends)
+            found = [
+                _solve(L, packed.reshape(-1, len(L)), known, Ms, lams, most)
+                for (_, Ms, lams), L, packed in zip(sets, factors, sums, strict=True)
+            ]
+        learned, whole = (np.concatenate(rows) for rows in zip(*found, strict=True))
+        if checkpoint is not None and comm.rank == 0:
+            checkpoint.put("coarse", learned=learned, whole=whole)
+    # Those that have a solution: one without must not spoil the others' grid.
+    good = comm.bcast(np.flatnonzero(np.isfinite(learned).all(axis=1) & np.isfinite(whole).all(axis=1)))
     with comm.agreed():
         if not good.size:
             raise InputError("no coarse model could be solved: its lambda is too small; use a larger --coarse-lambda")
-    settings = [given.settings[c] for c in good]
-    return Candidates(given.centers, given.kernel, settings, given.learned[good], given.whole[good])
+    return Candidates(centers, kernel, [tried[c] for c in good], learned[good], whole[good])
 
 
 def _centers(parts: Parts, M: int, comm: Communicator) -> Rows:
@@ -179,12 +178,6 @@ def _centers(parts: Parts, M: int, comm: Communicator) -> Rows:
     last = np.flatnonzero(order >= n - M)
     gathered, places = gather_rows(parts.X[last], comm), comm.allgather(order[last])
     return gathered[np.argsort(-places)].astype(np.float64)
-
-
-def _weight(parts: Parts, held: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Sum of the weights of this rank's learning rows, and of the held-out ones."""
-    weights = parts.columns.get("weight", np.ones(len(held)))
-    return np.array([weights[~held].sum(), weights[held].sum()])
 
 
 def _factor(centers: Rows, kernel: Kernel) -> NDArray[np.float64]:
@@ -215,13 +208,10 @@ def _normal_equations(
     """
     M = len(L)
     packed = np.zeros((M + 3, M))
-    for which, rows in enumerate((np.flatnonzero(~held), np.flatnonzero(held))):
-        G, r = _products(parts, rows, centers, kernel, L)
-        packed[M + 1 + which] = r
-        if which == 0:
-            packed[1 : M + 1] += np.tril(G)
-        else:
-            packed[:M] += np.tril(G).T
+    G, packed[M + 1] = _products(parts, np.flatnonzero(~held), centers, kernel, L)
+    packed[1 : M + 1] += np.tril(G)
+    G, packed[M + 2] = _products(parts, np.flatnonzero(held), centers, kernel, L)
+    packed[:M] += np.tril(G).T
     return packed
 
 
@@ -251,31 +241,32 @@ def _products(
 
 def _solve(
     L: NDArray[np.float64], packed: NDArray[np.float64], weight: NDArray[np.float64], Ms: list[int],
-    lams: tuple[float, ...],
+    lams: tuple[float, ...], width: int,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
-    """Coefficients for every M and lambda, of the learning rows and of all rows."""
+    """Coefficients for every M and lambda, of the learning rows and of all rows, with zeros up to this width."""
     M = len(L)
     G = np.tril(packed[1:])[:M]
-    first = _coefficients(L, G, packed[M + 1], weight[0], Ms, lams)
+    first = _coefficients(L, G, packed[M + 1], weight[0], Ms, lams, width)
     if not weight[1]:
         return first, first
     G += np.triu(packed[:M]).T
-    return first, _coefficients(L, G, packed[M + 1] + packed[M + 2], weight.sum(), Ms, lams)
+    return first, _coefficients(L, G, packed[M + 1] + packed[M + 2], weight.sum(), Ms, lams, width)
 
 
 def _coefficients(
     L: NDArray[np.float64], G: NDArray[np.float64], r: NDArray[np.float64], weight: float, Ms: list[int],
-    lams: tuple[float, ...],
+    lams: tuple[float, ...], width: int,
 ) -> NDArray[np.float64]:  # fmt: skip
     """Solve (G + lambda w I) L^T beta = r; the leading blocks of L, G and r are those of fewer centres."""
-    out = np.full((len(Ms) * len(lams), len(L)), np.nan)
+    out = np.zeros((len(Ms) * len(lams), width))
     for i, (M, lam) in enumerate((M, lam) for M in Ms for lam in lams):
         A = G[:M, :M].copy(order="C")
         A.reshape(-1)[:: M + 1] += lam * weight
-        if lapack.cholesky(A) == 0:
+        if lapack.cholesky(A) != 0:
+            out[i, : len(L)] = np.nan
+        else:
             x = r[None, :M].copy()
             lapack.cholesky_solve(A, x)
-            out[i] = 0.0
             out[i, :M] = scipy.linalg.solve_triangular(L[:M, :M], x[0], trans="T", lower=True, check_finite=False)
     return out
 

@@ -113,23 +113,8 @@ class System:
                 self.K[i, : i + 1] *= s[i] * s[: i + 1]
 
     def solve(self, kernel: Kernel, lams: tuple[float, ...], Y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Solve for every lambda and every row of `Y`.
+        """See :meth:`cakrr.solver.system.RidgeSystem.solve`.
 
-        Parameters
-        ----------
-        kernel : Kernel
-        lams : tuple of float, length L
-        Y : ndarray, shape (k, m)
-            Centred targets.
-
-        Returns
-        -------
-        alphas : ndarray, shape (L, k, m), in the dtype of the rows
-            Not a number where K + lambda m I is not positive definite to the rounding.
-        solved : ndarray of bool, shape (L,)
-
-        Notes
-        -----
         Fewer than `BAND_FROM` lambdas: m^3/3 flops each, by Cholesky. From there on 4/3 m^3 flops for all
         of them (:mod:`cakrr.solver.band`). m^2 d flops for K besides. No memory but the workspace.
         """
@@ -167,19 +152,6 @@ class System:
         G = K + lambda m I keeps its lambda m when a row leaves (Wahba, 1990, for smoothing splines;
         Rifkin and Lippert, 2007, for this case).
 
-        Parameters
-        ----------
-        kernel : Kernel
-        lams : tuple of float, length L
-        y : ndarray, shape (m,)
-
-        Returns
-        -------
-        errors : ndarray of float64, shape (L, m)
-        solved : ndarray of bool, shape (L,)
-
-        Notes
-        -----
         2/3 m^3 flops a lambda, by Cholesky; from `EIGEN_FROM` lambdas on one eigendecomposition, about
         the price of 25 factorisations, where its five matrices stay under `EIGEN_BYTES`.
         """

@@ -119,11 +119,3 @@ def solve_part(system: RidgeSystem, kernel: Kernel, lam: float, y: Vector) -> tu
         return np.asarray(z[0])
 
     return solve(lambda wider: system.factor(kernel, wider), apply_inverse, product, lam, y)
-
-
-def note(residual: float) -> str:
-    """What the accuracy is."""
-    return (
-        "float32: factors in single precision, solutions refined in double to a relative residual of "
-        f"{residual:.1e}; the grid's errors are single precision's"
-    )

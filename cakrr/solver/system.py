@@ -36,7 +36,10 @@ class RidgeSystem(Protocol):
     scale: Vector
 
     def solve(self, kernel: Kernel, lams: tuple[float, ...], Y: NDArray[Any]) -> tuple[NDArray[Any], Solved]:
-        """Alphas, shape (L, k, m), of L lambdas and k rows of targets, shape (k, m); which lambdas are solved."""
+        """Alphas, shape (L, k, m), of L lambdas and k rows of centred targets, shape (k, m); which lambdas are solved.
+
+        In the dtype of the rows; not a number where K + lambda m I is not positive definite to the rounding.
+        """
 
     def factor(self, kernel: Kernel, lam: float) -> bool:
         """Factor the matrix of this kernel and lambda; whether it is positive definite."""
@@ -45,7 +48,7 @@ class RidgeSystem(Protocol):
         """Put the inverse of the matrix that was last factored, times each row of `r`, in its place."""
 
     def left_out(self, kernel: Kernel, lams: tuple[float, ...], y: NDArray[Any]) -> tuple[Vector, Solved]:
-        """Leave-one-out errors, shape (L, m); which lambdas are solved."""
+        """Leave-one-out errors, shape (L, m), of targets of shape (m,); which lambdas are solved."""
 
 
 def ridge_system(
