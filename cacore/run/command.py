@@ -13,7 +13,7 @@ from cacore.files import check_writable
 from cacore.run.job import Job, Predicting, Training
 from cacore.run.launch import Parser, compiled, start
 from cacore.run.method import Method
-from cacore.run.options import add_options, declared, from_arguments
+from cacore.run.options import add_options, from_arguments
 
 if TYPE_CHECKING:
     from cacore.run.family import Family
@@ -65,8 +65,7 @@ def predict(
 ) -> None:
     """``python -m PACKAGE.predict MODEL DATA``: answers of a saved model, on any number of ranks or none."""
     parser = Parser(prog=f"python -m {prog}", description="Predict with a saved model.", rank=comm.rank)
-    names = [one.name for one, _ in declared(Predicting) if decisions or one.name != "decisions"]
-    add_options(parser, Predicting, names)
+    add_options(parser, Predicting, lambda name: decisions or name != "decisions")
     with comm.agreed():
         job = from_arguments(Predicting, parser.parse_args(argv))
     with comm.agreed():
@@ -93,8 +92,7 @@ def predict(
 def _training_parser(method: Method, rank: int) -> Parser:
     parser = Parser(prog=f"python -m {method.prog}", description=f"{method.name}: {method.summary}.", rank=rank)
     for options in (Training, method.options):
-        names = [one.name for one, _ in declared(options) if method.has(one.name)]
-        add_options(parser, options, names, method.defaults, method.choices)
+        add_options(parser, options, method.has, method.defaults, method.choices)
     return parser
 
 
