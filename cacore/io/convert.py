@@ -129,13 +129,8 @@ def _target_text(table: Table) -> str:
     if table.y is None:
         return "no target"
     values, counts = np.unique(table.y, return_counts=True)
-    if len(values) <= 20 or table.y.dtype.kind == "U":
-        return (
-            "target "
-            + ", ".join(
-                f"{v:g} ({c:,})" if table.y.dtype.kind != "U" else f"{v} ({c:,})"
-                for v, c in zip(values[:20], counts, strict=False)
-            )
-            + (", ..." if len(values) > 20 else "")
-        )
+    words = table.y.dtype.kind == "U"
+    if len(values) <= 20 or words:
+        shown = [f"{v if words else format(v, 'g')} ({c:,})" for v, c in zip(values[:20], counts, strict=False)]
+        return "target " + ", ".join([*shown, *(["..."] if len(values) > 20 else [])])
     return f"target {values[0]:g} to {values[-1]:g}, mean {table.y.mean():g}"
