@@ -66,12 +66,10 @@ def collect(comm: Communicator, method: str) -> Traffic | None:
     return Traffic(method, tuple(clock), nbytes, messages, total, inside)
 
 
-def record(path: str | Path | None, method: str, comm: Communicator) -> None:
-    """Save what all ranks sent so far if there is a `path`; collective."""
-    if path is not None:
-        traffic = collect(comm, method)
-        if traffic is not None:
-            traffic.save(path)
+def record(path: str | Path, method: str, comm: Communicator) -> None:
+    """Save what all ranks sent so far; collective."""
+    if (traffic := collect(comm, method)) is not None:
+        traffic.save(path)
 
 
 def load(path: str | Path) -> Traffic:

@@ -35,7 +35,7 @@ class Transport:
     @property
     def failed(self) -> bool:
         """Whether calls of some ranks may be pending for ever: the communicator cannot be used any more."""
-        return self._abandoned or self.failures.any
+        return self._abandoned or bool(self.failures.word)
 
     def call(self, name: str, *args: Any, **options: Any) -> None:
         """Make the nonblocking call ``name`` (``"Iallreduce"``) and wait until it is done."""

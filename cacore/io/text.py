@@ -106,24 +106,9 @@ def parse(
     binarize: str | None,
     usual_target: str | None = None,
 ) -> dict[str, Table]:
-    """All rows of a file that is not HDF5.
+    """All rows of a file that is not HDF5: "train", and "test" where the file has both.
 
-    Parameters
-    ----------
-    path : Path
-    target : str or None
-        Name or number of the target column of a CSV or TSV file; the last one by default.
-    n_features : int or None
-        What a model expects: a CSV file with just so many columns has no target.
-    usual_target : str or None
-        The target of a file with more columns than that, if `target` is None.
-    binarize : str or None
-        This class becomes +1 and the others -1.
-
-    Returns
-    -------
-    dict of str to Table
-        "train", and "test" where the file has both.
+    The class `binarize` becomes +1 and the others -1; the other parameters are those of :func:`cacore.io.load`.
     """
     form = kind(path)
     if target is not None and form in ("npz", "libsvm"):
