@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 
 def train(method: Method, comm: Communicator, argv: list[str] | None) -> None:
     """``python -m PACKAGE.METHOD DATA``: read, train, test, save, report."""
+    parser = Parser(prog=f"python -m {method.prog}", description=f"{method.name}: {method.summary}.", rank=comm.rank)
+    for some in (Training, method.options):
+        add_options(parser, some, method.has, method.defaults, method.choices)
     with comm.agreed():
-        args = _training_parser(method, comm.rank).parse_args(argv)
+        args = parser.parse_args(argv)
         job, options = from_arguments(Training, args), from_arguments(method.options, args)
     limit = start(job, comm)
     family = method.family()
@@ -87,13 +90,6 @@ def predict(
         family.write(job.output, model, answers, job.decisions, comm)
     if comm.rank == 0:
         _show(job, made, [] if job.output else ["give -o OUT.csv to keep the predictions"])
-
-
-def _training_parser(method: Method, rank: int) -> Parser:
-    parser = Parser(prog=f"python -m {method.prog}", description=f"{method.name}: {method.summary}.", rank=rank)
-    for options in (Training, method.options):
-        add_options(parser, options, method.has, method.defaults, method.choices)
-    return parser
 
 
 def _warm_up(family: Family, dtype: str, kernel: str) -> None:

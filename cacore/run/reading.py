@@ -71,11 +71,11 @@ def read_to_predict(
 
 def read_at_root(job: Training, comm: Communicator, limit: int, seed: int) -> tuple[Dataset, Dataset | None]:
     """casvm1: rank 0 reads everything and deals the training rows out in shuffled order."""
-    alone: tuple[Dataset | None, Dataset | None] = None, None
+    train: Dataset | None = None
+    test: Dataset | None = None
     with comm.phase("read"), comm.agreed():
         if comm.rank == 0:
-            alone = read(job, Communicator(), limit)
-    train, test = alone
+            train, test = read(job, Communicator(), limit)
     with comm.phase("read"):
         has_test = bool(comm.bcast(np.array([test is not None], np.int64))[0])
     with comm.phase("partition"):
