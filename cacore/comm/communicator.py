@@ -345,18 +345,14 @@ def collective(comm: Any) -> Iterator[Communicator]:
     ----------
     comm : mpi4py communicator, Communicator or None
         An mpi4py communicator is duplicated, so that no message here can meet one of the caller's, and the duplicate
-        is freed at the end. After an error, which all ranks raise, the caller's works as before. A Communicator is used
-        as it is, for it counts what several calls send: after the failure of one rank it, and what it was made
-        of, cannot be used any more.
+        is freed at the end, but not after the failure of one rank alone, for calls on it may be pending for ever. After
+        an error, which all ranks raise, the caller's works as before. A Communicator is used as it is, for it counts
+        what several calls send: after the failure of one rank it, and what it was made of, cannot be used any more.
 
     Raises
     ------
     InputError, RankError
         What a rank failed with, on all ranks.
-
-    Notes
-    -----
-    A duplicate is freed, but not after the failure of one rank alone, for calls on it may be pending for ever.
     """
     if comm is None or isinstance(comm, Communicator) or comm.Get_size() == 1:
         ranks = as_communicator(comm)

@@ -31,13 +31,7 @@ class Shape:
 
 @contextmanager
 def opened(path: Path) -> Iterator[h5py.File]:
-    """The file, read-only.
-
-    Raises
-    ------
-    InputError
-        Missing, truncated, or not HDF5; also when reading inside the block fails.
-    """
+    """The file, read-only; one that is missing, truncated or not HDF5 is an InputError, also inside the block."""
     if not path.exists():
         raise InputError(f"{path}: no such file")
     try:

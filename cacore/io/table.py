@@ -43,10 +43,7 @@ class Table:
     def checked(self, whole: bool = True) -> Table:
         """This table, if all its numbers are finite, and it has some unless it is a block of a larger one.
 
-        Raises
-        ------
-        InputError
-            Naming the file, the row (and line) and the column.
+        If not, an InputError names the file, the row (and line) and the column.
         """
         if whole:
             check_size(self.X.shape[0], self.X.shape[1], self.where)

@@ -60,13 +60,7 @@ def _line_of(path: Path, first: int, comment: str, row: int) -> int:
 
 
 def kind(path: Path) -> str:
-    """One of "hdf5", "npz", "csv", "tsv", "libsvm".
-
-    Raises
-    ------
-    InputError
-        The file is missing, empty, cannot be read, or is none of these.
-    """
+    """One of "hdf5", "npz", "csv", "tsv", "libsvm"; a file that is none of them or has nothing is an InputError."""
     try:
         with open_bytes(path) as stream:
             head = stream.read(1 << 16)
@@ -177,10 +171,11 @@ def _libsvm_error(path: Path, error: Exception) -> InputError:
                 if not good[place > 0].match(token):
                     form = "index:value" if place else "the target"
                     return InputError(f"{path}: line {count}: {token!r} is not {form}")
-                index = int(token.split(":")[0]) if place and not token.startswith("qid") else last
-                if place and not token.startswith("qid") and index <= last:
-                    return InputError(f"{path}: line {count}: {token!r}: the indices must ascend")
-                last = index
+                if place and not token.startswith("qid"):
+                    index = int(token.split(":")[0])
+                    if index <= last:
+                        return InputError(f"{path}: line {count}: {token!r}: the indices must ascend")
+                    last = index
     return InputError(f"{path}: not LIBSVM text ({error})")
 
 
