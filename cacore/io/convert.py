@@ -44,8 +44,7 @@ def convert(args: argparse.Namespace) -> None:
             raise InputError(f"--split {args.split}: there are test rows already")
         tables = _split(tables["train"], args.split, args.seed)
     for table in tables.values():
-        if table.y is not None and table.y.dtype.kind not in "biuf":
-            raise InputError(f"{table.where}: the target is text; choose a class with --binarize CLASS")
+        table.check_numeric("choose a class with --binarize CLASS")
     for table in tables.values():
         with np.errstate(over="ignore"):
             table.X = table.X.astype(args.dtype, copy=False)

@@ -78,17 +78,10 @@ def load(
                 tables = text.parse(path, target, n_features, None, usual_target)
                 for table in tables.values():
                     table.checked()
-                    _check_numeric(table)
+                    table.check_numeric("make it +1 and -1 with cacore.io convert --binarize CLASS")
         if hdf5:
             return {split: Dataset(t.X, t.y, shapes[split].n, t.where) for split, t in tables.items()}
         return {split: _scattered(tables.get(split), str(path), comm, real) for split in _splits(tables, comm)}
-
-
-def _check_numeric(table: Table) -> None:
-    if table.y is not None and table.y.dtype.kind not in "biuf":
-        raise InputError(
-            f"{table.where}: the target is text; make it +1 and -1 with cacore.io convert --binarize CLASS"
-        )
 
 
 def _agree_on_kind(path: Path, comm: Communicator) -> bool:

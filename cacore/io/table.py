@@ -61,6 +61,11 @@ class Table:
             raise InputError(f"{self.where}: {self._row(found[0])}, the target is {found[2]}: remove the row")
         return self
 
+    def check_numeric(self, remedy: str) -> None:
+        """Refuse targets that are text."""
+        if self.y is not None and self.y.dtype.kind not in "biuf":
+            raise InputError(f"{self.where}: the target is text; {remedy}")
+
     def _row(self, row: int) -> str:
         row += self.first
         return f"row {row} (line {self.line_of(row)})" if self.line_of else f"row {row}"
