@@ -21,7 +21,7 @@ from cacore.io.fingerprints import row_hashes
 from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.run.job import Training
-from cacore.run.options import declared, reported
+from cacore.run.options import reported
 from cacore.run.progress import spinner
 from cacore.svm.family import Classifiers
 
@@ -72,10 +72,9 @@ class AsyGCDFamily(Classifiers):
     def report(self, method: Method, fitted: Fit, options: Options, job: Training) -> dict[str, Any]:
         """The kernel's parameters, and what the threads did for each problem."""
         model, solutions = fitted.model, fitted.solutions
-        names = [one.name for one, _ in declared(options) if method.has(one.name)]
         per_thread = ("steps", "hits", "misses")  # of each problem, an entry a thread
         return {
-            "params": {**self.params(model, options), **reported(options, names)},
+            "params": {**self.params(model, options), **reported(options, method.has)},
             "solver": {
                 "iterations": [one.iterations for one in solutions],
                 "n_support": [int(np.count_nonzero(one.alpha)) for one in solutions],

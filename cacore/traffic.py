@@ -50,10 +50,7 @@ class Traffic:
     def save(self, path: str | Path) -> None:
         """Write an .npz file, whole or not at all."""
         with replacing(path) as temporary, temporary.open("wb") as file:
-            np.savez_compressed(
-                file, schema=SCHEMA, method=self.method, phases=np.array(self.phases), bytes=self.bytes,
-                messages=self.messages, seconds=self.seconds, mpi_seconds=self.mpi_seconds,
-            )  # fmt: skip
+            np.savez_compressed(file, schema=SCHEMA, **vars(self))
 
 
 def collect(comm: Communicator, method: str) -> Traffic | None:
@@ -69,12 +66,10 @@ def collect(comm: Communicator, method: str) -> Traffic | None:
     return Traffic(method, tuple(clock), nbytes, messages, total, inside)
 
 
-def record(path: str | Path | None, method: str, comm: Communicator) -> None:
-    """Save what all ranks sent so far if there is a `path`; collective."""
-    if path is not None:
-        traffic = collect(comm, method)
-        if traffic is not None:
-            traffic.save(path)
+def record(path: str | Path, method: str, comm: Communicator) -> None:
+    """Save what all ranks sent so far; collective."""
+    if (traffic := collect(comm, method)) is not None:
+        traffic.save(path)
 
 
 def load(path: str | Path) -> Traffic:
@@ -85,10 +80,8 @@ def load(path: str | Path) -> Traffic:
         with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             if (schema := str(file["schema"])) != SCHEMA:
                 raise InputError(f"{path}: its layout is {schema}, and {SCHEMA} is needed")
-            traffic = Traffic(
-                str(file["method"]), tuple(file["phases"].tolist()), file["bytes"], file["messages"], file["seconds"],
-                file["mpi_seconds"],
-            )  # fmt: skip
+            arrays = (file[name] for name in ("bytes", "messages", "seconds", "mpi_seconds"))
+            traffic = Traffic(str(file["method"]), tuple(file["phases"].tolist()), *arrays)
     except InputError:
         raise
     except Exception as error:  # numpy, zipfile and zlib each have names of their own for a file that is none
@@ -98,10 +91,8 @@ def load(path: str | Path) -> Traffic:
 
 
 def _check(traffic: Traffic, path: str | Path) -> None:
-    phases, ranks = (
-        len({p for p in traffic.phases if isinstance(p, str)}),
-        traffic.seconds.shape[-1] if traffic.seconds.ndim else 0,
-    )
+    phases = len({p for p in traffic.phases if isinstance(p, str)})
+    ranks = traffic.seconds.shape[-1] if traffic.seconds.ndim else 0
     for name, kind, shape in (
         ("bytes", "int64", (phases, ranks, ranks + 1)), ("messages", "int64", (phases, ranks, ranks + 1)),
         ("seconds", "float64", (phases, ranks)), ("mpi_seconds", "float64", (phases, ranks)),

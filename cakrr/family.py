@@ -19,7 +19,7 @@ from cacore.kernels.registry import KINDS
 from cacore.run import report
 from cacore.run.family import Family
 from cacore.run.job import Training
-from cacore.run.options import declared, reported
+from cacore.run.options import reported
 from cakrr.bkrr2 import bkrr2
 from cakrr.model import KRRModel
 from cakrr.options import ALONE, Fit, Method, Options
@@ -72,12 +72,11 @@ class Ridge(Family):
     def report(self, method: Method, fitted: Fit, options: Options, job: Training) -> dict[str, Any]:
         """The chosen parameters, the grid's errors, seconds and residuals of the parts."""
         model = fitted.model
-        names = [one.name for one, _ in declared(options) if method.has(one.name)]
         chosen = {"sigma": model.sigma, "lambda": model.lam, **fitted.params, "route": model.route}
         return {
             "params": {
                 **chosen, **({"oracle": True} if method.oracle else {}), "dtype": model.dtype,
-                **reported(options, names),
+                **reported(options, method.has),
                 **{name: getattr(options, name) for name in KINDS[options.kernel].parameters if name != "gamma"},
             },
             "grid": fitted.grid,

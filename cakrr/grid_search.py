@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
+from cacore.data.dataset import Samples
 from cacore.data.rows import Rows, gather_rows
-from cacore.data.samples import Samples
 from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint, remembered
 from cacore.kernels import Kernel

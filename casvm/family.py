@@ -15,7 +15,7 @@ from cacore.errors import InputError
 from cacore.io.fingerprints import row_hashes
 from cacore.run import reading
 from cacore.run.job import Training
-from cacore.run.options import declared, reported
+from cacore.run.options import reported
 from cacore.svm.family import Classifiers
 from casvm.casvm import casvm
 from casvm.model.libsvm import export_libsvm
@@ -64,13 +64,12 @@ class SupportVectors(Classifiers):
     def report(self, method: Method, fitted: Fit, options: Options, job: Training) -> dict[str, Any]:
         """The kernel's parameters, what each part's solver did, and the volume that theory predicts."""
         model = fitted.model
-        names = [one.name for one, _ in declared(options) if method.has(one.name)]
         soft = {} if model.soft is None else {"soft_k": model.soft.k, "soft_t": model.soft.t}
         volume = {} if options.initial == "root" else predicted(method.name, fitted.terms)
         if volume and fitted.more.get("passes", 1) > 1:
             volume["formula"] += ", one pass"
         return {
-            "params": {**self.params(model, options), "route": model.route, **soft, **reported(options, names)},
+            "params": {**self.params(model, options), "route": model.route, **soft, **reported(options, method.has)},
             "solver": {**fitted.solver, **fitted.more},
             "busy": fitted.busy,
             "volume": volume,

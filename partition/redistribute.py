@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
+from cacore.data.dataset import Samples
 from cacore.data.rows import Rows, concatenate, exchange_rows, is_sparse, worth_packing
-from cacore.data.samples import Samples
 
 
 def assign_owners(

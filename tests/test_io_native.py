@@ -30,7 +30,7 @@ def test_written_and_read(tmp_path, X, dtype):
     native.write(path, {"train": Table(X, Y, "x"), "test": Table(X[:5], None, "x")}, np.dtype(dtype))
     assert abs(X - before).max() == 0
     shape = native.describe(path)["train"]
-    assert (shape.n, shape.d, shape.sparse, shape.dtype, shape.has_y) == (25, 7, sp.issparse(X), dtype, True)
+    assert (shape.n, shape.d, shape.sparse, shape.dtype) == (25, 7, sp.issparse(X), dtype)
     rows = load(path, Communicator(), dtype)
     np.testing.assert_array_equal(dense(rows["train"].X), DENSE.astype(dtype))
     np.testing.assert_array_equal(rows["train"].target(), Y)

@@ -8,8 +8,7 @@ import scipy.sparse as sp
 from helpers.checks import refusal, same_rows
 from helpers.data import forms, spotted
 
-from cacore.data.dataset import Dataset
-from cacore.data.samples import Samples
+from cacore.data.dataset import Dataset, Samples
 
 
 def rows(n, csr=False, dtype=np.float64, seed=0):

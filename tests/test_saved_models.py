@@ -293,7 +293,7 @@ def test_place_cannot_be_written(family, saved, tmp_path, monkeypatch):
     def full(*_):
         raise OSError("no space left")
 
-    monkeypatch.setattr(model_file, "_write", full)
+    monkeypatch.setattr(model_file, "write_rows", full)
     with pytest.raises(OSError, match="no space left"):
         model.save(path)
     assert path.read_text() == "old"

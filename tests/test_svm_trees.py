@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from sklearn.svm import SVC
 
 from cacore.comm import Communicator
-from cacore.data.dataset import Dataset
-from cacore.data.samples import Samples
+from cacore.data.dataset import Dataset, Samples
 from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint
 from cacore.kernels import Kernel

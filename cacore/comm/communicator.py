@@ -19,7 +19,7 @@ _HEADER = 8  # dtype, number of dimensions, up to six dimensions
 
 
 class Communicator(Ledger):
-    """Wrap an mpi4py communicator, or stand in for one, and count what this rank sends.
+    """Wrap an mpi4py communicator, or stand in for one, and count what this rank sends; see also :class:`Ledger`.
 
     Parameters
     ----------
@@ -30,12 +30,6 @@ class Communicator(Ledger):
     ends_job : bool
         What :meth:`guard` does about a failure of one rank alone. A command ends the job; for a library every rank
         raises the same error.
-
-    Attributes
-    ----------
-    rank, size : int
-    seconds, mpi_seconds : dict of str to float
-        See :class:`cacore.comm.ledger.Ledger`.
 
     Notes
     -----
@@ -75,7 +69,7 @@ class Communicator(Ledger):
     def totals(self) -> tuple[dict[str, dict[str, int]], dict[str, float]]:
         """Traffic summed over ranks, and each phase's seconds on its slowest rank. Not counted itself."""
         seconds = self.clock()
-        sent = np.array([[column.sum() for column in self.sent(phase)] for phase in seconds], np.int64)
+        sent = np.array([self.sent(phase).sum(axis=1) for phase in seconds])
         with self.uncounted():
             sent, slowest = self.allreduce(sent), self.allreduce(np.array(list(seconds.values())), "max")
         traffic = {
@@ -273,11 +267,6 @@ class Communicator(Ledger):
 
     # -- failure ---------------------------------------------------------------------------
 
-    @property
-    def failed(self) -> bool:
-        """Whether a rank has failed alone, so that calls of some ranks may be pending for ever."""
-        return self._transport is not None and self._transport.failed
-
     @contextmanager
     def agreed(self) -> Iterator[None]:
         """Checks that can fail on one rank only: all ranks raise the first rank's :class:`InputError`.
@@ -293,9 +282,9 @@ class Communicator(Ledger):
         first = int(self.allreduce(failed, "min")[0])
         if first == self.size:
             return
-        word = np.frombuffer(packed(error, first), np.uint8) if error is not None and self.rank == first else None
-        word = self.bcast(word, first)
-        raise agree(unpacked(word.tobytes()) if error is None or self.rank != first else error, self._ranks)
+        mine = error if self.rank == first else None
+        word = self.bcast(None if mine is None else np.frombuffer(packed(mine, first), np.uint8), first)
+        raise agree(unpacked(word.tobytes()) if mine is None else mine, self._ranks)
 
     def all(self, true: bool) -> bool:
         """Whether it is true on every rank; not counted."""
@@ -356,18 +345,14 @@ def collective(comm: Any) -> Iterator[Communicator]:
     ----------
     comm : mpi4py communicator, Communicator or None
         An mpi4py communicator is duplicated, so that no message here can meet one of the caller's, and the duplicate
-        is freed at the end. After an error, which all ranks raise, the caller's works as before. A Communicator is used
-        as it is, for it counts what several calls send: after the failure of one rank it, and what it was made
-        of, cannot be used any more.
+        is freed at the end, but not after the failure of one rank alone, for calls on it may be pending for ever. After
+        an error, which all ranks raise, the caller's works as before. A Communicator is used as it is, for it counts
+        what several calls send: after the failure of one rank it, and what it was made of, cannot be used any more.
 
     Raises
     ------
     InputError, RankError
         What a rank failed with, on all ranks.
-
-    Notes
-    -----
-    A duplicate is freed, but not after the failure of one rank alone, for calls on it may be pending for ever.
     """
     if comm is None or isinstance(comm, Communicator) or comm.Get_size() == 1:
         ranks = as_communicator(comm)
@@ -380,7 +365,7 @@ def collective(comm: Any) -> Iterator[Communicator]:
         with ranks.guard():
             yield ranks
     finally:
-        if not ranks.failed:
+        if not ranks._transport.failed:
             ranks.free()
             duplicate.Free()
 

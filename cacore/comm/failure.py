@@ -93,17 +93,12 @@ class Failures:
 
     def __init__(self, comm: Any) -> None:
         self._comm, self.ranks = comm, object()
-        self._word = b""  # what all ranks raise; an exception would keep the rows that its frames hold
-
-    @property
-    def any(self) -> bool:
-        """Whether a rank has failed."""
-        return bool(self._word)
+        self.word = b""  # what all ranks raise, once one has failed; an exception would keep its frames' rows
 
     def check(self) -> None:
         """Raise what all ranks raise, if this rank knows that one has failed."""
-        if self._word:
-            raise agree(unpacked(self._word), self.ranks)
+        if self.word:
+            raise agree(unpacked(self.word), self.ranks)
 
     def listen(self) -> None:
         """Raise what all ranks raise, if another rank has failed."""
@@ -116,20 +111,20 @@ class Failures:
     def report(self, error: BaseException) -> None:
         """Tell the others that this rank has failed; raise what all ranks raise, unless that is `error` itself."""
         word = packed(error, self._comm.Get_rank())
-        if not self._word:
+        if not self.word:
             self._settle(word)
         if not isinstance(error, Exception):
             return  # a user's interruption stays one on this rank
-        if self._word == word and type(error).__name__ in _KINDS:
+        if self.word == word and type(error).__name__ in _KINDS:
             agree(error, self.ranks)
             return
-        raise agree(unpacked(self._word), self.ranks) from error
+        raise agree(unpacked(self.word), self.ranks) from error
 
     def _settle(self, word: bytes) -> None:
         """Exchange words with all ranks, b"" from one that has only heard; that of the lowest rank counts."""
-        self._word = word or b"RankError another rank has failed"  # for a rank that is interrupted while it waits
+        self.word = word or b"RankError another rank has failed"  # for a rank that is interrupted while it waits
         words = self._exchanged(word)
-        self._word = next(words[rank] for rank in sorted(words) if words[rank])
+        self.word = next(words[rank] for rank in sorted(words) if words[rank])
 
     def _exchanged(self, word: bytes) -> dict[int, bytes]:
         """Every rank's word, by rank."""

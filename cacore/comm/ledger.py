@@ -33,19 +33,16 @@ class Ledger:
         self._entered = time.perf_counter()
         self.seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
         self.mpi_seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
-        # The last column counts what has no single receiver.
-        self._bytes: dict[str, NDArray[np.int64]] = {}
-        self._messages: dict[str, NDArray[np.int64]] = {}
+        self._sent: dict[str, NDArray[np.int64]] = {}  # as `sent` returns them
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Charge bytes, messages and seconds inside the block to phase `name` (it may nest)."""
-        outer, self._phase = self._switch(name), name
+        outer = self._switch(name)
         try:
             yield
         finally:
             self._switch(outer)
-            self._phase = outer
 
     def _switch(self, name: str) -> str:
         now = time.perf_counter()
@@ -66,20 +63,17 @@ class Ledger:
         slot = self.size if dest is None else dest
         if slot == self.rank or nbytes == 0:
             return
-        for table, amount in ((self._bytes, nbytes), (self._messages, 1)):
-            row = table.setdefault(self._phase, np.zeros(self.size + 1, np.int64))
-            row[slot] += amount
+        self._sent.setdefault(self._phase, np.zeros((2, self.size + 1), np.int64))[:, slot] += nbytes, 1
 
-    def sent(self, phase: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Bytes and messages this rank sent in `phase`, by receiver; the last entry has no single one."""
-        zero = np.zeros(self.size + 1, np.int64)
-        return self._bytes.get(phase, zero).copy(), self._messages.get(phase, zero).copy()
+    def sent(self, phase: str) -> NDArray[np.int64]:
+        """Bytes and messages this rank sent in `phase`, by receiver; the last column has no single one."""
+        return self._sent.get(phase, np.zeros((2, self.size + 1), np.int64)).copy()
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
         """For what measuring itself sends: the block's traffic is left out of the counters."""
-        saved = {p: v.copy() for p, v in self._bytes.items()}, {p: v.copy() for p, v in self._messages.items()}
+        saved = {phase: sent.copy() for phase, sent in self._sent.items()}
         try:
             yield
         finally:
-            self._bytes, self._messages = saved
+            self._sent = saved

@@ -26,19 +26,16 @@ class Transport:
     comm : mpi4py.MPI.Comm
     spent : callable
         Called with the seconds of each call, also of one that fails.
-    failures : Failures, optional
-        Those of the ranks that `comm` was split from.
     """
 
-    def __init__(self, comm: Any, spent: Callable[[float], None], failures: Failures | None = None) -> None:
-        self.comm, self._spent = comm, spent
-        self.failures = Failures(comm) if failures is None else failures
+    def __init__(self, comm: Any, spent: Callable[[float], None]) -> None:
+        self.comm, self._spent, self.failures = comm, spent, Failures(comm)
         self._abandoned = False
 
     @property
     def failed(self) -> bool:
         """Whether calls of some ranks may be pending for ever: the communicator cannot be used any more."""
-        return self._abandoned or self.failures.any
+        return self._abandoned or bool(self.failures.word)
 
     def call(self, name: str, *args: Any, **options: Any) -> None:
         """Make the nonblocking call ``name`` (``"Iallreduce"``) and wait until it is done."""

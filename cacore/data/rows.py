@@ -129,12 +129,11 @@ def bcast_rows(X: Rows | None, comm: Communicator, root: int) -> Rows:
 
 def send_rows(X: Rows, dest: int, comm: Communicator) -> None:
     """Point to point, without zeros if there are many; the receiver calls :func:`recv_rows`."""
-    if not is_sparse(X):
-        pack = np.count_nonzero(X) < _PACKED * X.size
-        for values in _packed(X)[:2] if pack else (X,):
-            comm.send(values, dest)
-        return
-    for values in (np.diff(X.indptr).astype(np.int64), X.data, X.indices):
+    if is_sparse(X):
+        arrays: tuple[NDArray[Any], ...] = np.diff(X.indptr).astype(np.int64), X.data, X.indices
+    else:
+        arrays = _packed(X)[:2] if np.count_nonzero(X) < _PACKED * X.size else (X,)
+    for values in arrays:
         comm.send(values, dest)
 
 

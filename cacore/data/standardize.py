@@ -42,6 +42,7 @@ class Standardizer:
         d = X.shape[1]
         total = comm.allreduce(np.append(_weighted(X, w), w.sum()))
         mean = total[:d] / total[d]
+        level = np.abs(mean)
         if is_sparse(X):
             rows = np.repeat(w, np.diff(X.indptr))
             gap = X.data - mean[X.indices]
@@ -51,7 +52,6 @@ class Standardizer:
             stored, left, square = np.split(comm.allreduce(packed), 3)
             zeros = total[d] - stored
             left, square = (left - zeros * mean) / total[d], (square + zeros * mean**2) / total[d]
-            variance, level = square - left**2, np.abs(mean)
             mean = np.zeros(d)
         else:
             square, left = np.zeros(d), np.zeros(d)
@@ -60,8 +60,7 @@ class Standardizer:
                 square += w[lo:hi] @ (gap * gap)
                 left += w[lo:hi] @ gap  # what the rounding of the mean left
             square, left = np.split(comm.allreduce(np.concatenate([square, left])) / total[d], 2)
-            variance, level = square - left**2, np.abs(mean)
-        scale = np.sqrt(np.maximum(0.0, variance))
+        scale = np.sqrt(np.maximum(0.0, square - left**2))
         # A constant column has only its rounding left.
         scale[scale <= 10 * np.finfo(X.dtype).eps * level] = 1.0
         return cls(mean, scale)

@@ -16,17 +16,7 @@ from cacore.errors import InputError
 def checked_rows(X: Any, dtypes: tuple[str, ...], order: str | None = None) -> Rows:
     """Rows of finite numbers, dense or CSR, of one of `dtypes`; what is not is converted, to the first of them.
 
-    Parameters
-    ----------
-    X : array-like or CSR, shape (n, d)
-    dtypes : tuple of str
-    order : "C" or None
-        Of dense rows.
-
-    Raises
-    ------
-    InputError
-        What scikit-learn's ``check_array`` says.
+    `order` is "C" or None, of dense rows. What cannot be converted is an InputError with the words of ``check_array``.
     """
     if _usable(X, dtypes, order):
         return X
@@ -47,12 +37,7 @@ def _usable(X: Any, dtypes: tuple[str, ...], order: str | None) -> bool:
 
 
 def rows_to_predict(X: Any, dtype: str, n_features: int) -> Rows:
-    """Rows as a model of so many features has them: dense or CSR, of its dtype, all numbers finite.
-
-    Raises
-    ------
-    InputError
-    """
+    """Rows as a model of so many features has them: of its dtype, all finite; others are an InputError."""
     X = checked_rows(X, (dtype,), "C")
     if X.shape[1] != n_features:
         raise InputError(f"{X.shape[1]} features in the rows to predict, {n_features} in the model")

@@ -23,20 +23,8 @@ _UNFINISHED = ".part"
 class Checkpoint:
     """A directory in which a run keeps what it has finished, so that the same command can go on from there.
 
-    Parameters
-    ----------
-    path : path
-        Made by :meth:`open` if it is not there. All ranks must see the same directory.
-
-    Raises
-    ------
-    InputError
-        It is a file.
-
-    Notes
-    -----
-    A piece is written to a temporary file, which is renamed: it is there whole or not at all, whenever
-    the run is killed. No pickle.
+    All ranks must see the same one; :meth:`open` makes it; a file is an InputError. A piece is written to a temporary
+    file, which is renamed: it is there whole or not at all, whenever the run is killed. No pickle.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -47,11 +35,8 @@ class Checkpoint:
     def open(self, facts: dict[str, Any], comm: Communicator) -> None:
         """Take up the run that `facts` describe, or begin it; collective.
 
-        Raises
-        ------
-        InputError
-            On all ranks: the directory cannot be made, or belongs to another run. The message names the
-            first fact that differs.
+        A directory that cannot be made, or belongs to another run, is an InputError on all ranks, which names the
+        first fact that differs.
         """
         known = json.loads(json.dumps({"schema": SCHEMA, **facts}, default=lambda value: value.item()))
         with comm.agreed():
@@ -64,10 +49,10 @@ class Checkpoint:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"{self.path}: cannot make this directory ({error.strerror})") from error
-        path = self.path / _FACTS
-        begun = path.exists()
-        if begun:
-            self._compare(path, facts)
+        known = self._known()
+        begun = known is not None
+        if known is not None:
+            self._compare(known, facts)
         # What a run left that was killed while it wrote; in a directory that is no checkpoint yet, of this file only.
         unfinished = set(self.path.glob(f".*{_UNFINISHED}" if begun else f".{_FACTS}.*{_UNFINISHED}"))
         if not begun and (others := set(self.path.iterdir()) - unfinished):
@@ -76,10 +61,14 @@ class Checkpoint:
         for entry in unfinished:
             entry.unlink()
         if not begun:
-            with replacing(path, suffix=_UNFINISHED) as temporary:
+            with replacing(self.path / _FACTS, suffix=_UNFINISHED) as temporary:
                 temporary.write_text(json.dumps(facts, indent=1) + "\n")
 
-    def _known(self, path: Path) -> dict[str, Any]:
+    def _known(self) -> dict[str, Any] | None:
+        """The facts of the run that is kept here, or None."""
+        path = self.path / _FACTS
+        if not path.exists():
+            return None
         try:
             known = json.loads(path.read_text())
             if not isinstance(known, dict):
@@ -88,8 +77,7 @@ class Checkpoint:
             raise InputError(f"{path}: not a checkpoint of this package, or a damaged one ({error})") from error
         return known
 
-    def _compare(self, path: Path, facts: dict[str, Any]) -> None:
-        known = self._known(path)
+    def _compare(self, known: dict[str, Any], facts: dict[str, Any]) -> None:
         for name in {**known, **facts}:
             if known.get(name) != facts.get(name):
                 raise InputError(
@@ -99,8 +87,7 @@ class Checkpoint:
 
     def fact(self, name: str) -> Any:
         """A fact of the run that is kept here, or None."""
-        path = self.path / _FACTS
-        return self._known(path).get(name) if path.exists() else None
+        return (self._known() or {}).get(name)
 
     def get(self, name: str) -> dict[str, NDArray[Any]] | None:
         """The arrays of a finished piece, or None."""

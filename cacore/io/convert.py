@@ -44,8 +44,7 @@ def convert(args: argparse.Namespace) -> None:
             raise InputError(f"--split {args.split}: there are test rows already")
         tables = _split(tables["train"], args.split, args.seed)
     for table in tables.values():
-        if table.y is not None and table.y.dtype.kind not in "biuf":
-            raise InputError(f"{table.where}: the target is text; choose a class with --binarize CLASS")
+        table.check_numeric("choose a class with --binarize CLASS")
     for table in tables.values():
         with np.errstate(over="ignore"):
             table.X = table.X.astype(args.dtype, copy=False)
@@ -129,13 +128,8 @@ def _target_text(table: Table) -> str:
     if table.y is None:
         return "no target"
     values, counts = np.unique(table.y, return_counts=True)
-    if len(values) <= 20 or table.y.dtype.kind == "U":
-        return (
-            "target "
-            + ", ".join(
-                f"{v:g} ({c:,})" if table.y.dtype.kind != "U" else f"{v} ({c:,})"
-                for v, c in zip(values[:20], counts, strict=False)
-            )
-            + (", ..." if len(values) > 20 else "")
-        )
+    words = table.y.dtype.kind == "U"
+    if len(values) <= 20 or words:
+        shown = [f"{v if words else format(v, 'g')} ({c:,})" for v, c in zip(values[:20], counts, strict=False)]
+        return "target " + ", ".join([*shown, *(["..."] if len(values) > 20 else [])])
     return f"target {values[0]:g} to {values[-1]:g}, mean {table.y.mean():g}"

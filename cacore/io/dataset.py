@@ -39,8 +39,7 @@ def load(
     target : str, optional
         Name or number of a CSV file's target column; the last by default.
     n_features : int, optional
-        What a model expects: CSV without a target, and LIBSVM rows with fewer features, are understood.
-
+        What a model expects: a CSV file with just so many columns has no target, and LIBSVM rows may have fewer.
     usual_target : str, optional
         Target column of a CSV file that has more columns than `n_features`, if `target` is not given.
     limit : int
@@ -68,7 +67,9 @@ def load(
                 if target is not None:
                     raise InputError(f"{path}: HDF5 files name their target themselves; drop --target {target}")
                 shapes = native.describe(path)
-                _check_fits(path, shapes, real.itemsize, comm.size, limit)
+                numbers = sum(-(-shape.n // comm.size) * shape.d for shape in shapes.values() if not shape.sparse)
+                what = f"{path}: a rank's block of the rows"
+                memory.require(numbers * real.itemsize, limit, what, "use more ranks or --dtype float32")
                 for split, shape in shapes.items():
                     tables[split] = native.read_block(path, split, *block_bounds(shape.n, comm.size, comm.rank), real)
             elif comm.rank == 0:
@@ -77,22 +78,10 @@ def load(
                 tables = text.parse(path, target, n_features, None, usual_target)
                 for table in tables.values():
                     table.checked()
-                    _check_numeric(table)
+                    table.check_numeric("make it +1 and -1 with cacore.io convert --binarize CLASS")
         if hdf5:
             return {split: Dataset(t.X, t.y, shapes[split].n, t.where) for split, t in tables.items()}
         return {split: _scattered(tables.get(split), str(path), comm, real) for split in _splits(tables, comm)}
-
-
-def _check_fits(path: Path, shapes: dict[str, Shape], itemsize: int, ranks: int, limit: int) -> None:
-    rows = sum(-(-shape.n // ranks) * shape.d for shape in shapes.values() if not shape.sparse)
-    memory.require(rows * itemsize, limit, f"{path}: a rank's block of the rows", "use more ranks or --dtype float32")
-
-
-def _check_numeric(table: Table) -> None:
-    if table.y is not None and table.y.dtype.kind not in "biuf":
-        raise InputError(
-            f"{table.where}: the target is text; make it +1 and -1 with cacore.io convert --binarize CLASS"
-        )
 
 
 def _agree_on_kind(path: Path, comm: Communicator) -> bool:

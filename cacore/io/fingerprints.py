@@ -15,17 +15,7 @@ from cacore.data.shuffle import mix64
 
 
 def row_hashes(X: Rows, y: NDArray[Any]) -> NDArray[np.uint64]:
-    """A 64-bit fingerprint of each row and its target; zeros do not count, so dense and CSR agree.
-
-    Parameters
-    ----------
-    X : ndarray or CSR, shape (m, d)
-    y : ndarray, shape (m,)
-
-    Returns
-    -------
-    ndarray of uint64, shape (m,)
-    """
+    """A 64-bit fingerprint, shape (m,), of each row and its target; zeros do not count, so dense and CSR agree."""
     # Each column has its own random word, so a sum over the columns does not depend on their order.
     words = mix64(np.arange(1, X.shape[1] + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15))
     start = mix64(np.asarray(y, np.float64).view(np.uint64) + np.uint64(1))

@@ -16,6 +16,7 @@ from cacore.comm import Communicator
 from cacore.data.rows import Rows, csr, is_sparse
 from cacore.errors import InputError
 from cacore.files import check_writable, replacing
+from cacore.io.native import write_rows
 
 SCHEMA = "cakernels-model/1"
 
@@ -74,12 +75,12 @@ def save(
             file.attrs["family"] = family
             file.attrs["attributes"] = json.dumps(attributes)
             for name, values in shared.items():
-                _write(file, name, values)
+                write_rows(file, name, values)
             for part, owner in enumerate(owners.tolist()):
                 group = file.create_group(f"parts/{part:06d}")
                 fields = parts[part] if owner == 0 else _receive(owner, comm)
                 for name, values in fields.items():
-                    _write(group, name, values)
+                    write_rows(group, name, values)
         comm.barrier()
 
 
@@ -122,16 +123,6 @@ def load(
             return made(attributes, shared, Parts(parts, owners))
         except (KeyError, TypeError) as error:
             raise InputError(f"{path}: a damaged model file, without {error}") from error
-
-
-def _write(group: h5py.Group, name: str, values: Rows) -> None:
-    if not is_sparse(values):
-        group.create_dataset(name, data=values)
-        return
-    csr = group.create_group(name)
-    csr.attrs["shape"] = values.shape
-    for field in ("data", "indices", "indptr"):
-        csr.create_dataset(field, data=getattr(values, field))
 
 
 def _read(item: h5py.Dataset | h5py.Group) -> Rows:

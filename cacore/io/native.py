@@ -10,9 +10,8 @@ from typing import Any
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
-from cacore.data.rows import csr, is_sparse
+from cacore.data.rows import Rows, csr, is_sparse
 from cacore.errors import InputError
 from cacore.files import replacing
 from cacore.io.table import Table, check_size
@@ -28,18 +27,11 @@ class Shape:
     d: int
     sparse: bool
     dtype: np.dtype[Any]
-    has_y: bool
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[h5py.File]:
-    """The file, read-only.
-
-    Raises
-    ------
-    InputError
-        Missing, truncated, or not HDF5; also when reading inside the block fails.
-    """
+    """The file, read-only; one that is missing, truncated or not HDF5 is an InputError, also inside the block."""
     if not path.exists():
         raise InputError(f"{path}: no such file")
     try:
@@ -81,19 +73,15 @@ def _shape(group: h5py.Group, where: str) -> Shape:
     if y is not None and y.shape != (n,):
         raise InputError(f"{where}: {n} rows, but y has shape {y.shape}")
     check_size(int(n), int(d), where)
-    return Shape(int(n), int(d), isinstance(X, h5py.Group), dtype, y is not None)
+    return Shape(int(n), int(d), isinstance(X, h5py.Group), dtype)
 
 
 def _check_csr(X: h5py.Group, where: str) -> None:
     data, indices, indptr, shape = X["data"], X["indices"], X["indptr"], np.atleast_1d(X.attrs["shape"])
     if shape.size != 2 or indptr.shape != (int(shape[0]) + 1,):
         raise InputError(f"{where}: shape {shape.tolist()} and {indptr.size} entries of indptr; n + 1 are needed")
-    if (
-        data.ndim != 1
-        or data.dtype.kind not in "biuf"
-        or indices.dtype.kind not in "iu"
-        or indptr.dtype.kind not in "iu"
-    ):
+    whole = indices.dtype.kind in "iu" and indptr.dtype.kind in "iu"
+    if data.ndim != 1 or data.dtype.kind not in "biuf" or not whole:
         raise InputError(f"{where}: data must be numbers, and indices and indptr whole numbers")
     if indices.shape != data.shape:
         raise InputError(f"{where}: {data.shape[0]} data and {indices.shape[0]} indices")
@@ -131,13 +119,17 @@ def write(path: Path, tables: dict[str, Table], dtype: np.dtype[Any]) -> None:
         file.attrs["schema"] = "cakernels-data/1"
         for split, table in tables.items():
             group = file.create_group(split)
-            if is_sparse(table.X):
-                csr = group.create_group("X")
-                csr.attrs["shape"] = table.X.shape
-                for name in ("data", "indices", "indptr"):
-                    values: NDArray[Any] = getattr(table.X, name)
-                    csr.create_dataset(name, data=values.astype(dtype) if name == "data" else values)
-            else:
-                group.create_dataset("X", data=table.X.astype(dtype, copy=False))
+            write_rows(group, "X", table.X.astype(dtype, copy=False))
             if table.y is not None:
                 group.create_dataset("y", data=table.y)
+
+
+def write_rows(group: h5py.Group, name: str, rows: Rows) -> None:
+    """An array, or CSR rows as a group with the attribute shape."""
+    if not is_sparse(rows):
+        group.create_dataset(name, data=rows)
+        return
+    csr = group.create_group(name)
+    csr.attrs["shape"] = rows.shape
+    for field in ("data", "indices", "indptr"):
+        csr.create_dataset(field, data=getattr(rows, field))

@@ -43,10 +43,7 @@ class Table:
     def checked(self, whole: bool = True) -> Table:
         """This table, if all its numbers are finite, and it has some unless it is a block of a larger one.
 
-        Raises
-        ------
-        InputError
-            Naming the file, the row (and line) and the column.
+        If not, an InputError names the file, the row (and line) and the column.
         """
         if whole:
             check_size(self.X.shape[0], self.X.shape[1], self.where)
@@ -63,6 +60,11 @@ class Table:
         if found is not None:
             raise InputError(f"{self.where}: {self._row(found[0])}, the target is {found[2]}: remove the row")
         return self
+
+    def check_numeric(self, remedy: str) -> None:
+        """Refuse targets that are text."""
+        if self.y is not None and self.y.dtype.kind not in "biuf":
+            raise InputError(f"{self.where}: the target is text; {remedy}")
 
     def _row(self, row: int) -> str:
         row += self.first

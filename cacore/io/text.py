@@ -10,8 +10,8 @@ import math
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -43,11 +43,9 @@ def open_bytes(path: Path) -> BinaryIO:
     return path.open("rb")
 
 
-@contextmanager
-def open_text(path: Path) -> Iterator[io.TextIOWrapper]:
+def open_text(path: Path) -> io.TextIOWrapper:
     """The file's lines, decompressed, without a byte order mark."""
-    with open_bytes(path) as stream, io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace") as lines:
-        yield lines
+    return io.TextIOWrapper(open_bytes(path), encoding="utf-8-sig", errors="replace")
 
 
 def _line_of(path: Path, first: int, comment: str, row: int) -> int:
@@ -62,13 +60,7 @@ def _line_of(path: Path, first: int, comment: str, row: int) -> int:
 
 
 def kind(path: Path) -> str:
-    """One of "hdf5", "npz", "csv", "tsv", "libsvm".
-
-    Raises
-    ------
-    InputError
-        The file is missing, empty, cannot be read, or is none of these.
-    """
+    """One of "hdf5", "npz", "csv", "tsv", "libsvm"; a file that is none of them or has nothing is an InputError."""
     try:
         with open_bytes(path) as stream:
             head = stream.read(1 << 16)
@@ -108,24 +100,9 @@ def parse(
     binarize: str | None,
     usual_target: str | None = None,
 ) -> dict[str, Table]:
-    """All rows of a file that is not HDF5.
+    """All rows of a file that is not HDF5: "train", and "test" where the file has both.
 
-    Parameters
-    ----------
-    path : Path
-    target : str or None
-        Name or number of the target column of a CSV or TSV file; the last one by default.
-    n_features : int or None
-        What a model expects: a CSV file with just so many columns has no target.
-    usual_target : str or None
-        The target of a file with more columns than that, if `target` is None.
-    binarize : str or None
-        This class becomes +1 and the others -1.
-
-    Returns
-    -------
-    dict of str to Table
-        "train", and "test" where the file has both.
+    The class `binarize` becomes +1 and the others -1; the other parameters are those of :func:`cacore.io.load`.
     """
     form = kind(path)
     if target is not None and form in ("npz", "libsvm"):
@@ -148,17 +125,14 @@ def parse(
 
 
 def _binarized(y: NDArray[Any], positive: str, where: str) -> NDArray[np.float64]:
+    number = _number(positive)
     if y.dtype.kind == "U":
-        hit = np.array([word == positive or _equal_numbers(word, positive) for word in y.tolist()])
+        hit = np.array([word == positive or (number is not None and _number(word) == number) for word in y.tolist()])
     else:
-        hit = y == float(positive) if _is_number(positive) else np.zeros(len(y), bool)
+        hit = np.zeros(len(y), bool) if number is None else y == number
     if not np.any(hit):
         raise InputError(f"{where}: --binarize {positive}: no row has this class; there are {_some(np.unique(y))}")
     return np.where(hit, 1.0, -1.0)
-
-
-def _equal_numbers(a: str, b: str) -> bool:
-    return _is_number(a) and _is_number(b) and float(a) == float(b)
 
 
 def _some(values: Any, most: int = 12) -> str:
@@ -197,10 +171,11 @@ def _libsvm_error(path: Path, error: Exception) -> InputError:
                 if not good[place > 0].match(token):
                     form = "index:value" if place else "the target"
                     return InputError(f"{path}: line {count}: {token!r} is not {form}")
-                index = int(token.split(":")[0]) if place and not token.startswith("qid") else last
-                if place and not token.startswith("qid") and index <= last:
-                    return InputError(f"{path}: line {count}: {token!r}: the indices must ascend")
-                last = index
+                if place and not token.startswith("qid"):
+                    index = int(token.split(":")[0])
+                    if index <= last:
+                        return InputError(f"{path}: line {count}: {token!r}: the indices must ascend")
+                    last = index
     return InputError(f"{path}: not LIBSVM text ({error})")
 
 
@@ -215,8 +190,7 @@ def _parse_csv(
     binarize: str | None,
     usual_target: str | None,
 ) -> Table:
-    names, first_line = _header(path, delimiter)
-    columns = _count_columns(path, delimiter, first_line)
+    names, first_line, columns = _layout(path, delimiter)
     chosen: int | None = None
     if target is not None or columns != n_features:
         chosen = _column(target or usual_target or "-1", names, columns, path)
@@ -236,17 +210,24 @@ def _parse_csv(
     return Table(np.delete(both, chosen, axis=1), y, str(path), line_of=line_of, names=kept)
 
 
+@dataclass(frozen=True)
 class _Reader:
     """numpy.loadtxt on a compressed or plain file, with messages that name the line."""
 
-    def __init__(self, path: Path, delimiter: str, first_line: int, names: tuple[str, ...]) -> None:
-        self.path, self.names, self.first_line = path, names, first_line
-        self.options: dict[str, Any] = {
-            "delimiter": delimiter, "skiprows": first_line - 1, "comments": None, "quotechar": '"'
-        }  # fmt: skip
+    path: Path
+    delimiter: str
+    first_line: int
+    names: tuple[str, ...]
 
     def numbers(self, **options: Any) -> NDArray[np.float64]:
-        return self._load(ndmin=2, dtype=np.float64, **options)
+        try:
+            with open_text(self.path) as lines:
+                return np.loadtxt(
+                    lines, np.float64, comments=None, delimiter=self.delimiter, skiprows=self.first_line - 1, ndmin=2,
+                    quotechar='"', **options,
+                )  # fmt: skip
+        except ValueError as error:
+            raise self._explain(str(error)) from error
 
     def numbers_and_words(self, column: int) -> tuple[NDArray[np.float64], NDArray[Any]]:
         """All columns, and the words of one, whose numbers mean nothing."""
@@ -254,13 +235,6 @@ class _Reader:
         code = {column: lambda word: known.setdefault(word.strip(), float(len(known)))}
         both = self.numbers(converters=code, encoding=None)
         return both, np.array(list(known))[both[:, column].astype(np.int64)]
-
-    def _load(self, **options: Any) -> NDArray[Any]:
-        try:
-            with open_text(self.path) as lines:
-                return np.loadtxt(lines, **self.options, **options)
-        except ValueError as error:
-            raise self._explain(str(error)) from error
 
     def _explain(self, message: str) -> InputError:
         bad = re.search(r"could not convert string (.*) to float64 at row (\d+), column (\d+)", message)
@@ -276,30 +250,26 @@ class _Reader:
         return InputError(f"{self.path}: {message}")
 
 
-def _header(path: Path, delimiter: str) -> tuple[tuple[str, ...], int]:
-    """Column names, and the number of the first line of data, from 1."""
+def _layout(path: Path, delimiter: str) -> tuple[tuple[str, ...], int, int]:
+    """Column names, the number of the first line of data, from 1, and how many columns it has."""
+    names: tuple[str, ...] = ()
+    first_line = 1
     with open_text(path) as lines:
         for count, line in enumerate(lines, 1):
-            if line.strip():
-                words = [word.strip(" \"'\n\r#") for word in line.split(delimiter)]
-                return ((), count) if any(_is_number(word) for word in words) else (tuple(words), count + 1)
-    raise InputError(f"{path}: the file is empty")
+            if not line.strip():
+                continue
+            words = [word.strip(" \"'\n\r#") for word in line.split(delimiter)]
+            if names or any(_number(word) is not None for word in words):
+                return names, first_line if names else count, len(words)
+            names, first_line = tuple(words), count + 1
+    raise InputError(f"{path}: {'a header and no rows' if names else 'the file is empty'}")
 
 
-def _count_columns(path: Path, delimiter: str, first_line: int) -> int:
-    with open_text(path) as lines:
-        for count, line in enumerate(lines, 1):
-            if count >= first_line and line.strip():
-                return len(line.split(delimiter))
-    raise InputError(f"{path}: a header and no rows")
-
-
-def _is_number(word: str) -> bool:
+def _number(word: str) -> float | None:
     try:
-        float(word)
+        return float(word)
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def _column(target: str, names: tuple[str, ...], columns: int, path: Path) -> int:

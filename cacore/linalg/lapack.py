@@ -40,22 +40,18 @@ def call(name: str, dtype: np.dtype[Any], *args: Any) -> int:
     real = ctypes.c_double if dtype == np.float64 else ctypes.c_float
     boxed: list[Any] = []
     for arg in args:
-        if isinstance(arg, bytes):
+        if isinstance(arg, ctypes.c_void_p):
+            boxed.append(arg)
+        elif isinstance(arg, bytes):
             boxed.append(ctypes.byref(ctypes.c_char(arg)))
         elif isinstance(arg, float):
             boxed.append(ctypes.byref(real(arg)))
-        elif isinstance(arg, _Address):
-            boxed.append(ctypes.c_void_p(int(arg)))
         else:
             boxed.append(ctypes.byref(ctypes.c_int(arg)))
     if name in _LAPACK:
         boxed.append(ctypes.byref(info))
     _routine(name, "d" if dtype == np.float64 else "s")(*boxed)
     return info.value
-
-
-class _Address(int):
-    """A pointer, distinguished from an integer argument."""
 
 
 def cholesky(A: NDArray[Any]) -> int:
@@ -100,17 +96,13 @@ def cholesky(A: NDArray[Any]) -> int:
 
 def cholesky_solve(L: NDArray[Any], B: NDArray[Any]) -> None:
     """Solve ``L L^T x = b`` in place for every row b of `B`, shape (k, m); 2 m^2 flops a row."""
-    m, dtype = _check(L)
-    if B.dtype != dtype or not B.flags.c_contiguous or B.shape[1:] != (m,):
-        raise ValueError("right-hand sides must be C-contiguous rows of the matrix' dtype and order")
+    m, dtype = _check(L, B)
     call("potrs", dtype, b"U", m, len(B), at(L), m, at(B), m)
 
 
 def solve_lower(L: NDArray[Any], B: NDArray[Any]) -> None:
     """``B <- B L^-T`` in place: solve L x = b for every row b of `B`, shape (k, m); k m^2 flops."""
-    m, dtype = _check(L)
-    if B.dtype != dtype or not B.flags.c_contiguous or B.shape[1:] != (m,):
-        raise ValueError("right-hand sides must be C-contiguous rows of the matrix' dtype and order")
+    m, dtype = _check(L, B)
     call("trsm", dtype, b"L", b"U", b"T", b"N", m, len(B), 1.0, at(L), m, at(B), m)
 
 
@@ -139,12 +131,15 @@ def inverse_diagonal(L: NDArray[Any]) -> NDArray[Any]:
     return total
 
 
-def _check(A: NDArray[Any]) -> tuple[int, np.dtype[Any]]:
+def _check(A: NDArray[Any], B: NDArray[Any] | None = None) -> tuple[int, np.dtype[Any]]:
+    """Order and dtype of a matrix, whose right-hand sides may be the rows of `B`."""
     if A.dtype not in (np.float32, np.float64) or not A.flags.c_contiguous or A.shape[0] != A.shape[1]:
         raise ValueError("a square C-contiguous float32 or float64 matrix is needed")
+    if B is not None and (B.dtype != A.dtype or not B.flags.c_contiguous or B.shape[1:] != A.shape[1:]):
+        raise ValueError("right-hand sides must be C-contiguous rows of the matrix' dtype and order")
     return len(A), A.dtype
 
 
-def at(A: NDArray[Any], i: int = 0, j: int = 0) -> _Address:
+def at(A: NDArray[Any], i: int = 0, j: int = 0) -> ctypes.c_void_p:
     """Address of ``A[i, j]``."""
-    return _Address(A.ctypes.data + i * A.strides[0] + j * A.itemsize)
+    return ctypes.c_void_p(A.ctypes.data + i * A.strides[0] + j * A.itemsize)

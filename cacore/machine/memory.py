@@ -59,13 +59,7 @@ def limit_per_rank(comm: Communicator, requested_gib: float | None = None) -> in
 
 
 def require(nbytes: int, limit: int, what: str, remedy: str) -> None:
-    """Refuse an allocation that cannot fit.
-
-    Raises
-    ------
-    MemoryLimitError
-        With both figures and the remedy.
-    """
+    """Refuse an allocation that cannot fit: a MemoryLimitError with both figures and the remedy."""
     if nbytes > limit:
         raise MemoryLimitError(
             f"{what} needs {nbytes / GIB:.3g} GiB, and a rank may use {limit / GIB:.3g} GiB: {remedy}"

@@ -13,7 +13,7 @@ from cacore.files import check_writable
 from cacore.run.job import Job, Predicting, Training
 from cacore.run.launch import Parser, compiled, start
 from cacore.run.method import Method
-from cacore.run.options import add_options, declared, from_arguments
+from cacore.run.options import add_options, from_arguments
 
 if TYPE_CHECKING:
     from cacore.run.family import Family
@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 
 def train(method: Method, comm: Communicator, argv: list[str] | None) -> None:
     """``python -m PACKAGE.METHOD DATA``: read, train, test, save, report."""
+    parser = Parser(prog=f"python -m {method.prog}", description=f"{method.name}: {method.summary}.", rank=comm.rank)
+    for some in (Training, method.options):
+        add_options(parser, some, method.has, method.defaults, method.choices)
     with comm.agreed():
-        args = _training_parser(method, comm.rank).parse_args(argv)
+        args = parser.parse_args(argv)
         job, options = from_arguments(Training, args), from_arguments(method.options, args)
     limit = start(job, comm)
     family = method.family()
@@ -65,8 +68,7 @@ def predict(
 ) -> None:
     """``python -m PACKAGE.predict MODEL DATA``: answers of a saved model, on any number of ranks or none."""
     parser = Parser(prog=f"python -m {prog}", description="Predict with a saved model.", rank=comm.rank)
-    names = [one.name for one, _ in declared(Predicting) if decisions or one.name != "decisions"]
-    add_options(parser, Predicting, names)
+    add_options(parser, Predicting, lambda name: decisions or name != "decisions")
     with comm.agreed():
         job = from_arguments(Predicting, parser.parse_args(argv))
     with comm.agreed():
@@ -88,14 +90,6 @@ def predict(
         family.write(job.output, model, answers, job.decisions, comm)
     if comm.rank == 0:
         _show(job, made, [] if job.output else ["give -o OUT.csv to keep the predictions"])
-
-
-def _training_parser(method: Method, rank: int) -> Parser:
-    parser = Parser(prog=f"python -m {method.prog}", description=f"{method.name}: {method.summary}.", rank=rank)
-    for options in (Training, method.options):
-        names = [one.name for one, _ in declared(options) if method.has(one.name)]
-        add_options(parser, options, names, method.defaults, method.choices)
-    return parser
 
 
 def _warm_up(family: Family, dtype: str, kernel: str) -> None:

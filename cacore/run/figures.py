@@ -58,13 +58,7 @@ def _short(value: float) -> str:
 def patterns(titles: Sequence[str], matrices: Sequence[NDArray[np.float64]], phases: str) -> Figure:
     """A panel for every method: bytes by sender (x) and receiver (y), one scale of colours for all panels.
 
-    Parameters
-    ----------
-    titles : sequence of str
-    matrices : sequence of ndarray, shape (R, R)
-        Bytes from every rank (row) to every rank (column), as :func:`cacore.traffic.pattern` gives them.
-    phases : str
-        What they were sent in, for the title.
+    `matrices` of shape (R, R) are as :func:`cacore.traffic.pattern` gives them; `phases` is for the title.
     """
     columns = min(3, len(titles))
     rows = math.ceil(len(titles) / columns)
@@ -99,13 +93,7 @@ def _write_numbers(panel: Any, matrix: NDArray[np.float64], most: float) -> None
 def ratios(titles: Sequence[str], seconds: Sequence[tuple[float, float]], phases: str) -> Figure:
     """A bar for every method: mean seconds of a rank inside calls of MPI, then those outside them.
 
-    Parameters
-    ----------
-    titles : sequence of str
-    seconds : sequence of (inside, outside)
-        As :func:`cacore.traffic.ratio` gives them.
-    phases : str
-        What they were spent in, for the title.
+    `seconds` inside and outside are as :func:`cacore.traffic.ratio` gives them; `phases` is for the title.
     """
     figure = _figure(7.5, 1.6 + 0.4 * len(titles))
     panel: Any = figure.subplots()

@@ -8,23 +8,9 @@ from cacore.errors import InputError
 
 
 def parse(text: str, option: str) -> tuple[float, ...]:
-    """Values of a grid option.
+    """Values of a grid option, positive, ascending, without repetition; an InputError names the option.
 
-    Parameters
-    ----------
-    text : str
-        ``"1"``, ``"0.5,1,2"`` or ``"1e-7:1e-3:9"`` (nine values from 1e-7 to 1e-3, equal ratios).
-    option : str
-        Name for messages.
-
-    Returns
-    -------
-    tuple of float
-        Positive, ascending, without repetition.
-
-    Raises
-    ------
-    InputError
+    `text` is like ``"1"``, ``"0.5,1,2"`` or ``"1e-7:1e-3:9"``: nine values from 1e-7 to 1e-3, equal ratios.
     """
     try:
         if ":" in text:
@@ -65,12 +51,3 @@ def checked(values: object, option: str) -> tuple[float, ...]:
     if not numbers:
         raise InputError(f"{option}: give at least one value")
     return tuple(numbers)
-
-
-def whole(values: object, option: str) -> tuple[int, ...]:
-    """One or more whole numbers of at least 1, as an ascending tuple."""
-    numbers = checked(values, option)
-    for number in numbers:
-        if number != int(number):
-            raise InputError(f"{option} {number:g}: it must be a whole number")
-    return tuple(int(number) for number in numbers)

@@ -64,9 +64,7 @@ class Predicting(Job):
     decisions: bool = option(False, "write the decisions beside the labels", yes_or_no, action="store_true")
 
 
-def seed(value: Any, name: str) -> int:
-    """A seed of everything random."""
-    return int(whole(0, (1 << 32) - 1)(value, name))
+seed = whole(0, (1 << 32) - 1)
 
 
 def checkpoint(value: Any, name: str) -> Any:

@@ -24,10 +24,8 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
 class Parser(argparse.ArgumentParser):
     """argparse, but usage errors are one line, and only rank 0 prints help."""
 
-    def __init__(self, *args: Any, rank: int = 0, **kwargs: Any) -> None:
-        kwargs.setdefault("formatter_class", _Help)
-        kwargs["allow_abbrev"] = False
-        super().__init__(*args, **kwargs)
+    def __init__(self, *, rank: int = 0, **kwargs: Any) -> None:
+        super().__init__(formatter_class=_Help, allow_abbrev=False, **kwargs)
         self._rank = rank
 
     def error(self, message: str) -> NoReturn:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any
@@ -192,26 +192,30 @@ def yes_or_no(value: Any, name: str) -> bool:
 def values(value: Any, name: str) -> tuple[float, ...]:
     """A grid: one or more positive numbers, or the text that :func:`cacore.run.grid.parse` reads."""
     name = name.removesuffix(" =")
-    return grid.parse(value, name) if name.startswith("-") and isinstance(value, str) else grid.checked(value, name)
+    return grid.parse(value, name) if _is_text(value, name) else grid.checked(value, name)
 
 
 def whole_values(value: Any, name: str) -> tuple[int, ...]:
     """A grid of whole numbers of at least 1."""
-    return grid.whole(values(value, name), name.removesuffix(" ="))
+    numbers = values(value, name)
+    for one in numbers:
+        if not one.is_integer():
+            raise InputError(f"{name.removesuffix(' =')} {one:g}: it must be a whole number")
+    return tuple(int(one) for one in numbers)
 
 
 # -- where they are used -----------------------------------------------------------------------
 
 
 def add_options(
-    parser: argparse.ArgumentParser, options: type, names: Container[str] | None = None,
+    parser: argparse.ArgumentParser, options: type, has: Callable[[str], bool],
     defaults: Mapping[str, Any] | None = None, choices: Mapping[str, tuple[str, ...]] | None = None,
 ) -> None:  # fmt: skip
-    """Give a parser the options of a dataclass: all of them, or those named, with other defaults and choices."""
+    """Give a parser those options of a dataclass that a command `has`, with other defaults and choices."""
     defaults, choices = defaults or {}, choices or {}
     exclusive: Any = None
     for one, known in declared(options):
-        if not known.flag or (names is not None and one.name not in names):
+        if not (known.flag and has(one.name)):
             continue
         more = dict(known.parser)
         target: Any = parser
@@ -225,11 +229,11 @@ def add_options(
         target.add_argument(*words, help=known.help, **more)
 
 
-def from_arguments(options: type, arguments: argparse.Namespace, **more: Any) -> Any:
+def from_arguments(options: type, arguments: argparse.Namespace) -> Any:
     """The dataclass of options from parsed arguments; messages name the flags."""
-    given = dict(more)
+    given = {}
     for one, known in declared(options):
-        if known.flag and one.name in vars(arguments) and one.name not in given:
+        if known.flag and one.name in vars(arguments):
             value = getattr(arguments, one.name)
             given[one.name] = value if value is None else known.convert(value, known.flag)
     return options(**given)
@@ -246,10 +250,7 @@ def from_estimator(options: type, estimator: Any, **more: Any) -> Any:
     return options(**given)
 
 
-def reported(options: Any, names: Container[str]) -> dict[str, Any]:
-    """The report's `params` of those options that the command has."""
-    return {
-        known.report: getattr(options, one.name)
-        for one, known in declared(options)
-        if known.report and one.name in names
-    }
+def reported(options: Any, has: Callable[[str], bool]) -> dict[str, Any]:
+    """The report's `params` of those options that the command `has`."""
+    shown = [(one.name, known.report) for one, known in declared(options) if known.report and has(one.name)]
+    return {key: getattr(options, name) for name, key in shown}

@@ -16,10 +16,7 @@ def silent(_: str, __: int) -> Callable[[], None]:
 def bar(enabled: bool) -> Iterator[Callable[[str, int], Callable[[], None]]]:
     """Yield ``begin(label, total)``, which returns the function to call after each step.
 
-    Parameters
-    ----------
-    enabled : bool
-        False on all ranks but 0 and with ``--quiet``; a stderr that is no terminal gets no bar either.
+    `enabled` is False on all ranks but 0 and with ``--quiet``; a stderr that is no terminal gets no bar either.
     """
     if not (enabled and sys.stderr.isatty()):
         yield silent

@@ -35,11 +35,7 @@ def read(job: Training, comm: Communicator, limit: int) -> tuple[Dataset, Datase
             return train, None
         with comm.agreed():
             test.target()
-            if None not in (train.base, test.base) and train.base != test.base:
-                raise InputError(
-                    f"{test.where}: the features start at {test.base}, and at {train.base} in {train.where}: "
-                    "convert both files together, with cacore.io convert --test"
-                )
+            _check_base(test, train.base, train.where)
             if test.X.shape[1] != train.X.shape[1]:
                 raise InputError(f"{test.where}: {test.X.shape[1]} features, and {train.X.shape[1]} in {train.where}")
         count, first = (0, -1) if job.allow_overlap else count_overlap(train, test, comm)
@@ -52,6 +48,14 @@ def read(job: Training, comm: Communicator, limit: int) -> tuple[Dataset, Datase
     return train, test
 
 
+def _check_base(rows: Dataset, base: int | None, where: str) -> None:
+    if None not in (rows.base, base) and rows.base != base:
+        raise InputError(
+            f"{rows.where}: the features start at {rows.base}, and at {base} in {where}: "
+            "convert both files together, with cacore.io convert --test"
+        )
+
+
 def read_to_predict(
     job: Predicting, comm: Communicator, d: int, dtype: str, source: dict[str, Any], limit: int
 ) -> Dataset:
@@ -59,11 +63,7 @@ def read_to_predict(
     splits = load(job.data, comm, dtype, job.target, d, source.get("target"), limit)
     rows = splits["test"] if "test" in splits else splits["train"]
     with comm.agreed():
-        if None not in (rows.base, source.get("base")) and rows.base != source["base"]:
-            raise InputError(
-                f"{rows.where}: the features start at {rows.base}, and at {source['base']} in the training rows: "
-                "convert both files together, with cacore.io convert --test"
-            )
+        _check_base(rows, source.get("base"), "the training rows")
         if rows.X.shape[1] != d:
             raise InputError(f"{rows.where}: {rows.X.shape[1]} features, the model {job.model} has {d}")
     return rows
@@ -71,11 +71,11 @@ def read_to_predict(
 
 def read_at_root(job: Training, comm: Communicator, limit: int, seed: int) -> tuple[Dataset, Dataset | None]:
     """casvm1: rank 0 reads everything and deals the training rows out in shuffled order."""
-    alone: tuple[Dataset | None, Dataset | None] = None, None
+    train: Dataset | None = None
+    test: Dataset | None = None
     with comm.phase("read"), comm.agreed():
         if comm.rank == 0:
-            alone = read(job, Communicator(), limit)
-    train, test = alone
+            train, test = read(job, Communicator(), limit)
     with comm.phase("read"):
         has_test = bool(comm.bcast(np.array([test is not None], np.int64))[0])
     with comm.phase("partition"):

@@ -70,11 +70,11 @@ def build(
 ) -> dict[str, Any]:
     """Assemble the report; a collective call, whose own messages are not counted."""
     counted, seconds = comm.totals()
-    seconds["total"] = sum(comm.seconds.values())
+    total = np.array([sum(comm.seconds.values())])
     inside = np.array([comm.mpi_seconds.get(phase, 0.0) for phase in counted])
     with comm.uncounted():
         inside = comm.allreduce(inside) / comm.size
-        seconds["total"] = float(comm.allreduce(np.array([seconds["total"]]), "max")[0])
+        seconds["total"] = float(comm.allreduce(total, "max")[0])
         peaks = comm.allgather(np.array([memory.peak_rss_mib()]))
         counts = comm.allgather(np.array([threads.current()]))
         library = int(comm.allreduce(np.array([library_bytes]))[0])
@@ -123,7 +123,7 @@ def environment(comm: Communicator) -> dict[str, str]:
         "numpy": np.__version__,
         "blas": ", ".join(dict.fromkeys(blas)),
         "cpu": cpu_name(),
-        "package": _package_version(),
+        "package": f"cakernels {__version__}",
     }
 
 
@@ -131,15 +131,6 @@ def _mpi_version() -> str:
     from mpi4py import MPI
 
     return MPI.Get_library_version().splitlines()[0].strip("\0 ")
-
-
-def _package_version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return f"cakernels {version('cakernels')}"
-    except PackageNotFoundError:
-        return f"cakernels {__version__}"
 
 
 def cpu_name() -> str:
@@ -176,9 +167,7 @@ def show(report: dict[str, Any], notes: list[str], lines: Iterable[tuple[str, st
     from rich.table import Table
 
     data = report["data"]
-    table = Table(
-        title=f"{report.get('title', report['method'])} on {data['path']}", show_header=False, title_justify="left"
-    )
+    table = Table(title=f"{report['method']} on {data['path']}", show_header=False, title_justify="left")
     sizes = report["partition_sizes"]
     rows = f"{data['n_train']:,} training" if data.get("n_train") else ""
     rows += f"{', ' if rows else ''}{data['n_test']:,} test" if data.get("n_test") else ""
@@ -188,15 +177,12 @@ def show(report: dict[str, Any], notes: list[str], lines: Iterable[tuple[str, st
         f"{len(sizes)} of {min(sizes):,} to {max(sizes):,} rows; "
         f"{report['ranks']} ranks of {report['threads_per_rank']} threads",
     )
-    table.add_row("parameters", ", ".join(f"{k} {_short(v)}" for k, v in report["params"].items()))
+    table.add_row("parameters", _listed(report["params"]))
     for name, value in report["metrics"].items():
         table.add_row(name.replace("_", " "), _short(value))
-    for title, unit, values in (
-        ("seconds", "", report["seconds"]),
-        ("bytes sent", "", {p: report["comm"][p]["bytes"] for p in PHASES}),
-        ("messages", "", {p: report["comm"][p]["messages"] for p in PHASES}),
-    ):
-        table.add_row(title, ", ".join(f"{k} {_short(v)}{unit}" for k, v in values.items()))
+    table.add_row("seconds", _listed(report["seconds"]))
+    for title, key in (("bytes sent", "bytes"), ("messages", "messages")):
+        table.add_row(title, _listed({phase: report["comm"][phase][key] for phase in PHASES}))
     for title, text in lines:
         table.add_row(title, text)
     if report["ranks"] > 1 and "imbalance" in report["solver"]:
@@ -205,6 +191,10 @@ def show(report: dict[str, Any], notes: list[str], lines: Iterable[tuple[str, st
     for note in notes:
         table.add_row("note", note)
     Console(highlight=False).print(table)
+
+
+def _listed(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {_short(value)}" for name, value in values.items())
 
 
 def _short(value: Any) -> str:

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.dataset import Dataset
+from cacore.data.dataset import Dataset, Samples
 from cacore.data.rows import nbytes
-from cacore.data.samples import Samples
 from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError
 from cacore.io.checkpoint import remembered

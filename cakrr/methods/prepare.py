@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from cacore import __version__
 from cacore.comm import Communicator
-from cacore.data.dataset import Dataset
+from cacore.data.dataset import Dataset, Samples
 from cacore.data.rows import Rows, check_alike
-from cacore.data.samples import Samples
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
 from cacore.io.fingerprints import fingerprint

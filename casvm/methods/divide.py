@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.samples import Samples
+from cacore.data.dataset import Samples
 from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError
 from casvm.methods.prepare import Prepared

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.dataset import Dataset
+from cacore.data.dataset import Dataset, Samples
 from cacore.data.rows import is_sparse, nbytes
-from cacore.data.samples import Samples
 from casvm.methods.divide import into_parts
 from casvm.methods.prepare import prepare
 from casvm.methods.problems import STATISTICS, check_memory, named, not_met, solve_all, terms

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from cacore import __version__
 from cacore.comm import Communicator
-from cacore.data.dataset import Dataset
+from cacore.data.dataset import Dataset, Samples
 from cacore.data.labels import all_classes, class_factors, one_class
 from cacore.data.rows import check_alike, is_sparse
-from cacore.data.samples import Samples
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
 from cacore.io.fingerprints import fingerprint

@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.dataset import Dataset
+from cacore.data.dataset import Dataset, Samples
 from cacore.data.rows import Rows, bcast_rows, is_sparse, nbytes, recv_rows, send_rows
-from cacore.data.samples import Samples
 from cacore.kernels import Kernel
 from casvm.methods.divide import into_parts
 from casvm.methods.parts import predicted_cost

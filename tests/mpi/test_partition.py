@@ -9,8 +9,8 @@ from helpers.data import as_csr, formats
 from helpers.distributed import RANK, WORLD, R
 
 from cacore.comm import Communicator
+from cacore.data.dataset import Samples
 from cacore.data.rows import block_bounds
-from cacore.data.samples import Samples
 from partition import BY_NAME
 from partition.model import InParts
 from partition.redistribute import assign_owners, redistribute
