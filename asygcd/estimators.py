@@ -145,8 +145,10 @@ class AsyGCDSVC(KernelClassifier):
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Decisions for `X`, shape (n, d): shape (n,) with two classes, positive for the second, else (n, k)."""
-        return self.model_.decision_function(self._rows(X))
+        rows = self._rows(X)
+        return self.model_.decision_function(rows)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Labels for `X`, shape (n, d)."""
-        return self.model_.predict(self._rows(X))
+        rows = self._rows(X)
+        return self.model_.predict(rows)
