@@ -16,11 +16,8 @@ from cacore.kernels.columns import Layout, weighted
 from cacore.kernels.panels import add_rows
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
-from casvm.solver.pair import padded
+from casvm.solver.pair import Index, Vector, padded
 from casvm.solver.row_cache import RowCache, Table
-
-Index = NDArray[np.int64]
-Vector = NDArray[np.float64]
 
 _SOME = 2048  # rows computed in one go
 

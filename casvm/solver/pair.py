@@ -102,33 +102,15 @@ def _optimise(
     K: Any, where: Any, v: Any, beta: Any, lower: Any, upper: Any, diagonal: Any, may: Any, tol: Any, max_iter: Any,
     used: Any, now: Any,
 ) -> Any:  # fmt: skip  # pragma: no cover - compiled
-    """Optimise pair by pair: second-order choice, and a step to the optimum of the pair or to a bound.
+    """See :meth:`Pairs.optimise`: pairs done, the violation at the end, and the row that is missing, or -1.
 
     Parameters
     ----------
-    K : float32 or float64, shape (rows, >= size)
-        Rows of the kernel matrix that are in memory.
-    where : int64, shape (rows of the problem,)
-        The row of `K` of each row of the problem, or -1.
     v, beta, lower, upper : float64, shape (size,), a multiple of STEP
         `v` and `beta` are updated.
-    diagonal : of the type of `K`, shape (size,)
+    diagonal : of the type of `K`, float32 or float64, shape (size,)
     may : uint8, shape (size,)
         RISE and FALL, updated; 0 where there is no row.
-    tol : float
-    max_iter : int
-    used : int64, shape (rows,)
-        Set to `now` for the rows of `K` that are read.
-    now : int
-
-    Returns
-    -------
-    done : int
-        Pairs optimised.
-    gap : float
-        The violation at the end.
-    missing : int
-        The row whose kernel values are not in memory, or -1.
     """
     most, least, gains = np.empty(STEP), np.empty(STEP), np.empty(STEP, K.dtype)
     turns, real = np.empty(STEP, np.int64), K.dtype.type

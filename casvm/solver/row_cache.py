@@ -10,9 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.machine.threads import blocks, for_blocks
-from casvm.solver.pair import padded
-
-Index = NDArray[np.int64]
+from casvm.solver.pair import Index, padded
 
 _DOUBT = 20  # calls for which a row that was fetched and never read stays
 
