@@ -24,7 +24,7 @@ from cacore.svm.problem import numeric_gamma
 from casvm.model.model import SVMModel
 from casvm.model.part import PartSVM
 from casvm.options import Options
-from casvm.solver.part import Learning, fit_part
+from casvm.solver.part import fit_part
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -117,8 +117,10 @@ class SMOSVC(KernelClassifier):
         codes = np.clip(np.searchsorted(classes, labels), 0, len(classes) - 1).astype(np.int64)
         factor = class_factors(options.class_weight, codes, weights, len(classes), comm)
         limits = replace(options.limits, shrinking=bool(self.shrinking))
-        learning = Learning(kernel, limits, budget, printer(_line) if self.verbose else None)
-        part, solutions = fit_part(train.X, codes, options.C * factor[codes] * weights, np.arange(n), learning)
+        part, solutions = fit_part(
+            train.X, codes, options.C * factor[codes] * weights, np.arange(n), kernel, limits, budget,
+            watch=printer(_line) if self.verbose else None,
+        )  # fmt: skip
         if len(part.classes) < len(classes):
             raise InputError("a class has no row with a positive weight")
         model = SVMModel(
