@@ -51,15 +51,13 @@ def solve(
         This rank's rows, maybe none. Not changed.
     dual : Dual
         Of this rank's rows, with the total of all ranks. The start, if all ranks have one, is feasible.
-    kernel : Kernel
-    limits : Limits
+    kernel, limits, watch
+        As for :class:`cacore.svm.dual.PartSolver`; `watch` is called after each round.
     cache_bytes : int
         Of this rank for kernel values, packed rows and the rows of others.
     comm : Communicator
     working_set : int, optional
         Rows of a round, q; at most an eighth of all rows are taken.
-    watch : callable, optional
-        Called after each round.
 
     Returns
     -------

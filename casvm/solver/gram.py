@@ -74,13 +74,10 @@ def gram_of(X: Rows, kernel: Kernel | None, largest_bound: float, tol: float, ca
 
     Parameters
     ----------
-    X : ndarray or CSR, shape (n, d)
-        Not changed. Without a `kernel`, the matrix itself, shape (n, n).
-    kernel : Kernel or None
+    X, kernel, cache_bytes
+        As for :class:`cacore.svm.dual.PartSolver`.
     largest_bound, tol : float
         Of |beta|, and of the solver: kernel values are in single precision where that does not show.
-    cache_bytes : int
-        For packed rows and kernel values that are kept.
     """
     if kernel is None:
         return Precomputed(np.asarray(X))

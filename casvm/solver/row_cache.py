@@ -115,11 +115,8 @@ class RowCache:
         while done < last:
             # Rows whose new places lie before all their old ones can move side by side.
             until = min(last, max(done + 1, done * old // max(1, new)))
-
-            def move(lo: int, hi: int) -> None:
-                _cut(self._memory, lo, hi, old, new, kept)
-
-            for_blocks(move, [(done + a, done + b) for a, b in blocks(until - done, 64)])
+            tasks = [(done + a, done + b) for a, b in blocks(until - done, 64)]
+            for_blocks(lambda lo, hi: _cut(self._memory, lo, hi, old, new, kept), tasks)
             done = until
         self._shape(len(kept))
 
