@@ -30,8 +30,7 @@ from casvm.cascade import cascade
 from casvm.dcfilter import dcfilter
 from casvm.dcsvm import dcsvm
 from casvm.methods.tree import filtered, merged, neighbours, plan
-from casvm.model.part import PartSVM, placed
-from casvm.model.pieces import deal, join, piece
+from casvm.model.part import PartSVM, deal, join, piece, placed
 from casvm.options import Options
 from casvm.solver import smo
 from casvm.solver.part import fit_part

@@ -16,8 +16,7 @@ from cacore.io.checkpoint import remembered
 from cacore.svm.dual import Dual
 from casvm.methods.prepare import Prepared, prepare
 from casvm.methods.problems import STATISTICS, check_memory, named, not_met, solve_all, terms
-from casvm.model.part import PartSVM
-from casvm.model.pieces import piece
+from casvm.model.part import PartSVM, piece
 from casvm.options import Fit, Method, Options
 from casvm.solver import distributed
 

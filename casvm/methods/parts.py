@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.data.rows import nbytes
-from cacore.kernels import Kernel
+from cacore.data.samples import Samples
 from casvm.methods.divide import into_parts
 from casvm.methods.prepare import prepare
-from casvm.methods.problems import STATISTICS, Solved, check_memory, named, not_met, solve_all, terms
+from casvm.methods.problems import STATISTICS, check_memory, named, not_met, solve_all, terms
 from casvm.options import Fit, Method, Options
 from partition.redistribute import Parts, assign_owners
 from partition.routing import Soft, gap
@@ -45,15 +45,23 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator) ->
     with comm.agreed():
         check_memory(nbytes(parts.X), options)
     # Line 2: each part is trained on its own.
+    held = dict(parts)
+    counts = {number: rows.stop - rows.start for number, rows in held.items()}
+
+    def load(number: int) -> tuple[str, Samples]:
+        return f"part-{number:06d}", parts.take(held[number])
+
     with comm.phase("train"):
         begun = time.perf_counter()
-        solved = _train(parts, prepared.kernel, options)
+        solved = solve_all(counts, load, prepared.kernel, options, "training")
         busy = time.perf_counter() - begun
     comm.wait()
     # Line 3: the centres, which all ranks need for routing.
     with comm.phase("predict"):
         centers, sizes, owners = _gathered(parts, comm)
-        soft = _soft(parts, centers, options, comm)
+        soft = None
+        if options.route == "soft" and len(sizes) > 1:
+            soft = Soft(min(SOFT.k, len(sizes)), SOFT.t * gap(parts.X, centers, comm))
     model = prepared.model(
         method, options, route="nearest" if len(sizes) == 1 else options.route, centers=centers, sizes=sizes,
         owners=owners, soft=soft, parts={number: one.part for number, one in solved.items()},
@@ -73,15 +81,6 @@ def predicted_cost(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     return rows**1.7
 
 
-def _train(parts: Parts, kernel: Kernel, options: Options) -> dict[int, Solved]:
-    """Solve every part of this rank."""
-    held = dict(parts)
-    sizes = {number: rows.stop - rows.start for number, rows in held.items()}
-    return solve_all(
-        sizes, lambda number: (f"part-{number:06d}", parts.take(held[number])), kernel, options, "training"
-    )
-
-
 def _gathered(parts: Parts, comm: Communicator) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
     """All parts' centres, sizes and owners, on every rank: what routing needs."""
     numbers = comm.allgather(parts.parts)
@@ -93,9 +92,3 @@ def _gathered(parts: Parts, comm: Communicator) -> tuple[NDArray[np.float64], ND
         means = [np.asarray(parts.X[rows].mean(axis=0, dtype=np.float64)).ravel() for _, rows in parts]
         centers = comm.allgather(np.array(means).reshape(-1, parts.X.shape[1]))[order]
     return centers, sizes, owners
-
-
-def _soft(parts: Parts, centers: NDArray[np.float64], options: Options, comm: Communicator) -> Soft | None:
-    if options.route != "soft" or len(centers) == 1:
-        return None
-    return Soft(min(SOFT.k, len(centers)), SOFT.t * gap(parts.X, centers, comm))

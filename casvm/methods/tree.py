@@ -24,8 +24,7 @@ from casvm.methods.parts import predicted_cost
 from casvm.methods.prepare import Prepared, prepare
 from casvm.methods.problems import STATISTICS, Solved, check_memory, named, not_met, solve_all, terms
 from casvm.model.model import SVMModel
-from casvm.model.part import PartSVM, placed
-from casvm.model.pieces import deal
+from casvm.model.part import PartSVM, deal, placed
 from casvm.options import Fit, Method, Options
 from partition.redistribute import Parts
 
@@ -241,7 +240,8 @@ class _Tree:
     def _shared(self, node: Samples | None, root: int) -> Samples:
         """The last problem's support vectors, on all ranks."""
         X = bcast_rows(None if node is None else node.X, self.comm, root)
-        numbers, values = (self.comm.bcast(table, root) for table in _tables(node))
+        tables = (None, None) if node is None else _tables(node)
+        numbers, values = (self.comm.bcast(table, root) for table in tables)
         return _from_tables(X, numbers, values)
 
     def result(self, model: SVMModel, sizes: NDArray[np.int64], passes: int, rounds: int) -> Fit:
@@ -253,17 +253,17 @@ class _Tree:
             every = comm.allgather(np.array(self.seconds).reshape(1, passes, depth))
         lines = lines[np.lexsort(lines[:, 2::-1].T)]
         layers, summed = [], []
-        for turn in range(passes):
-            for layer in range(depth):
-                here = lines[(lines[:, 0] == turn) & (lines[:, 1] == layer)]
-                owners = {self.layers[layer][int(number)].owner for number in here[:, 2]}
-                seconds = float(every[:, turn, layer].max())
-                numbers = here[:, 4:]
-                summed.append([*numbers[:, :3].sum(axis=0), numbers[:, 3].max(initial=0.0), seconds,
-                               *numbers[:, 5:7].sum(axis=0)])  # fmt: skip
-                facts = {name: values.tolist() for name, values in named(numbers).items()}
-                layers.append({"pass": turn + 1, "layer": layer + 1, "ranks": len(owners), "layer_seconds": seconds,
-                               "rows": here[:, 3].astype(np.int64).tolist(), **facts})  # fmt: skip
+        for turn, layer in np.ndindex(passes, depth):
+            here = lines[(lines[:, 0] == turn) & (lines[:, 1] == layer)]
+            owners = {self.layers[layer][int(number)].owner for number in here[:, 2]}
+            seconds, numbers = float(every[:, turn, layer].max()), here[:, 4:]
+            worst = numbers[:, 3].max(initial=0.0)
+            summed.append([*numbers[:, :3].sum(axis=0), worst, seconds, *numbers[:, 5:7].sum(axis=0)])
+            facts = {name: values.tolist() for name, values in named(numbers).items()}
+            layers.append({
+                "pass": turn + 1, "layer": layer + 1, "ranks": len(owners), "layer_seconds": seconds,
+                "rows": here[:, 3].astype(np.int64).tolist(), **facts,
+            })  # fmt: skip
         total = sum(layer["layer_seconds"] for layer in layers)
         parallel = sum(layer["layer_seconds"] * layer["ranks"] for layer in layers) / total if total > 0 else 1.0
         notes = not_met(lines[:, 4:], self.options.limits.tol, "problems")
@@ -281,10 +281,8 @@ def _joined(leaf: Samples, support: Samples | None) -> Samples:
     return merged(support, leaf.take(others)) if len(others) else support
 
 
-def _tables(node: Samples | None) -> tuple[NDArray[np.int64] | None, NDArray[np.float64] | None]:
+def _tables(node: Samples) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """What the rows carry, in one table of whole numbers and one of real ones."""
-    if node is None:
-        return None, None
     return np.column_stack([node["code"], node["row"]]), np.column_stack([node["C"], node["coef"]])
 
 
@@ -294,7 +292,6 @@ def _from_tables(X: Rows, numbers: NDArray[np.int64], values: NDArray[np.float64
 
 def _send(node: Samples, dest: int, comm: Communicator) -> None:
     for table in _tables(node):
-        assert table is not None
         comm.send(table, dest)
     send_rows(node.X, dest, comm)
 
