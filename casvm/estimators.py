@@ -43,13 +43,9 @@ class CollectiveSVC(KernelClassifier):
 
     _method: ClassVar[Method]
 
-    def _trained_by(self) -> Method:
-        """The method."""
-        return self._method
-
-    def _chosen(self) -> dict[str, Any]:
-        """Options that do not come from the parameter of their name."""
-        return {}
+    def _trained_by(self) -> tuple[Method, dict[str, Any]]:
+        """The method, and options that do not come from the parameter of their name."""
+        return self._method, {}
 
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n_local, d), dense or CSR, and labels `y`; neither is changed.
@@ -64,8 +60,8 @@ class CollectiveSVC(KernelClassifier):
             classes = all_classes(train.target()[train.row_weights() > 0], comm)
             seed, limit = shared_seed(getattr(self, "random_state", None), comm), memory.limit_per_rank(comm)
             with comm.agreed():
-                method = self._trained_by()
-                options = from_estimator(Options, self, class_weight=self._class_weight(classes), **self._chosen())
+                method, chosen = self._trained_by()
+                options = from_estimator(Options, self, class_weight=self._class_weight(classes), **chosen)
             fitted = method(train, replace(options, seed=seed, memory_limit=limit), comm)
             self._take(fitted)
         fitted.model.comm = self.comm
@@ -165,17 +161,14 @@ class CASVC(CollectiveSVC):
         super()._take(fitted)
         self.centers_ = fitted.model.centers
 
-    def _chosen(self) -> dict[str, Any]:
-        own = self.partitioner
-        return {"partitions": own.n_parts} if self.n_parts is None and isinstance(own, Partitioner) else {}
-
-    def _trained_by(self) -> Method:
+    def _trained_by(self) -> tuple[Method, dict[str, Any]]:
         own = self.partitioner
         if isinstance(own, str) and own in REGISTERED:
-            return _METHODS.get(own) or replace(cpsvm, name=own, summary=f"parts by {own}", partitioner=own)
+            return _METHODS.get(own) or replace(cpsvm, name=own, summary=f"parts by {own}", partitioner=own), {}
         if isinstance(own, Partitioner):
             name = type(own).__name__.lower()
-            return replace(cpsvm, name=name, summary=f"parts by {name}", partitioner=own)
+            method = replace(cpsvm, name=name, summary=f"parts by {name}", partitioner=own)
+            return method, {"partitions": own.n_parts} if self.n_parts is None else {}
         need = f"choose one of {', '.join(REGISTERED)}" if isinstance(own, str) else "give a name or a Partitioner"
         raise InputError(f"partitioner {own!r}: {need}")
 
@@ -199,27 +192,17 @@ class DCSVC(OneModelSVC):
 
     Parameters
     ----------
-    n_parts : int or None
-        Parts, P. None: one a rank.
-    C, kernel, gamma, degree, coef0, tol, class_weight, max_iter, max_time
-        As for :class:`SMOSVC`, of every problem of the tree.
-    solver : {"smo", "asygcd"}
-        Of every problem: exact; or asynchronous greedy coordinate descent, whose models have no bias.
-    standardize : bool
-        Scale features by the training rows' mean and deviation. CSR rows are scaled, not shifted.
-    cache_gib : float
-        Memory of a rank for kernel values and packed rows.
-    random_state : int, RandomState or None
-    comm : mpi4py communicator or None
-        With one, `fit` and `predict` take this rank's own rows and are collective calls.
+    n_parts, C, kernel, gamma, degree, coef0, tol, class_weight, max_iter, max_time, solver
+        As for :class:`CASVC`, of every part and every merged problem.
+    standardize, cache_gib, random_state, comm
+        As for :class:`CASVC`.
 
     Attributes
     ----------
     model_ : SVMModel
         In pieces, one a rank, whose decisions add up.
-    classes_ : ndarray, shape (k,)
-    support_, support_vectors_, n_support_, dual_coef_
-        Of this rank's piece, in scikit-learn's layout.
+    classes_, support_, support_vectors_, n_support_, dual_coef_, n_features_in_
+        As of :class:`CASVC`, of this rank's piece.
     intercept_ : ndarray, shape (k (k - 1) / 2,)
     sizes_ : ndarray of int64, shape (P,)
         Rows of the parts.
@@ -229,7 +212,6 @@ class DCSVC(OneModelSVC):
         The problems of each layer: rows, iterations, support vectors, seconds.
     n_iter_ : ndarray of int64, shape (1,)
         Pairs of rows optimised, of all problems together.
-    n_features_in_ : int
 
     Notes
     -----

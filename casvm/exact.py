@@ -14,17 +14,17 @@ from sklearn.utils.validation import check_is_fitted
 
 from cacore.comm import Communicator
 from cacore.data.labels import all_classes, class_factors, one_class
+from cacore.data.rows import concatenate
 from cacore.errors import InputError
 from cacore.machine import memory
 from cacore.run.options import from_estimator
 from cacore.svm.classifier import KernelClassifier, printer
-from cacore.svm.decision import votes
 from cacore.svm.dual import Progress, Solution
 from cacore.svm.problem import numeric_gamma
 from casvm.model.model import SVMModel
 from casvm.model.part import PartSVM
 from casvm.options import Options
-from casvm.solver.part import Learning, fit_part
+from casvm.solver.part import fit_part
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -117,8 +117,10 @@ class SMOSVC(KernelClassifier):
         codes = np.clip(np.searchsorted(classes, labels), 0, len(classes) - 1).astype(np.int64)
         factor = class_factors(options.class_weight, codes, weights, len(classes), comm)
         limits = replace(options.limits, shrinking=bool(self.shrinking))
-        learning = Learning(kernel, limits, budget, printer(_line) if self.verbose else None)
-        part, solutions = fit_part(train.X, codes, options.C * factor[codes] * weights, np.arange(n), learning)
+        part, solutions = fit_part(
+            train.X, codes, options.C * factor[codes] * weights, np.arange(n), kernel, limits, budget,
+            watch=printer(_line) if self.verbose else None,
+        )  # fmt: skip
         if len(part.classes) < len(classes):
             raise InputError("a class has no row with a positive weight")
         model = SVMModel(
@@ -157,7 +159,7 @@ class SMOSVC(KernelClassifier):
         if self.kernel != "linear":
             raise AttributeError("coef_ is there for the linear kernel only")
         part = self.model_.parts[0]
-        coef = part.X.T @ part._weights()
+        coef = part.X.T @ part.weights()
         coef = coef.T if len(self.classes_) > 2 else -coef.T
         return sp.csr_matrix(coef) if sp.issparse(part.X) else np.ascontiguousarray(coef)
 
@@ -171,8 +173,8 @@ class SMOSVC(KernelClassifier):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Labels for `X`, shape (n, d), or kernel values with all training rows, shape (n, n_train)."""
-        codes = votes(self._scores(self._rows(X)))
-        return np.asarray(self.classes_[codes])
+        scores = self._scores(self._rows(X))
+        return np.asarray(self.model_.labels(scores))
 
     def _scores(self, X: Any) -> NDArray[np.float64]:
         return np.asarray(self.model_.parts[0].scores(X, self.model_.kernel, len(self.classes_)))
@@ -194,18 +196,13 @@ def _line(progress: Progress) -> str:
 def expose(estimator: Any, model: SVMModel) -> None:
     """Give an estimator the fitted attributes that SVC has, of this process' parts together."""
     estimator.model_, estimator.classes_ = model, model.classes
-    k, two = len(model.classes), len(model.classes) == 2
-    parts = list(model.parts.values())
-    codes = np.concatenate([part.classes.repeat(part.n_support) for part in parts])
+    k, parts = len(model.classes), list(model.parts.values())
+    codes = np.concatenate([part.codes for part in parts])
     rows = np.concatenate([part.rows for part in parts])
     order = np.lexsort((rows, codes))
     estimator.support_ = rows[order].astype(np.int32 if rows.size == 0 or rows.max() < 2**31 else np.int64)
     estimator.n_support_ = np.bincount(codes, minlength=k).astype(np.int32)
     coef = np.concatenate([part.spread(k) for part in parts], axis=1)[:, order]
-    estimator.dual_coef_ = -coef if two else coef  # a positive decision is for the second class
-    vectors = [part.X for part in parts]
-    if len(parts) == 1 and (np.diff(order) == 1).all():
-        estimator.support_vectors_ = vectors[0]
-    else:
-        stacked = sp.vstack(vectors, format="csr") if sp.issparse(vectors[0]) else np.concatenate(vectors)
-        estimator.support_vectors_ = stacked[order]
+    estimator.dual_coef_ = -coef if k == 2 else coef  # a positive decision is for the second class
+    vectors = concatenate([part.X for part in parts])
+    estimator.support_vectors_ = vectors if len(parts) == 1 and (np.diff(order) == 1).all() else vectors[order]

@@ -73,7 +73,12 @@ class Options(DualOptions):
         InputError
         """
         if self.ratio:
-            method.check_ratio()
+            from partition.divide import named
+
+            if not method.partitioner:
+                raise InputError(f"ratio: {method.name} leaves the rows where they are, and does not balance classes")
+            if not named(method.partitioner).balances_classes:
+                raise InputError(f"ratio: the partitioner of {method.name} does not balance classes")
         P = self.partitions or ranks
         if method.whole and ranks != P:
             raise InputError(
@@ -114,15 +119,6 @@ class Method(AnyMethod):
     def one_model(self) -> bool:
         """Whether training ends in one model, so that there is nothing to route."""
         return self.whole or bool(self.merge)
-
-    def check_ratio(self) -> None:
-        """Refuse ``ratio`` where classes are not balanced."""
-        from partition.divide import named
-
-        if not self.partitioner:
-            raise InputError(f"ratio: {self.name} leaves the rows where they are, and does not balance classes")
-        if not named(self.partitioner).balances_classes:
-            raise InputError(f"ratio: the partitioner of {self.name} does not balance classes")
 
     def has(self, name: str) -> bool:
         """Whether its command has the option `name`."""

@@ -23,9 +23,9 @@ from cacore.limits import Limits
 from cacore.machine import threads
 from cacore.svm.dual import Dual
 from casvm.solver import active_set, kernel_rows, row_cache, smo
+from casvm.solver.gram import Precomputed
 from casvm.solver.kernel_rows import KernelRows
 from casvm.solver.pair import padded
-from casvm.solver.precomputed import Precomputed
 
 PLENTY = 1 << 28
 SMALL_SET = 128  # instead of 2048, so that small problems need all that large ones do

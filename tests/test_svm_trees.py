@@ -29,11 +29,10 @@ from casvm.cascade import cascade
 from casvm.dcfilter import dcfilter
 from casvm.dcsvm import dcsvm
 from casvm.methods.tree import filtered, merged, neighbours, plan
-from casvm.model.part import PartSVM, placed
-from casvm.model.pieces import deal, join, piece
+from casvm.model.part import PartSVM, deal, join, piece, placed
 from casvm.options import Options
 from casvm.solver import smo
-from casvm.solver.part import Learning, fit_part
+from casvm.solver.part import fit_part
 
 METHODS = {"cascade": cascade, "dcsvm": dcsvm, "dcfilter": dcfilter}
 methods = pytest.mark.parametrize("name", METHODS)
@@ -328,12 +327,11 @@ def test_a_part_begins_with_coefficients_of_all_classes(held):
     """Also where it lacks a class: from its own solution it takes next to no steps."""
     X, y = drawn_clouds(k=3)
     here = np.flatnonzero(np.isin(y, held))
-    learning = Learning(KERNEL, Limits(TOL), 1 << 24)
-    problem = X[here], y[here], np.full(len(here), C), here, learning
+    problem = X[here], y[here], np.full(len(here), C), here, KERNEL, Limits(TOL), 1 << 24
     cold, before = fit_part(*problem)
     start = np.zeros((2, len(here)))
     start[:, placed(cold.rows, here)] = cold.spread(3)
-    warm, after = fit_part(*problem, start)
+    warm, after = fit_part(*problem, start=start)
     assert sum(one.iterations for one in before) > 100
     assert sum(one.iterations for one in after) <= 3
     np.testing.assert_array_equal(warm.rows, cold.rows)

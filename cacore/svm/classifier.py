@@ -18,7 +18,7 @@ from cacore.data.dataset import Dataset
 from cacore.data.validation import checked_weights, validated
 from cacore.errors import InputError
 
-_DTYPES = ("float64", "float32")
+_ROWS = {"accept_sparse": "csr", "accept_large_sparse": False, "order": "C"}
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -53,10 +53,7 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):
 
     def _checked(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int = 1) -> Dataset:
         """Rows, labels and weights to train on, at least so many."""
-        X, y = validated(
-            self, X, y, accept_sparse="csr", dtype=_DTYPES, order="C", accept_large_sparse=False,
-            ensure_min_samples=least,
-        )  # fmt: skip
+        X, y = validated(self, X, y, dtype=("float64", "float32"), ensure_min_samples=least, **_ROWS)
         try:
             check_classification_targets(y)
             y = column_or_1d(y, warn=True)
@@ -68,10 +65,7 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):
     def _rows(self, X: Any, least: int = 1) -> Any:
         """Rows to predict, as the model has them."""
         check_is_fitted(self, "model_")
-        return validated(
-            self, X, reset=False, accept_sparse="csr", dtype=self.model_.dtype, order="C", accept_large_sparse=False,
-            ensure_min_samples=least,
-        )  # fmt: skip
+        return validated(self, X, reset=False, dtype=self.model_.dtype, ensure_min_samples=least, **_ROWS)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -21,9 +21,7 @@ class Classifiers(Family):
 
     def metrics(self, model: Any, test: Dataset, comm: Communicator) -> dict[str, Any]:
         """Accuracy, balanced accuracy and the confusion matrix; collective."""
-        with comm.phase("predict"):
-            scores = model.scores(test.X, comm)
-        return self.judged(model, test, scores, comm)
+        return self.judged(model, test, self.answers(model, test, comm), comm)
 
     def params(self, model: Any, options: DualOptions) -> dict[str, Any]:
         """C, the kernel and its parameters, for the report."""

@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
-from cacore.data.rows import is_sparse, nbytes
+from cacore.data.rows import nbytes
 from cacore.io.checkpoint import remembered
 from cacore.svm.dual import Dual
 from casvm.methods.prepare import Prepared, prepare
 from casvm.methods.problems import STATISTICS, check_memory, named, not_met, solve_all, terms
-from casvm.model.model import SVMModel
-from casvm.model.pieces import piece
+from casvm.model.part import PartSVM, piece
 from casvm.options import Fit, Method, Options
 from casvm.solver import distributed
 
@@ -37,41 +36,29 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator) ->
     See :func:`casvm.solver.distributed.solve`. No rank ever holds all rows, and the model stays in pieces.
     """
     prepared = prepare(method, train, options, comm)
+    rows = prepared.rows
     with comm.agreed():
-        check_memory(nbytes(prepared.rows.X), options)
-    sizes = comm.allgather(np.array([prepared.rows.X.shape[0]]))
+        check_memory(nbytes(rows.X), options)
+    sizes = comm.allgather(np.array([len(rows)]))
     begun = time.perf_counter()
     with comm.phase("train"):
         if comm.size == 1 and options.working_set is None:
-            made, numbers = _alone(prepared, options)
+            alone = solve_all({0: len(rows)}, lambda _: ("alone", rows), prepared.kernel, options, "training")[0]
+            made, numbers = alone.part, alone.numbers
         else:
             made, numbers = _together(prepared, options, comm)
     seconds = time.perf_counter() - begun
     numbers[STATISTICS.index("seconds")] = seconds
     with comm.uncounted():
         every = comm.allgather(np.array([seconds]))
-    with comm.phase("predict"):
-        support = comm.allgather(np.array([len(made.rows)]))
-    numbers[STATISTICS.index("n_support")] = support.sum()
-    model = SVMModel(
-        method=method.name, route="sum", classes=prepared.classes, kernel=prepared.kernel, C=options.C,
-        centers=np.zeros((0, prepared.rows.X.shape[1])), sizes=support, owners=np.arange(comm.size),
-        standardizer=prepared.standardizer, dtype=str(prepared.rows.X.dtype), parts={comm.rank: made},
-        source={"sparse": is_sparse(prepared.rows.X)},
-    )  # fmt: skip
+    model = prepared.model_in_pieces(method, options, made, comm)
+    numbers[STATISTICS.index("n_support")] = model.sizes.sum()
     solver = named(numbers[None])
     notes = not_met(numbers[None], options.limits.tol, "")
     return Fit(model, sizes, solver, every, terms(sizes, prepared.nonzeros, 0, solver), notes)
 
 
-def _alone(prepared: Prepared, options: Options) -> tuple[Any, NDArray[np.float64]]:
-    """All rows on this rank."""
-    rows = prepared.rows
-    solved = solve_all([len(rows)], lambda _: ("alone", rows), prepared.kernel, options, "training")[0]
-    return solved.part, solved.numbers
-
-
-def _together(prepared: Prepared, options: Options, comm: Communicator) -> tuple[Any, NDArray[np.float64]]:
+def _together(prepared: Prepared, options: Options, comm: Communicator) -> tuple[PartSVM, NDArray[np.float64]]:
     """This rank's piece of the model, and the statistics of all ranks together."""
     codes, C, k = prepared.rows["code"], prepared.rows["C"], len(prepared.classes)
     coef, b, collected = np.zeros((k - 1, len(codes))), np.zeros(k * (k - 1) // 2), []

@@ -19,6 +19,8 @@ from cacore.errors import InputError
 from cacore.io.fingerprints import fingerprint
 from cacore.kernels import Kernel
 from cacore.svm.problem import numeric_gamma
+from casvm.model.model import SVMModel
+from casvm.model.part import PartSVM
 from casvm.options import Method, Options
 
 
@@ -46,6 +48,23 @@ class Prepared:
     standardizer: Standardizer | None
     P: int
     nonzeros: float
+
+    def model(self, method: Method, options: Options, **more: Any) -> SVMModel:
+        """A model of such rows; `more` says where its parts are, and what they are."""
+        X = self.rows.X  # also where the rows are given away
+        return SVMModel(
+            method=method.name, classes=self.classes, kernel=self.kernel, C=options.C, standardizer=self.standardizer,
+            dtype=str(X.dtype), source={"sparse": is_sparse(X)}, **more,
+        )  # fmt: skip
+
+    def model_in_pieces(self, method: Method, options: Options, piece: PartSVM, comm: Communicator) -> SVMModel:
+        """The one model of which every rank has a piece; collective."""
+        with comm.phase("predict"):
+            support = comm.allgather(np.array([len(piece.rows)]))
+        return self.model(
+            method, options, route="sum", centers=np.zeros((0, self.rows.X.shape[1])), sizes=support,
+            owners=np.arange(comm.size), parts={comm.rank: piece},
+        )  # fmt: skip
 
 
 def prepare(method: Method, train: Dataset, options: Options, comm: Communicator) -> Prepared:
@@ -103,15 +122,12 @@ def _open_checkpoint(
     apart = ("progress", "checkpoint", "memory_limit", "cache_gib", "initial")
     facts = {name: value for name, value in vars(options).items() if name not in apart}
     y = train.target()
-    codes = np.array([float(hash_label(label)) for label in y]) if y.dtype.kind not in "biuf" else y
+    if y.dtype.kind not in "biuf":  # a number for each label, the same in every process
+        digests = [blake2b(str(label).encode(), digest_size=6).digest() for label in y]
+        y = np.array([float(int.from_bytes(digest, "little")) for digest in digests])
     facts |= {
         "method": method.name, "ranks": comm.size, "package": __version__, "features": train.X.shape[1],
         "dtype": str(train.X.dtype), "partitions": P, "class_weight": repr(options.class_weight),
-        "training rows": fingerprint(train.X, np.asarray(codes, np.float64), C, comm),
+        "training rows": fingerprint(train.X, np.asarray(y, np.float64), C, comm),
     }  # fmt: skip
     options.checkpoint.open(facts, comm)
-
-
-def hash_label(label: Any) -> int:
-    """A number for a label that is none, the same in every process."""
-    return int.from_bytes(blake2b(str(label).encode(), digest_size=6).digest(), "little")

@@ -18,7 +18,7 @@ from cacore.machine import memory, threads
 from cacore.svm.dual import Solution
 from casvm.model.part import PartSVM, placed
 from casvm.options import Options
-from casvm.solver.part import Learning, fit_part
+from casvm.solver.part import fit_part
 from casvm.volume import Terms
 
 STATISTICS = ("iterations", "n_support", "objective", "gap", "seconds", "kernel_rows", "kernel_values")
@@ -40,15 +40,16 @@ def check_memory(rows: int, options: Options) -> None:
 
 
 def solve_all(
-    sizes: list[int], load: Callable[[int], tuple[str, Samples]], kernel: Kernel, options: Options, label: str
-) -> list[Solved]:
+    sizes: dict[int, int], load: Callable[[int], tuple[str, Samples]], kernel: Kernel, options: Options, label: str
+) -> dict[int, Solved]:
     """Solve problems of these many rows, the largest first and as many side by side as there are threads.
 
     Parameters
     ----------
-    sizes : list of int
+    sizes : dict of int to int
+        By the problems' numbers.
     load : callable
-        ``load(i)`` makes the i-th problem: its name in a checkpoint, and its rows with the columns "code", "C" and
+        ``load(number)`` makes a problem: its name in a checkpoint, and its rows with the columns "code", "C" and
         "row", and maybe "coef", coefficients alpha y to begin with, shape (m, k - 1).
     kernel : Kernel
     options : Options
@@ -57,22 +58,25 @@ def solve_all(
 
     Returns
     -------
-    list of Solved
+    dict of int to Solved
         In the order of `sizes`.
     """
-    todo = sorted(range(len(sizes)), key=lambda i: -sizes[i])
+    todo = sorted(sizes, key=lambda number: -sizes[number])
     side_by_side = min(threads.current(), len(todo))
-    learning = Learning(kernel, options.limits, options.cache_bytes // max(1, side_by_side), solver=options.solver)
+    cache_bytes = options.cache_bytes // max(1, side_by_side)
     advance, lock = options.progress(label, len(todo)), threading.Lock()
 
-    def solve(i: int) -> Solved:
-        name, rows = load(i)
+    def solve(number: int) -> Solved:
+        name, rows = load(number)
 
         def work() -> dict[str, NDArray[Any]]:
             begun = time.perf_counter()
             start = rows.columns.get("coef")
             begin_with = None if start is None or not start.any() else start.T
-            made, solutions = fit_part(rows.X, rows["code"], rows["C"], rows["row"], learning, begin_with)
+            made, solutions = fit_part(
+                rows.X, rows["code"], rows["C"], rows["row"], kernel, options.limits, cache_bytes, options.solver,
+                begin_with,
+            )  # fmt: skip
             numbers = _statistics(made, solutions, time.perf_counter() - begun)
             kept = {key: value for key, value in vars(made).items() if key != "X"}
             return {**kept, "places": placed(made.rows, rows["row"]), "statistics": numbers}
@@ -83,8 +87,8 @@ def solve_all(
         fields = {key: value for key, value in done.items() if key not in ("places", "statistics")}
         return Solved(PartSVM(X=rows.X[done["places"]], **fields), done["statistics"])
 
-    solved = threads.in_order(solve, [(i,) for i in todo])
-    return [one for _, one in sorted(zip(todo, solved, strict=True), key=lambda pair: pair[0])]
+    solved = dict(zip(todo, threads.in_order(solve, [(number,) for number in todo]), strict=True))
+    return {number: solved[number] for number in sizes}
 
 
 def _statistics(part: PartSVM, solutions: list[Solution], seconds: float) -> NDArray[np.float64]:

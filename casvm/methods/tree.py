@@ -8,9 +8,8 @@ that any number of parts will do.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -19,14 +18,12 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
 from cacore.data.rows import Rows, bcast_rows, is_sparse, nbytes, recv_rows, send_rows
-from cacore.kernels import Kernel
 from casvm.methods.divide import into_parts
 from casvm.methods.parts import predicted_cost
-from casvm.methods.prepare import prepare
+from casvm.methods.prepare import Prepared, prepare
 from casvm.methods.problems import STATISTICS, Solved, check_memory, named, not_met, solve_all, terms
 from casvm.model.model import SVMModel
-from casvm.model.part import PartSVM, placed
-from casvm.model.pieces import deal
+from casvm.model.part import PartSVM, deal, placed
 from casvm.options import Fit, Method, Options
 from partition.redistribute import Parts
 
@@ -110,26 +107,20 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator) ->
     vectors at most move a layer, point to point. The last rank to work holds all of them.
     """
     prepared = prepare(method, train, options, comm)
-    dtype, sparse, d = str(prepared.rows.X.dtype), is_sparse(prepared.rows.X), prepared.rows.X.shape[1]
     with comm.phase("partition"):
         parts = into_parts(method, prepared, options, comm, neighbours)
         sizes, owners = _everywhere(parts, comm)
         layers = plan(sizes.tolist(), owners.tolist())
         with comm.agreed():
             _check_memory(method, parts, layers, options, comm)
-    tree = _Tree(method, prepared.kernel, len(prepared.classes), layers, options, comm)
+    tree = _Tree(method, prepared, layers, options, comm)
     with comm.phase("train"):
         root, passes = tree.run(parts)
     comm.wait()
     with comm.phase("predict"):
         piece = deal(root, len(prepared.classes), layers[-1][0].owner, comm)
-        support = comm.allgather(np.array([len(piece.rows)]))
-    model = SVMModel(
-        method=method.name, route="sum", classes=prepared.classes, kernel=prepared.kernel, C=options.C,
-        centers=np.zeros((0, d)), sizes=support, owners=np.arange(comm.size), standardizer=prepared.standardizer,
-        dtype=dtype, parts={comm.rank: piece}, source={"sparse": sparse},
-    )  # fmt: skip
-    return tree.result(model, sizes, passes, (prepared.nonzeros, parts.n_iter))
+    model = prepared.model_in_pieces(method, options, piece, comm)
+    return tree.result(model, sizes, passes, parts.n_iter)
 
 
 def _everywhere(parts: Parts, comm: Communicator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -151,31 +142,31 @@ def _check_memory(
     check_memory(held, options)
 
 
+@dataclass
 class _Tree:
-    """One training: its layers, and what was measured."""
+    """One training: its layers, and what was measured.
 
-    def __init__(
-        self, method: Method, kernel: Kernel, k: int, layers: list[list[Place]], options: Options, comm: Communicator
-    ) -> None:
-        self.method, self.kernel, self.k, self.layers, self.options, self.comm = (
-            method,
-            kernel,
-            k,
-            layers,
-            options,
-            comm,
-        )
-        # Of each problem: pass, layer, its number, rows, and what solve_all tells; of each layer: pass, seconds.
-        self.lines: list[NDArray[np.float64]] = []
-        self.seconds: list[float] = []
+    `lines` has of each problem: pass, layer, its number, rows, and what :func:`solve_all` tells; `seconds` those of
+    each layer, pass after pass.
+    """
+
+    method: Method
+    prepared: Prepared
+    layers: list[list[Place]]
+    options: Options
+    comm: Communicator
+    lines: list[NDArray[np.float64]] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
 
     def run(self, parts: Parts) -> tuple[PartSVM | None, int]:
         """Pass through the tree, again while it changes the objective: the last model, on its rank, and the passes."""
-        leaves = self._leaves(parts)
-        begun: dict[int, Making] = {number: partial(_itself, leaf) for number, leaf in leaves.items()}
-        before, passes, root = -np.inf, 0, self.layers[-1][0].owner
+        leaves = {part: parts.take(rows) for part, rows in parts}
+        for leaf in leaves.values():
+            leaf.columns.pop("order", None)
+            leaf.columns["coef"] = np.zeros((len(leaf), len(self.prepared.classes) - 1))
+        before, passes, root, support = -np.inf, 0, self.layers[-1][0].owner, None
         while True:
-            solved, node = self._pass(begun, passes)
+            solved, node = self._pass(leaves, support, passes)
             passes += 1
             reached = np.zeros(1) if solved is None else solved.numbers[STATISTICS.index("objective")].reshape(1)
             if passes >= self.options.passes or len(self.layers) == 1:
@@ -187,48 +178,46 @@ class _Tree:
             before = objective
             support = self._shared(node, root)
             check_memory(sum(nbytes(leaf.X) for leaf in leaves.values()) + 4 * nbytes(support.X), self.options)
-            begun = {number: partial(_joined, leaf, support) for number, leaf in leaves.items()}
         return None if solved is None else solved.part, passes
 
-    def _leaves(self, parts: Parts) -> dict[int, Samples]:
-        leaves = {part: parts.take(rows) for part, rows in parts}
-        for leaf in leaves.values():
-            leaf.columns.pop("order", None)
-            leaf.columns["coef"] = np.zeros((len(leaf), self.k - 1))
-        return leaves
-
-    def _pass(self, begun: dict[int, Making], turn: int) -> tuple[Solved | None, Samples | None]:
+    def _pass(
+        self, leaves: dict[int, Samples], support: Samples | None, turn: int
+    ) -> tuple[Solved | None, Samples | None]:
         """Through all layers; the last problem's solution and its rows, on its rank."""
-        solved, nodes = self._layer(begun, turn, 0)
+        solved, nodes = self._layer(leaves, turn, 0, support)
         for depth, (below, layer) in enumerate(pairwise(self.layers), 1):
             moved = self._moved(nodes, below, layer)
             # A problem that found no partner is solved already.
             alone = {i: layer[i].children[0] for i in moved if len(layer[i].children) == 1}
-            todo: dict[int, Making] = {i: partial(_itself, node) for i, node in moved.items() if i not in alone}
+            todo = {i: node for i, node in moved.items() if i not in alone}
             before, (solved, nodes) = solved, self._layer(todo, turn, depth)
             solved |= {i: before[child] for i, child in alone.items()}
             nodes |= {i: moved[i] for i in alone}
         return solved.get(0), nodes.get(0)
 
-    def _layer(self, todo: dict[int, Making], turn: int, depth: int) -> tuple[dict[int, Solved], dict[int, Samples]]:
-        """Solve this rank's problems of a layer: the solutions, and the rows that go up."""
-        numbers = list(todo)
+    def _layer(
+        self, nodes: dict[int, Samples], turn: int, depth: int, support: Samples | None = None
+    ) -> tuple[dict[int, Solved], dict[int, Samples]]:
+        """Solve this rank's problems of a layer: the solutions, and the rows that go up.
 
-        def load(i: int) -> tuple[str, Samples]:
-            return f"pass-{turn:03d}-layer-{depth:02d}-node-{numbers[i]:06d}", todo[numbers[i]]()
+        The rows of a node and the last pass' `support` vectors are put together when they are needed, not all at once.
+        """
+
+        def load(number: int) -> tuple[str, Samples]:
+            return f"pass-{turn:03d}-layer-{depth:02d}-node-{number:06d}", _joined(nodes[number], support)
 
         begun = time.perf_counter()
-        sizes = [self.layers[depth][number].rows for number in numbers]
+        sizes = {number: self.layers[depth][number].rows for number in nodes}
         label = f"layer {depth + 1} of {len(self.layers)}"
-        solutions = solve_all(sizes, load, self.kernel, self.options, label) if numbers else []
+        solutions = solve_all(sizes, load, self.prepared.kernel, self.options, label) if nodes else {}
         self.seconds.append(time.perf_counter() - begun)
         up = {}
-        for number, one in zip(numbers, solutions, strict=True):
-            node = todo[number]()
+        for number, one in solutions.items():
+            node = _joined(nodes[number], support)
             self.lines.append(np.concatenate([[turn, depth, number, len(node)], one.numbers]))
             done = solved(node, one.part)
             up[number] = filtered(done) if self.method.merge == "support" else done
-        return dict(zip(numbers, solutions, strict=True)), up
+        return solutions, up
 
     def _moved(self, nodes: dict[int, Samples], below: list[Place], layer: list[Place]) -> dict[int, Samples]:
         """This rank's nodes of the next layer; every rank goes through the merges in the same order."""
@@ -250,10 +239,11 @@ class _Tree:
     def _shared(self, node: Samples | None, root: int) -> Samples:
         """The last problem's support vectors, on all ranks."""
         X = bcast_rows(None if node is None else node.X, self.comm, root)
-        numbers, values = (self.comm.bcast(table, root) for table in _tables(node))
+        tables = (None, None) if node is None else _tables(node)
+        numbers, values = (self.comm.bcast(table, root) for table in tables)
         return _from_tables(X, numbers, values)
 
-    def result(self, model: SVMModel, sizes: NDArray[np.int64], passes: int, measured: tuple[float, int]) -> Fit:
+    def result(self, model: SVMModel, sizes: NDArray[np.int64], passes: int, rounds: int) -> Fit:
         """All ranks' figures, on every rank."""
         comm, depth = self.comm, len(self.layers)
         width = 4 + len(STATISTICS) + 1
@@ -262,42 +252,36 @@ class _Tree:
             every = comm.allgather(np.array(self.seconds).reshape(1, passes, depth))
         lines = lines[np.lexsort(lines[:, 2::-1].T)]
         layers, summed = [], []
-        for turn in range(passes):
-            for layer in range(depth):
-                here = lines[(lines[:, 0] == turn) & (lines[:, 1] == layer)]
-                owners = {self.layers[layer][int(number)].owner for number in here[:, 2]}
-                seconds = float(every[:, turn, layer].max())
-                numbers = here[:, 4:]
-                summed.append([*numbers[:, :3].sum(axis=0), numbers[:, 3].max(initial=0.0), seconds,
-                               *numbers[:, 5:7].sum(axis=0)])  # fmt: skip
-                facts = {name: values.tolist() for name, values in named(numbers).items()}
-                layers.append({"pass": turn + 1, "layer": layer + 1, "ranks": len(owners), "layer_seconds": seconds,
-                               "rows": here[:, 3].astype(np.int64).tolist(), **facts})  # fmt: skip
+        for turn, layer in np.ndindex(passes, depth):
+            here = lines[(lines[:, 0] == turn) & (lines[:, 1] == layer)]
+            owners = {self.layers[layer][int(number)].owner for number in here[:, 2]}
+            seconds, numbers = float(every[:, turn, layer].max()), here[:, 4:]
+            worst = numbers[:, 3].max(initial=0.0)
+            summed.append([*numbers[:, :3].sum(axis=0), worst, seconds, *numbers[:, 5:7].sum(axis=0)])
+            facts = {name: values.tolist() for name, values in named(numbers).items()}
+            layers.append({
+                "pass": turn + 1, "layer": layer + 1, "ranks": len(owners), "layer_seconds": seconds,
+                "rows": here[:, 3].astype(np.int64).tolist(), **facts,
+            })  # fmt: skip
         total = sum(layer["layer_seconds"] for layer in layers)
         parallel = sum(layer["layer_seconds"] * layer["ranks"] for layer in layers) / total if total > 0 else 1.0
         notes = not_met(lines[:, 4:], self.options.limits.tol, "problems")
         more = {"passes": passes, "average_parallelism": parallel, "layers": layers}
         solver = named(np.array(summed))
-        return Fit(model, sizes, solver, every.sum(axis=(1, 2)), terms(sizes, *measured, solver), notes, more)
+        measured = terms(sizes, self.prepared.nonzeros, rounds, solver)
+        return Fit(model, sizes, solver, every.sum(axis=(1, 2)), measured, notes, more)
 
 
-Making = Callable[[], Samples]  # rows that are put together when they are needed, and not all at once
-
-
-def _itself(node: Samples) -> Samples:
-    return node
-
-
-def _joined(leaf: Samples, support: Samples) -> Samples:
-    """A leaf's rows with the support vectors of the last pass, and their alpha."""
+def _joined(leaf: Samples, support: Samples | None) -> Samples:
+    """A leaf's rows with the support vectors of the last pass, if there was one, and their alpha."""
+    if support is None:
+        return leaf
     others = np.flatnonzero(~np.isin(leaf["row"], support["row"]))
     return merged(support, leaf.take(others)) if len(others) else support
 
 
-def _tables(node: Samples | None) -> tuple[NDArray[np.int64] | None, NDArray[np.float64] | None]:
+def _tables(node: Samples) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """What the rows carry, in one table of whole numbers and one of real ones."""
-    if node is None:
-        return None, None
     return np.column_stack([node["code"], node["row"]]), np.column_stack([node["C"], node["coef"]])
 
 
@@ -307,7 +291,6 @@ def _from_tables(X: Rows, numbers: NDArray[np.int64], values: NDArray[np.float64
 
 def _send(node: Samples, dest: int, comm: Communicator) -> None:
     for table in _tables(node):
-        assert table is not None
         comm.send(table, dest)
     send_rows(node.X, dest, comm)
 

@@ -66,16 +66,16 @@ def export_libsvm(model: SVMModel, path: str | Path) -> list[Path]:
 def _header(model: SVMModel, part: PartSVM, labels: np.ndarray) -> str:
     kernel = model.kernel
     assert kernel is not None
-    lines = ["svm_type c_svc", f"kernel_type {KINDS[kernel.kind].libsvm}"]
     numbers = (("degree", str(kernel.degree)), ("gamma", f"{kernel.gamma:.17g}"), ("coef0", f"{kernel.coef0:.17g}"))
-    lines += [f"{name} {value}" for name, value in numbers if kernel.has(name)]
-    lines += [f"nr_class {len(labels)}", f"total_sv {len(part.rows)}"]
-    lines += [
-        f"{name} {' '.join(values)}".rstrip()
-        for name, values in (
-            ("rho", [f"{-b:.17g}" for b in part.b]),
-            ("label", [str(label) for label in labels]),
-            ("nr_sv", [str(count) for count in part.n_support]),
-        )
+    lines = [
+        "svm_type c_svc",
+        f"kernel_type {KINDS[kernel.kind].libsvm}",
+        *(f"{name} {value}" for name, value in numbers if kernel.has(name)),
+        f"nr_class {len(labels)}",
+        f"total_sv {len(part.rows)}",
+        " ".join(["rho", *(f"{-b:.17g}" for b in part.b)]),
+        " ".join(["label", *map(str, labels)]),
+        " ".join(["nr_sv", *map(str, part.n_support)]),
+        "SV\n",
     ]
-    return "\n".join([*lines, "SV", ""])
+    return "\n".join(lines)

@@ -12,8 +12,7 @@ from cacore.data.rows import Rows
 from cacore.io import model_file
 from cacore.kernels import Kernel
 from cacore.svm.decision import counted, read_classes, stored_classes, votes
-from casvm.model.part import PartSVM
-from casvm.model.pieces import join
+from casvm.model.part import PartSVM, join
 from partition.model import InParts, visit
 from partition.routing import nearest
 
@@ -101,7 +100,8 @@ class SVMModel(InParts):
         with self._ranks(comm) as ranks, ranks.phase("predict"):
             Z = self._received(X, ranks)
             if self.route == "sum":
-                return self._summed(visit(Z, self._pieces, ranks, (k * (k - 1) // 2,)))
+                decisions = visit(Z, self._pieces, ranks, (k * (k - 1) // 2,))
+                return -decisions if k == 2 else counted(decisions, k)
             if self.route == "all" and len(self.sizes) > 1:
                 return visit(Z, self._together, ranks, (self._width,)) / len(self.sizes)
             if self.soft is None:
@@ -116,9 +116,6 @@ class SVMModel(InParts):
         for part in self.parts.values():
             total += part.pairs(rows, self.kernel) if len(part.rows) else part.b
         return total
-
-    def _summed(self, decisions: NDArray[np.float64]) -> NDArray[np.float64]:
-        return -decisions if len(self.classes) == 2 else counted(decisions, len(self.classes))
 
     def _together(self, rows: Rows) -> NDArray[np.float64]:
         total = np.zeros((rows.shape[0], self._width))
@@ -138,15 +135,11 @@ class SVMModel(InParts):
         kernel = attributes.pop("kernel")
         attributes |= {"classes": read_classes(attributes), "kernel": None if kernel is None else Kernel(**kernel)}
         parts.held = {number: PartSVM(**fields) for number, fields in parts.held.items()}
-        if attributes["route"] == "sum":
-            parts.held, shared["sizes"], parts.owners = _joined(parts.held, shared["sizes"], parts.owners)
+        if attributes["route"] == "sum":  # one piece a rank instead of several
+            ranks = np.unique(parts.owners)
+            if parts.held:
+                rank = int(np.searchsorted(ranks, parts.owners[next(iter(parts.held))]))
+                parts.held = {rank: join(list(parts.held.values()))}
+            shared["sizes"] = np.bincount(parts.owners, shared["sizes"])[ranks].astype(np.int64)
+            parts.owners = ranks
         return super()._made(attributes, shared, parts)
-
-
-def _joined(
-    parts: dict[int, PartSVM], sizes: NDArray[np.int64], owners: NDArray[np.int64]
-) -> tuple[dict[int, PartSVM], NDArray[np.int64], NDArray[np.int64]]:
-    """One piece a rank instead of several."""
-    ranks = np.unique(owners)
-    held = {int(np.searchsorted(ranks, owners[next(iter(parts))])): join(list(parts.values()))} if parts else {}
-    return held, np.bincount(owners, sizes)[ranks].astype(np.int64), ranks

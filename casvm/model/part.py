@@ -1,4 +1,8 @@
-"""The model of one part: one-vs-one among the classes it holds, in LIBSVM's order."""
+"""The model of one part: one-vs-one among the classes it holds, in LIBSVM's order.
+
+Where training ends in one model of all rows, it lies in pieces: every rank holds some of its support vectors, and their
+decisions add up. No rank need hold all of it, and all ranks share the work of prediction.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,8 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.data.rows import Rows
+from cacore.comm import Communicator
+from cacore.data.rows import Rows, concatenate, scatter_rows
 from cacore.kernels import Kernel
 from cacore.svm.decision import counted, expansion
 
@@ -41,12 +46,17 @@ class PartSVM:
     b: NDArray[np.float64]
     n_support: NDArray[np.int64]
 
+    @property
+    def codes(self) -> NDArray[np.int64]:
+        """The class of each support vector."""
+        return self.classes.repeat(self.n_support)
+
     def pairs(self, X: Rows, kernel: Kernel | None) -> NDArray[np.float64]:
         """Decisions of all pairs, shape (len(X), pairs): 2 len(X) nnz flops, nnz the support vectors' nonzeros.
 
         `X` has the support vectors' features; or, where `kernel` is None, kernel values with all training rows.
         """
-        weights = self._weights()
+        weights = self.weights()
         if kernel is None:
             return np.asarray(X)[:, self.rows] @ weights + self.b
         return expansion(kernel, self.X, weights, X) + self.b
@@ -75,7 +85,7 @@ class PartSVM:
     def spread(self, n_classes: int) -> NDArray[np.float64]:
         """Coefficients in the layout of all classes, shape (n_classes - 1, s); 0 for pairs that the part lacks."""
         out = np.zeros((n_classes - 1, len(self.rows)))
-        codes = self.classes.repeat(self.n_support)
+        codes = self.codes
         for i, code in enumerate(self.classes):
             here = codes == code
             for j, other in enumerate(self.classes):
@@ -83,7 +93,7 @@ class PartSVM:
                     out[other - (other > code)][here] = self.coef[j - (j > i)][here]
         return out
 
-    def _weights(self) -> NDArray[np.float64]:
+    def weights(self) -> NDArray[np.float64]:
         """Coefficients of all pairs, shape (s, pairs)."""
         k = len(self.classes)
         stops = np.append(0, np.cumsum(self.n_support))
@@ -99,3 +109,49 @@ def placed(wanted: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int
     """Where among `rows`, which are all different, the wanted ones are."""
     order = np.argsort(rows)
     return order[np.searchsorted(rows, wanted, sorter=order)]
+
+
+def piece(
+    X: Rows, codes: NDArray[np.int64], rows: NDArray[np.int64], coef: NDArray[np.float64], b: NDArray[np.float64]
+) -> PartSVM:
+    """A piece of these support vectors, class by class and in the order of the rows.
+
+    Parameters
+    ----------
+    X : ndarray or CSR, shape (s, d)
+    codes, rows : ndarray of int64, shape (s,)
+        Class and global number.
+    coef : ndarray, shape (k - 1, s)
+        As :attr:`PartSVM.coef`, of all k classes.
+    b : ndarray, shape (k (k - 1) / 2,)
+        The whole model's in one of its pieces, 0 in the others.
+    """
+    k = len(coef) + 1
+    order = np.lexsort((rows, codes))
+    counts = np.bincount(codes, minlength=k).astype(np.int64)
+    return PartSVM(np.arange(k), X[order], rows[order], np.ascontiguousarray(coef[:, order]), b, counts)
+
+
+def deal(whole: PartSVM | None, k: int, root: int, comm: Communicator) -> PartSVM:
+    """Every rank's even share of the model that `root` has; collective."""
+    if comm.size == 1 and whole is not None:
+        return whole
+    s = int(comm.bcast(None if whole is None else np.array([len(whole.rows)]), root)[0])
+    X = numbers = None
+    if whole is not None:
+        order = np.argsort(np.arange(s) % comm.size, kind="stable")  # like cards, so that all get some of each class
+        X = whole.X[order]
+        numbers = np.column_stack([whole.codes, whole.rows, whole.coef.T])[order]
+    X, numbers = scatter_rows(X, s, comm, root), scatter_rows(numbers, s, comm, root)
+    b = whole.b if whole is not None else np.zeros(k * (k - 1) // 2)
+    return piece(X, numbers[:, 0].astype(np.int64), numbers[:, 1].astype(np.int64), numbers[:, 2:].T, b)
+
+
+def join(pieces: list[PartSVM]) -> PartSVM:
+    """The pieces as one."""
+    if len(pieces) == 1:
+        return pieces[0]
+    codes = np.concatenate([one.codes for one in pieces])
+    rows = np.concatenate([one.rows for one in pieces])
+    coef = np.concatenate([one.coef for one in pieces], axis=1)
+    return piece(concatenate([one.X for one in pieces]), codes, rows, coef, np.sum([one.b for one in pieces], axis=0))

@@ -21,10 +21,8 @@ from cacore.errors import InputError
 from cacore.limits import Limits
 from cacore.svm.dual import Dual, Progress, Solution
 from casvm.solver.gram import Gram
-from casvm.solver.pair import Pairs
+from casvm.solver.pair import Index, Pairs, Vector
 
-Vector = NDArray[np.float64]
-Index = NDArray[np.int64]
 Reconstruct = Callable[[Index, Vector, Index, Vector], None]
 OverRanks = Callable[[NDArray[Any]], NDArray[Any]]
 

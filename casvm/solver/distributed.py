@@ -14,10 +14,11 @@ from zlib import crc32
 
 import numba
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows, gather_rows, nbytes
+from cacore.data.rows import Rows, gather_rows, is_sparse, nbytes
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
 from cacore.limits import Limits
@@ -27,11 +28,8 @@ from cacore.svm.dual import Dual, Progress, Solution
 from cacore.svm.problem import precision
 from casvm.solver.active_set import SMO, ActiveSet, Shrinking
 from casvm.solver.kernel_rows import KernelRows
-from casvm.solver.pool import Pool
+from casvm.solver.pair import Index, Vector
 from casvm.solver.smo import round_size
-
-Vector = NDArray[np.float64]
-Index = NDArray[np.int64]
 
 SHRINKING = Shrinking(patience=2, share=0.4, share_if_copied=0.4)
 _KEEP = 16  # rows of the smallest working set of which half stay for the next
@@ -53,15 +51,13 @@ def solve(
         This rank's rows, maybe none. Not changed.
     dual : Dual
         Of this rank's rows, with the total of all ranks. The start, if all ranks have one, is feasible.
-    kernel : Kernel
-    limits : Limits
+    kernel, limits, watch
+        As for :class:`cacore.svm.dual.PartSolver`; `watch` is called after each round.
     cache_bytes : int
         Of this rank for kernel values, packed rows and the rows of others.
     comm : Communicator
     working_set : int, optional
         Rows of a round, q; at most an eighth of all rows are taken.
-    watch : callable, optional
-        Called after each round.
 
     Returns
     -------
@@ -121,21 +117,17 @@ class _Distributed(SMO):
         self.active = ActiveSet(
             dual, self.gram, SHRINKING, self._reconstruct, comm.allreduce, partial(comm.allreduce, op="max")
         )
-        self.objective = self._begin(dual)
+        self.objective = 0.0
+        if dual.start is not None:
+            beta, v = self.active.beta, self.active.v
+            moved = np.flatnonzero(beta)
+            self._reconstruct(moved, beta[moved], self.active.rows, v)
+            self.objective = 0.5 * float(comm.allreduce(np.array([np.sum(-dual.linear * beta) + beta @ v]))[0])
 
     def _capacity(self, most: int, cache_bytes: int) -> int:
         """Rows of the pool, the same on all ranks."""
         least = int(self.comm.allreduce(np.array([cache_bytes]), "min")[0])
         return max(2 * self.q, min((self.n - most) // 2, least // (4 * self.row_bytes)))
-
-    def _begin(self, dual: Dual) -> float:
-        """Bring v to the start; its objective."""
-        if dual.start is None:
-            return 0.0
-        beta, v = self.active.beta, self.active.v
-        moved = np.flatnonzero(beta)
-        self._reconstruct(moved, beta[moved], self.active.rows, v)
-        return 0.5 * float(self.comm.allreduce(np.array([np.sum(-dual.linear * beta) + beta @ v]))[0])
 
     def _look(self) -> tuple[float, float, bool]:
         """Every rank's extremes and proposals, a line each, filled up with proposals of no row."""
@@ -303,3 +295,49 @@ class _WorkingSet:
 
     def _take(self, places: NDArray[np.intp]) -> _WorkingSet:
         return _WorkingSet(*(values[places] for values in vars(self).values()))
+
+
+class Pool:
+    """Rows that every rank has a copy of, in `capacity` slots, the same on each: the least recently used make room.
+
+    `like` has rows of their kind.
+
+    Attributes
+    ----------
+    X : ndarray or CSR, shape (capacity, d)
+        Of a slot that is not taken, anything.
+    """
+
+    def __init__(self, like: Rows, capacity: int) -> None:
+        shape = capacity, like.shape[1]
+        self.X: Rows = sp.csr_matrix(shape, dtype=like.dtype) if is_sparse(like) else np.zeros(shape, like.dtype)
+        self._number = np.full(capacity, -1)
+        self._used = np.zeros(capacity, np.int64)
+        self._slot: dict[int, int] = {}
+        self._now = 0
+
+    def slots(self, numbers: Index) -> Index:
+        """The slot of each row, or -1; those that have one are needed now."""
+        self._now += 1
+        slots = np.array([self._slot.get(number, -1) for number in numbers.tolist()], np.int64)
+        self._used[slots[slots >= 0]] = self._now
+        return slots
+
+    def free(self, count: int) -> Index:
+        """So many slots, free or given up by rows that are not needed now."""
+        oldest = np.argsort(self._used, kind="stable")[:count]
+        for number in self._number[oldest].tolist():
+            self._slot.pop(number, None)
+        self._number[oldest] = -1
+        return oldest
+
+    def put(self, slots: Index, numbers: Index, X: Rows) -> None:
+        """Put rows in slots that are free."""
+        self._number[slots], self._used[slots] = numbers, self._now
+        self._slot.update(zip(numbers.tolist(), slots.tolist(), strict=True))
+        if is_sparse(X):
+            place = np.arange(self.X.shape[0])
+            place[slots] = self.X.shape[0] + np.arange(len(slots))
+            self.X = sp.vstack([self.X, X], format="csr")[place]
+        else:
+            self.X[slots] = X

@@ -1,4 +1,4 @@
-"""What SMO asks of a kernel matrix, and the factory of those that there are.
+"""What SMO asks of a kernel matrix, the factory of those that there are, and one that the caller has computed.
 
 Kernel values from another device are one new module: a class with these methods, and a function that passes it to
 :func:`casvm.solver.smo.solve`, registered as a solver (:mod:`cacore.svm.solvers`).
@@ -13,13 +13,11 @@ from numpy.typing import NDArray
 
 from cacore.data.rows import Rows
 from cacore.kernels import Kernel
+from cacore.machine.threads import blocks
 from cacore.svm.problem import precision
 from casvm.solver.kernel_rows import KernelRows
-from casvm.solver.precomputed import Precomputed
+from casvm.solver.pair import Index, Vector, padded
 from casvm.solver.row_cache import Table
-
-Index = NDArray[np.int64]
-Vector = NDArray[np.float64]
 
 _SAMPLE = 1000  # rows by which the precision is chosen
 
@@ -76,15 +74,66 @@ def gram_of(X: Rows, kernel: Kernel | None, largest_bound: float, tol: float, ca
 
     Parameters
     ----------
-    X : ndarray or CSR, shape (n, d)
-        Not changed. Without a `kernel`, the matrix itself, shape (n, n).
-    kernel : Kernel or None
+    X, kernel, cache_bytes
+        As for :class:`cacore.svm.dual.PartSolver`.
     largest_bound, tol : float
         Of |beta|, and of the solver: kernel values are in single precision where that does not show.
-    cache_bytes : int
-        For packed rows and kernel values that are kept.
     """
     if kernel is None:
         return Precomputed(np.asarray(X))
     dtype = precision(X.shape[0], X[:: max(1, X.shape[0] // _SAMPLE)], kernel, largest_bound, tol)
     return KernelRows(X, kernel, dtype, cache_bytes)
+
+
+class Precomputed:
+    """A kernel matrix that is there: ``K``, shape (n, n), not changed."""
+
+    def __init__(self, K: NDArray[Any]) -> None:
+        self.K, self.n, self.price = K, len(K), 1.0
+        self.rows_computed = self.values_computed = self.values_read = 0
+        self.active = np.arange(self.n)
+
+    def square(self, rows: Index) -> NDArray[Any]:
+        """See :class:`Gram`."""
+        K = np.zeros((padded(len(rows)),) * 2, self.K.dtype)
+        K[: len(rows), : len(rows)] = self.K[np.ix_(rows, rows)]
+        return K
+
+    def subtract(self, rows: Index, change: Vector, v: Vector, keep: NDArray[np.bool_]) -> None:
+        """See :class:`Gram`."""
+        v -= self.outside(rows, change, self.active)
+
+    def outside(self, rows: Index, change: Vector, columns: Index) -> Vector:
+        """See :class:`Gram`."""
+        self.values_read += len(rows) * len(columns)
+        total = np.zeros(len(columns))
+        for lo, hi in blocks(len(rows), 64):
+            total += change[lo:hi] @ self.K[np.ix_(rows[lo:hi], columns)]
+        return total
+
+    def restrict(self, kept: Index) -> None:
+        """See :class:`Gram`."""
+        self.active = self.active[kept]
+
+    def copies(self, columns: int) -> bool:
+        """See :class:`Gram`; nothing is kept."""
+        return False
+
+    def activate(self, rows: Index) -> None:
+        """See :class:`Gram`."""
+        self.active = rows
+
+    def quadratic(self, rows: Index, beta: Vector) -> float:
+        """See :class:`Gram`."""
+        return float(self.outside(rows, beta, rows) @ beta)
+
+    def diagonal(self) -> Vector:
+        """See :class:`Gram`."""
+        return np.diagonal(self.K)[self.active].astype(np.float64)
+
+    def fetch(self, rows: Index) -> None:
+        """See :class:`Gram`; nothing is kept."""
+
+    def table(self) -> Table:
+        """See :class:`Gram`."""
+        return Table(self.K[:0], np.full(len(self.active), -1), np.zeros(0, np.int64), 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numba
@@ -16,11 +17,8 @@ from cacore.kernels.columns import Layout, weighted
 from cacore.kernels.panels import add_rows
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
-from casvm.solver.pair import padded
+from casvm.solver.pair import Index, Vector, padded
 from casvm.solver.row_cache import RowCache, Table
-
-Index = NDArray[np.int64]
-Vector = NDArray[np.float64]
 
 _SOME = 2048  # rows computed in one go
 
@@ -110,7 +108,7 @@ class KernelRows:
             self._scratch = np.zeros(size * size, self.dtype)
         K = self._scratch[: size * size].reshape(size, size)
         A, columns = self.layout.rows(self.sources, rows), self.layout.columns(self.sources, rows)
-        for_blocks(lambda lo, hi: columns.add(self.kernel, A, lo, hi, store=K), columns.tasks(2 * threads.current()))
+        for_blocks(partial(columns.add, self.kernel, A, store=K), columns.tasks(2 * threads.current()))
         self.values_computed += len(rows) ** 2
         return K
 
@@ -145,11 +143,8 @@ class KernelRows:
         slots, known = self._cache.places(rows, np.ones(len(rows), np.bool_))
         missing, into = self.layout.rows(self.sources, rows[~known]), slots[~known]
         self._cache.doubt(into)
-
-        def work(lo: int, hi: int) -> None:
-            self.columns.add(self.kernel, missing, lo, hi, store=self._cache.values, places=into)
-
-        for_blocks(work, self.columns.tasks(2 * threads.current()))
+        add = partial(self.columns.add, self.kernel, missing, store=self._cache.values, places=into)
+        for_blocks(add, self.columns.tasks(2 * threads.current()))
         self.rows_computed += len(into)
         self.values_computed += len(into) * len(self.active)
 

@@ -37,13 +37,11 @@ class Pairs:
     ----------
     v, beta : ndarray of float64, shape (size,)
         As they are now.
-    gap : float
-        Largest v of a row that may rise, less the smallest of one that may fall.
     iterations : int
     """
 
     def __init__(self, v: Vector, beta: Vector, lower: Vector, upper: Vector, diagonal: Vector) -> None:
-        self.size, self.iterations, self.gap = len(v), 0, np.inf
+        self.size, self.iterations = len(v), 0
         self._state = np.zeros((5, padded(self.size)))
         for line, values in zip(self._state, (v, beta, lower, upper, diagonal), strict=True):
             line[: self.size] = values
@@ -89,7 +87,7 @@ class Pairs:
         most with it. Two passes over the rows an iteration, in vector registers, about 0.5 ns a row. One thread.
         """
         v, beta, lower, upper, diagonal = self._state
-        done, self.gap, missing = _optimise(
+        done, missing = _optimise(
             K, where, v, beta, lower, upper, diagonal.astype(K.dtype), self._may, tol, max_iter,
             np.zeros(len(K), np.int64) if used is None else used, now,
         )  # fmt: skip
@@ -102,33 +100,15 @@ def _optimise(
     K: Any, where: Any, v: Any, beta: Any, lower: Any, upper: Any, diagonal: Any, may: Any, tol: Any, max_iter: Any,
     used: Any, now: Any,
 ) -> Any:  # fmt: skip  # pragma: no cover - compiled
-    """Optimise pair by pair: second-order choice, and a step to the optimum of the pair or to a bound.
+    """See :meth:`Pairs.optimise`: pairs done, and the row that is missing, or -1.
 
     Parameters
     ----------
-    K : float32 or float64, shape (rows, >= size)
-        Rows of the kernel matrix that are in memory.
-    where : int64, shape (rows of the problem,)
-        The row of `K` of each row of the problem, or -1.
     v, beta, lower, upper : float64, shape (size,), a multiple of STEP
         `v` and `beta` are updated.
-    diagonal : of the type of `K`, shape (size,)
+    diagonal : of the type of `K`, float32 or float64, shape (size,)
     may : uint8, shape (size,)
         RISE and FALL, updated; 0 where there is no row.
-    tol : float
-    max_iter : int
-    used : int64, shape (rows,)
-        Set to `now` for the rows of `K` that are read.
-    now : int
-
-    Returns
-    -------
-    done : int
-        Pairs optimised.
-    gap : float
-        The violation at the end.
-    missing : int
-        The row whose kernel values are not in memory, or -1.
     """
     most, least, gains = np.empty(STEP), np.empty(STEP), np.empty(STEP, K.dtype)
     turns, real = np.empty(STEP, np.int64), K.dtype.type
@@ -136,17 +116,15 @@ def _optimise(
     while True:
         update(v, may, first, second, step, v.size, most, turns, least)
         i, top = _winner(most, turns)
-        bottom = least.min()
-        gap = top - bottom
-        if not gap >= tol or done >= max_iter:
-            return done, gap, -1
+        if not top - least.min() >= tol or done >= max_iter:
+            return done, -1
         if where[i] < 0:
-            return done, gap, i
+            return done, i
         first = K[where[i], : v.size]
         partner(v, may, first, diagonal, diagonal[i], top, real(LEAST), v.size, gains, turns)
         j, _ = _winner(gains, turns)
         if where[j] < 0:
-            return done, gap, j
+            return done, j
         second = K[where[j], : v.size]
         used[where[i]], used[where[j]] = now, now
         curvature = max(np.float64(diagonal[i]) + np.float64(diagonal[j]) - 2.0 * np.float64(first[j]), LEAST)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
@@ -19,34 +18,10 @@ from casvm.model.part import PartSVM
 from casvm.solver import smo  # noqa: F401 - registers the default solver, also where the package is not installed
 
 
-@dataclass(frozen=True)
-class Learning:
-    """How a part is trained.
-
-    Attributes
-    ----------
-    kernel : Kernel or None
-        None: the rows are kernel values.
-    limits : Limits
-        Of each problem of two classes.
-    cache_bytes : int
-        For kernel values and packed rows, of each problem.
-    watch : callable or None
-        Called by the solver now and then.
-    solver : str
-        A name of :mod:`cacore.svm.solvers`.
-    """
-
-    kernel: Kernel | None
-    limits: Limits
-    cache_bytes: int
-    watch: Callable[[Progress], None] | None = None
-    solver: str = DEFAULT
-
-
 def fit_part(
-    X: Rows, codes: NDArray[np.int64], C: NDArray[np.float64], rows: NDArray[np.int64], learning: Learning,
-    start: NDArray[np.float64] | None = None,
+    X: Rows, codes: NDArray[np.int64], C: NDArray[np.float64], rows: NDArray[np.int64], kernel: Kernel | None,
+    limits: Limits, cache_bytes: int, solver: str = DEFAULT, start: NDArray[np.float64] | None = None,
+    watch: Callable[[Progress], None] | None = None,
 ) -> tuple[PartSVM, list[Solution]]:  # fmt: skip
     """Train one-vs-one.
 
@@ -60,7 +35,10 @@ def fit_part(
         Bound of each row's alpha; a row with 0 counts as absent.
     rows : ndarray of int64, shape (m,)
         Global row numbers.
-    learning : Learning
+    kernel, limits, cache_bytes, watch
+        As for :class:`cacore.svm.dual.PartSolver`, of each problem of two classes.
+    solver : str
+        A name of :mod:`cacore.svm.solvers`.
     start : ndarray, shape (n_classes - 1, m), optional
         Coefficients alpha y to begin with, as :meth:`casvm.model.part.PartSVM.spread` lays them out; need not be
         feasible.
@@ -76,7 +54,7 @@ def fit_part(
     InputError
         No solver of this name, or what the solver raises.
     """
-    solve, kernel = part_solver(learning.solver), learning.kernel
+    solve = part_solver(solver)
     present = C > 0
     classes = np.unique(codes[present])
     members = [np.flatnonzero(present & (codes == code)) for code in classes]
@@ -96,7 +74,7 @@ def fit_part(
         if start is not None:
             alpha = y * np.where(y > 0, start[classes[j] - 1, chosen], start[classes[i], chosen])
         dual = Dual.classification(y, C[chosen], alpha)
-        return chosen, y, solve(some, kernel, dual, learning.limits, learning.cache_bytes, learning.watch)
+        return chosen, y, solve(some, kernel, dual, limits, cache_bytes, watch)
 
     # Many pairs side by side, few one after the other with all threads each.
     solved = threads.in_order(pair, tasks, parallel=len(tasks) >= 2 * threads.current())

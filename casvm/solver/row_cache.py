@@ -10,9 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.machine.threads import blocks, for_blocks
-from casvm.solver.pair import padded
-
-Index = NDArray[np.int64]
+from casvm.solver.pair import Index, padded
 
 _DOUBT = 20  # calls for which a row that was fetched and never read stays
 
@@ -117,11 +115,8 @@ class RowCache:
         while done < last:
             # Rows whose new places lie before all their old ones can move side by side.
             until = min(last, max(done + 1, done * old // max(1, new)))
-
-            def move(lo: int, hi: int) -> None:
-                _cut(self._memory, lo, hi, old, new, kept)
-
-            for_blocks(move, [(done + a, done + b) for a, b in blocks(until - done, 64)])
+            tasks = [(done + a, done + b) for a, b in blocks(until - done, 64)]
+            for_blocks(lambda lo, hi: _cut(self._memory, lo, hi, old, new, kept), tasks)
             done = until
         self._shape(len(kept))
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cacore.data.rows import Rows
 from cacore.kernels import Kernel
@@ -19,14 +18,10 @@ from cacore.svm.dual import Dual, Progress, Solution
 from cacore.svm.solvers import register
 from casvm.solver.active_set import SMO, ActiveSet, Shrinking, extremes
 from casvm.solver.gram import Gram, gram_of
-from casvm.solver.pair import Pairs
-
-Vector = NDArray[np.float64]
-Index = NDArray[np.int64]
+from casvm.solver.pair import Index, Pairs, Vector
 
 WORKING_SET = 2048  # most rows of a round
 SHRINKING = Shrinking(patience=3, share=0.4, share_if_copied=0.65)
-_PAIRS = 1.0  # pairs are worth it while a step costs less than this many times a round's
 _CHUNK = 1000  # pairs between two looks at which rows are idle
 _FETCH = 64  # rows of K computed at once when pairs ask for one
 
@@ -132,7 +127,7 @@ class _Serial(SMO):
         absent = np.count_nonzero(active.free(np.arange(active.size)) & (table.where < 0))
         self.by_pairs = bool(
             computed < 0.1 * len(moved)
-            and _PAIRS * problem.iterations * active.size < values * gram.price + read
+            and problem.iterations * active.size < values * gram.price + read  # a step is the cheaper one
             and absent + _FETCH < len(table.K) // 2
         )
         return problem.iterations > 0

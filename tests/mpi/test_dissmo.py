@@ -21,12 +21,12 @@ from cacore.svm.dual import Dual
 from cacore.svm.options import GIB
 from casvm import SMOSVC, DisSMOSVC, SVMModel
 from casvm.dissmo import dissmo
-from casvm.model.pieces import join
+from casvm.model.part import join
 from casvm.options import Options
 from casvm.solver import distributed, smo
 from casvm.solver.active_set import ActiveSet, Shrinking
+from casvm.solver.distributed import Pool
 from casvm.solver.kernel_rows import KernelRows
-from casvm.solver.pool import Pool
 
 pytestmark = pytest.mark.mpi(min_size=1)
 

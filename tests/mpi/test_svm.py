@@ -26,7 +26,7 @@ from cacore.limits import Limits
 from cacore.run import command
 from casvm import CASVC, SMOSVC, SVMModel, bkmsvm, casvm, cpsvm, export_libsvm, fcfssvm
 from casvm.options import Options
-from casvm.solver.part import Learning, fit_part
+from casvm.solver.part import fit_part
 from partition import FCFS
 
 pytestmark = pytest.mark.mpi(min_size=1)
@@ -88,8 +88,8 @@ def test_random_parts(csr, dtype):
     cuts = [len(place) * j // (hi - lo) for j in range(hi - lo + 1)]
     for number, (first, last) in enumerate(pairwise(cuts), lo):
         chosen = at + place[first:last]
-        learning = Learning(model.kernel, Limits(1e-6), 1 << 26)
-        expected, _ = fit_part(X[chosen], y[chosen], np.ones(len(chosen)), chosen, learning)
+        ones = np.ones(len(chosen))
+        expected, _ = fit_part(X[chosen], y[chosen], ones, chosen, model.kernel, Limits(1e-6), 1 << 26)
         same_part(model.parts[number], expected, 1e-12)
         center = dense(X[chosen]).mean(axis=0, dtype=np.float64)
         # Of CSR rows in single precision scipy takes the mean in single precision.
