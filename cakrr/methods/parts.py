@@ -131,8 +131,8 @@ class _Run:
             if settings > 1:
                 candidate = self._grid(targets, held, judging, tried, [Soft(SOFT.k, SOFT.t * unit)])
             if soft:
-                shares = dict.fromkeys(Soft(min(one.k, len(parts.sizes)), one.t * unit) for one in SOFT_TRIED)
-                self._soften(targets[:, [candidate]], held, judging, candidate, list(shares))
+                routes = dict.fromkeys(Soft(min(one.k, len(parts.sizes)), one.t * unit) for one in SOFT_TRIED)
+                self._soften(targets[:, [candidate]], held, judging, candidate, list(routes))
         if tried is not None:
             self.model.coarse = tried.chosen(candidate)
             self.fitted.params |= tried.facts(candidate)
@@ -154,7 +154,7 @@ class _Run:
 
     def _grid(
         self, targets: NDArray[np.float64], held: NDArray[np.bool_], judging: Samples, tried: Candidates | None,
-        shares: list[Soft],
+        routes: list[Soft],
     ) -> int:  # fmt: skip
         """Choose sigma and lambda; the number of the coarse candidate that goes with them."""
         loo = self.options.select == "loo"
@@ -162,7 +162,7 @@ class _Run:
         if loo:
             errors, failed = search.left_out_errors(self.comm)
         else:
-            errors, failed = search.errors(self._judges(judging, shares), self.comm)
+            errors, failed = search.errors(self._judges(judging, routes), self.comm)
         with self.comm.phase("predict"):
             candidate, s, ell = best(errors, self.sigmas, self.lams, self.comm)
         self.model.sigma, self.model.lam = self.sigmas[s], self.lams[ell]
@@ -172,20 +172,20 @@ class _Run:
 
     def _soften(
         self, targets: NDArray[np.float64], held: NDArray[np.bool_], judging: Samples, candidate: int,
-        shares: list[Soft],
+        routes: list[Soft],
     ) -> None:  # fmt: skip
         """Choose k and t of soft routing, at the chosen pair."""
         sigma, lam = (self.model.sigma,), (self.model.lam,)
         search = self._search("soft", targets, held, sigma, lam)
-        judges = self._judges(Samples(judging.X, {**judging.columns, "y": judging["y"][:, [candidate]]}), shares)
-        errors, _ = search.errors(judges, self.comm, len(shares))
+        judges = self._judges(Samples(judging.X, {**judging.columns, "y": judging["y"][:, [candidate]]}), routes)
+        errors, _ = search.errors(judges, self.comm, len(routes))
         with self.comm.phase("predict"):
-            self.model.soft = shares[best(errors, sigma, lam, self.comm)[0]]
+            self.model.soft = routes[best(errors, sigma, lam, self.comm)[0]]
 
-    def _judges(self, judging: Samples, shares: list[Soft]) -> Judges:
+    def _judges(self, judging: Samples, routes: list[Soft]) -> Judges:
         parts = self.parts
         with self.comm.phase("predict" if self.options.select == "test" else "partition"):
-            return Judges.routed(judging, self.route, shares, parts.centers, parts.owners, self.comm)
+            return Judges.routed(judging, self.route, routes, parts.centers, parts.owners, self.comm)
 
     def _search(
         self, name: str, targets: NDArray[np.float64], held: NDArray[np.bool_], sigmas: tuple[float, ...],
