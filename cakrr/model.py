@@ -13,6 +13,7 @@ from cacore.comm import Communicator
 from cacore.data.rows import Rows
 from cacore.errors import InputError
 from cacore.io import model_file
+from cacore.io.model_file import is_real, require
 from cacore.kernels import Kernel
 from cakrr.solver.coarse import CoarseModel
 from partition.model import InParts, visit
@@ -153,3 +154,18 @@ class KRRModel(InParts):
         attributes |= {"lam": attributes.pop("lambda"), "soft": attributes.get("soft"), "coarse": coarse, "like": like}
         parts.held = {part: PartModel(**fields) for part, fields in parts.held.items()}
         return super()._made(attributes, shared, parts)
+
+    def _check(self) -> None:
+        super()._check()
+        require(is_real(self.sigma) and self.sigma > 0, f"sigma {self.sigma!r}")
+        require(is_real(self.lam) and self.lam >= 0, f"lambda {self.lam!r}")
+        require(is_real(self.offset), f"offset {self.offset!r}")
+        if self.coarse is not None:
+            self.coarse.kernel.with_sigma(self.coarse.sigma)
+            M = len(self.coarse.beta)
+            require(self.coarse.centers.shape == (M, self.n_features), f"not {M} coarse centers")
+            require(self.coarse.beta.shape == (M,), "coarse coefficients in a table")
+        for number, part in self.parts.items():
+            m = int(self.sizes[number])
+            require(part.X.shape == (m, self.n_features) and part.X.dtype.kind == "f", f"not {m} rows in part {number}")
+            require(part.alpha.shape == (m,) and part.alpha.dtype.kind == "f", f"not {m} coefficients in part {number}")

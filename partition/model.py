@@ -17,9 +17,11 @@ from cacore.data.standardize import Standardizer
 from cacore.data.validation import rows_to_predict
 from cacore.errors import InputError
 from cacore.io import model_file
+from cacore.io.model_file import require
 from cacore.machine.threads import blocks
 from partition.routing import Soft, closest
 
+ROUTES = ("nearest", "soft", "all", "sum", "oracle")
 _GATHERED_ROWS = 1 << 16  # rows that visit all models at a time
 
 
@@ -110,10 +112,27 @@ class InParts:
     def _made(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.Parts) -> Self:
         """The model of what its file holds; takes out of `attributes` and `shared` what is the family's own."""
         soft = attributes.pop("soft")
-        return cls(
+        model = cls(
             **attributes, centers=shared["centers"], sizes=shared["sizes"], owners=parts.owners, parts=parts.held,
             standardizer=Standardizer.stored(shared), soft=None if soft is None else Soft(**soft),
         )  # fmt: skip
+        model._check()
+        return model
+
+    def _check(self) -> None:
+        """Refuse what does not fit together; a family adds what is its own."""
+        P, centers, soft = len(self.owners), self.centers, self.soft
+        require(self.route in ROUTES, f"route {self.route!r}")
+        require(self.dtype in ("float32", "float64"), f"dtype {self.dtype!r}")
+        require(isinstance(self.source, dict), "its source is no object")
+        require(self.sizes.dtype.kind in "iu" and self.sizes.shape == (P,) and P > 0, f"not {P} sizes of parts")
+        require(self.sizes.min() >= 0, "sizes below 0")
+        need = 0 if self.route == "sum" else P
+        require(centers.dtype.kind == "f" and centers.ndim == 2 and len(centers) == need, f"not {need} centers")
+        if self.route == "soft":
+            require(soft is not None and soft.k >= 1 and soft.t >= 0, "soft routing without k and t")
+        if self.standardizer is not None:
+            self.standardizer.check(self.n_features)
 
     def _answer(self, part: int, rows: Rows) -> NDArray[Any]:
         """What the model of a part of this rank says of the rows, shape (len(rows), ...)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import h5py
@@ -218,10 +219,124 @@ DAMAGE = {
     "json": set_attribute("attributes", "{"), "list": set_attribute("attributes", "[]"), "parts": remove("parts"),
     "part": remove("parts/000000"), "indptr": remove("parts/000000/X/indptr"), "scale": remove("scale"),
 }  # fmt: skip
+
+
+def put(name, values):
+    """Another array in its place."""
+
+    def change(file):
+        del file[name]
+        file[name] = np.asarray(values)
+
+    return change
+
+
+def number(name, place, value):
+    """One number of an array changed."""
+
+    def change(file):
+        values = file[name][()]
+        values[place] = value
+        put(name, values)(file)
+
+    return change
+
+
+def external(file):
+    """Values that lie in another file, which the model would show to whoever asks it."""
+    shape = file["parts/000000/rows" if "rows" in file["parts/000000"] else "sizes"].shape
+    del file["mean"]
+    file.create_dataset("mean", shape, "f8", external=[("/proc/self/exe", 0, 8 * shape[0])])
+
+
+def virtual(file):
+    layout = h5py.VirtualLayout(file["scale"].shape, "f8")
+    layout[:] = h5py.VirtualSource("/other.h5", "scale", file["scale"].shape)
+    del file["scale"]
+    file.create_virtual_dataset("scale", layout)
+
+
+def link(made):
+    def change(file):
+        del file["mean"]
+        file["mean"] = made
+
+    return change
+
+
+def promised(file):
+    """More than the file has: 8 TiB."""
+    del file["mean"]
+    file.create_dataset("mean", (1 << 40,), "f8", chunks=(1 << 20,))
+
+
+def altered(**values):
+    """Other attributes."""
+
+    def change(file):
+        file.attrs["attributes"] = json.dumps({**json.loads(file.attrs["attributes"]), **values})
+
+    return change
+
+
+CSR = "parts/000000/X"
+DAMAGE |= {
+    "column beyond": number(f"{CSR}/indices", 0, 1 << 20), "column below": number(f"{CSR}/indices", 0, -1),
+    "column in between": number(f"{CSR}/indices", 0, 4), "row that begins beyond": number(f"{CSR}/indptr", 1, 1 << 20),
+    "row that ends before it begins": number(f"{CSR}/indptr", 1, -1), "last row": number(f"{CSR}/indptr", -1, 0),
+    "data that is no number": number(f"{CSR}/data", 0, np.nan), "words": put("mean", np.array([b"a", b"b"])),
+    "shape": lambda file: file[CSR].attrs.__setitem__("shape", [1, 2, 3]),
+    "fewer features": lambda file: file[CSR].attrs.__setitem__("shape", [len(file[f"{CSR}/indptr"]) - 1, 3]),
+    "more rows": lambda file: file[CSR].attrs.__setitem__("shape", [1 << 40, 4]),
+    "scale 0": number("scale", 0, 0.0), "scale below 0": number("scale", 0, -1.0), "mean": number("mean", 1, np.inf),
+    "short mean": put("mean", np.zeros(3)), "table of scales": put("scale", np.ones((4, 1))),
+    "a group": lambda file: (file.__delitem__("mean"), file.create_group("mean")),
+    "external": external, "virtual": virtual, "promised": promised, "soft link": link(h5py.SoftLink("/scale")),
+    "external link": link(h5py.ExternalLink("other.h5", "/scale")), "dtype": altered(dtype="float16"),
+    "other kernel": altered(kernel={"kind": "none"}),
+    "gamma below 0": altered(kernel={"kind": "gaussian", "gamma": -1}),
+    "number for a word": altered(dtype=1), "unknown": altered(unknown=1), "source": altered(source=[1]),
+    "half a character": set_attribute("family", b"\xdb"),
+    "deep": set_attribute("attributes", "[" * 100_000), "family": set_attribute("family", np.arange(3)),
+    "parts that are no group": put("parts", np.arange(3)),
+    "one part more": lambda file: file["parts"].create_group("more"),
+    "one field more": lambda file: file["parts/000000"].create_dataset("more", data=np.zeros(1)),
+}  # fmt: skip
+OF_FAMILY = {
+    "svm": {
+        "coef": number("parts/000000/coef", (0, 0), np.nan), "short coef": put("parts/000000/coef", np.ones((1, 2))),
+        "b": put("parts/000000/b", np.zeros(2)), "classes": put("parts/000000/classes", np.array([0, 9])),
+        "same classes": put("parts/000000/classes", np.array([1, 1])),
+        "rows": put("parts/000000/rows", np.zeros(1, int)),
+        "n_support": put("parts/000000/n_support", np.array([1, 1])),
+        "negative n_support": number("parts/000000/n_support", slice(None), -1),
+        "no sizes": put("sizes", np.zeros(0, int)), "two sizes": put("sizes", np.ones(2, int)),
+        "real sizes": put("sizes", np.ones(3)), "centers": put("centers", np.zeros((2, 4))),
+        "flat centers": put("centers", np.zeros(12)), "route": altered(route=1), "other route": altered(route="none"),
+        "C": altered(C=-1), "C of words": altered(C="one"), "one class": altered(classes=[1]),
+        "order of classes": altered(classes=[1, 0]), "soft": altered(route="soft", soft=None),
+        "soft of no centre": altered(route="soft", soft={"k": 0, "t": 1.0}),
+        "soft of no width": altered(route="soft", soft={"k": 2, "t": "wide"}),
+    },
+    "asygcd": {
+        "coef": number("parts/000000/coef", (0, 0), np.nan), "short coef": put("parts/000000/coef", np.ones((1, 3))),
+        "columns of coef": lambda file: put("parts/000000/coef", file["parts/000000/coef"][:, :2])(file),
+        "multi_class": altered(multi_class=1), "rows": put("parts/000000/rows", np.zeros(1, int)),
+        "classes": altered(classes=[[0, 1, 2]]), "C": altered(C=0),
+    },
+    "krr": {
+        "alpha": number("parts/000000/alpha", 0, np.nan), "short alpha": put("parts/000000/alpha", np.zeros(2)),
+        "sigma": altered(sigma=0), "lambda": altered(**{"lambda": "much"}), "offset": altered(offset=None),
+        "route": altered(route="most"), "no sizes": put("sizes", np.zeros(0, int)),
+        "centers": put("centers", np.zeros((3, 5))), "coarse": altered(coarse={"sigma": 1.0}),
+        "coarse without centres": altered(coarse={"sigma": 1.0, "lambda": 1.0}),
+    },
+}  # fmt: skip
 FIELDS = {"svm": ["centers", "sizes", "parts/000001", "parts/000001/coef", "parts/000001/X/indptr"],
           "asygcd": ["parts/000000/coef", "parts/000000/rows"],
           "krr": ["centers", "sizes", "parts/000001/alpha", "parts/000001/X/indptr"]}  # fmt: skip
 DAMAGED = [(family, name, change) for family in FAMILIES for name, change in DAMAGE.items()]
+DAMAGED += [(family, name, change) for family, changes in OF_FAMILY.items() for name, change in changes.items()]
 DAMAGED += [(family, name, remove(name)) for family, removed in FIELDS.items() for name in removed]
 
 

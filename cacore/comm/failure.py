@@ -46,10 +46,10 @@ def wait(done: Callable[[], bool], meanwhile: Callable[[], None] | None = None) 
 def packed(error: BaseException, rank: int) -> bytes:
     """What all ranks raise when `rank` has failed with `error`, as bytes that :func:`unpacked` reads."""
     if type(error).__name__ in _KINDS:
-        return f"{type(error).__name__} {error}".encode()
+        return f"{type(error).__name__} {error}".encode(errors="backslashreplace")
     if isinstance(error, InputError):
-        return f"InputError {error}".encode()
-    return f"RankError rank {rank}: {type(error).__name__}: {error}".encode()
+        return f"InputError {error}".encode(errors="backslashreplace")
+    return f"RankError rank {rank}: {type(error).__name__}: {error}".encode(errors="backslashreplace")
 
 
 def unpacked(word: bytes) -> Exception:

@@ -33,6 +33,18 @@ def csr(data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], shape: 
     return csr_matrix((data, indices, indptr), shape=shape)
 
 
+def is_csr(data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], shape: tuple[int, ...]) -> bool:
+    """Whether these arrays are CSR rows of this shape: compiled code trusts them, and reads where they point."""
+    if len(shape) != 2 or indices.dtype.kind not in "iu" or indptr.dtype.kind not in "iu":
+        return False
+    (n, d), starts = shape, indptr.astype(np.int64)
+    return bool(
+        data.ndim == 1 and indices.shape == data.shape and indptr.shape == (n + 1,)
+        and starts[0] == 0 and starts[-1] == len(data) and (np.diff(starts) >= 0).all()
+        and (not indices.size or 0 <= indices.min() <= indices.max() < d)
+    )  # fmt: skip
+
+
 def nbytes(X: Rows) -> int:
     """Memory that the rows take."""
     return X.data.nbytes + X.indices.nbytes + X.indptr.nbytes if is_sparse(X) else int(X.nbytes)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.rows import Rows, is_sparse
+from cacore.errors import InputError
 from cacore.machine.threads import blocks
 
 
@@ -31,6 +32,14 @@ class Standardizer:
     def stored(cls, shared: dict[str, Any]) -> Standardizer | None:
         """Out of a model file's arrays, where there is one."""
         return cls(shared["mean"], shared["scale"]) if "mean" in shared else None
+
+    def check(self, d: int) -> None:
+        """Refuse what cannot be the statistics of d features."""
+        for name, values in (("mean", self.mean), ("scale", self.scale)):
+            if values.shape != (d,) or values.dtype.kind != "f":
+                raise InputError(f"{name}: not {d} numbers")
+        if not (self.scale > 0).all():
+            raise InputError("scale: not all above 0")
 
     @classmethod
     def fit(cls, X: Rows, comm: Communicator, weights: NDArray[Any] | None = None) -> Standardizer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows, csr, is_sparse
+from cacore.data.rows import Rows, csr, is_csr, is_sparse
 from cacore.errors import InputError
 from cacore.files import check_writable, replacing
 from cacore.io.native import write_rows
@@ -21,6 +22,9 @@ from cacore.io.native import write_rows
 SCHEMA = "cakernels-model/1"
 
 Model = TypeVar("Model")
+
+# What reading a damaged file, or making a model of what is in it, ends with.
+_DAMAGE = (OSError, ValueError, TypeError, RuntimeError, AttributeError, IndexError, OverflowError)
 
 Part = dict[str, Rows]
 
@@ -107,29 +111,62 @@ def load(
                 if file.attrs["family"] != family:
                     raise InputError(f"{path}: a model of the {file.attrs['family']} family; {family} is needed")
                 attributes = json.loads(file.attrs["attributes"])
-                if not isinstance(attributes, dict):
-                    raise ValueError("its attributes are no object")
-                shared = {name: _read(item) for name, item in file.items() if name != "parts"}
-                owners = np.arange(len(file["parts"])) % comm.size
+                require(isinstance(attributes, dict), "its attributes are no object")
+                items = _items(file)
+                groups = _items(items.pop("parts"))
+                require(sorted(groups) == [f"{p:06d}" for p in range(len(groups))], "its parts are not numbered")
+                shared = {name: _read(item) for name, item in items.items()}
+                owners = np.arange(len(groups)) % comm.size
                 parts = {
-                    int(p): {name: _read(item) for name, item in file[f"parts/{p:06d}"].items()}
-                    for p in np.flatnonzero(owners == comm.rank)
+                    p: {name: _read(item) for name, item in _items(groups[f"{p:06d}"]).items()}
+                    for p in np.flatnonzero(owners == comm.rank).tolist()
                 }
-        except (OSError, KeyError, ValueError) as error:
-            if isinstance(error, InputError):
+            return made(attributes, shared, Parts(parts, owners))
+        except KeyError as error:
+            raise InputError(f"{path}: a damaged model file, without {error}") from error
+        except (*_DAMAGE, InputError) as error:
+            if str(error).startswith(f"{path}: "):
                 raise
             raise InputError(f"{path}: not a model file, or a damaged one ({error})") from error
-        try:
-            return made(attributes, shared, Parts(parts, owners))
-        except (KeyError, TypeError) as error:
-            raise InputError(f"{path}: a damaged model file, without {error}") from error
+
+
+def require(true: object, what: str) -> None:
+    """Refuse a model whose file does not fit together."""
+    if not true:
+        raise InputError(what)
+
+
+def is_real(value: object) -> bool:
+    """Whether it is a finite number, as JSON has them."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _items(group: Any) -> dict[str, Any]:
+    """What a group of this file holds. A link to elsewhere would let a model read any file."""
+    require(isinstance(group, h5py.Group), "an array stands where a group belongs")
+    for name in group:
+        require(isinstance(group.get(name, getlink=True), h5py.HardLink), f"{group.name}/{name} is a link")
+    return dict(group.items())
 
 
 def _read(item: h5py.Dataset | h5py.Group) -> Rows:
     if isinstance(item, h5py.Dataset):
-        return np.asarray(item)
-    data, indices, indptr = (np.asarray(item[field]) for field in ("data", "indices", "indptr"))
-    return csr(data, indices, indptr, tuple(item.attrs["shape"]))
+        return _array(item)
+    fields = _items(item)
+    data, indices, indptr = (_array(fields[name]) for name in ("data", "indices", "indptr"))
+    shape = tuple(np.asarray(item.attrs["shape"]).tolist())
+    require(is_csr(data, indices, indptr, shape), f"{item.name} has no CSR rows")
+    return csr(data, indices, indptr, shape)
+
+
+def _array(item: Any) -> NDArray[Any]:
+    """The numbers, all finite, which lie in this file, as many as it says: nothing is read or allocated for more."""
+    require(isinstance(item, h5py.Dataset) and item.dtype.kind in "biuf", f"{item.name} is no array of numbers")
+    here = not item.external and not item.is_virtual and item.id.get_storage_size() == item.nbytes
+    require(here, f"{item.name} lies elsewhere, or is not all there")
+    values = np.asarray(item)
+    require(np.isfinite(values).all(), f"{item.name} has a number that is not finite")
+    return values
 
 
 def _send(fields: Part, comm: Communicator) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.data.rows import Rows
+from cacore.io.model_file import require
 from cacore.kernels import Kernel, Points
 from cacore.kernels.columns import Layout
 from cacore.machine import threads
@@ -77,3 +78,9 @@ def stored_classes(classes: NDArray[Any]) -> dict[str, Any]:
 def read_classes(attributes: dict[str, Any]) -> NDArray[Any]:
     """The labels out of a model file's attributes, which lose the type that is kept beside them."""
     return np.array(attributes["classes"], np.dtype(attributes.pop("labels")))
+
+
+def check_classes(classes: NDArray[Any]) -> None:
+    """Refuse what cannot be a model's labels."""
+    require(classes.ndim == 1 and len(classes) >= 2, "not two labels or more")
+    require((classes[1:] > classes[:-1]).all(), "the labels do not ascend")

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from cacore.data.rows import Rows
 from cacore.io import model_file
+from cacore.io.model_file import is_real, require
 from cacore.kernels import Kernel
-from cacore.svm.decision import counted, read_classes, stored_classes, votes
+from cacore.svm.decision import check_classes, counted, read_classes, stored_classes, votes
 from casvm.model.part import PartSVM, join
 from partition.model import InParts, visit
 from partition.routing import nearest
@@ -135,6 +136,11 @@ class SVMModel(InParts):
         kernel = attributes.pop("kernel")
         attributes |= {"classes": read_classes(attributes), "kernel": None if kernel is None else Kernel(**kernel)}
         parts.held = {number: PartSVM(**fields) for number, fields in parts.held.items()}
+        for number, part in parts.held.items():
+            require(
+                part.fits(len(attributes["classes"]), shared["centers"].shape[1], attributes["kernel"] is None),
+                f"what part {number} holds does not fit together",
+            )
         if attributes["route"] == "sum":  # one piece a rank instead of several
             ranks = np.unique(parts.owners)
             if parts.held:
@@ -143,3 +149,8 @@ class SVMModel(InParts):
             shared["sizes"] = np.bincount(parts.owners, shared["sizes"])[ranks].astype(np.int64)
             parts.owners = ranks
         return super()._made(attributes, shared, parts)
+
+    def _check(self) -> None:
+        super()._check()
+        check_classes(self.classes)
+        require(is_real(self.C) and self.C > 0, f"C {self.C!r}")

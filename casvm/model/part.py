@@ -51,6 +51,19 @@ class PartSVM:
         """The class of each support vector."""
         return self.classes.repeat(self.n_support)
 
+    def fits(self, n_classes: int, d: int, precomputed: bool) -> bool:
+        """Whether the fields fit together, and to a model of so many classes and features, whoever wrote its file."""
+        k, s, classes = len(self.classes), len(self.rows), self.classes
+        numbers = [self.rows, self.n_support, classes]
+        return bool(
+            all(values.dtype.kind in "iu" and values.ndim == 1 for values in numbers)
+            and k > 0 and (np.diff(classes.astype(np.int64)) > 0).all() and classes[0] >= 0 and classes[-1] < n_classes
+            and len(self.n_support) == k and self.n_support.min() >= 0 and self.n_support.sum() == s
+            and self.X.shape == (s, 0 if precomputed else d) and self.X.dtype.kind == "f"
+            and self.coef.shape == (k - 1, s) and self.b.shape == (k * (k - 1) // 2,)
+            and (not s or self.rows.min() >= 0) and not (precomputed and s and self.rows.max() >= d)
+        )  # fmt: skip
+
     def pairs(self, X: Rows, kernel: Kernel | None) -> NDArray[np.float64]:
         """Decisions of all pairs, shape (len(X), pairs): 2 len(X) nnz flops, nnz the support vectors' nonzeros.
 
