@@ -1,5 +1,6 @@
 """Memory figures, and blocks of work on threads."""
 
+import gc
 import os
 import threading
 from pathlib import Path
@@ -149,3 +150,21 @@ def test_share_of_one_rank():
     assert threads.share(Communicator(), 3) == 3
     with pytest.raises(InputError, match="--threads 0"):
         threads.share(Communicator(), 0)
+
+
+def test_no_collection_while_workers_work():
+    """A worker that frees an HDF5 file would wait for a lock. Afterwards, and after half a loop, all is as it was."""
+    seen = []
+    for _ in range(2):
+        threads.for_blocks(lambda i: seen.append(gc.isenabled()), [(i,) for i in range(8)])
+        half = threads.in_order(lambda i: gc.isenabled(), [(i,) for i in range(8)])
+        seen.append(next(half))
+        half.close()
+        assert gc.isenabled()
+    assert not any(seen) or threads.current() == 1
+    gc.disable()
+    try:
+        threads.for_blocks(lambda i: None, [(i,) for i in range(8)])
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import threading
 from collections import deque
@@ -20,6 +21,7 @@ from cacore.errors import InputError
 T = TypeVar("T")
 
 _here = threading.local()
+_users, _guard, _collects = 0, threading.Lock(), True  # of collect_nothing; whether collections were on before them
 _limit: int | None = None  # set once at start by a command line
 
 
@@ -117,6 +119,28 @@ def one_blas_thread() -> Any:
     return _controller().limit(limits=1, user_api="blas")
 
 
+@contextlib.contextmanager
+def collect_nothing() -> Iterator[None]:
+    """Context without collections of reference cycles, which happen on whichever thread allocates.
+
+    An HDF5 file that was left in a cycle waits for h5py's lock when it is freed: a worker that did so while the main
+    thread waited for the worker stood still for ever (h5py 3.16).
+    """
+    global _users, _collects
+    with _guard:
+        if _users == 0:
+            _collects = gc.isenabled()
+            gc.disable()
+        _users += 1
+    try:
+        yield
+    finally:
+        with _guard:
+            _users -= 1
+            if _users == 0 and _collects:
+                gc.enable()
+
+
 def blocks(n: int, step: int) -> list[tuple[int, int]]:
     """Cut ``0 .. n-1`` into ranges of at most `step` rows."""
     return [(lo, min(lo + step, n)) for lo in range(0, n, step)]
@@ -159,7 +183,7 @@ def in_order(work: Callable[..., T], tasks: Iterable[tuple[Any, ...]], parallel:
         return work(*task)
 
     pool, waiting = _pool(current()), deque[Any]()
-    with one_blas_thread():
+    with one_blas_thread(), collect_nothing():
         for task in todo:
             if len(waiting) >= 2 * workers:
                 yield waiting.popleft().result()
