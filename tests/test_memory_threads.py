@@ -3,6 +3,7 @@
 import gc
 import os
 import threading
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -168,3 +169,15 @@ def test_no_collection_while_workers_work():
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_forked_meanwhile_collects_again():
+    with threads.collect_nothing(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # a process with threads forks
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if gc.isenabled() else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert not gc.isenabled()
+    assert gc.isenabled()

@@ -105,9 +105,13 @@ def _pool(workers: int) -> ThreadPoolExecutor:
 
 
 def _after_fork() -> None:
-    """A child has the pool, but not its threads."""
+    """A child has the pool, but not its threads, and collects cycles again."""
+    global _users, _guard
     _pool.cache_clear()
     _here.__dict__.clear()
+    if _users and _collects:
+        gc.enable()
+    _users, _guard = 0, threading.Lock()
 
 
 os.register_at_fork(after_in_child=_after_fork)
