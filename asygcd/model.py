@@ -14,7 +14,7 @@ from cacore.data.rows import Rows
 from cacore.data.standardize import Standardizer
 from cacore.data.validation import rows_to_predict
 from cacore.io import model_file
-from cacore.io.model_file import is_real, require
+from cacore.io.model_file import check_rows, require
 from cacore.kernels import Kernel
 from cacore.svm.decision import check_classes, counted, expansion, read_classes, stored_classes, votes
 
@@ -128,17 +128,13 @@ class AsyGCDModel:
 
     def _check(self) -> None:
         """Refuse what does not fit together."""
-        check_classes(self.classes)
+        check_classes(self.classes, self.C)
         k, s = len(self.classes), len(self.rows)
         require(self.multi_class in ("ovr", "ovo"), f"multi_class {self.multi_class!r}")
-        require(self.dtype in ("float32", "float64"), f"dtype {self.dtype!r}")
-        require(isinstance(self.source, dict), "its source is no object")
-        require(is_real(self.C) and self.C > 0, f"C {self.C!r}")
         m = 1 if k == 2 else k if self.multi_class == "ovr" else k * (k - 1) // 2
         require(self.coef.shape == (s, m) and self.coef.dtype.kind == "f", f"not {s} x {m} coefficients")
         require(self.rows.shape == (s,) and self.rows.dtype.kind in "iu", "numbers of rows that are none")
         require(
             self.X.shape[0] == s and len(self.X.shape) == 2 and self.X.dtype.kind == "f", f"not {s} support vectors"
         )
-        if self.standardizer is not None:
-            self.standardizer.check(self.n_features)
+        check_rows(self.dtype, self.source, self.standardizer, self.n_features)

@@ -17,7 +17,7 @@ from cacore.data.standardize import Standardizer
 from cacore.data.validation import rows_to_predict
 from cacore.errors import InputError
 from cacore.io import model_file
-from cacore.io.model_file import require
+from cacore.io.model_file import check_rows, require
 from cacore.machine.threads import blocks
 from partition.routing import Soft, closest
 
@@ -123,16 +123,13 @@ class InParts:
         """Refuse what does not fit together; a family adds what is its own."""
         P, centers, soft = len(self.owners), self.centers, self.soft
         require(self.route in ROUTES, f"route {self.route!r}")
-        require(self.dtype in ("float32", "float64"), f"dtype {self.dtype!r}")
-        require(isinstance(self.source, dict), "its source is no object")
         require(self.sizes.dtype.kind in "iu" and self.sizes.shape == (P,) and P > 0, f"not {P} sizes of parts")
         require(self.sizes.min() >= 0, "sizes below 0")
         need = 0 if self.route == "sum" else P
         require(centers.dtype.kind == "f" and centers.ndim == 2 and len(centers) == need, f"not {need} centers")
         if self.route == "soft":
             require(soft is not None and soft.k >= 1 and soft.t >= 0, "soft routing without k and t")
-        if self.standardizer is not None:
-            self.standardizer.check(self.n_features)
+        check_rows(self.dtype, self.source, self.standardizer, self.n_features)
 
     def _answer(self, part: int, rows: Rows) -> NDArray[Any]:
         """What the model of a part of this rank says of the rows, shape (len(rows), ...)."""

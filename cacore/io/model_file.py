@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.rows import Rows, csr, is_csr, is_sparse
+from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
 from cacore.files import check_writable, replacing
 from cacore.io.native import write_rows
@@ -139,6 +140,14 @@ def require(true: object, what: str) -> None:
 def is_real(value: object) -> bool:
     """Whether it is a finite number, as JSON has them."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def check_rows(dtype: object, source: object, standardizer: Standardizer | None, d: int) -> None:
+    """Refuse what a model of any family says of its rows of d features, if it cannot be."""
+    require(dtype in ("float32", "float64"), f"dtype {dtype!r}")
+    require(isinstance(source, dict), "its source is no object")
+    if standardizer is not None:
+        standardizer.check(d)
 
 
 def _items(group: Any) -> dict[str, Any]:

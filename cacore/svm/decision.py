@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.data.rows import Rows
-from cacore.io.model_file import require
+from cacore.io.model_file import is_real, require
 from cacore.kernels import Kernel, Points
 from cacore.kernels.columns import Layout
 from cacore.machine import threads
@@ -80,7 +80,8 @@ def read_classes(attributes: dict[str, Any]) -> NDArray[Any]:
     return np.array(attributes["classes"], np.dtype(attributes.pop("labels")))
 
 
-def check_classes(classes: NDArray[Any]) -> None:
-    """Refuse what cannot be a model's labels."""
+def check_classes(classes: NDArray[Any], C: Any) -> None:
+    """Refuse what cannot be a classifier's labels and C."""
+    require(is_real(C) and C > 0, f"C {C!r}")
     require(classes.ndim == 1 and len(classes) >= 2, "not two labels or more")
     require((classes[1:] > classes[:-1]).all(), "the labels do not ascend")

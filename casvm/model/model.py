@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from cacore.data.rows import Rows
 from cacore.io import model_file
-from cacore.io.model_file import is_real, require
+from cacore.io.model_file import require
 from cacore.kernels import Kernel
 from cacore.svm.decision import check_classes, counted, read_classes, stored_classes, votes
 from casvm.model.part import PartSVM, join
@@ -152,5 +152,4 @@ class SVMModel(InParts):
 
     def _check(self) -> None:
         super()._check()
-        check_classes(self.classes)
-        require(is_real(self.C) and self.C > 0, f"C {self.C!r}")
+        check_classes(self.classes, self.C)
