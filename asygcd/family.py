@@ -29,14 +29,14 @@ from cacore.svm.family import Classifiers
 class AsyGCDFamily(Classifiers):
     """The kernel SVM without a bias, on the threads of one process."""
 
-    def check(self, method: Method, job: Training, options: Options, comm: Communicator) -> list[Path]:
+    def check(self, method: Method, job: Training, options: Options, comm: Communicator) -> dict[str, Path]:
         """One process."""
         if comm.size > 1:
             raise InputError(
                 f"asygcd works on the shared memory of one process, and these are {comm.size} ranks: start it without "
                 "mpiexec, or use python -m casvm.casvm --solver asygcd"
             )
-        return []
+        return {}
 
     def warm_up(self, dtype: str) -> None:
         """A small problem, in both precisions of kernel values."""

@@ -66,12 +66,6 @@ def collect(comm: Communicator, method: str) -> Traffic | None:
     return Traffic(method, tuple(clock), nbytes, messages, total, inside)
 
 
-def record(path: str | Path, method: str, comm: Communicator) -> None:
-    """Save what all ranks sent so far; collective."""
-    if (traffic := collect(comm, method)) is not None:
-        traffic.save(path)
-
-
 def load(path: str | Path) -> Traffic:
     """Read what :meth:`Traffic.save` wrote; anything else is an :class:`InputError`."""
     if not Path(path).is_file():

@@ -29,13 +29,13 @@ from cakrr.solver.local import BAND_FROM
 class Ridge(Family):
     """The family of kernel ridge regression."""
 
-    def check(self, method: Method, job: Training, options: Options, comm: Communicator) -> list[Path]:
+    def check(self, method: Method, job: Training, options: Options, comm: Communicator) -> dict[str, Path]:
         """An oracle saves no model."""
         if method.oracle and job.model is not None:
             raise InputError(
                 f"--model: {method.name} is an oracle, a bound that looks at the answers: it saves no model"
             )
-        return []
+        return {}
 
     def warm_up(self, dtype: str) -> None:
         """A small grid of BKRR2, which uses all compiled code."""

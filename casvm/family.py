@@ -27,13 +27,13 @@ from casvm.volume import predicted
 class SupportVectors(Classifiers):
     """The family of kernel SVMs in parts, in trees, and of all rows."""
 
-    def check(self, method: Method, job: Training, options: Options, comm: Communicator) -> list[Path]:
+    def check(self, method: Method, job: Training, options: Options, comm: Communicator) -> dict[str, Path]:
         """LIBSVM's files are written by one process."""
         if job.libsvm is None:
-            return []
+            return {}
         if comm.size > 1:
             raise InputError("--libsvm: one process writes the parts; save --model, and convert it on one rank")
-        return [job.libsvm]
+        return {"--libsvm": job.libsvm}
 
     def warm_up(self, dtype: str) -> None:
         """A small CA-SVM, which uses all compiled code."""

@@ -37,7 +37,7 @@ def begun(path, facts=FACTS):
 
 def test_directories_are_made(tmp_path):
     begun(tmp_path / "deep" / "er")
-    assert names(tmp_path / "deep" / "er") == ["run.json"]
+    assert names(tmp_path / "deep" / "er") == ["lock", "run.json"]
     begun(tmp_path / "deep" / "er")  # and taken up again
     (tmp_path / "empty").mkdir()
     begun(tmp_path / "empty")
@@ -106,11 +106,11 @@ def test_what_a_killed_run_left_is_removed(tmp_path):
     for name in (".part-000001.npz.k3_x.part", ".run.json.ab.part"):
         (tmp_path / name).write_bytes(b"half")
     begun(tmp_path)
-    assert names(tmp_path) == ["part-000000.npz", "run.json"]
+    assert names(tmp_path) == ["lock", "part-000000.npz", "run.json"]
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / ".run.json.ab.part").write_bytes(b"half")
     begun(tmp_path / "new")
-    assert names(tmp_path / "new") == ["run.json"]
+    assert names(tmp_path / "new") == ["lock", "run.json"]
 
 
 # -- pieces ------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def test_put_is_all_or_nothing(tmp_path, monkeypatch):
         for name in ("new", "old"):
             with pytest.raises(KeyboardInterrupt):
                 kept.put(name, alpha=np.zeros(3))
-    assert names(tmp_path) == ["old.npz", "run.json"]
+    assert names(tmp_path) == ["lock", "old.npz", "run.json"]
     np.testing.assert_array_equal(kept.get("old")["alpha"], np.ones(3))
     kept.put("old", alpha=np.zeros(3))
     np.testing.assert_array_equal(kept.get("old")["alpha"], np.zeros(3))
@@ -198,7 +198,7 @@ def test_remembered(tmp_path):
     assert [int(remembered(kept, name, work)["x"][0]) for name in "aabab"] == [3, 3, 4, 3, 4]
     assert int(remembered(kept, "a", work, Communicator())["x"][0]) == 5  # a rank's own
     assert int(remembered(kept, "a", work, Communicator())["x"][0]) == 5
-    assert names(tmp_path) == ["a-rank000000.npz", "a.npz", "b.npz", "run.json"]
+    assert names(tmp_path) == ["a-rank000000.npz", "a.npz", "b.npz", "lock", "run.json"]
     with pytest.raises(ZeroDivisionError):
         remembered(kept, "c", lambda: 1 / 0)
     assert kept.get("c") is None

@@ -239,7 +239,7 @@ BAD_PREDICT = {
     "no model": (["nosuch.h5", "test.csv"], "nosuch.h5: no such model"),
     "not a model": (["good.h5", "test.csv"], "good.h5: not a model"),
     "not hdf5": (["train.csv", "test.csv"], "train.csv: not a model"),
-    "truncated model": (["half.h5", "test.csv"], "half.h5: not a model"),
+    "truncated model": (["half.h5", "test.csv"], "half.h5: damaged: it has changed since it was written"),
     "another truncated file": (["truncated.h5", "test.csv"], "truncated.h5: not a model"),
     "no data": (["MODEL", "nosuch.csv"], "nosuch.csv: no such file"),
     "truncated data": (["MODEL", "truncated.h5"], "truncated.h5"),

@@ -7,6 +7,7 @@ import h5py
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from helpers.data import sealed
 
 from cacore.comm import Communicator
 from cacore.errors import InputError
@@ -130,7 +131,7 @@ def attribute(name, value):
 def test_damaged(tmp_path, change, message):
     path = tmp_path / "m.h5"
     save(path, parts(form=sp.csr_matrix))
-    with h5py.File(path, "r+") as file:
+    with sealed(path) as file:
         change(file)
     with pytest.raises(InputError, match=f"^{re.escape(str(path))}: .*{message}"):
         load(path)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from helpers.checks import limit_warning, names, near, refusal, same_content
-from helpers.data import clouds, formats, remove, separate_clouds, set_attribute, smooth
+from helpers.data import clouds, formats, remove, sealed, separate_clouds, set_attribute, smooth
 
 from asygcd import AsyGCDModel, AsyGCDSVC
 from cacore.errors import InputError
@@ -362,7 +362,7 @@ def refused(family, path):
 def test_damaged(family, name, change, saved, tmp_path):
     path = tmp_path / "m.h5"
     path.write_bytes(saved[family])
-    with h5py.File(path, "r+") as file:
+    with sealed(path) as file:
         change(file)
     refused(family, path)
 

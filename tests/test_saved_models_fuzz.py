@@ -10,8 +10,10 @@ import pytest
 PROGRAM = """
 import json, shutil, sys, warnings
 import h5py, numpy as np, scipy.sparse as sp
+from pathlib import Path
 from asygcd import AsyGCDModel, AsyGCDSVC
 from cacore.errors import InputError
+from cacore.io.seal import seal
 from cakrr import BKRR2, KRRModel
 from casvm import CASVC, SVMModel
 
@@ -66,6 +68,7 @@ for seed in range(count):
     shutil.copy(f"{folder}/good.h5", bad)
     print(seed, end=" ", flush=True)
     change(rng)
+    seal(Path(bad))
     try:
         with np.errstate(all="ignore"):  # numbers near the largest there are
             answers = load(bad).predict(rows)

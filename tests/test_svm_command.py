@@ -148,7 +148,7 @@ def test_checkpoint(inputs, tmp_path, monkeypatch):
     words = [inputs / "three.h5", "--partitions", "3", "--checkpoint", tmp_path / "kept", "--model"]
     first = reported("casvm.cpsvm", [*words, tmp_path / "first.h5"], tmp_path)
     before = inodes(tmp_path / "kept")
-    assert sorted(before) == ["part-000000.npz", "part-000001.npz", "part-000002.npz", "run.json"]
+    assert sorted(before) == ["lock", "part-000000.npz", "part-000001.npz", "part-000002.npz", "run.json"]
     with monkeypatch.context() as patched:
         patched.setattr("casvm.family.SupportVectors.warm_up", lambda *_: None)  # which solves on purpose
         patched.setattr("casvm.methods.problems.fit_part", None)

@@ -61,7 +61,7 @@ def test_saved_and_read(ran, tmp_path):
 
 
 def test_recorded(tmp_path):
-    traffic.record(tmp_path / "t.npz", "dkrr", Communicator())
+    traffic.collect(Communicator(), "dkrr").save(tmp_path / "t.npz")
     assert traffic.load(tmp_path / "t.npz").method == "dkrr"
 
 
@@ -178,7 +178,7 @@ def files(ran, tmp_path):
     silent = Traffic("casvm", ran.phases, 0 * ran.bytes, 0 * ran.messages, ran.seconds, 0 * ran.seconds)
     for name, run in {"a": ran, "again": ran, "silent": silent}.items():
         run.save(tmp_path / f"{name}.npz")
-    traffic.record(tmp_path / "alone.npz", "bkrr2", Communicator())
+    traffic.collect(Communicator(), "bkrr2").save(tmp_path / "alone.npz")
     return [str(tmp_path / f"{name}.npz") for name in ("a", "again", "silent", "alone")]
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from cacore.comm.failure import agree, agreed, end_job, packed, unpacked
 from cacore.comm.ledger import PHASES, Ledger
 from cacore.comm.mpi import DATA, Transport, all_ranks
-from cacore.errors import InputError
+from cacore.errors import InputError, OutputError
 
 _DTYPES = tuple(np.dtype(code) for code in "bBhHiIqQfd?")
 _HEADER = 8  # dtype, number of dimensions, up to six dimensions
@@ -269,14 +269,14 @@ class Communicator(Ledger):
 
     @contextmanager
     def agreed(self) -> Iterator[None]:
-        """Checks that can fail on one rank only: all ranks raise the first rank's :class:`InputError`.
+        """What can fail on one rank only: all ranks raise the first rank's InputError or OutputError.
 
         The block itself must not communicate.
         """
-        error: InputError | None = None
+        error: InputError | OutputError | None = None
         try:
             yield
-        except InputError as caught:
+        except (InputError, OutputError) as caught:
             error = caught
         failed = np.array([self.rank if error is not None else self.size], np.int64)
         first = int(self.allreduce(failed, "min")[0])

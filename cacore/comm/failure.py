@@ -11,10 +11,12 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from cacore.errors import InputError, MemoryLimitError, RankError
+from cacore.errors import InputError, MemoryLimitError, OutputError, RankError
 
 _SPIN, _LONGEST = 1e-3, 5e-3  # seconds of waiting in a loop, and of the longest pause afterwards
-_KINDS: dict[str, type[Exception]] = {kind.__name__: kind for kind in (InputError, MemoryLimitError, RankError)}
+_KINDS: dict[str, type[Exception]] = {
+    kind.__name__: kind for kind in (InputError, MemoryLimitError, OutputError, RankError)
+}
 _TAG = 32767  # of a rank's last message; the largest that every MPI library has
 
 # Requests that may never complete, because a rank has failed: MPI may still use the memory that they hold.
@@ -73,14 +75,18 @@ def end_job(error: BaseException, rank: int) -> NoReturn:
     """End every rank of the job now, with one line from this one: what a command does."""
     from mpi4py import MPI
 
-    bad_input = isinstance(error, InputError)
-    if not bad_input:
+    status = 2 if isinstance(error, InputError) else 130 if isinstance(error, KeyboardInterrupt) else 1
+    if isinstance(error, InputError | OutputError):
+        line = str(error)
+    elif isinstance(error, KeyboardInterrupt):
+        line = "interrupted"
+    else:
         traceback.print_exception(error)
-    line = str(error) if bad_input else f"{type(error).__name__}: {error}"
+        line = f"{type(error).__name__}: {error}"
     print(f"rank {rank}: {line}", file=sys.stderr, flush=True)
     sleep(0.5)  # mpiexec drops what it has not passed on yet when the job ends
-    MPI.COMM_WORLD.Abort(2 if bad_input else 1)
-    os._exit(1)
+    MPI.COMM_WORLD.Abort(status)
+    os._exit(status)
 
 
 class Failures:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
-import zipfile
+import os
+import platform
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.errors import InputError
+from cacore.errors import InputError, OutputError
 from cacore.files import replacing
 
 SCHEMA = "cakernels-checkpoint/2"
-_FACTS = "run.json"
+_FACTS, _LOCK = "run.json", "lock"
 _UNFINISHED = ".part"
 
 
@@ -25,18 +29,26 @@ class Checkpoint:
 
     All ranks must see the same one; :meth:`open` makes it; a file is an InputError. A piece is written to a temporary
     file, which is renamed: it is there whole or not at all, whenever the run is killed. No pickle.
+
+    Attributes
+    ----------
+    path : Path
+    failure : OutputError or None
+        Why this rank could not keep a piece, the first of them if there are several: the run goes on without it.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self.failure: OutputError | None = None
+        self._lock: Any = None
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"{self.path}: is a file; --checkpoint needs a directory")
 
     def open(self, facts: dict[str, Any], comm: Communicator) -> None:
         """Take up the run that `facts` describe, or begin it; collective.
 
-        A directory that cannot be made, or belongs to another run, is an InputError on all ranks, which names the
-        first fact that differs.
+        A directory that cannot be made, that another process is using, or that belongs to another run, is an InputError
+        on all ranks, which names the process, or the first fact that differs.
         """
         known = json.loads(json.dumps({"schema": SCHEMA, **facts}, default=lambda value: value.item()))
         with comm.agreed():
@@ -49,20 +61,46 @@ class Checkpoint:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"{self.path}: cannot make this directory ({error.strerror})") from error
+        if not (self.path / _FACTS).exists():
+            self._refuse_others()
+        self._hold()
         known = self._known()
-        begun = known is not None
         if known is not None:
             self._compare(known, facts)
-        # What a run left that was killed while it wrote; in a directory that is no checkpoint yet, of this file only.
-        unfinished = set(self.path.glob(f".*{_UNFINISHED}" if begun else f".{_FACTS}.*{_UNFINISHED}"))
-        if not begun and (others := set(self.path.iterdir()) - unfinished):
-            other = min(others).name
-            raise InputError(f"{self.path}: not empty, and not a checkpoint ({other}); name another directory")
-        for entry in unfinished:
+        # What a run left that was killed while it wrote.
+        for entry in self.path.glob(f".*{_UNFINISHED}"):
             entry.unlink()
-        if not begun:
+        if known is None:
             with replacing(self.path / _FACTS, suffix=_UNFINISHED) as temporary:
                 temporary.write_text(json.dumps(facts, indent=1) + "\n")
+
+    def _refuse_others(self) -> None:
+        """Refuse a directory that has files, and no checkpoint."""
+        ours = {self.path / _LOCK, *self.path.glob(f".{_FACTS}.*{_UNFINISHED}")}
+        if others := set(self.path.iterdir()) - ours:
+            other = min(others).name
+            raise InputError(f"{self.path}: not empty, and not a checkpoint ({other}); name another directory")
+
+    def _hold(self) -> None:
+        """Lock the directory for as long as this process lives, also if it is killed."""
+        if self._lock is not None:
+            return
+        try:
+            lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise OutputError.of(self.path / _LOCK, error) from error
+        self._lock = weakref.finalize(self, os.close, lock)
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                return  # a file system without locks
+            holder = os.read(lock, 200).decode(errors="replace").strip()
+            raise InputError(
+                f"{self.path}: in use by another run ({holder}); wait for its end, or name another directory"
+            ) from error
+        os.truncate(lock, 0)
+        os.write(lock, f"process {os.getpid()} on {platform.node()}\n".encode())
 
     def _known(self) -> dict[str, Any] | None:
         """The facts of the run that is kept here, or None."""
@@ -73,7 +111,7 @@ class Checkpoint:
             known = json.loads(path.read_text())
             if not isinstance(known, dict):
                 raise ValueError("no object")
-        except ValueError as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"{path}: not a checkpoint of this package, or a damaged one ({error})") from error
         return known
 
@@ -98,13 +136,16 @@ class Checkpoint:
             # Opened here: numpy forgets to close a file that it cannot read.
             with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
                 return {key: file[key] for key in file.files}
-        except (OSError, EOFError, ValueError, KeyError, NotImplementedError, zipfile.BadZipFile) as error:
+        except Exception as error:  # numpy, zipfile and zlib each have names of their own for a file that is none
             raise InputError(f"{path}: damaged ({error}); remove it, and it will be computed again") from error
 
     def put(self, name: str, **arrays: NDArray[Any]) -> None:
-        """Keep a finished piece."""
-        with replacing(self.path / f"{name}.npz", suffix=_UNFINISHED) as temporary, temporary.open("wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
+        """Keep a finished piece; see :attr:`failure`."""
+        try:
+            with replacing(self.path / f"{name}.npz", suffix=_UNFINISHED) as temporary, temporary.open("wb") as file:
+                np.savez(file, **arrays)  # type: ignore[arg-type]
+        except OutputError as error:
+            self.failure = self.failure or error
 
 
 def remembered(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from cacore.data.rows import is_sparse
 from cacore.errors import InputError
-from cacore.files import check_writable
+from cacore.files import check_apart, check_writable
 from cacore.io import native, text
 from cacore.io.fingerprints import row_hashes
 from cacore.io.table import Table
@@ -33,6 +33,7 @@ def read_all(path: Path, target: str | None = None, binarize: str | None = None)
 
 def convert(args: argparse.Namespace) -> None:
     """The ``convert`` command."""
+    check_apart([("the destination", args.destination)], [("the source", args.source), ("--test", args.test)])
     check_writable(args.destination)
     tables = read_all(args.source, args.target, args.binarize)
     if args.drop_duplicates:

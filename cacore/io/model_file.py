@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.rows import Rows, csr, is_csr, is_sparse
 from cacore.data.standardize import Standardizer
-from cacore.errors import InputError
+from cacore.errors import InputError, OutputError
 from cacore.files import check_writable, replacing
-from cacore.io.native import write_rows
+from cacore.io.native import created, write_rows
+from cacore.io.seal import BLOCK, check_seal, seal
 
 SCHEMA = "cakernels-model/1"
 
@@ -36,6 +37,9 @@ class Parts:
 
     held: dict[int, Any]
     owners: NDArray[np.int64]
+
+
+Maker = Callable[[dict[str, Any], dict[str, Rows], Parts], Model]  # of the attributes, the shared arrays, the parts
 
 
 def save(
@@ -64,34 +68,56 @@ def save(
         Rank of each part.
     comm : Communicator
         The parts travel to rank 0 one by one, so its memory holds one more part at most.
+
+    Raises
+    ------
+    InputError, OutputError
+        On all ranks: there can be no such file, or it could not be written.
     """
     path = Path(path)
+    error: InputError | OutputError | None = None
     with comm.phase("write"):
         with comm.agreed():
             if comm.rank == 0:
                 check_writable(path)
-        if comm.rank != 0:
+        if comm.rank == 0:
+            travelling = _in_order(parts, owners, comm)
+            try:
+                _write(path, family, attributes, shared, travelling)
+            except (InputError, OutputError) as caught:
+                error = caught
+            for _ in travelling:
+                pass  # the other ranks send theirs in any case
+        else:
             for part in np.flatnonzero(owners == comm.rank).tolist():
                 _send(parts[part], comm)
-            comm.barrier()
-            return
-        with replacing(path) as temporary, h5py.File(temporary, "w") as file:
+        with comm.agreed():
+            if error is not None:
+                raise error
+
+
+def _in_order(parts: dict[int, Part], owners: NDArray[np.int64], comm: Communicator) -> Iterator[Part]:
+    """All ranks' parts, on rank 0, which holds one of another rank at a time."""
+    for part, owner in enumerate(owners.tolist()):
+        yield parts[part] if owner == 0 else _receive(owner, comm)
+
+
+def _write(path: Path, family: str, attributes: dict[str, Any], shared: dict[str, Rows], parts: Iterator[Part]) -> None:
+    with replacing(path) as temporary:
+        with created(temporary, userblock_size=BLOCK) as file:
             file.attrs["schema"] = SCHEMA
             file.attrs["family"] = family
             file.attrs["attributes"] = json.dumps(attributes)
             for name, values in shared.items():
                 write_rows(file, name, values)
-            for part, owner in enumerate(owners.tolist()):
+            for part, fields in enumerate(parts):
                 group = file.create_group(f"parts/{part:06d}")
-                fields = parts[part] if owner == 0 else _receive(owner, comm)
                 for name, values in fields.items():
                     write_rows(group, name, values)
-        comm.barrier()
+        seal(temporary)
 
 
-def load(
-    path: str | Path, family: str, comm: Communicator, made: Callable[[dict[str, Any], dict[str, Rows], Parts], Model]
-) -> Model:
+def load(path: str | Path, family: str, comm: Communicator, made: Maker[Model]) -> Model:
     """Read a model: `made` makes it of the attributes, the shared arrays and this rank's parts. Collective.
 
     Each rank reads its own parts, dealt so that the ranks hold as many as each other.
@@ -99,36 +125,53 @@ def load(
     Raises
     ------
     InputError
-        The file is missing, damaged, not a model, or one of another family.
+        The file is missing, damaged, not a model, or one of another family. Rank 0 reads it once more than the others,
+        for its checksum.
     """
     path = Path(path)
-    with comm.phase("read"), comm.agreed():
-        if not path.is_file():
-            raise InputError(f"{path}: no such model file")
-        try:
-            with h5py.File(path, "r") as file:
-                if file.attrs.get("schema") != SCHEMA:
-                    raise InputError(f"{path}: not a model file of this package")
-                if file.attrs["family"] != family:
-                    raise InputError(f"{path}: a model of the {file.attrs['family']} family; {family} is needed")
-                attributes = json.loads(file.attrs["attributes"])
-                require(isinstance(attributes, dict), "its attributes are no object")
-                items = _items(file)
-                groups = _items(items.pop("parts"))
-                require(sorted(groups) == [f"{p:06d}" for p in range(len(groups))], "its parts are not numbered")
-                shared = {name: _read(item) for name, item in items.items()}
-                owners = np.arange(len(groups)) % comm.size
-                parts = {
-                    p: {name: _read(item) for name, item in _items(groups[f"{p:06d}"]).items()}
-                    for p in np.flatnonzero(owners == comm.rank).tolist()
-                }
-            return made(attributes, shared, Parts(parts, owners))
-        except KeyError as error:
-            raise InputError(f"{path}: a damaged model file, without {error}") from error
-        except (*_DAMAGE, InputError) as error:
-            if str(error).startswith(f"{path}: "):
-                raise
-            raise InputError(f"{path}: not a model file, or a damaged one ({error})") from error
+    with comm.phase("read"):
+        with comm.agreed():
+            if comm.rank == 0:
+                _check_file(path)
+        with comm.agreed():
+            return _loaded(path, family, comm, made)
+
+
+def _check_file(path: Path) -> None:
+    """Refuse, before libhdf5 sees it, what is missing or not as it was written."""
+    if not path.is_file():
+        raise InputError(f"{path}: no such model file")
+    try:
+        check_seal(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _loaded(path: Path, family: str, comm: Communicator, made: Maker[Model]) -> Model:
+    try:
+        with h5py.File(path, "r") as file:
+            if file.attrs.get("schema") != SCHEMA:
+                raise InputError(f"{path}: not a model file of this package")
+            if file.attrs["family"] != family:
+                raise InputError(f"{path}: a model of the {file.attrs['family']} family; {family} is needed")
+            attributes = json.loads(file.attrs["attributes"])
+            require(isinstance(attributes, dict), "its attributes are no object")
+            items = _items(file)
+            groups = _items(items.pop("parts"))
+            require(sorted(groups) == [f"{p:06d}" for p in range(len(groups))], "its parts are not numbered")
+            shared = {name: _read(item) for name, item in items.items()}
+            owners = np.arange(len(groups)) % comm.size
+            parts = {
+                p: {name: _read(item) for name, item in _items(groups[f"{p:06d}"]).items()}
+                for p in np.flatnonzero(owners == comm.rank).tolist()
+            }
+        return made(attributes, shared, Parts(parts, owners))
+    except KeyError as error:
+        raise InputError(f"{path}: a damaged model file, without {error}") from error
+    except (*_DAMAGE, InputError) as error:
+        if str(error).startswith(f"{path}: "):
+            raise
+        raise InputError(f"{path}: not a model file, or a damaged one ({error})") from error
 
 
 def require(true: object, what: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,9 +113,48 @@ def read_block(path: Path, split: str, lo: int, hi: int, dtype: np.dtype[Any]) -
     return Table(out, y, where, lo).checked(whole=False)
 
 
+class _Patient:
+    """A new file that takes all that is written to it, and remembers the first error for later.
+
+    A write that fails inside libhdf5 is told many times, and can end the process.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("w+b", buffering=0)
+        self._error: OSError | None = None
+
+    def write(self, content: memoryview) -> int:
+        left = memoryview(content).cast("B")
+        while self._error is None and len(left):
+            try:
+                left = left[self._file.write(left) :]
+            except OSError as error:
+                self._error = error
+        return content.nbytes
+
+    def truncate(self, size: int | None = None) -> int:
+        return self._file.truncate(size) if self._error is None else 0
+
+    def close(self) -> None:
+        """Close it, and raise the error."""
+        self._file.close()
+        if self._error is not None:
+            raise self._error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+@contextmanager
+def created(path: Path, **options: Any) -> Iterator[h5py.File]:
+    """A new HDF5 file; an OSError at the end, if something could not be written."""
+    with closing(_Patient(path)) as stream, h5py.File(stream, "w", **options) as file:
+        yield file
+
+
 def write(path: Path, tables: dict[str, Table], dtype: np.dtype[Any]) -> None:
     """Write splits, whole or not at all."""
-    with replacing(path) as temporary, h5py.File(temporary, "w") as file:
+    with replacing(path) as temporary, created(temporary) as file:
         file.attrs["schema"] = "cakernels-data/1"
         for split, table in tables.items():
             group = file.create_group(split)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cacore.comm import Communicator
-from cacore.files import check_writable
+from cacore.files import check_apart, check_writable
 from cacore.run.job import Job, Predicting, Training
 from cacore.run.launch import Parser, compiled, start
 from cacore.run.method import Method
 from cacore.run.options import add_options, from_arguments
+from cacore.run.output import Unwritten, save_model
 
 if TYPE_CHECKING:
     from cacore.run.family import Family
@@ -31,7 +33,8 @@ def train(method: Method, comm: Communicator, argv: list[str] | None) -> None:
     family = method.family()
     with comm.agreed():
         others = family.check(method, job, options, comm)
-        _check_writable([job.model, job.report, job.comm_matrix, *others], comm)
+        outputs = {"--model": job.model, "--report": job.report, "--comm-matrix": job.comm_matrix, **others}
+        _check_files(outputs, {"DATA": job.data, "--test": job.test}, comm)
     compiled(lambda: _warm_up(family, job.dtype, options.kernel), comm)
     with family.progress(comm.rank == 0 and not job.quiet) as progress:
         rows, test = family.read(method, job, options, comm, limit)
@@ -47,20 +50,34 @@ def train(method: Method, comm: Communicator, argv: list[str] | None) -> None:
         method.name, comm, data=data, metrics=metrics, partition_sizes=fitted.sizes,
         **family.report(method, fitted, options, job),
     )  # fmt: skip
+    unwritten = Unwritten()
+    with unwritten, comm.agreed():
+        kept = vars(options).get("checkpoint")
+        if kept is not None and kept.failure is not None:
+            raise kept.failure
+    traffic = None
     if job.comm_matrix is not None:
-        from cacore import traffic
+        from cacore.traffic import collect
 
-        traffic.record(job.comm_matrix, method.name, comm)
+        traffic = collect(comm, method.name)
     if job.model is not None:
-        fitted.model.save(job.model, comm)
-    family.save(fitted, job)
-    if comm.rank == 0:
-        notes = family.notes(method, fitted, options)
-        if test is None:
-            notes.append("no test rows: give --test, or convert the data with --split")
-        _show(job, made, notes, family.lines(made))
-        if job.verbose:
-            print(*family.details(made), sep="\n")
+        with unwritten:
+            save_model(fitted.model, job.model, comm)
+    with unwritten:
+        family.save(fitted, job)
+    with unwritten, comm.agreed():
+        if traffic is not None:
+            traffic.save(job.comm_matrix)
+    with unwritten, comm.agreed():
+        if comm.rank == 0:
+            notes = family.notes(method, fitted, options)
+            if test is None:
+                notes.append("no test rows: give --test, or convert the data with --split")
+            _show(job, made, notes, family.lines(made))
+            if job.verbose:
+                print(*family.details(made), sep="\n")
+            _report(job, made)
+    unwritten.tell()
 
 
 def predict(
@@ -72,7 +89,8 @@ def predict(
     with comm.agreed():
         job = from_arguments(Predicting, parser.parse_args(argv))
     with comm.agreed():
-        _check_writable([job.output, job.report], comm)
+        outputs = {"--output": job.output, "--report": job.report}
+        _check_files(outputs, {"MODEL": job.model, "DATA": job.data}, comm)
     limit, family = start(job, comm), load_family()
     model = family.load(job.model, comm)
     compiled(lambda: family.warm_up_prediction(model.dtype), comm)
@@ -90,6 +108,7 @@ def predict(
         family.write(job.output, model, answers, job.decisions, comm)
     if comm.rank == 0:
         _show(job, made, [] if job.output else ["give -o OUT.csv to keep the predictions"])
+        _report(job, made)
 
 
 def _warm_up(family: Family, dtype: str, kernel: str) -> None:
@@ -101,17 +120,24 @@ def _warm_up(family: Family, dtype: str, kernel: str) -> None:
         KINDS[kernel].address(np.dtype(values))
 
 
-def _check_writable(paths: list[Any], comm: Communicator) -> None:
-    """Refuse, before the work is done, what rank 0 could not write after it."""
-    for path in paths:
-        if path is not None and comm.rank == 0:
-            check_writable(path)
+def _check_files(outputs: dict[str, Path | None], inputs: dict[str, Path | None], comm: Communicator) -> None:
+    """Refuse, before the work is done, what rank 0 could not write after it, or what would replace another file."""
+    if comm.rank == 0:
+        check_apart(outputs.items(), inputs.items())
+        for path in outputs.values():
+            if path is not None:
+                check_writable(path)
 
 
 def _show(job: Job, made: dict[str, Any], notes: list[str], lines: Iterable[tuple[str, str]] = ()) -> None:
-    from cacore.run import report
-
-    if job.report is not None:
-        report.write(job.report, made)
     if not job.quiet:
+        from cacore.run import report
+
         report.show(made, notes, lines)
+
+
+def _report(job: Job, made: dict[str, Any]) -> None:
+    if job.report is not None:
+        from cacore.run import report
+
+        report.write(job.report, made)

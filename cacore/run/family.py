@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class Family(ABC):
     """A family of methods, as its commands see it."""
 
-    def check(self, method: Any, job: Training, options: Any, comm: Communicator) -> list[Path]:
-        """Refuse what does not go together; the files that will be written beside model and report."""
-        return []
+    def check(self, method: Any, job: Training, options: Any, comm: Communicator) -> dict[str, Path]:
+        """Refuse what does not go together; the files, by their flags, that will be written beside model and report."""
+        return {}
 
     @abstractmethod
     def warm_up(self, dtype: str) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cacore.comm import Communicator, launched, world
-from cacore.errors import InputError
+from cacore.errors import InputError, OutputError
 
 if TYPE_CHECKING:
     from cacore.run.job import Job
@@ -42,19 +43,23 @@ def run(
 ) -> None:
     """Do `work` on all ranks of the job and end the process as a command line should.
 
-    Exit status 2 and one line on stderr for an :class:`InputError`; anything else on one rank ends
-    the whole job with that rank's message and status 1.
+    One line on stderr and exit status 2 for an :class:`InputError`, 1 for an :class:`OutputError`; anything else on one
+    rank ends the whole job with that rank's message and status 1.
     """
     try:
         comm = comm if comm is not None else _ranks(sys.argv[1:] if argv is None else argv)
         with comm.guard():
             work(comm)
             comm.free()
-    except InputError as error:
+    except (InputError, OutputError) as error:
         if comm is None or comm.rank == 0:
             print(f"{prog}: {error}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(2 if isinstance(error, InputError) else 1)
     except KeyboardInterrupt:
+        if launched():
+            # An exit waits for the other ranks in MPI_Finalize, and mpiexec takes no notice of one before MPI_Init.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGINT)
         sys.exit(130)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from functools import cache
 
 import h5py
@@ -9,6 +10,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from sklearn.datasets import dump_svmlight_file
+
+from cacore.io.seal import seal
 
 formats = pytest.mark.parametrize("csr", [False, True], ids=["dense", "csr"])
 # Dense and CSR rows, in double and in single precision.
@@ -194,6 +197,14 @@ def changed(path, source, name, place, value):
     path.write_bytes(source.read_bytes())
     with h5py.File(path, "a") as file:
         file[name][place] = value
+
+
+@contextmanager
+def sealed(path):
+    """A model's file, open for a change of which its checksum says nothing."""
+    with h5py.File(path, "r+") as file:
+        yield file
+    seal(path)
 
 
 def set_attribute(name, value):

@@ -350,7 +350,11 @@ def test_checkpoint(folder, monkeypatch):
         return result, files
 
     first, kept = again()
-    assert sorted(kept) == [*(f"pair-{p:06d}-rank{rank:06d}.npz" for p in range(3) for rank in range(R)), "run.json"]
+    assert sorted(kept) == [
+        "lock",
+        *(f"pair-{p:06d}-rank{rank:06d}.npz" for p in range(3) for rank in range(R)),
+        "run.json",
+    ]
     solved, original = [], distributed.solve
     monkeypatch.setattr(distributed, "solve", lambda *args: (original(*args), solved.append(args))[0])
     second, now = again()

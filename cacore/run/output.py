@@ -1,0 +1,63 @@
+"""What a run writes at its end: one file that cannot be written does not keep the others from being so."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from cacore.comm import Communicator
+from cacore.errors import OutputError
+
+
+class Unwritten:
+    """Context of writing a file, entered for each: an :class:`OutputError` waits until all have been tried."""
+
+    def __init__(self) -> None:
+        self._errors: list[OutputError] = []
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if isinstance(error, OutputError):
+            self._errors.append(error)
+            return True
+        return False
+
+    def tell(self) -> None:
+        """Raise the first error, if there was one."""
+        if self._errors:
+            raise self._errors[0]
+
+
+def save_model(model: Any, path: Path, comm: Communicator) -> None:
+    """Save a model, at least in the directory for temporary files, for it may be hours of work; collective.
+
+    Raises
+    ------
+    OutputError
+        On all ranks, if it could not be written to `path`; it says where it is instead.
+    """
+    try:
+        model.save(path, comm)
+    except OutputError as error:
+        other = path
+        with comm.agreed():
+            if comm.rank == 0:
+                try:
+                    other = Path(tempfile.mkdtemp(prefix="cakernels-")) / path.name
+                except OSError:
+                    raise error from None
+        try:
+            model.save(other, comm)
+        except OutputError:
+            if comm.rank == 0:
+                other.parent.rmdir()
+            raise error from None
+        with comm.agreed():
+            if comm.rank == 0:
+                raise OutputError(f"{error}; the model was saved as {other} instead") from error

@@ -1,0 +1,325 @@
+"""What commands write: never over what they read, all that there is room for, and whole."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.checks import contents, names, refusal
+from helpers.commands import predicted, read, run
+from helpers.data import clouds
+
+from asygcd import AsyGCDModel
+from cacore import files
+from cacore.comm import Communicator
+from cacore.errors import InputError, OutputError
+from cacore.io.checkpoint import Checkpoint
+from cacore.io.seal import BLOCK, check_seal, seal
+from cakrr import KRRModel
+from casvm import CASVC, SVMModel
+
+TRAIN = {"casvm.cpsvm": ["--partitions", "2"], "cakrr.bkrr2": ["--partitions", "2", "--sigma", "2"], "asygcd": []}
+trains = pytest.mark.parametrize("program", TRAIN)
+
+
+@pytest.fixture
+def full(monkeypatch):
+    """Folders that are full: what is written there does not reach the disk."""
+    folders, sync = set(), files._sync
+
+    def synced(path):
+        if folders & set(path.parents):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(path)
+
+    monkeypatch.setattr(files, "_sync", synced)
+    return folders
+
+
+def fails(program, words, capsys):
+    """The one line of a run that ends with status 1."""
+    with pytest.raises(SystemExit) as ended:
+        run(program, [*words, "--quiet"])
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out, err.count("\n")) == (1, "", 1)
+    return err
+
+
+# -- never over what is read -----------------------------------------------------------------------
+
+CLASHES = {
+    "model is data": ["in.h5", "--model", "in.h5"],
+    "report is data": ["in.h5", "--report", "./in.h5"],
+    "report is model": ["in.h5", "--report", "out", "--model", "out"],
+    "model is test": ["train.h5", "--test", "test.csv", "--model", "test.csv"],
+    "report is data by a link": ["in.h5", "--report", "link"],
+}
+
+
+@trains
+@pytest.mark.parametrize("what", CLASHES)
+def test_one_file_for_two(what, program, inputs, tmp_path, refuses):
+    for name, source in (("in.h5", "good.h5"), ("train.h5", "train.h5"), ("test.csv", "test.csv")):
+        (tmp_path / name).write_bytes((inputs / source).read_bytes())
+    (tmp_path / "link").symlink_to("in.h5")
+    refuses(program, [*CLASHES[what], *TRAIN[program]], "which it would replace; name another", tmp_path)
+
+
+def test_comm_matrix_and_libsvm_are_files_too(inputs, tmp_path, refuses):
+    words = [inputs / "good.h5", "--model", "m.h5"]
+    refuses("casvm.cpsvm", [*words, "--comm-matrix", "m.h5"], "--comm-matrix m.h5: the file of --model", tmp_path)
+    refuses("casvm.cpsvm", [*words, "--libsvm", "m.h5"], "--libsvm m.h5: the file of --model", tmp_path)
+
+
+@pytest.mark.parametrize("words", [["-o", "svm.h5"], ["-o", "test.csv"], ["--report", "svm.h5"],
+                                   ["-o", "out", "--report", "out"]])  # fmt: skip
+def test_predictions_replace_nothing_that_is_read(words, inputs, refuses):
+    refuses("casvm.predict", ["svm.h5", "test.csv", *words], "which it would replace; name another", inputs)
+
+
+@pytest.mark.parametrize("words", [["in.h5", "in.h5"], ["train.csv", "out.h5", "--test", "out.h5"]])
+def test_a_conversion_replaces_no_source(words, inputs, tmp_path, refuses):
+    for name in ("in.h5", "out.h5"):
+        (tmp_path / name).write_bytes((inputs / "good.h5").read_bytes())
+    (tmp_path / "train.csv").write_bytes((inputs / "train.csv").read_bytes())
+    refuses("cacore.io", ["convert", *words], "which it would replace; name another", tmp_path)
+
+
+# -- names -------------------------------------------------------------------------------------------
+
+
+def test_a_link_stays_one(tmp_path):
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "file").write_text("old")
+    (tmp_path / "link").symlink_to("deep/file")
+    with files.replacing(tmp_path / "link") as temporary:
+        temporary.write_text("new")
+    assert (tmp_path / "link").is_symlink()
+    assert ((tmp_path / "deep" / "file").read_text(), names(tmp_path / "deep")) == ("new", ["file"])
+    (tmp_path / "dangling").symlink_to("deep/other")
+    with files.replacing(tmp_path / "dangling") as temporary:
+        temporary.write_text("new")
+    assert (tmp_path / "deep" / "other").read_text() == "new"
+
+
+def test_a_device_is_written_to(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name in ("/dev/null", "/dev/stdout"):
+        with files.replacing(name) as temporary:
+            temporary.write_text("told\n")
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    assert (capfd.readouterr().out, names(tmp_path)) == ("told\n", [])
+
+
+def test_other_files_are_refused(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    assert "fifo: is no regular file; name another" in refusal(files.check_writable, tmp_path / "fifo")
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    refusal(files.check_writable, loop / "file")
+
+
+@pytest.mark.parametrize("letter", ["a", "é", "龍"])
+def test_long_names(letter, tmp_path):
+    longest = letter * (255 // len(letter.encode()))
+    with files.replacing(tmp_path / longest, suffix=".part") as temporary:
+        temporary.write_text("x")
+        assert temporary.name.endswith(".part")
+    assert names(tmp_path) == [longest]
+    for name in (longest + "aaa", "x/" * 3000 + "y"):
+        refusal(files.check_writable, tmp_path / name)
+
+
+# -- no room -----------------------------------------------------------------------------------------
+
+
+@trains
+def test_the_model_is_saved_elsewhere(program, inputs, tmp_path, full, capsys, monkeypatch):
+    """A model may be hours of work: where its disk is full it is saved among the temporary files."""
+    (tmp_path / "full").mkdir()
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    full.add(tmp_path / "full")
+    words = [inputs / "good.h5", *TRAIN[program], "--model"]
+    err = fails(program, [*words, tmp_path / "full" / "m.h5", "--report", tmp_path / "r.json"], capsys)
+    told = re.search(r"m\.h5: cannot be written \(No space left on device\); the model was saved as (.*) instead", err)
+    assert told
+    run(program, [*words, tmp_path / "m.h5", "--quiet"])
+    predict = f"{program.split('.')[0]}.predict"
+    for name, model in (("here", tmp_path / "m.h5"), ("there", told[1])):
+        run(predict, [model, inputs / "test.csv", "-o", tmp_path / name, "--quiet"])
+    np.testing.assert_array_equal(predicted(tmp_path / "there"), predicted(tmp_path / "here"))
+    assert read(tmp_path / "r.json")["metrics"]  # the rest is written too
+    assert names(tmp_path / "full") == []
+
+
+def test_no_room_anywhere(inputs, tmp_path, full, capsys, monkeypatch):
+    """The first error is told, and nothing is left."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    full.add(tmp_path)
+    words = [inputs / "good.h5", "--model", tmp_path / "m.h5", "--report", tmp_path / "r.json"]
+    assert "m.h5: cannot be written (No space left on device)\n" in fails("casvm.cpsvm", words, capsys)
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("what", ["--comm-matrix", "--report", "--libsvm"])
+def test_the_others_are_written(what, inputs, tmp_path, full, capsys):
+    (tmp_path / "full").mkdir()
+    full.add(tmp_path / "full")
+    options = {"--model": "m", "--comm-matrix": "c", "--report": "r", "--libsvm": "l"}
+    places = {flag: tmp_path / ("full" if flag == what else ".") / name for flag, name in options.items()}
+    words = [inputs / "good.h5", *(word for pair in places.items() for word in pair)]
+    assert f"full/{options[what]}: cannot be written" in fails("casvm.cpsvm", words, capsys)
+    assert names(tmp_path) == sorted({"full", *options.values()} - {options[what]})
+    assert names(tmp_path / "full") == []
+
+
+def test_no_room_for_a_checkpoint(inputs, tmp_path, full, capsys):
+    """The run goes on and saves its model; what could not be kept is told at the end."""
+    words = [inputs / "good.h5", *TRAIN["casvm.cpsvm"], "--checkpoint", tmp_path / "kept", "--model"]
+    Checkpoint(tmp_path / "kept")
+    full.add(tmp_path / "kept")
+    err = fails("casvm.cpsvm", [*words, tmp_path / "1.h5"], capsys)
+    assert "kept/run.json: cannot be written (No space left on device)" in err  # nothing is lost yet
+    full.clear()
+    run("casvm.cpsvm", [*words, tmp_path / "2.h5", "--quiet"])
+    pieces = sorted(set(names(tmp_path / "kept")) - {"lock", "run.json"})
+    for name in pieces:
+        (tmp_path / "kept" / name).unlink()
+    full.add(tmp_path / "kept")
+    assert len(pieces) == 2
+    assert "kept/part-00000" in fails("casvm.cpsvm", [*words, tmp_path / "3.h5"], capsys)
+    T = np.random.default_rng(0).normal(size=(20, 3))
+    one, other = (SVMModel.load(tmp_path / name).decision_function(T) for name in ("2.h5", "3.h5"))
+    np.testing.assert_array_equal(one, other)
+
+
+LIMITED = """
+import resource, runpy, sys
+try:
+    from mpi4py import MPI  # whose own files may be larger
+except ImportError:
+    pass
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop(1)),) * 2)
+sys.argv = sys.argv[1:]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+
+
+@trains
+@pytest.mark.parametrize("size", [3000, 6000])
+def test_a_quota(size, program, python, inputs, tmp_path):
+    """What libhdf5 says of a file that may not grow, wherever it is in writing it, is one line."""
+    words = [inputs / "good.h5", *TRAIN[program], "--model", tmp_path / "m.h5", "--quiet"]
+    done = python("-c", LIMITED, size, program, *words)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"{program}: {tmp_path / 'm.h5'}: cannot be written (File too large)\n"
+    assert names(tmp_path) == []
+
+
+def test_errors_of_files_are_the_same_on_all_ranks_and_in_notebooks(tmp_path, full):
+    X, y = clouds(60)
+    model = CASVC(2, random_state=0).fit(X, y).model_
+    full.add(tmp_path)
+    with pytest.raises(OutputError, match=re.escape(f"{tmp_path / 'm.h5'}: cannot be written")):
+        model.save(tmp_path / "m.h5")
+    with pytest.raises(OSError, match="No space left"):
+        model.save(tmp_path / "m.h5")
+    assert contents(tmp_path) == {}
+
+
+# -- two jobs in one directory -----------------------------------------------------------------------
+
+HOLD = """
+import sys
+from cacore.comm import Communicator
+from cacore.io.checkpoint import Checkpoint
+kept = Checkpoint(sys.argv[1])
+kept.open({"method": "x"}, Communicator())
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_checkpoint_in_use(tmp_path):
+    """A second job is refused, and changes nothing; when the first one is gone, killed or not, it may go on."""
+    first = subprocess.Popen(
+        [sys.executable, "-c", HOLD, tmp_path / "kept"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with first:
+        assert first.stdout.readline() == "held\n"
+        (tmp_path / "kept" / ".part-000000.npz.ab.part").write_bytes(b"half")
+        before = contents(tmp_path)
+        with pytest.raises(InputError, match=f"in use by another run .process {first.pid} on .*; wait for its end"):
+            Checkpoint(tmp_path / "kept").open({"method": "x"}, Communicator())
+        assert contents(tmp_path) == before
+        first.kill()
+    second = Checkpoint(tmp_path / "kept")
+    second.open({"method": "x"}, Communicator())
+    assert names(tmp_path / "kept") == ["lock", "run.json"]
+
+
+def test_a_folder_where_the_facts_belong(tmp_path):
+    (tmp_path / "run.json").mkdir()
+    assert "not a checkpoint of this package, or a damaged one" in refusal(
+        Checkpoint(tmp_path).open, {"method": "x"}, Communicator()
+    )
+
+
+# -- checksums -----------------------------------------------------------------------------------------
+
+
+def test_every_change_of_a_sealed_file_shows(tmp_path):
+    path = tmp_path / "file"
+    content = bytes(BLOCK) + bytes(range(256)) * 3
+    path.write_bytes(content)
+    check_seal(path)  # it never was
+    seal(path)
+    sealed = path.read_bytes()
+    assert (len(sealed), sealed[BLOCK:]) == (len(content), content[BLOCK:])
+    check_seal(path)
+    for place in range(20, len(sealed), 7):
+        path.write_bytes(sealed[:place] + bytes([sealed[place] ^ 16]) + sealed[place + 1 :])
+        assert "it has changed since it was written" in refusal(check_seal, path)
+    for damaged in (sealed[:-1], sealed + b"\0", sealed[:BLOCK], sealed[: BLOCK - 1]):
+        path.write_bytes(damaged)
+        refusal(check_seal, path)
+
+
+MODELS = {"svm": SVMModel, "krr": KRRModel, "asygcd": AsyGCDModel}
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_flipped_bits_of_models(family, inputs, tmp_path):
+    """A model with one bit changed is refused in one line, or that bit does not matter."""
+    whole, path = (inputs / f"{family}.h5").read_bytes(), tmp_path / "m.h5"
+    load = MODELS[family].load
+    T = np.random.default_rng(0).normal(size=(5, 3))
+    path.write_bytes(whole)
+    expected = load(path).predict(T)
+    rng = np.random.default_rng(1)
+    for place in rng.integers(0, len(whole), 40).tolist():
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << int(rng.integers(8)))]) + whole[place + 1 :])
+        try:
+            answers = load(path).predict(T)
+        except InputError as error:
+            told = str(error)
+        else:
+            told, _ = f"{path}: ", np.testing.assert_array_equal(answers, expected)
+        assert told.startswith(f"{path}: ")
+        assert "\n" not in told
+
+
+def test_old_models_have_no_checksum(inputs, tmp_path):
+    path = Path(tmp_path / "m.h5")
+    path.write_bytes((inputs / "svm.h5").read_bytes()[BLOCK:])
+    T = np.random.default_rng(0).normal(size=(5, 3))
+    np.testing.assert_array_equal(SVMModel.load(path).predict(T), SVMModel.load(inputs / "svm.h5").predict(T))
