@@ -53,7 +53,7 @@ def replacing(path: str | os.PathLike[str], suffix: str = "") -> Iterator[Path]:
 
 def check_writable(path: str | os.PathLike[str]) -> None:
     """Refuse a place where no file can be put, before the work is done rather than after."""
-    target = Path(os.path.realpath(path))
+    target, folder = Path(os.path.realpath(path)), Path(path).parent
     try:
         if _is_stream(path):
             return
@@ -62,9 +62,9 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         if target.exists() and not target.is_file():
             raise InputError(f"{path}: is no regular file; name another")
         if not target.parent.is_dir():
-            raise InputError(f"{path}: the directory {target.parent} does not exist; create it first")
+            raise InputError(f"{path}: the directory {folder} does not exist; create it first")
         if not os.access(target.parent, os.W_OK):
-            raise InputError(f"{path}: the directory {target.parent} cannot be written to")
+            raise InputError(f"{path}: the directory {folder} cannot be written to")
     except OSError as error:  # a name that is too long
         raise InputError(f"{path}: cannot be a file ({error.strerror}); name another") from error
 
