@@ -133,6 +133,27 @@ def test_blas_has_one_thread_inside():
         assert {lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"} == {1}
 
 
+def test_blas_has_its_threads_again_after_several_fits_at_once():
+    """The first thread that begins is not the last to end: each took what it found for what there was."""
+    before, inside = [lib["num_threads"] for lib in threadpool_info()], []
+    begun, left = threading.Event(), threading.Event()
+
+    def later():
+        with threads.one_blas_thread():
+            begun.set()
+            left.wait()
+            inside.extend(lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas")
+
+    other = threading.Thread(target=later)
+    with threads.one_blas_thread():
+        other.start()
+        begun.wait()
+    left.set()
+    other.join()
+    assert set(inside) == {1}
+    assert [lib["num_threads"] for lib in threadpool_info()] == before
+
+
 def test_set_threads(monkeypatch):
     before = {lib["filepath"]: lib["num_threads"] for lib in threadpool_info()}
     monkeypatch.setattr(threads, "_limit", None)

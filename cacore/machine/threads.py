@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -21,7 +22,6 @@ from cacore.errors import InputError
 T = TypeVar("T")
 
 _here = threading.local()
-_users, _guard, _collects = 0, threading.Lock(), True  # of collect_nothing; whether collections were on before them
 _limit: int | None = None  # set once at start by a command line
 
 
@@ -104,45 +104,97 @@ def _pool(workers: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(workers, thread_name_prefix="cakernels")
 
 
-def _after_fork() -> None:
-    """A child has the pool, but not its threads, and collects cycles again."""
-    global _users, _guard
-    _pool.cache_clear()
-    _here.__dict__.clear()
-    if _users and _collects:
-        gc.enable()
-    _users, _guard = 0, threading.Lock()
+class _Shared:
+    """Context of a setting of the whole process, which several threads may need at once.
+
+    The first that enters makes the setting, and the last that leaves takes it back, in whatever order they come and go.
+
+    Parameters
+    ----------
+    make : callable
+        Makes the setting, and returns what takes it back.
+    """
+
+    def __init__(self, make: Callable[[], Callable[[], object]]) -> None:
+        self._make, self._users, self._guard = make, 0, threading.Lock()
+        self._take_back: Callable[[], object] = _nothing
+
+    def __enter__(self) -> None:
+        with self._guard:
+            if self._users == 0:
+                self._take_back = self._make()
+            self._users += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._guard:
+            self._users -= 1
+            if self._users == 0:
+                self._take_back()
+
+    def after_fork(self) -> None:
+        """In a child, where none of these threads is."""
+        if self._users:
+            self._take_back()
+        self._users, self._guard = 0, threading.Lock()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+def _nothing() -> None:
+    pass
 
 
-def one_blas_thread() -> Any:
-    """Context in which every BLAS call uses one thread."""
+def _limit_blas() -> Callable[[], object]:
     current()  # what the BLAS has must be seen before it is limited
-    return _controller().limit(limits=1, user_api="blas")
+    _release_blas()
+    limiter = _controller().limit(limits=1, user_api="blas")
+
+    def take_back() -> None:
+        _release_blas()
+        limiter.restore_original_limits()
+        _release_blas()
+
+    return take_back
 
 
-@contextlib.contextmanager
-def collect_nothing() -> Iterator[None]:
+def _release_blas() -> None:
+    """Whichever thread comes next may set the limit, which threadpoolctl 3.8 leaves to the first that did."""
+    for library in _controller().lib_controllers:
+        if hasattr(library, "clear_controlling_thread"):
+            library.clear_controlling_thread(force=True)
+
+
+def _stop_collecting() -> Callable[[], object]:
+    if not gc.isenabled():
+        return _nothing
+    gc.disable()
+    return gc.enable
+
+
+_one_blas_thread, _no_collections = _Shared(_limit_blas), _Shared(_stop_collecting)
+
+
+def one_blas_thread() -> AbstractContextManager[None]:
+    """Context in which every BLAS call uses one thread."""
+    return _one_blas_thread
+
+
+def collect_nothing() -> AbstractContextManager[None]:
     """Context without collections of reference cycles, which happen on whichever thread allocates.
 
     An HDF5 file that was left in a cycle waits for h5py's lock when it is freed: a worker that did so while the main
     thread waited for the worker stood still for ever (h5py 3.16).
     """
-    global _users, _collects
-    with _guard:
-        if _users == 0:
-            _collects = gc.isenabled()
-            gc.disable()
-        _users += 1
-    try:
-        yield
-    finally:
-        with _guard:
-            _users -= 1
-            if _users == 0 and _collects:
-                gc.enable()
+    return _no_collections
+
+
+def _after_fork() -> None:
+    """A child has the pool, but not its threads, and none of their settings."""
+    _pool.cache_clear()
+    _here.__dict__.clear()
+    _one_blas_thread.after_fork()
+    _no_collections.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def blocks(n: int, step: int) -> list[tuple[int, int]]:
