@@ -10,10 +10,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-import h5py
 import numpy as np
 
 from cacore.files import replacing
+from cacore.io.native import created
 
 ROWS, TRAIN, FEATURES, CLUSTERS = 515_345, 463_715, 90, 40
 
@@ -40,7 +40,7 @@ def main() -> None:
         "levels": rng.normal(size=CLUSTERS),
     }
     n_train = args.rows * TRAIN // ROWS
-    with replacing(args.out) as temporary, h5py.File(temporary, "w") as file:
+    with replacing(args.out) as temporary, created(temporary) as file:
         file.attrs["note"] = "SYNTHETIC, in the shape of the Million Song Dataset"
         for split, n in (("train", n_train), ("test", args.rows - n_train)):
             X = file.create_dataset(f"{split}/X", (n, FEATURES), np.float64)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import glob
 import os
 import secrets
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from cacore.errors import InputError, OutputError
 
 _STEM = 64  # bytes of a file's name that its temporary file has too: with the rest, a name that any file system takes
+_RANDOM = "[0-9a-f]" * 8
 
 
 @contextmanager
@@ -20,8 +24,8 @@ def replacing(path: str | os.PathLike[str], suffix: str = "") -> Iterator[Path]:
     """A temporary file beside `path` that takes its place when the block ends well, and vanishes otherwise.
 
     It is on the disk when it takes that place, so that a machine that goes down leaves the old file or the new one. Its
-    name begins with a dot and ends with `suffix`, by which what a killed process left is recognised. A link stays one,
-    and the file that it names is replaced; a device is written to.
+    name begins with a dot and ends with `suffix`; what a killed process left is removed when the same file is written
+    again. A link stays one, and the file that it names is replaced; a device is written to.
 
     Raises
     ------
@@ -32,22 +36,30 @@ def replacing(path: str | os.PathLike[str], suffix: str = "") -> Iterator[Path]:
     """
     check_writable(path)
     target, stream = Path(os.path.realpath(path)), _is_stream(path)
-    temporary = _new(Path(tempfile.gettempdir()) if stream else target.parent, target.name, suffix)
+    folder = Path(tempfile.gettempdir()) if stream else target.parent
+    stem = os.fsdecode(os.fsencode(target.name)[:_STEM])
     try:
+        _remove_left(folder, stem, suffix)
+        temporary = folder / f".{stem}.{secrets.token_hex(4)}{suffix}"
+        handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
+    except OSError as error:
+        raise OutputError.of(path, error) from error
+    try:
+        _locked(handle)
         yield temporary
         if stream:
             with temporary.open("rb") as written, Path(path).open("ab") as out:
                 shutil.copyfileobj(written, out)
         else:
-            _sync(temporary)
+            os.fsync(handle)
             os.replace(temporary, target)
-            with suppress(OSError):  # some file systems cannot do this for a directory
-                _sync(target.parent)
+            _sync_folder(folder)
     except OutputError:
         raise
     except OSError as error:
         raise OutputError.of(path, error) from error
     finally:
+        os.close(handle)
         temporary.unlink(missing_ok=True)
 
 
@@ -89,20 +101,33 @@ def _is_stream(path: str | os.PathLike[str]) -> bool:
     return name in ("/dev/stdout", "/dev/stderr") or name.startswith("/dev/fd/") or Path(name).is_char_device()
 
 
-def _new(folder: Path, name: str, suffix: str) -> Path:
-    """A new file with the permissions that the user's files have, hidden, named after the one that it will be."""
-    stem = os.fsdecode(os.fsencode(name)[:_STEM])
-    temporary = folder / f".{stem}.{secrets.token_hex(4)}{suffix}"
+def _remove_left(folder: Path, stem: str, suffix: str) -> None:
+    """Remove the temporary files of processes that were killed, for theirs is no lock any more."""
+    for path in folder.glob(f".{glob.escape(stem)}.{_RANDOM}{suffix}"):
+        try:
+            handle = os.open(path, os.O_RDWR)
+        except OSError:
+            continue  # it has just taken its place, or is another user's
+        if _locked(handle):
+            path.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _locked(handle: int) -> bool:
+    """Whether an open file is now locked by this process, until it is closed or the process ends."""
     try:
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-    except OSError as error:
-        raise OutputError.of(folder / name, error) from error
-    return temporary
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # locked by another, or there are no locks in this file system
+        return False
+    return True
 
 
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some file systems cannot do this for a folder
+            raise
     finally:
         os.close(handle)

@@ -33,14 +33,14 @@ trains = pytest.mark.parametrize("program", TRAIN)
 @pytest.fixture
 def full(monkeypatch):
     """Folders that are full: what is written there does not reach the disk."""
-    folders, sync = set(), files._sync
+    folders, sync = set(), os.fsync
 
-    def synced(path):
-        if folders & set(path.parents):
+    def synced(handle):
+        if folders & set(Path(os.readlink(f"/proc/self/fd/{handle}")).parents):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        sync(path)
+        sync(handle)
 
-    monkeypatch.setattr(files, "_sync", synced)
+    monkeypatch.setattr(os, "fsync", synced)
     return folders
 
 
@@ -136,6 +136,35 @@ def test_long_names(letter, tmp_path):
     assert names(tmp_path) == [longest]
     for name in (longest + "aaa", "x/" * 3000 + "y"):
         refusal(files.check_writable, tmp_path / name)
+
+
+LEFT = """
+import os, signal, sys
+from cacore import files
+with files.replacing(sys.argv[1]) as temporary:
+    temporary.write_text("half")
+    print("written", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path):
+    """When the same file is written again; not while the process lives, and nothing of other files."""
+    path = tmp_path / "out [1]"
+    (tmp_path / ".out.0123abcd").write_text("mine")
+    first = subprocess.Popen(
+        [sys.executable, "-c", LEFT, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with first:
+        assert first.stdout.readline() == "written\n"
+        with files.replacing(path) as temporary:
+            temporary.write_text("other")
+        assert len(names(tmp_path)) == 3
+        first.kill()
+    with files.replacing(path) as temporary:
+        temporary.write_text("new")
+    assert names(tmp_path) == [".out.0123abcd", "out [1]"]
+    assert path.read_text() == "new"
 
 
 # -- no room -----------------------------------------------------------------------------------------

@@ -69,9 +69,11 @@ def _ranks(words: list[str]) -> Communicator:
 
 
 def start(job: Job, comm: Communicator) -> int:
-    """Set this rank's threads, and return the bytes it may use."""
-    from cacore.machine import memory, threads
+    """Set this rank's threads, and return the bytes it may use; what killed jobs left in memory is given back."""
+    from cacore.machine import memory, segments, threads
 
+    if comm.size > 1 and comm.node().rank == 0:
+        segments.remove_dead()
     threads.set_threads(threads.share(comm, job.threads))
     return memory.limit_per_rank(comm, job.memory_limit)
 

@@ -1,0 +1,38 @@
+"""What ranks that were killed leave in the machine's shared memory: MPI libraries remove it only at a job's own end."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+_NAMES = ("mpich_shm_*", "vader_segment.*", "sm_segment.*")  # of MPICH, and of Open MPI
+_AGE = 60.0  # seconds after which every rank of a job that lives has mapped its segments
+
+
+def remove_dead(folder: Path = Path("/dev/shm"), processes: Path = Path("/proc")) -> list[Path]:
+    """Remove this user's segments of MPI jobs that no process has mapped; those that were removed.
+
+    Costs a look into a folder, and a pass over this machine's processes where old segments are found.
+    """
+    old = [path for name in _NAMES for path in folder.glob(name) if _is_old(path)]
+    if not old:
+        return []
+    mapped = set[str]()
+    for maps in processes.glob("[0-9]*/maps"):
+        try:
+            mapped.update(line.rsplit("/", 1)[-1] for line in maps.read_text().splitlines() if str(folder) in line)
+        except OSError:
+            continue  # it has ended, or is another user's, who cannot map what is this user's
+    dead = [path for path in old if path.name not in mapped]
+    for path in dead:
+        path.unlink(missing_ok=True)
+    return dead
+
+
+def _is_old(path: Path) -> bool:
+    try:
+        facts = path.stat()
+    except OSError:
+        return False  # a job that has just ended took it away
+    return facts.st_uid == os.geteuid() and time.time() - facts.st_mtime > _AGE
