@@ -1,0 +1,211 @@
+"""Jobs that are killed at random moments: each ends within seconds, leaves nothing, and goes on to the same bits.
+
+``python -m tests.fuzz.kills --cases 300 --seed 0``. A case runs a command on some ranks, sends one of them, or mpiexec,
+a signal after a random part of the time that the command takes, start-up included, and looks at what is left; then it
+runs the same command again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+METHODS = {
+    **{f"casvm.{name}": ["--gamma", "0.5"] for name in
+       ("casvm", "cpsvm", "bkmsvm", "fcfssvm", "cascade", "dcsvm", "dcfilter", "dissmo")},
+    **{f"cakrr.{name}": ["--sigma", "1,2", "--lambda", "1e-3,1e-2"] for name in
+       ("dkrr", "dckrr", "kkrr", "kkrr2", "bkrr", "bkrr2", "twolevel")},
+    "asygcd": ["--gamma", "0.5"],
+}  # fmt: skip
+SIGNALS = ("KILL", "TERM", "INT", "STOP")
+END = 5.0  # seconds in which a job has to end, on a machine with nothing else to do
+_MARK = "CAKERNELS_KILLS"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command, how many ranks it has, and what happens to which of them when (a share of its time)."""
+
+    program: str
+    ranks: int
+    signal: str
+    victim: int
+    moment: float
+
+    @classmethod
+    def drawn(cls, rng: random.Random) -> Case:
+        """One case; mpiexec itself is the victim -1."""
+        program = rng.choice(list(METHODS))
+        ranks = 1 if program == "asygcd" else rng.choice((2, 3, 4))
+        return cls(program, ranks, rng.choice(SIGNALS), rng.randrange(-1, ranks), rng.uniform(0.0, 1.05))
+
+
+def write_data(path: Path, n: int = 900) -> None:
+    """Two overlapping classes, whose labels are numbers for ridge regression too."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, 5))
+    y = np.where(X[:, 0] * X[:, 1] + 0.3 * rng.normal(size=n) > 0, 1.0, -1.0)
+    with h5py.File(path, "w") as file:
+        file["train/X"], file["train/y"] = X, y
+
+
+class Runner:
+    """Runs cases in a folder of its own; knows what each command writes when nothing happens to it."""
+
+    def __init__(self, folder: Path, patience: float = END) -> None:
+        self.folder, self.patience = folder, patience
+        self.data = folder / "data.h5"
+        write_data(self.data)
+        self._whole: dict[tuple[str, int], tuple[bytes, float]] = {}
+
+    def run(self, case: Case) -> str:
+        """What happened: "resumed", "finished" before the signal, or what was wrong."""
+        model, seconds = self._uninterrupted(case)
+        place = Path(tempfile.mkdtemp(dir=self.folder))
+        try:
+            return self._judged(case, place, model, seconds)
+        finally:
+            shutil.rmtree(place)
+
+    def _judged(self, case: Case, place: Path, model: bytes, seconds: float) -> str:
+        job = self._start(case, place)
+        time.sleep(case.moment * seconds)
+        _hurt(job, case, place)
+        # One that was stopped goes on from there.
+        if wrong := _still_there(job, place, self.patience + (seconds if case.signal == "STOP" else 0.0)):
+            return f"{wrong}: {case}"
+        if case.signal == "STOP" and job.returncode != 0:
+            return f"status {job.returncode} after a pause: {case}"
+        again = self._start(case, place)
+        _, err = again.communicate(timeout=600)
+        if again.returncode != 0:
+            return f"cannot go on (status {again.returncode}): {case}: {err[-500:]}"
+        if (place / "m.h5").read_bytes() != model:
+            return f"other bits: {case}"
+        left = {str(path.relative_to(place)) for path in (*place.iterdir(), *place.rglob(".*"))} - {"kept", "m.h5"}
+        if left:
+            return f"left {sorted(left)}: {case}"
+        return "finished" if job.returncode == 0 else "resumed"
+
+    def _uninterrupted(self, case: Case) -> tuple[bytes, float]:
+        """The model's file, and the seconds of a run to which nothing happens."""
+        key = case.program, case.ranks
+        if key not in self._whole:
+            place = Path(tempfile.mkdtemp(dir=self.folder))
+            start = time.perf_counter()
+            job = self._start(case, place)
+            _, err = job.communicate(timeout=600)
+            assert job.returncode == 0, err
+            self._whole[key] = (place / "m.h5").read_bytes(), time.perf_counter() - start
+            shutil.rmtree(place)
+        return self._whole[key]
+
+    def _start(self, case: Case, place: Path) -> subprocess.Popen[str]:
+        words = [sys.executable, "-m", case.program, self.data, *METHODS[case.program], "--model", place / "m.h5"]
+        words += ["--threads", "1", "--quiet"]
+        if case.program != "asygcd":
+            words = ["mpiexec", "-n", case.ranks, *words, "--checkpoint", place / "kept"]
+        return subprocess.Popen(
+            [str(word) for word in words], env={**os.environ, _MARK: str(place)}, stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+
+
+def _hurt(job: subprocess.Popen[str], case: Case, place: Path) -> None:
+    victims = [job.pid] if case.victim < 0 else _ranks(place, case.victim)
+    for process in victims:
+        _send(process, case.signal)
+    if case.signal == "STOP":
+        time.sleep(0.3)
+        for process in victims:
+            _send(process, "CONT")
+
+
+def _still_there(job: subprocess.Popen[str], place: Path, patience: float) -> str:
+    """What has not ended in time, mpiexec or what it has started; "" if nothing is left."""
+    end = time.monotonic() + patience
+    try:
+        job.communicate(timeout=patience)
+    except subprocess.TimeoutExpired:
+        _end(job, place)
+        return "does not end"
+    while left := _marked(place):  # mpiexec may end before those that it ends
+        if time.monotonic() > end:
+            _end(job, place)
+            return f"processes {sorted(left)} are left"
+        time.sleep(0.05)
+    return ""
+
+
+def _marked(place: Path) -> dict[int, dict[str, str]]:
+    """Processes that were started for this place, and their environments."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            content = (entry / "environ").read_bytes().decode(errors="replace")
+            state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
+        except OSError:
+            continue  # it has ended
+        words = dict(word.split("=", 1) for word in content.split("\0") if "=" in word)
+        if words.get(_MARK) == str(place) and state != "Z":
+            found[int(entry.name)] = words
+    return found
+
+
+def _ranks(place: Path, rank: int) -> list[int]:
+    """The process of a rank, if it has been started: of a run without mpiexec, the only one."""
+    names = ("PMI_RANK", "OMPI_COMM_WORLD_RANK")
+    known = _marked(place)
+    ranks = [process for process, words in known.items() if str(rank) in [words.get(name) for name in names]]
+    return ranks or ([] if any(name in words for words in known.values() for name in names) else list(known)[:1])
+
+
+def _send(process: int, name: str) -> None:
+    try:
+        os.kill(process, getattr(signal, f"SIG{name}"))
+    except ProcessLookupError:
+        return  # it was quicker
+
+
+def _end(job: subprocess.Popen[str], place: Path) -> None:
+    for process in _marked(place):
+        _send(process, "KILL")
+    job.communicate()
+
+
+def main() -> int:
+    """Print what happened; status 1 if a case went wrong."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cases", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    rng, counts, bad = random.Random(args.seed), Counter[str](), []
+    with tempfile.TemporaryDirectory() as folder:
+        runner = Runner(Path(folder))
+        for _ in range(args.cases):
+            case = Case.drawn(rng)
+            told = runner.run(case)
+            if told in ("resumed", "finished"):
+                counts[f"{case.signal} {told}"] += 1
+            else:
+                bad.append(told)
+                print(told, flush=True)
+    print(f"kills: {args.cases} tried, {dict(sorted(counts.items()))}, {len(bad)} bad")
+    return bool(bad)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
