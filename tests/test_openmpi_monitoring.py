@@ -61,7 +61,7 @@ def openmpi(tmp_path):
 
     def found(count, *names, **parameters):
         words = [HERE / "openmpi_monitoring.py", "out.json", "data.h5", "model.h5", *names]
-        done = start(count, *words, cwd=tmp_path, timeout=120, **PINNED, **parameters)
+        done = start(count, *words, cwd=tmp_path, timeout=600, **PINNED, **parameters)
         assert done.returncode == 0, done.stdout + done.stderr
         told = json.loads((tmp_path / "out.json").read_text())
         return {

@@ -8,6 +8,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from fuzz.kills import Case, Runner
 from helpers import openmpi
 from helpers.checks import names
 from helpers.data import write_hdf5
@@ -94,6 +95,57 @@ def test_input_error_of_one_rank(mpiexec, train):
     assert (done.returncode, done.stdout) == (2, "")
 
 
+# A user interrupts rank 1 before or after it has met the others; they wait for it.
+INTERRUPTED = """
+import os, sys
+from unittest import mock
+from cacore.run import launch
+
+meet = launch._ranks
+
+def interrupted(words):
+    if sys.argv[1] == "after":
+        meet(words)
+    raise KeyboardInterrupt
+
+with mock.patch.object(launch, "_ranks", interrupted if os.environ["PMI_RANK"] == "1" else meet):
+    launch.run(lambda comm: comm.barrier(), "program")
+"""
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_interrupted_while_it_starts(moment, mpiexec, tmp_path):
+    (tmp_path / "start.py").write_text(INTERRUPTED)
+    done = mpiexec(3, "start.py", moment, cwd=tmp_path)
+    assert done.returncode not in (0, 124), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_full_disk(mpiexec, train, tmp_path):
+    """One line and status 1, on whichever rank the disk is full; the others do not wait."""
+    (tmp_path / "full.py").write_text(
+        "import errno, os, runpy, sys\n"
+        "def full(handle):\n    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))\n"
+        "os.fsync = full\nsys.argv[1:] = sys.argv[2:]\n"
+        "runpy.run_module('cakrr.bkrr2', run_name='__main__')\n"
+    )
+    done = mpiexec(3, "full.py", "--", "train.h5", "--sigma", "1", "--model", "m.h5", "--quiet", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "cakrr.bkrr2: m.h5: cannot be written (No space left on device)\n"
+    assert names(tmp_path) == ["full.py", "train.h5"]
+
+
+@pytest.mark.parametrize(
+    ("program", "signal", "victim", "moment"),
+    [("casvm.dissmo", "KILL", 1, 0.6), ("cakrr.dkrr", "TERM", 0, 0.8), ("casvm.dcsvm", "INT", 2, 0.5),
+     ("cakrr.bkrr2", "KILL", -1, 0.7), ("casvm.cascade", "STOP", 0, 0.6)],
+)  # fmt: skip
+def test_killed(program, signal, victim, moment, tmp_path):
+    """It ends, leaves nothing, and the same command goes on to the same bits; fuzz/kills.py has more cases."""
+    told = Runner(tmp_path, patience=600).run(Case(program, 3, signal, victim, moment))
+    assert told in ("resumed", "finished")
+
+
 # A program with a communicator of its own, which catches what all ranks raise, and goes on.
 HOST = """
 from unittest import mock
@@ -129,7 +181,7 @@ def test_host_goes_on_after_a_failure(library, mpiexec, tmp_path):
     if library == "mpich":
         done = mpiexec(3, "host.py", cwd=tmp_path)
     else:
-        done = openmpi.start(3, "host.py", cwd=tmp_path, timeout=120)
+        done = openmpi.start(3, "host.py", cwd=tmp_path, timeout=600)
     assert (done.returncode, done.stdout, done.stderr) == (0, "150 rows\n", "")
 
 
