@@ -101,12 +101,19 @@ class Soft:
         weights /= weights.sum(axis=1, keepdims=True)
         return weights
 
+    def scaled(self, unit: float, P: int) -> Soft:
+        """The same with t in another unit, of P models at most."""
+        return Soft(min(self.k, P), self.t * unit)
+
     def of_all(self, X: Rows, centers: NDArray[np.float64]) -> NDArray[np.float64]:
         """Weights of the models of all P centres for each row, shape (n, P), in the order of the centres."""
         parts, squares = closest(X, centers, len(centers))
         weights = np.empty_like(squares)
         np.put_along_axis(weights, parts, self.weights(squares), axis=1)
         return weights
+
+
+SOFT = Soft(4, 0.35)  # where it is not chosen by held-out rows; t in units of their `gap`
 
 
 def gap(X: Rows, centers: NDArray[np.float64], comm: Communicator) -> float:
