@@ -68,11 +68,11 @@ def shares(decisions: NDArray[np.float64], k: int) -> NDArray[np.float64]:
 
     Votes grow with k; shares of models that know other classes, and more of them or fewer, can be added up.
     """
-    least = np.ones((len(decisions), k))
-    for column, (i, j) in enumerate(combinations(range(k), 2)):
-        np.minimum(least[:, i], decisions[:, column], out=least[:, i])
-        np.minimum(least[:, j], -decisions[:, column], out=least[:, j])
-    share = np.maximum(1.0 + least, 0.0)
+    least = np.ones((k, len(decisions)))
+    for pair, (i, j) in zip(decisions.T, combinations(range(k), 2), strict=True):
+        np.minimum(least[i], pair, out=least[i])
+        np.minimum(least[j], -pair, out=least[j])
+    share = np.maximum(1.0 + least.T, 0.0, order="C")
     share[~share.any(axis=1)] = 1.0  # each class is clearly beaten by another, in a circle
     return np.asarray(share / share.sum(axis=1, keepdims=True))
 
