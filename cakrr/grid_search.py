@@ -253,7 +253,7 @@ class Search:
 
     def left_out_errors(self, comm: Communicator) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """As :meth:`errors`: leave-one-out errors of every row by its own part's model, in closed form."""
-        weights = self.parts.columns.get("weight", np.ones(len(self.held)))
+        weights = self.parts.row_weights()
         rows = dict(self.parts)
 
         def judge(part: int, system: RidgeSystem, kernel: Kernel, y: NDArray[np.float64]) -> tuple[Any, Any]:

@@ -80,10 +80,7 @@ class Options(declare.Options):
     validation_fraction: float = option(0.1, "of each part's rows", declare.share, metavar="F")
     standardize: bool = job.switch(True, "scale features by the training rows' mean and deviation", report=True)
     seed: int = option(0, "of everything random", job.seed, estimator="", report=True, metavar="S")
-    checkpoint: Checkpoint | None = option(
-        None, "keep finished parts here; the same command goes on from them if it is killed", job.checkpoint,
-        estimator="", metavar="DIR",
-    )  # fmt: skip
+    checkpoint: Checkpoint | None = job.checkpoint()
     memory_limit: int = 1 << 62
     progress: Callable[[str, int], Callable[[], None]] = silent
 

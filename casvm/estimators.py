@@ -119,7 +119,8 @@ class CASVC(CollectiveSVC):
         registered in :mod:`cacore.svm.solvers`.
     route : {"nearest", "soft", "all"}
         The nearest centre's model answers; the nearest four's decisions, weighted by distance; or the mean of
-        all decisions, which suits "random".
+        all decisions, which suits "random". Of more than two classes the parts' shares are added up instead of
+        decisions (:func:`cacore.svm.decision.shares`), and "all" weights them by distance, too.
     ratio : bool
         Balance every class as well as the parts' sizes: "fcfs" and "bkm".
     standardize : bool

@@ -59,10 +59,7 @@ class Options(DualOptions):
     working_set: int | None = option(
         None, "rows of a round (default: the solver's; 2: the textbook's)", declare.whole(2), report=True, metavar="Q"
     )
-    checkpoint: Checkpoint | None = option(
-        None, "keep finished parts here; the same command goes on from them if it is killed", job.checkpoint,
-        estimator="", metavar="DIR",
-    )  # fmt: skip
+    checkpoint: Checkpoint | None = job.checkpoint()
     progress: Callable[[str, int], Callable[[], None]] = silent
 
     def checked(self, method: Method, ranks: int) -> int:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from copy import copy
 from typing import Any
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from cacore.comm import Communicator
+from cacore.data.dataset import Samples
 from cacore.data.rows import Rows
+from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError
 from partition import balanced, kmeans, random  # noqa: F401 - their classes register themselves
 from partition.base import REGISTERED, Algorithm, Division
+from partition.redistribute import Parts, redistribute
 
 
 def named(partitioner: str | Algorithm) -> Algorithm:
@@ -67,3 +71,31 @@ def divide(
     if ratio:
         chosen.ratio = True
     return chosen.divide(X, y if chosen.balances_classes and chosen.ratio else None, comm)
+
+
+def hand_out(
+    rows: Samples, division: Division, owners: NDArray[np.int64], seed: int, comm: Communicator, consume: bool = False
+) -> Parts:
+    """Send the rows to the owners of their parts; collective.
+
+    Those of a part lie in a shuffled order there, whatever the ranks, so that its first ones are a random sample.
+
+    Parameters
+    ----------
+    rows : Samples
+        This rank's, as they were divided. They get a column "order".
+    division : Division
+    owners : ndarray of int64, shape (P,)
+        Rank of each part.
+    seed : int
+        Of the order.
+    comm : Communicator
+    consume : bool
+        As for :func:`partition.redistribute.redistribute`.
+    """
+    first, n = comm.offset(len(rows))
+    place = np.arange(first, first + len(rows))  # not the row's number: rows of weight 0 have one, too
+    rows.columns["order"] = Shuffle(n, seed).position(place)
+    parts = redistribute(rows, division.labels, owners, comm, order="order", consume=consume)
+    parts.centers, parts.sizes, parts.n_iter = division.centers, division.sizes, division.n_iter
+    return parts

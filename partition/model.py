@@ -34,8 +34,8 @@ class InParts:
     method : str
     route : {"nearest", "soft", "all", "sum", "oracle"}
         The model of the nearest centre answers; the weighted mean of those of the nearest centres; or the mean of all
-        P models, which is right for random parts, whose centres say little. "sum": the parts are pieces of one model.
-        "oracle": the best model, chosen with the true answer.
+        P models, which is right for random parts, whose centres say little; weighted too, if `soft` says how. "sum":
+        the parts are pieces of one model. "oracle": the best model, chosen with the true answer.
     centers : ndarray, shape (P, d)
         In standardised features; (0, d) for pieces.
     sizes : ndarray of int64, shape (P,)
@@ -45,7 +45,7 @@ class InParts:
     dtype : str
         Of the rows.
     soft : Soft or None
-        Of the route "soft".
+        Weights of the route "soft", and of "all" where there are some.
     parts : dict of int to the family's model of a part
         This rank's.
     source : dict
@@ -127,7 +127,7 @@ class InParts:
         require(self.sizes.min() >= 0, "sizes below 0")
         need = 0 if self.route == "sum" else P
         require(centers.dtype.kind == "f" and centers.ndim == 2 and len(centers) == need, f"not {need} centers")
-        if self.route == "soft":
+        if soft is not None or self.route == "soft":
             require(soft is not None and soft.k >= 1 and soft.t >= 0, "soft routing without k and t")
         check_rows(self.dtype, self.source, self.standardizer, self.n_features)
 

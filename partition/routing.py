@@ -101,9 +101,36 @@ class Soft:
         weights /= weights.sum(axis=1, keepdims=True)
         return weights
 
+    def scaled(self, unit: float, P: int) -> Soft:
+        """The same with t in another unit, of P models at most."""
+        return Soft(min(self.k, P), self.t * unit)
+
+    def of_all(self, X: Rows, centers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Weights of the models of all P centres for each row, shape (n, P), in the order of the centres."""
+        parts, squares = closest(X, centers, len(centers))
+        weights = np.empty_like(squares)
+        np.put_along_axis(weights, parts, self.weights(squares), axis=1)
+        return weights
+
+
+SOFT = Soft(4, 0.35)  # where it is not chosen by held-out rows; t in units of their `gap`
+
 
 def gap(X: Rows, centers: NDArray[np.float64], comm: Communicator) -> float:
     """Mean of d_2^2 - d_1^2, of the two nearest of at least two centres, over all ranks' rows: a unit for t."""
     _, squares = closest(X, centers, 2)
     total = comm.allreduce(np.array([(squares[:, 1] - squares[:, 0]).sum(), len(squares)]))
     return float(total[0] / max(total[1], 1.0))
+
+
+def double_variance(X: Rows, centers: NDArray[np.float64], comm: Communicator) -> float:
+    """Twice the variance of all ranks' rows about their centres: the t with which weights are probabilities.
+
+    If each part's rows are Gaussian about its centre, with one variance s^2 in the directions in which rows vary, a row
+    is of a part with probability as exp(-d^2 / (2 s^2)). With covariance S, d^2 has mean tr S and variance 2 tr S^2,
+    and s^2 = tr S^2 / tr S: t = 2 s^2 is the variance of d^2 over its mean, with d^2 to the nearest centre. Centres of
+    random parts differ by next to nothing on this scale, those of clusters by a lot.
+    """
+    _, squares = closest(X, centers, 1)
+    n, total, square = comm.allreduce(np.array([len(squares), squares.sum(), np.vdot(squares, squares)]))
+    return float(max(square - total**2 / max(n, 1.0), 0.0) / total) if total > 0 else 0.0

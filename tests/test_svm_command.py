@@ -14,7 +14,7 @@ SOLVER = {"iterations", "n_support", "objective", "gap", "seconds", "kernel_rows
           "imbalance"}  # fmt: skip
 PARAMS = {"C", "kernel", "tol", "cache_gib", "route", "balanced", "standardize", "dtype", "seed", "solver"}
 COMMANDS = {  # some options of each method, and what they add to "params"
-    "casvm": (["--route", "all"], {"gamma", "initial"}),
+    "casvm": (["--route", "all"], {"gamma", "soft_k", "soft_t", "initial"}),
     "cpsvm": (["--kernel", "polynomial", "--gamma", "0.5", "--coef0", "1"], {"gamma", "degree", "coef0", "ratio"}),
     "bkmsvm": (["--kernel", "linear", "--dtype", "float32"], {"ratio"}),
     "fcfssvm": (["--route", "soft", "--standardize", "--gamma", "auto"], {"gamma", "soft_k", "soft_t", "ratio"}),
@@ -93,18 +93,20 @@ def test_libsvm(P, inputs, tmp_path):
 @methods
 def test_routes(method, inputs, tmp_path):
     """Other answers by the same parts; the default is nearest."""
-    metrics, coefficients = {}, {}
+    metrics, coefficients, decisions = {}, {}, {}
+    X, _ = split_rows("test", 3)
     for route in (None, "nearest", "soft", "all"):
         words = [inputs / "three.h5", "--partitions", "4", "--model", tmp_path / "m.h5"]
         made = reported(f"casvm.{method}", words + ([] if route is None else ["--route", route]), tmp_path)
         assert made["params"]["route"] == (route or "nearest")
         metrics[route] = made["metrics"]
-        parts = SVMModel.load(tmp_path / "m.h5").parts
-        coefficients[route] = np.concatenate([part.coef.ravel() for part in parts.values()])
+        model = SVMModel.load(tmp_path / "m.h5")
+        coefficients[route] = np.concatenate([part.coef.ravel() for part in model.parts.values()])
+        decisions[route] = model.decision_function(X)
     assert metrics[None] == metrics["nearest"]
     for route in ("soft", "all"):
         np.testing.assert_array_equal(coefficients[route], coefficients["nearest"])
-    assert metrics["all"] != metrics["nearest"]
+        assert (decisions[route] != decisions["nearest"]).any()
 
 
 def test_initial_root(inputs, tmp_path):

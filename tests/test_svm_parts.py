@@ -13,7 +13,6 @@ from sklearn.base import clone
 from sklearn.svm import SVC
 
 from cacore.errors import InputError
-from cacore.svm.decision import votes
 from casvm import CASVC, SMOSVC
 from partition import FCFS, BalancedKMeans, KBalance, KMeans, Partitioner, RandomPartition
 from partition.routing import closest
@@ -111,91 +110,6 @@ def test_random_parts_are_dealt_at_random():
     assert all(len(part.classes) == 2 for part in first.model_.parts.values())
     np.testing.assert_array_equal(first.support_, again.support_)
     assert not np.array_equal(first.centers_, other.centers_)
-
-
-@pytest.fixture(scope="module", params=[2, 3])
-def routed(request):
-    """Parts with centres well apart, fitted once for each route."""
-    X, y = rows(160, request.param)
-    given = {"partitioner": "kmeans", "tol": TOL, "random_state": 0}
-    return X, {route: CASVC(5, route=route, **given).fit(X, y) for route in ("nearest", "soft", "all")}
-
-
-def every_part(model, X):
-    """What each part says of each row, shape (P, n, columns)."""
-    k = len(model.classes_)
-    return np.array([part.scores(X, model.model_.kernel, k) for part in model.model_.parts.values()])
-
-
-def column(scores):
-    return scores[:, 0] if scores.shape[1] == 1 else scores
-
-
-def test_nearest_route(routed):
-    X, models = routed
-    model, said = models["nearest"], every_part(models["nearest"], X)
-    distance = ((X[:, None] - model.centers_) ** 2).sum(axis=2)
-    chosen = said[distance.argmin(axis=1), np.arange(len(X))]
-    np.testing.assert_allclose(model.decision_function(X), column(chosen), rtol=1e-12, atol=1e-12)
-    np.testing.assert_array_equal(model.predict(X), model.classes_[votes(chosen)])
-
-
-def test_all_route(routed):
-    X, models = routed
-    model, said = models["all"], every_part(models["all"], X)
-    mean = said.mean(axis=0)
-    np.testing.assert_allclose(model.decision_function(X), column(mean), rtol=1e-12, atol=1e-12)
-    codes = (mean[:, 0] > 0).astype(int) if mean.shape[1] == 1 else mean.argmax(axis=1)
-    np.testing.assert_array_equal(model.predict(X), model.classes_[codes])
-
-
-def test_soft_route(routed):
-    """The four nearest, weighted by exp(-(d^2 - d_min^2) / t); t is 0.35 of the mean of d_2^2 - d_1^2 of the rows."""
-    X, models = routed
-    model, said = models["soft"], every_part(models["soft"], X)
-    squares = ((X[:, None] - model.centers_) ** 2).sum(axis=2)
-    ordered = np.sort(squares, axis=1)
-    t = 0.35 * (ordered[:, 1] - ordered[:, 0]).mean()
-    assert model.model_.soft.t == pytest.approx(t, rel=1e-10)
-    w = np.where(squares <= ordered[:, 3:4], np.exp(-(squares - ordered[:, :1]) / t), 0.0)
-    mean = np.einsum("np,pnc->nc", w / w.sum(axis=1, keepdims=True), said)
-    np.testing.assert_allclose(model.decision_function(X), column(mean), rtol=1e-10, atol=1e-10)
-    codes = (mean[:, 0] > 0).astype(int) if mean.shape[1] == 1 else mean.argmax(axis=1)
-    np.testing.assert_array_equal(model.predict(X), model.classes_[codes])
-
-
-def test_routes_share_their_parts(routed):
-    _, models = routed
-    for number, part in models["nearest"].model_.parts.items():
-        for route in ("soft", "all"):
-            equal_fields(models[route].model_.parts[number], part, "rows", "coef", "b")
-
-
-def test_fewer_parts_than_soft_asks():
-    X, y = rows()
-    model = CASVC(2, partitioner="kmeans", route="soft", random_state=0).fit(X, y)
-    assert model.model_.soft.k == 2
-    one = CASVC(1, route="soft", random_state=0).fit(X, y)  # one part: nothing to weigh
-    np.testing.assert_array_equal(one.decision_function(X), SMOSVC().fit(X, y).decision_function(X))
-
-
-@pytest.mark.parametrize("k", [2, 3])
-@pytest.mark.parametrize("route", ["nearest", "soft", "all"])
-def test_part_of_one_class(route, k):
-    """Clouds far apart: with one part a cloud, each holds one class and says so, without support vectors."""
-    X, y = separate_clouds(90, k)
-    names = np.array(["a", "b", "c"])[y]
-    model = CASVC(k, partitioner="kmeans", route=route, random_state=0).fit(X, names)
-    assert [len(part.classes) for part in model.model_.parts.values()] == [1] * k
-    assert (model.support_.size, model.solver_["n_support"].tolist()) == (0, [0] * k)
-    assert model.dual_coef_.shape == (k - 1, 0)
-    assert model.support_vectors_.shape == (0, 2)
-    if route != "all":  # the mean of parts that know one class each says nothing
-        np.testing.assert_array_equal(model.predict(X), names)
-    decisions = model.decision_function(X)
-    assert np.isfinite(decisions).all()
-    if k == 2 and route == "nearest":
-        np.testing.assert_array_equal(decisions, np.where(y == 1, 1.0, -1.0))
 
 
 def test_more_classes_than_a_part_holds(digits):

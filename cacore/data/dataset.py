@@ -77,6 +77,10 @@ class Samples:
     def __getitem__(self, column: str) -> NDArray[Any]:
         return self.columns[column]
 
+    def row_weights(self) -> NDArray[np.float64]:
+        """The column "weight"; 1 for every row where there is none."""
+        return self["weight"] if "weight" in self.columns else np.ones(len(self))
+
     def take(self, rows: NDArray[Any] | slice) -> Samples:
         """Some of the rows."""
         return Samples(self.X[rows], {name: values[rows] for name, values in self.columns.items()})

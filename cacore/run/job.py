@@ -67,11 +67,16 @@ class Predicting(Job):
 seed = whole(0, (1 << 32) - 1)
 
 
-def checkpoint(value: Any, name: str) -> Any:
-    """A directory of finished pieces, as :class:`cacore.io.checkpoint.Checkpoint`."""
+def _checkpoint(value: Any, name: str) -> Any:
     from cacore.io.checkpoint import Checkpoint
 
     return value if isinstance(value, Checkpoint) else Checkpoint(value)
+
+
+def checkpoint() -> Any:
+    """Declare the option of a directory of finished parts, as :class:`cacore.io.checkpoint.Checkpoint`."""
+    text = "keep finished parts here; the same command goes on from them if it is killed"
+    return option(None, text, _checkpoint, estimator="", metavar="DIR")
 
 
 def switch(default: bool, text: str, **more: Any) -> Any:

@@ -60,6 +60,23 @@ def counted(decisions: NDArray[np.float64], k: int) -> NDArray[np.float64]:
     return votes + sure / (3.0 * (np.abs(sure) + 1.0))
 
 
+def shares(decisions: NDArray[np.float64], k: int) -> NDArray[np.float64]:
+    """Shares of k classes, which add up to 1 in each row, from the decisions of all their pairs.
+
+    A class's share is as 1 + d, with d the least decision for it against another class, held within [-1, 1]: 1 for a
+    class that is clear of all others by the margin, (1 + d) / 2 of two classes, even shares where nothing is known.
+
+    Votes grow with k; shares of models that know other classes, and more of them or fewer, can be added up.
+    """
+    least = np.ones((k, len(decisions)))
+    for pair, (i, j) in zip(decisions.T, combinations(range(k), 2), strict=True):
+        np.minimum(least[i], pair, out=least[i])
+        np.minimum(least[j], -pair, out=least[j])
+    share = np.maximum(1.0 + least.T, 0.0, order="C")
+    share[~share.any(axis=1)] = 1.0  # each class is clearly beaten by another, in a circle
+    return np.asarray(share / share.sum(axis=1, keepdims=True))
+
+
 def votes(scores: NDArray[np.float64]) -> NDArray[np.int64]:
     """Class of each row, from one model's scores: the most votes, the lower class of equals.
 

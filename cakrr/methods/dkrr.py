@@ -158,7 +158,7 @@ class _Exact:
         self.place = Shuffle(self.n, options.seed).position(np.arange(first, first + self.X.shape[0]))
         with comm.phase("partition"):
             self.y = self._everywhere(prepared.rows["y"])
-            self.weights = self._everywhere(prepared.rows.columns.get("weight", np.ones(len(self.place))))
+            self.weights = self._everywhere(prepared.rows.row_weights())
         self.sigmas = options.widths((math.sqrt(self.X.shape[1]),))
         self.begun, self.sent = comm.seconds["train"], 0
         total = int(comm.allreduce(np.array([nbytes(self.X)], np.int64))[0])

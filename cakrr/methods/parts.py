@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
 from cacore.data.rows import nbytes
-from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError
 from cacore.io.checkpoint import remembered
 from cacore.machine import memory
@@ -24,13 +23,11 @@ from cakrr.solver import refine
 from cakrr.solver.coarse import Candidates, candidates
 from cakrr.solver.local import Workspace
 from cakrr.solver.system import ridge_system
-from partition.divide import divide
-from partition.redistribute import Parts, assign_owners, redistribute
-from partition.routing import Soft, gap
+from partition.divide import divide, hand_out
+from partition.redistribute import Parts, assign_owners
+from partition.routing import SOFT, Soft, gap
 
-# Soft routes, with t in units of the mean gap d_2^2 - d_1^2 between the two nearest centres: the one under which
-# sigma and lambda are chosen, and those that are tried then.
-SOFT = Soft(4, 0.35)
+# Sigma and lambda are chosen under the soft route SOFT; then these are tried.
 SOFT_TRIED = (Soft(1, 1.0), *(Soft(k, t) for k in (3, 8) for t in (0.1, 0.2, 0.4, 0.8)))
 
 
@@ -70,16 +67,11 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator, te
 def _divide(method: Method, prepared: Prepared, options: Options, comm: Communicator) -> Parts:
     """Partition the rows and send them to the owners of their parts."""
     rows = prepared.rows.give()
-    first, n = comm.offset(len(rows))
     division = divide(method.partitioner, prepared.partitions, rows.X, comm, options.seed)
     owners = assign_owners(division.sizes, comm.size)
     with comm.agreed():
         _check_memory(division.sizes, rows.X.dtype.itemsize, nbytes(rows.X), options.memory_limit)
-    # The rows of a part lie in shuffled order, so that its first ones are a random sample.
-    rows.columns["order"] = Shuffle(n, options.seed).position(np.arange(first, first + len(rows)))
-    parts = redistribute(rows, division.labels, owners, comm, order="order", consume=True)
-    parts.centers, parts.sizes = division.centers, division.sizes
-    return parts
+    return hand_out(rows, division, owners, options.seed, comm, consume=True)
 
 
 class _Run:
@@ -129,9 +121,9 @@ class _Run:
                 with self.comm.phase("partition"):
                     unit = gap(judging.X, parts.centers, self.comm)
             if settings > 1:
-                candidate = self._grid(targets, held, judging, tried, [Soft(SOFT.k, SOFT.t * unit)])
+                candidate = self._grid(targets, held, judging, tried, [SOFT.scaled(unit, len(parts.sizes))])
             if soft:
-                routes = dict.fromkeys(Soft(min(one.k, len(parts.sizes)), one.t * unit) for one in SOFT_TRIED)
+                routes = dict.fromkeys(one.scaled(unit, len(parts.sizes)) for one in SOFT_TRIED)
                 self._soften(targets[:, [candidate]], held, judging, candidate, list(routes))
         if tried is not None:
             self.model.coarse = tried.chosen(candidate)
@@ -145,7 +137,7 @@ class _Run:
             X, y, weights = self.prepared.test_rows()
         else:
             X, y = self.parts.X[held], self.y[held]
-            weights = self.parts.columns.get("weight", np.ones(len(held)))[held]
+            weights = self.parts.row_weights()[held]
         targets, y = self.y[:, None], y[:, None]
         if tried is not None:
             with self.comm.phase("train"):

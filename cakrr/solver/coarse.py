@@ -147,7 +147,7 @@ def candidates(
                 _normal_equations(parts, held, centers[: Ms[-1]], kernel.with_sigma(sigma), L)
                 for (sigma, Ms, _), L in zip(sets, factors, strict=True)
             ]
-            weights = parts.columns.get("weight", np.ones(len(held)))
+            weights = parts.row_weights()
             known = np.array([weights[~held].sum(), weights[held].sum()])
             ends = np.cumsum([share.size for share in shares])
         comm.wait()

@@ -9,12 +9,11 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Samples
-from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError
 from casvm.methods.prepare import Prepared
 from casvm.options import Method, Options
-from partition.divide import divide
-from partition.redistribute import Parts, redistribute
+from partition.divide import divide, hand_out
+from partition.redistribute import Parts
 
 
 def into_parts(
@@ -29,13 +28,7 @@ def into_parts(
     if not method.partitioner:
         return _deal(rows, prepared.P, options, comm)
     division = divide(method.partitioner, prepared.P, rows.X, comm, options.seed, rows["code"], options.ratio)
-    owners = assign(division.sizes, comm.size)
-    first, n = comm.offset(len(rows))
-    place = np.arange(first, first + len(rows))  # not the row's number, for rows of weight 0 have one as well
-    rows.columns["order"] = Shuffle(n, options.seed).position(place)
-    parts = redistribute(rows, division.labels, owners, comm, order="order")
-    parts.centers, parts.sizes, parts.n_iter = division.centers, division.sizes, division.n_iter
-    return parts
+    return hand_out(rows, division, assign(division.sizes, comm.size), options.seed, comm)
 
 
 def _deal(rows: Samples, P: int, options: Options, comm: Communicator) -> Parts:

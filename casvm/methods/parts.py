@@ -16,9 +16,7 @@ from casvm.methods.prepare import prepare
 from casvm.methods.problems import STATISTICS, check_memory, named, not_met, solve_all, terms
 from casvm.options import Fit, Method, Options
 from partition.redistribute import Parts, assign_owners
-from partition.routing import Soft, gap
-
-SOFT = Soft(4, 0.35)  # t in units of the mean gap d_2^2 - d_1^2 between the two nearest centres
+from partition.routing import SOFT, Soft, double_variance, gap
 
 
 def fit(method: Method, train: Dataset, options: Options, comm: Communicator) -> Fit:
@@ -58,11 +56,14 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator) ->
     # Line 3: the centres, which all ranks need for routing.
     with comm.phase("predict"):
         centers, sizes, owners = _gathered(parts, comm)
-        soft = None
-        if options.route == "soft" and len(sizes) > 1:
-            soft = Soft(min(SOFT.k, len(sizes)), SOFT.t * gap(parts.X, centers, comm))
+        soft, P = None, len(sizes)
+        if options.route == "soft" and P > 1:
+            soft = SOFT.scaled(gap(parts.X, centers, comm), P)
+        elif options.route == "all" and P > 1 and len(prepared.classes) > 2:
+            # Two classes keep the plain mean. Of more, a part far away may be as sure of its classes as a near one.
+            soft = Soft(P, double_variance(parts.X, centers, comm))
     model = prepared.model(
-        method, options, route="nearest" if len(sizes) == 1 else options.route, centers=centers, sizes=sizes,
+        method, options, route="nearest" if P == 1 else options.route, centers=centers, sizes=sizes,
         owners=owners, soft=soft, parts={number: one.part for number, one in solved.items()},
     )  # fmt: skip
     numbers = np.zeros((len(sizes), len(STATISTICS) + 1))

@@ -60,21 +60,21 @@ class SVMModel(InParts):
         -----
         2 nnz flops a row, with nnz the nonzeros of all support vectors that are asked. ``nearest``, ``soft``:
         each row travels to the ranks of its models, their decisions back. ``all``: every row visits every
-        rank, and one reduction of n_test numbers adds up.
+        rank, and one reduction of n_test numbers adds up; of n_test k numbers for k > 2 classes.
         """
         return self.labels(self.scores(X, comm))
 
     def labels(self, scores: NDArray[np.float64]) -> NDArray[Any]:
         """Labels of rows of these :meth:`scores`."""
-        # A part's own votes, as LIBSVM counts them; a mean of several parts' has no equals.
-        codes = votes(scores) if self.route in ("nearest", "sum") or scores.shape[1] == 1 else scores.argmax(axis=1)
+        codes = votes(scores) if self._alone or scores.shape[1] == 1 else scores.argmax(axis=1)
         return np.asarray(self.classes[codes])
 
     def decision_function(self, X: Rows, comm: Any = None) -> NDArray[np.float64]:
         """Decisions, shape (n_local,) for two classes, positive for the second; else (n_local, k).
 
-        More than two: the pairs' votes for each class, and up to a third of a vote for how clear they were.
-        Collective, as :meth:`predict`.
+        More than two: the pairs' votes for each class, and up to a third of a vote for how clear they were; with
+        ``soft`` and ``all`` each class's share, from 0 to 1, in the weighted mean of what the parts say
+        (:func:`cacore.svm.decision.shares`). Collective, as :meth:`predict`.
         """
         scores = self.scores(X, comm)
         return scores[:, 0] if scores.shape[1] == 1 else scores
@@ -92,6 +92,11 @@ class SVMModel(InParts):
             return ranks.allreduce(b)
 
     @property
+    def _alone(self) -> bool:
+        """Whether one model answers for a row."""
+        return self.route in ("nearest", "sum")
+
+    @property
     def _width(self) -> int:
         return 1 if len(self.classes) == 2 else len(self.classes)
 
@@ -104,7 +109,8 @@ class SVMModel(InParts):
                 decisions = visit(Z, self._pieces, ranks, (k * (k - 1) // 2,))
                 return -decisions if k == 2 else counted(decisions, k)
             if self.route == "all" and len(self.sizes) > 1:
-                return visit(Z, self._together, ranks, (self._width,)) / len(self.sizes)
+                total = visit(Z, self._together, ranks, (self._width,))
+                return total if self.soft is not None else total / len(self.sizes)
             if self.soft is None:
                 labels = nearest(Z, self.centers) if len(self.sizes) > 1 else np.zeros(Z.shape[0], np.int32)
                 return self._asked(Z, labels, ranks, (self._width,))
@@ -120,12 +126,16 @@ class SVMModel(InParts):
 
     def _together(self, rows: Rows) -> NDArray[np.float64]:
         total = np.zeros((rows.shape[0], self._width))
-        for part in self.parts.values():
-            total += part.scores(rows, self.kernel, len(self.classes))
+        weights = None if self.soft is None else self.soft.of_all(rows, self.centers)
+        for number in self.parts:
+            said = self._answer(number, rows)
+            total += said if weights is None else weights[:, number, None] * said
         return total
 
     def _answer(self, part: int, rows: Rows) -> NDArray[np.float64]:
-        return self.parts[part].scores(rows, self.kernel, len(self.classes))
+        one = self.parts[part]
+        # LIBSVM's votes where one part answers alone; what is added up must not grow with the classes of a part.
+        return (one.scores if self._alone else one.shares)(rows, self.kernel, len(self.classes))
 
     def _stored(self) -> tuple[dict[str, Any], dict[str, Rows]]:
         kernel = None if self.kernel is None else asdict(self.kernel)

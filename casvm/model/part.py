@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.rows import Rows, concatenate, scatter_rows
 from cacore.kernels import Kernel
-from cacore.svm.decision import counted, expansion
+from cacore.svm.decision import counted, expansion, shares
 
 
 @dataclass
@@ -93,6 +93,21 @@ class PartSVM:
             out[:, self.classes[0]] = 0.0
             return out
         out[:, self.classes] = counted(self.pairs(X, kernel), k)
+        return out
+
+    def shares(self, X: Rows, kernel: Kernel | None, n_classes: int) -> NDArray[np.float64]:
+        """What the part says of each row, on the scale of all parts, whichever classes they hold.
+
+        Returns
+        -------
+        ndarray, shape (len(X), 1) or (len(X), n_classes)
+            Two classes: as :meth:`scores`. More: :func:`cacore.svm.decision.shares` of the part's classes, which
+            add up to 1; 0 for a class that the part does not hold.
+        """
+        if n_classes == 2:
+            return self.scores(X, kernel, n_classes)
+        out, k = np.zeros((X.shape[0], n_classes)), len(self.classes)
+        out[:, self.classes] = shares(self.pairs(X, kernel), k) if k > 1 else 1.0
         return out
 
     def spread(self, n_classes: int) -> NDArray[np.float64]:

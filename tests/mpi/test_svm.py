@@ -117,8 +117,33 @@ def test_saved_by_many_and_loaded_by_one(name, route, k, folder, half, everywher
     assert (sum(counts), len(alone.parts)) == (6, 6)
     for number, part in model.parts.items():
         same_part(alone.parts[number], part, 0)
-    assert (alone.soft is None) == (route != "soft")
+    assert (alone.soft is None) == (route == "nearest" or (route == "all" and k == 2))
     assert names(folder) == ["many.h5"]
+
+
+@pytest.mark.parametrize("name", ["cpsvm", "bkmsvm", "fcfssvm"])
+@pytest.mark.parametrize("route", ["soft", "all"])
+def test_routes_of_many_classes(name, route, mine, everywhere):
+    """Parts hold different classes; shares and weights are those of one process, and weights cost no byte."""
+    rng = np.random.default_rng(3)
+    middles = rng.normal(scale=3, size=(9, 4))
+    (X, y), (T, _) = ((middles[c] + rng.normal(size=(len(c), 4)), c) for c in (np.arange(N) % 9, np.arange(T_ROWS) % 9))
+    comm = Communicator(WORLD)
+    model = train(name, X, y, mine(N), comm, route=route).model
+    serial = train(name, X, y, route=route).model
+    sent, seen = [], set()
+    for soft in (model.soft, None) if route == "all" else (model.soft,):
+        model.soft, before = soft, comm.totals()[0]["predict"]
+        got, labels = model.decision_function(T[mine(T_ROWS)], comm), model.predict(T[mine(T_ROWS)], comm)
+        after = comm.totals()[0]["predict"]
+        sent.append({what: after[what] - before[what] for what in after})
+        got, labels, serial.soft = everywhere(got), everywhere(labels), serial.soft if soft is not None else None
+        near(got, serial.decision_function(T), 1e-10)
+        np.testing.assert_array_equal(labels, serial.predict(T))
+    for classes in WORLD.allgather([part.classes.tolist() for part in model.parts.values()]):
+        seen |= set(map(len, classes))
+    assert len(seen) > 1
+    assert sent == [sent[0]] * len(sent)
 
 
 @pytest.mark.mpi(min_size=2)
