@@ -16,7 +16,7 @@ from asygcd.solver.team import AsyGCD, Progress, Solution
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.data.labels import all_classes, class_factors, one_class
-from cacore.data.rows import Rows
+from cacore.data.rows import Rows, check_range
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
 from cacore.kernels import Kernel
@@ -54,6 +54,7 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator, te
     rows = train.X if len(kept) == len(weights) else train.X[kept]
     standardizer = Standardizer.fit(rows, comm, weights[kept]) if options.standardize else None
     X = rows if standardizer is None else standardizer.apply(rows)
+    check_range(X, "the training rows")
     codes = np.searchsorted(classes, y[kept]).astype(np.int64)
     factors = class_factors(options.class_weight, codes, weights[kept], len(classes), comm)
     kernel = options.kernel_with(numeric_gamma(X, options.gamma, comm))

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from cacore.comm import Communicator
 from cacore.data.labels import all_classes, class_factors, one_class
-from cacore.data.rows import concatenate
+from cacore.data.rows import check_range, concatenate
 from cacore.errors import InputError
 from cacore.machine import memory
 from cacore.run.options import from_estimator
@@ -97,6 +97,7 @@ class SMOSVC(KernelClassifier):
         comm = Communicator()
         train = self._checked(X, y, sample_weight)
         n, d = train.X.shape
+        check_range(train.X)
         precomputed = isinstance(self.kernel, str) and self.kernel == "precomputed"
         if precomputed and n != d:
             raise InputError(f"a precomputed kernel is square; this has shape {(n, d)}")
@@ -178,6 +179,11 @@ class SMOSVC(KernelClassifier):
 
     def _scores(self, X: Any) -> NDArray[np.float64]:
         return np.asarray(self.model_.parts[0].scores(X, self.model_.kernel, len(self.classes_)))
+
+    def _rows(self, X: Any, least: int = 1) -> Any:
+        X = super()._rows(X, least)
+        check_range(X)
+        return X
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

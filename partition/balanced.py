@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.errors import InputError
-from partition.assign import PartRows
+from partition.assign import PartRows, power_of_two
 from partition.base import Algorithm
 from partition.kmeans import lloyd
 from partition.settle import capacities, settle, smallest
@@ -80,7 +80,9 @@ class BalancedKMeans(Algorithm, name="bkm"):
         P = self.n_parts
         labels, centers, sizes, self.n_iter_ = lloyd(rows, P, self.tol, self.max_iter)
         # Distances as integers that order the same way: the bits of non-negative floats do.
-        far = rows.squared_distances(centers, labels).astype(np.float32).view(np.int32).astype(np.int64)
+        squares = rows.squared_distances(centers, labels) / power_of_two(centers) ** 2
+        with np.errstate(over="ignore"):  # the farthest there is
+            far = squares.astype(np.float32).view(np.int32).astype(np.int64)
         for members, room in _balanced_together(rows, y, self.ratio, P, sizes):
             self._move_farthest(rows, centers, room, labels, members, far)
         return labels, rows.means(labels, P)[0] if self.recompute_centers else centers

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cacore.comm import Communicator, as_communicator
-from cacore.data.rows import Rows, check_alike
+from cacore.data.rows import Rows, check_alike, check_range
 from cacore.data.validation import checked_rows, shared_seed
 from cacore.errors import InputError
 from partition.assign import PartRows
@@ -86,6 +86,7 @@ class Algorithm:
 
     def _checked(self, X: Any) -> Rows:
         X = checked_rows(X, ("float64", "float32"))
+        check_range(X)
         if not isinstance(self.n_parts, numbers.Integral) or self.n_parts < 1:
             raise InputError(f"n_parts = {self.n_parts!r}: it must be an integer of at least 1")
         return X

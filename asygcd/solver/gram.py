@@ -65,9 +65,7 @@ class Gram:
         self._X, self._dtype, self.n, self._wide = X, np.dtype(dtype), len(order), _wide(X)
         self._layout = Layout.of(X, kernel, self._dtype)
         self._kernel = kernel.parameters(np.dtype(self._layout.dtype))
-        self.diagonal = kernel.diagonal(X)[order]
-        if not (np.abs(self.diagonal) <= np.finfo(self._dtype).max).all():
-            raise InputError(f"{kernel.kind} kernel: its values overflow {self._dtype}; scale the features")
+        self.diagonal = kernel.diagonal(X, self._dtype)[order]
         blocks = [order[lo:hi] for lo, hi in pairwise(bounds)]
         threads = len(blocks)
         largest = [min(len(rows), max(_FEW, len(rows) // _SHARE)) if by_rows else 0 for rows in blocks]

@@ -100,6 +100,10 @@ class Kernel:
         """Whether "gamma", "coef0" or "degree" is a parameter of this kernel."""
         return parameter in KINDS[self.kind].parameters
 
+    def fits(self, dtype: Any) -> bool:
+        """Whether gamma leaves nothing to squared distances that single precision rounds to 0 or to infinity."""
+        return bool(dtype == np.float64 or not self.has("gamma") or 1e-30 < self.gamma < 1e30)
+
     @property
     def of_distance(self) -> bool:
         """Whether this is a function of the squared distance, and not of the inner product."""
@@ -147,10 +151,21 @@ class Kernel:
         _finish_rows(*_flat(out), A.squares, B.squares, self.parameters(out.dtype))
         return out
 
-    def diagonal(self, X: Rows) -> NDArray[np.float64]:
-        """Kernel value of each row of `X` with itself, shape (m,), in double precision."""
+    def diagonal(self, X: Rows, dtype: Any = None) -> NDArray[np.float64]:
+        """Kernel value of each row of `X` with itself, shape (m,), in double precision.
+
+        Raises
+        ------
+        InputError
+            Kernel values of the rows do not fit in this dtype, if one is given: those of a row with itself, or with
+            one that points the other way, which are the largest there are.
+        """
         squares = np.zeros(X.shape[0]) if self.of_distance else Points(X.astype(np.float64)).squares
-        return self.of_squares(squares)
+        values = self.of_squares(np.append(squares, -squares.max(initial=0.0)))
+        # A quarter: the curvature of a pair of rows has four of them.
+        if dtype is not None and not (np.abs(values) <= np.finfo(dtype).max / 4).all():
+            raise InputError(f"{self.kind} kernel: its values overflow {np.dtype(dtype)}; scale the features")
+        return values[:-1]
 
     def of_squares(self, squares: NDArray[Any]) -> NDArray[Any]:
         """Kernel values of rows of these squared norms with themselves, shape (m,), in the dtype of `squares`."""

@@ -13,7 +13,7 @@ from cacore import __version__
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
 from cacore.data.labels import all_classes, class_factors, one_class
-from cacore.data.rows import check_alike, is_sparse
+from cacore.data.rows import check_alike, check_range, is_sparse
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
 from cacore.io.fingerprints import fingerprint
@@ -96,6 +96,8 @@ def prepare(method: Method, train: Dataset, options: Options, comm: Communicator
         if options.standardize:
             standardizer = Standardizer.fit(rows.X, comm, None if train.weights is None else weights)
             rows.X = standardizer.apply(rows.X)
+        with comm.uncounted(), comm.agreed():
+            check_range(rows.X, "the training rows")
         kernel = options.kernel_with(numeric_gamma(rows.X, options.gamma, comm))
         with comm.uncounted():
             count = rows.X.nnz if is_sparse(rows.X) else np.count_nonzero(rows.X)
