@@ -13,7 +13,7 @@ from asygcd import AsyGCDSVC
 from cacore.comm import Communicator
 from cacore.data.standardize import Standardizer
 from cacore.svm.problem import numeric_gamma
-from cakrr import BKRR2, DKRR
+from cakrr import BKRR2, DKRR, TwoLevelKRR
 from casvm import CASVC, SMOSVC, CascadeSVC, DisSMOSVC
 from partition import FCFS, BalancedKMeans, KBalance, KMeans
 
@@ -152,6 +152,42 @@ def test_ridge_standardises_what_single_precision_cannot_square(size):
     X, y = curve()
     model = BKRR2(sigma=1.5, lam=1e-4, dtype="float32", random_state=0)
     np.testing.assert_allclose(model.fit(size * X, y).predict(size * X), model.fit(X, y).predict(X), atol=1e-3)
+
+
+@pytest.mark.parametrize("coef0", [-1.0, 0.0, 1.0])
+@pytest.mark.parametrize("degree", [400, 2 * 10**9])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **more: BKRR2(4, sigma=1.0, lam=1e-4, random_state=0, **more),
+        lambda **more: BKRR2(4, sigma=1.0, lam=1e-4, dtype="float32", random_state=0, **more),
+        lambda **more: BKRR2(4, sigma=1.0, lam=np.logspace(-8, 1, 14), random_state=0, **more),
+        lambda **more: BKRR2(4, sigma=(0.1, 1.0), lam=np.logspace(-8, 1, 14), select="loo", random_state=0, **more),
+        lambda **more: DKRR(sigma=1.0, lam=1e-4, random_state=0, **more),
+        lambda **more: TwoLevelKRR(4, centers=50, coarse_lam=1e-4, random_state=0, **more),
+    ],
+)
+def test_ridge_of_kernel_values_that_overflow(make, degree, coef0):
+    """The warnings of numpy are errors here."""
+    X, y = curve()
+    refusal(lambda: make(kernel="polynomial", degree=degree, coef0=coef0).fit(X, y))
+
+
+@pytest.mark.parametrize("coef0", [-1.0, 0.0, 1.0])
+@pytest.mark.parametrize("degree", [400, 2 * 10**9])
+@pytest.mark.parametrize("name", SVMS)
+def test_svm_of_kernel_values_that_overflow(name, degree, coef0):
+    X, y = moons()
+    more = {"kernel": "polynomial", "degree": degree, "coef0": coef0, "gamma": 5.0}
+    refusal(lambda: trained(name, X, y, **more), match="polynomial kernel: its values overflow float64")
+
+
+@pytest.mark.parametrize("name", SVMS)
+def test_a_kernel_that_overflows_between_rows_only(name):
+    """It is 0 of a row with itself, and infinite of two rows that point away from each other."""
+    X = np.repeat([[1.0], [-1.0]], 1200, axis=0)
+    y = np.arange(2400) % 2
+    refusal(lambda: trained(name, X, y, kernel="polynomial", degree=10**6, coef0=-1.0, gamma=1.0), match="overflow")
 
 
 # -- statistics ---------------------------------------------------------------------------------------
