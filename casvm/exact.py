@@ -97,12 +97,13 @@ class SMOSVC(KernelClassifier):
         comm = Communicator()
         train = self._checked(X, y, sample_weight)
         n, d = train.X.shape
-        check_range(train.X)
         precomputed = isinstance(self.kernel, str) and self.kernel == "precomputed"
         if precomputed and n != d:
             raise InputError(f"a precomputed kernel is square; this has shape {(n, d)}")
         if precomputed and sp.issparse(train.X):
             raise InputError("a precomputed kernel has to be dense")
+        if not precomputed:
+            check_range(train.X)
         if self.decision_function_shape not in ("ovr", "ovo"):
             raise InputError(f"decision_function_shape {self.decision_function_shape!r}: choose ovr or ovo")
         labels, weights = train.target(), train.row_weights()
@@ -182,7 +183,8 @@ class SMOSVC(KernelClassifier):
 
     def _rows(self, X: Any, least: int = 1) -> Any:
         X = super()._rows(X, least)
-        check_range(X)
+        if self.model_.kernel is not None:
+            check_range(X)
         return X
 
     def __sklearn_tags__(self) -> Any:

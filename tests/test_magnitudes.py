@@ -12,6 +12,7 @@ from sklearn.svm import SVC
 from asygcd import AsyGCDSVC
 from cacore.comm import Communicator
 from cacore.data.standardize import Standardizer
+from cacore.errors import InputError
 from cacore.svm.problem import numeric_gamma
 from cakrr import BKRR2, DKRR, TwoLevelKRR
 from casvm import CASVC, SMOSVC, CascadeSVC, DisSMOSVC
@@ -188,6 +189,28 @@ def test_a_kernel_that_overflows_between_rows_only(name):
     X = np.repeat([[1.0], [-1.0]], 1200, axis=0)
     y = np.arange(2400) % 2
     refusal(lambda: trained(name, X, y, kernel="polynomial", degree=10**6, coef0=-1.0, gamma=1.0), match="overflow")
+
+
+@pytest.mark.parametrize("scale", [1e20, 1e200, 1e306])
+@pytest.mark.parametrize("C", [1.0, 1e300])
+def test_precomputed(scale, C):
+    """Kernel values may be larger than features; what overflows is refused, and never a wrong answer."""
+    X, y = (part[:200] for part in moons())
+    K = scale * (X @ X.T)
+    try:
+        model = SMOSVC(kernel="precomputed", C=C, max_time=5).fit(K, y)
+    except InputError as error:
+        assert "overflows" in str(error)  # noqa: PT017 - not on all platforms
+    else:
+        assert np.isfinite(model.dual_coef_).all()
+        assert model.score(K, y) > 0.8
+
+
+@pytest.mark.parametrize("update", ["owned", "atomic", "stochastic"])
+def test_kernel_values_times_c_that_overflow(update):
+    X, y = (part[:200] for part in moons())
+    model = AsyGCDSVC(kernel="linear", C=1e20, update=update, threads=2, max_time=30)
+    refusal(lambda: model.fit(1e149 * X, y), match="C times the kernel values overflows")
 
 
 # -- statistics ---------------------------------------------------------------------------------------

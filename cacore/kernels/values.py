@@ -151,21 +151,28 @@ class Kernel:
         _finish_rows(*_flat(out), A.squares, B.squares, self.parameters(out.dtype))
         return out
 
-    def diagonal(self, X: Rows, dtype: Any = None) -> NDArray[np.float64]:
-        """Kernel value of each row of `X` with itself, shape (m,), in double precision.
+    def diagonal(self, X: Rows) -> NDArray[np.float64]:
+        """Kernel value of each row of `X` with itself, shape (m,), in double precision."""
+        return self.of_squares(self._squares(X))
+
+    def largest(self, X: Rows, dtype: Any) -> float:
+        """A bound of |K(x, z)| for the rows of `X`.
 
         Raises
         ------
         InputError
-            Kernel values of the rows do not fit in this dtype, if one is given: those of a row with itself, or with
-            one that points the other way, which are the largest there are.
+            It does not fit in this dtype.
         """
-        squares = np.zeros(X.shape[0]) if self.of_distance else Points(X.astype(np.float64)).squares
-        values = self.of_squares(np.append(squares, -squares.max(initial=0.0)))
-        # A quarter: the curvature of a pair of rows has four of them.
-        if dtype is not None and not (np.abs(values) <= np.finfo(dtype).max / 4).all():
+        most = self._squares(X).max(initial=0.0)
+        # Of the longest row with itself, and with one that points the other way.
+        value = float(np.abs(self.of_squares(np.array([most, -most]))).max())
+        if not value <= np.finfo(dtype).max / 4:  # the curvature of a pair of rows has four of them
             raise InputError(f"{self.kind} kernel: its values overflow {np.dtype(dtype)}; scale the features")
-        return values[:-1]
+        return value
+
+    def _squares(self, X: Rows) -> NDArray[np.float64]:
+        """Of each row with itself, what the kernel is a function of."""
+        return np.zeros(X.shape[0]) if self.of_distance else Points(X.astype(np.float64)).squares
 
     def of_squares(self, squares: NDArray[Any]) -> NDArray[Any]:
         """Kernel values of rows of these squared norms with themselves, shape (m,), in the dtype of `squares`."""

@@ -35,7 +35,7 @@ def numeric_gamma(X: Rows, gamma: float | str, comm: Communicator) -> float:
     )
     variance = square / count - (total / count) ** 2
     vanished = square < 1e-290 * count and not comm.all(not about.any())
-    if vanished or not variance < 1e290:
+    if vanished or not variance < np.inf:
         raise InputError(
             f'gamma = "scale": the features are so {"small" if vanished else "large"} that their variance is no number '
             "of double precision; standardise the features"

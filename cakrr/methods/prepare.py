@@ -81,7 +81,7 @@ def prepare(method: Method, train: Dataset, options: Options, comm: Communicator
         like = options.like()
         if not like.of_distance:
             with comm.uncounted(), comm.agreed():  # of the widest kernel: a narrower one may drop out of the grid
-                like.with_sigma(max(options.widths(method.sigmas(X.shape[1])))).diagonal(X, X.dtype)
+                like.with_sigma(max(options.widths(method.sigmas(X.shape[1])))).largest(X, X.dtype)
         total = comm.allreduce(np.array([w @ y, w.sum()]))
     offset = float(total[0] / total[1])
     columns = {"y": y - offset} if weights is None else {"y": y - offset, "weight": weights}

@@ -58,7 +58,8 @@ class KernelRows:
         self.price = self.layout.price
         self.rows_computed = self.values_computed = self.values_read = 0
         self._scratch = np.zeros(0, self.dtype)
-        self._diagonal = kernel.diagonal(X, self.dtype)
+        kernel.largest(X, self.dtype)
+        self._diagonal = kernel.diagonal(X)
         room = max(0, cache_bytes - self.layout.nbytes(X)) // self.dtype.itemsize
         self._memory = np.zeros(min(room, self.n_rows * padded(self.n)), self.dtype)
         self._all: RowCache | None = None
