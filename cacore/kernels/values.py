@@ -166,7 +166,7 @@ class Kernel:
         most = self._squares(X).max(initial=0.0)
         # Of the longest row with itself, and with one that points the other way.
         value = float(np.abs(self.of_squares(np.array([most, -most]))).max())
-        if not value <= np.finfo(dtype).max / 4:  # the curvature of a pair of rows has four of them
+        if not value <= float(np.finfo(dtype).max) / 4:  # the curvature of a pair of rows has four of them
             raise InputError(f"{self.kind} kernel: its values overflow {np.dtype(dtype)}; scale the features")
         return value
 
