@@ -10,10 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.errors import InputError
+from cacore.run.options import yes_or_no
 from partition.assign import PartRows, power_of_two
 from partition.base import Algorithm
-from partition.kmeans import lloyd
+from partition.kmeans import LLOYD, lloyd
 from partition.settle import capacities, settle, smallest
+
+_BALANCED = {"ratio": yes_or_no, "recompute_centers": yes_or_no}
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -36,6 +39,7 @@ class FCFS(Algorithm, name="fcfs"):
     """
 
     balances_classes = True
+    checks = Algorithm.checks | _BALANCED
 
     ratio: bool = False
     recompute_centers: bool = True
@@ -70,6 +74,7 @@ class BalancedKMeans(Algorithm, name="bkm"):
     """
 
     balances_classes = True
+    checks = Algorithm.checks | _BALANCED | LLOYD
 
     ratio: bool = False
     recompute_centers: bool = False
@@ -137,6 +142,8 @@ class KBalance(Algorithm, name="kbalance"):
     Sizes differ by at most 1. The rows come in a shuffled order, the same on any number of ranks.
     K-means, then O(n P d) flops and at most P rounds of a few Allreduces of 64 P counts.
     """
+
+    checks = Algorithm.checks | LLOYD | {"recompute_centers": yes_or_no}
 
     recompute_centers: bool = False
     tol: float = 1e-3

@@ -53,12 +53,16 @@ def rows_to_predict(X: Any, dtype: str, n_features: int, standardizer: Standardi
 
 def shared_seed(random_state: Any, comm: Communicator) -> int:
     """A seed that all ranks share, also when `random_state` is None."""
-    if isinstance(random_state, Integral):
-        state = np.random.RandomState(int(random_state))
-    else:
-        from sklearn.utils import check_random_state
+    try:
+        if isinstance(random_state, Integral):
+            state = np.random.RandomState(int(random_state))
+        else:
+            from sklearn.utils import check_random_state
 
-        state = check_random_state(random_state)
+            state = check_random_state(random_state)
+    except ValueError as error:
+        need = "an int from 0 to 4294967295, a numpy.random.RandomState or None"
+        raise InputError(f"random_state = {random_state!r}: give {need}") from error
     return int(comm.bcast(np.array([state.randint(2**31 - 1)], np.int64))[0])
 
 

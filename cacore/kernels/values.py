@@ -94,6 +94,8 @@ class Kernel:
         if not (math.isfinite(sigma) and sigma > 0):
             raise InputError(f"sigma = {sigma:g}: it must be a positive number")
         gamma = 1.0 / (2.0 * sigma * sigma) if sigma > 1e-150 else float(np.finfo(float).max)
+        if gamma == 0.0:
+            raise InputError(f"sigma = {sigma:g}: gamma = 1 / (2 sigma^2) is 0 in double precision; use a smaller one")
         return replace(self, gamma=gamma) if self.has("gamma") else self
 
     def has(self, parameter: str) -> bool:

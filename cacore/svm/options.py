@@ -53,7 +53,7 @@ class DualOptions(declare.Options):
     @property
     def limits(self) -> Limits:
         """When a solver stops."""
-        return Limits(self.tol, self.max_iter, float("inf") if self.max_time is None else self.max_time)
+        return Limits(float(self.tol), self.max_iter, float("inf") if self.max_time is None else self.max_time)
 
     @property
     def cache_bytes(self) -> int:
