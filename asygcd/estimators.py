@@ -17,7 +17,7 @@ from cacore.comm import Communicator
 from cacore.data.labels import all_classes
 from cacore.data.validation import shared_seed
 from cacore.machine import memory
-from cacore.run.options import from_estimator
+from cacore.run.options import from_estimator, yes_or_no
 from cacore.svm.classifier import KernelClassifier, printer
 
 
@@ -106,10 +106,11 @@ class AsyGCDSVC(KernelClassifier):
         """
         comm, train = Communicator(), self._checked(X, y, sample_weight)
         n, used = train.X.shape[0], train.target()[train.row_weights() > 0]
+        verbose, again = (yes_or_no(getattr(self, name), f"{name} =") for name in ("verbose", "warm_start"))
         options = replace(
             from_estimator(Options, self, class_weight=self._class_weight(all_classes(used, comm))),
             seed=shared_seed(self.random_state, comm), memory_limit=memory.limit_per_rank(comm),
-            watch=printer(described) if self.verbose else None, start=self._start(n, used),
+            watch=printer(described) if verbose else None, start=self._start(n, used) if again else None,
         )  # fmt: skip
         fitted = METHOD(train, options, comm)
         self._take(fitted, n)
@@ -118,7 +119,7 @@ class AsyGCDSVC(KernelClassifier):
         return self
 
     def _start(self, n: int, y: NDArray[Any]) -> NDArray[np.float64] | None:
-        if not (self.warm_start and hasattr(self, "model_") and self._n_rows == n):
+        if not (hasattr(self, "model_") and self._n_rows == n):
             return None
         model: AsyGCDModel = self.model_
         if model.multi_class != self.multi_class or not np.array_equal(np.unique(y), model.classes):

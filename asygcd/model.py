@@ -72,8 +72,7 @@ class AsyGCDModel:
 
     def decisions(self, X: Rows) -> NDArray[np.float64]:
         """Every decision for `X`, shape (n, d): shape (n, m); 2 n nnz flops, nnz the support vectors' nonzeros."""
-        Z = rows_to_predict(X, self.dtype, self.n_features)
-        Z = Z if self.standardizer is None else self.standardizer.apply(Z)
+        Z = rows_to_predict(X, self.dtype, self.n_features, self.standardizer)
         return expansion(self.kernel, self.X, self.coef, Z)
 
     def scores(self, X: Rows, comm: Any = None) -> NDArray[np.float64]:

@@ -38,7 +38,7 @@ class Options(DualOptions):
         "owned", "of the gradient: one writer a row and logs, atomic adds (Algorithm 14), or none kept (PSCD)",
         declare.one_of(*UPDATES), report=True, choices=UPDATES,
     )  # fmt: skip
-    threads: int | None = option(None, "", declare.whole(1), flag="")
+    threads: int | None = option(None, "", declare.whole(1, 4096), flag="")
     start: NDArray[np.float64] | None = None
     watch: Callable[[Progress], None] | None = None
 

@@ -15,10 +15,9 @@ from asygcd.solver.gram import check_memory
 from asygcd.solver.team import AsyGCD, Progress, Solution
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
-from cacore.data.labels import all_classes, class_factors, one_class
-from cacore.data.rows import Rows
+from cacore.data.labels import all_classes, class_factors, require_classes
+from cacore.data.rows import Rows, check_range
 from cacore.data.standardize import Standardizer
-from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.machine import threads
 from cacore.svm.problem import numeric_gamma, precision
@@ -49,11 +48,11 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator, te
     y, weights = train.target(), train.row_weights()
     kept = np.flatnonzero(weights > 0)
     classes = all_classes(y[kept], comm)
-    if len(classes) < 2:
-        raise InputError(one_class(classes))
+    require_classes(classes)
     rows = train.X if len(kept) == len(weights) else train.X[kept]
     standardizer = Standardizer.fit(rows, comm, weights[kept]) if options.standardize else None
     X = rows if standardizer is None else standardizer.apply(rows)
+    check_range(X, "the training rows")
     codes = np.searchsorted(classes, y[kept]).astype(np.int64)
     factors = class_factors(options.class_weight, codes, weights[kept], len(classes), comm)
     kernel = options.kernel_with(numeric_gamma(X, options.gamma, comm))

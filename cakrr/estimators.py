@@ -17,7 +17,7 @@ from cacore.data.validation import checked_weights, shared_seed, validated
 from cacore.errors import InputError
 from cacore.machine import memory, threads
 from cacore.run import report
-from cacore.run.options import from_estimator
+from cacore.run.options import from_estimator, one_of
 from cakrr.bkrr import bkrr
 from cakrr.bkrr2 import bkrr2
 from cakrr.dckrr import dckrr
@@ -95,13 +95,15 @@ class KernelRidge(RegressorMixin, BaseEstimator):
 
     def _checked(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
         """A copy of this rank's rows, which training takes over."""
-        if self.dtype not in ("float64", "float32"):
-            raise InputError(f"dtype {self.dtype!r}: choose float64 or float32")
+        one_of("float64", "float32")(self.dtype, "dtype =")
         X, y = validated(
             self, X, y, accept_sparse="csr", dtype=self.dtype, order="C", copy=True, y_numeric=True,
             ensure_min_samples=least,
         )  # fmt: skip
-        y = np.asarray(y, np.float64)
+        try:
+            y = np.asarray(y, np.float64)
+        except ValueError as error:
+            raise InputError(f"y: {error}; the targets of a regression are numbers") from error
         if sample_weight is None:
             return Dataset(X, y)
         weights = checked_weights(sample_weight, X.shape[0])

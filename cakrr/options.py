@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.errors import InputError
-from cacore.kernels.registry import KINDS
+from cacore.kernels.registry import KINDS, MOST_DEGREE
 from cacore.run import grid, job
 from cacore.run import options as declare
 from cacore.run.method import Method as AnyMethod
@@ -62,7 +62,7 @@ class Options(declare.Options):
         (1e-4,), "number, comma list or lo:hi:COUNT", declare.values, flag="--lambda", metavar="GRID"
     )
     kernel: str = option("gaussian", "sigma is its width", declare.kernel, report=True, choices=tuple(KINDS))
-    degree: int = option(3, "of the polynomial kernel", declare.whole(0), metavar="D")
+    degree: int = option(3, "of the polynomial kernel", declare.whole(0, MOST_DEGREE), metavar="D")
     coef0: float = option(0.0, "of the polynomial and sigmoid kernels", declare.finite, metavar="R")
     centers: tuple[int, ...] | None = option(
         None, f"of the coarse model, or a list (default: {grid.listed(CENTERS)})", declare.whole_values, metavar="M"

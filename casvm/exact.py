@@ -13,11 +13,11 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from cacore.comm import Communicator
-from cacore.data.labels import all_classes, class_factors, one_class
-from cacore.data.rows import concatenate
+from cacore.data.labels import all_classes, class_factors, require_classes
+from cacore.data.rows import check_range, concatenate
 from cacore.errors import InputError
 from cacore.machine import memory
-from cacore.run.options import from_estimator
+from cacore.run.options import from_estimator, one_of, yes_or_no
 from cacore.svm.classifier import KernelClassifier, printer
 from cacore.svm.dual import Progress, Solution
 from cacore.svm.problem import numeric_gamma
@@ -102,12 +102,13 @@ class SMOSVC(KernelClassifier):
             raise InputError(f"a precomputed kernel is square; this has shape {(n, d)}")
         if precomputed and sp.issparse(train.X):
             raise InputError("a precomputed kernel has to be dense")
-        if self.decision_function_shape not in ("ovr", "ovo"):
-            raise InputError(f"decision_function_shape {self.decision_function_shape!r}: choose ovr or ovo")
+        if not precomputed:
+            check_range(train.X)
+        one_of("ovr", "ovo")(self.decision_function_shape, "decision_function_shape =")
+        shrinking, verbose = (yes_or_no(getattr(self, name), f"{name} =") for name in ("shrinking", "verbose"))
         labels, weights = train.target(), train.row_weights()
         classes = all_classes(labels[weights > 0], comm)
-        if len(classes) < 2:
-            raise InputError(one_class(classes))
+        require_classes(classes)
         # Of a precomputed kernel nothing is evaluated.
         known = {"kernel": "linear"} if precomputed else {}
         options = from_estimator(Options, self, class_weight=self._class_weight(classes), **known)
@@ -116,10 +117,10 @@ class SMOSVC(KernelClassifier):
         memory.require(budget, memory.limit_per_rank(comm), "the kernel cache", "use a smaller cache_gib")
         codes = np.clip(np.searchsorted(classes, labels), 0, len(classes) - 1).astype(np.int64)
         factor = class_factors(options.class_weight, codes, weights, len(classes), comm)
-        limits = replace(options.limits, shrinking=bool(self.shrinking))
+        limits = replace(options.limits, shrinking=shrinking)
         part, solutions = fit_part(
             train.X, codes, options.C * factor[codes] * weights, np.arange(n), kernel, limits, budget,
-            watch=printer(_line) if self.verbose else None,
+            watch=printer(_line) if verbose else None,
         )  # fmt: skip
         if len(part.classes) < len(classes):
             raise InputError("a class has no row with a positive weight")
@@ -179,9 +180,15 @@ class SMOSVC(KernelClassifier):
     def _scores(self, X: Any) -> NDArray[np.float64]:
         return np.asarray(self.model_.parts[0].scores(X, self.model_.kernel, len(self.classes_)))
 
+    def _rows(self, X: Any, least: int = 1) -> Any:
+        X = super()._rows(X, least)
+        if self.model_.kernel is not None:
+            check_range(X)
+        return X
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.pairwise = self.kernel == "precomputed"
+        tags.input_tags.pairwise = isinstance(self.kernel, str) and self.kernel == "precomputed"
         tags.input_tags.sparse = not tags.input_tags.pairwise
         return tags
 

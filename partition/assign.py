@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows, dense, is_sparse
+from cacore.data.rows import Rows, dense, is_sparse, largest_size
 from cacore.data.shuffle import Shuffle
 from cacore.machine import threads
 
@@ -159,11 +160,17 @@ class PartRows:
         use: Callable[[int, int, NDArray[Any], NDArray[Any]], None],
         X: Rows | None = None,
     ) -> None:
-        """Hand ``x.c`` and ``|c|^2 / 2`` to `use`, block by block; the nearest centre has the least |c|^2/2 - x.c."""
+        """Hand ``x.c`` and ``|c|^2 / 2`` to `use`, block by block; the nearest centre has the least |c|^2/2 - x.c.
+
+        Both are divided by a power of two near the largest number in a centre. That changes no digit, and keeps
+        products within single precision, which holds no squares of 1e20 or 1e-20.
+        """
         X = self.X if X is None else X
         if self._shift is not None:
             centers = centers - self._shift
-        half = 0.5 * np.einsum("ij,ij->i", centers, centers)
+        unit = power_of_two(centers)
+        centers = centers / unit
+        half = 0.5 * unit * np.einsum("ij,ij->i", centers, centers)
         small = np.ascontiguousarray(centers.T, dtype=X.dtype)
         P, d = centers.shape
         rows = int(np.clip(_BLOCK_BYTES // (8 * max(P, d if not is_sparse(X) else 1)), 64, 4096))
@@ -177,6 +184,11 @@ class PartRows:
                 block = np.ascontiguousarray(block) if shift is None else block - shift
                 product = np.matmul(block, small, out=scores[: b - a])
             use(lo + a, lo + b, product, half)
+
+
+def power_of_two(centers: NDArray[np.float64]) -> float:
+    """One near the largest number in a centre: divided by it, numbers keep their digits."""
+    return math.ldexp(1.0, max(-500, math.frexp(largest_size(centers))[1]))
 
 
 def _add_rows(block: Rows, labels: NDArray[np.int32], sums: NDArray[np.float64]) -> None:

@@ -10,10 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.errors import InputError
-from partition.assign import PartRows
+from cacore.run.options import yes_or_no
+from partition.assign import PartRows, power_of_two
 from partition.base import Algorithm
-from partition.kmeans import lloyd
+from partition.kmeans import LLOYD, lloyd
 from partition.settle import capacities, settle, smallest
+
+_BALANCED = {"ratio": yes_or_no, "recompute_centers": yes_or_no}
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -36,6 +39,7 @@ class FCFS(Algorithm, name="fcfs"):
     """
 
     balances_classes = True
+    checks = Algorithm.checks | _BALANCED
 
     ratio: bool = False
     recompute_centers: bool = True
@@ -70,6 +74,7 @@ class BalancedKMeans(Algorithm, name="bkm"):
     """
 
     balances_classes = True
+    checks = Algorithm.checks | _BALANCED | LLOYD
 
     ratio: bool = False
     recompute_centers: bool = False
@@ -80,7 +85,9 @@ class BalancedKMeans(Algorithm, name="bkm"):
         P = self.n_parts
         labels, centers, sizes, self.n_iter_ = lloyd(rows, P, self.tol, self.max_iter)
         # Distances as integers that order the same way: the bits of non-negative floats do.
-        far = rows.squared_distances(centers, labels).astype(np.float32).view(np.int32).astype(np.int64)
+        squares = rows.squared_distances(centers, labels) / power_of_two(centers) ** 2
+        with np.errstate(over="ignore"):  # the farthest there is
+            far = squares.astype(np.float32).view(np.int32).astype(np.int64)
         for members, room in _balanced_together(rows, y, self.ratio, P, sizes):
             self._move_farthest(rows, centers, room, labels, members, far)
         return labels, rows.means(labels, P)[0] if self.recompute_centers else centers
@@ -135,6 +142,8 @@ class KBalance(Algorithm, name="kbalance"):
     Sizes differ by at most 1. The rows come in a shuffled order, the same on any number of ranks.
     K-means, then O(n P d) flops and at most P rounds of a few Allreduces of 64 P counts.
     """
+
+    checks = Algorithm.checks | LLOYD | {"recompute_centers": yes_or_no}
 
     recompute_centers: bool = False
     tol: float = 1e-3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -11,9 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cacore.comm import Communicator, as_communicator
-from cacore.data.rows import Rows, check_alike
+from cacore.data.rows import Rows, check_alike, check_range
 from cacore.data.validation import checked_rows, shared_seed
 from cacore.errors import InputError
+from cacore.run.options import Convert, whole
 from partition.assign import PartRows
 
 REGISTERED: dict[str, type[Algorithm]] = {}
@@ -43,9 +43,12 @@ class Algorithm:
     ----------
     balances_classes : bool
         Whether `ratio` is a parameter: to balance every class as well as the parts' sizes.
+    checks : dict of str to callable
+        What values are good, by the parameter's name; see :mod:`cacore.run.options`.
     """
 
     balances_classes: ClassVar[bool] = False
+    checks: ClassVar[dict[str, Convert]] = {"n_parts": whole(1)}
     ratio = False
 
     n_parts: int = 8
@@ -86,8 +89,9 @@ class Algorithm:
 
     def _checked(self, X: Any) -> Rows:
         X = checked_rows(X, ("float64", "float32"))
-        if not isinstance(self.n_parts, numbers.Integral) or self.n_parts < 1:
-            raise InputError(f"n_parts = {self.n_parts!r}: it must be an integer of at least 1")
+        check_range(X)
+        for name, check in self.checks.items():
+            check(getattr(self, name), f"{name} =")
         return X
 
     def _check_parts(self, n: int, n_local: int, comm: Communicator) -> None:

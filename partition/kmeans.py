@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.run.options import at_least_zero, whole
 from partition.assign import PartRows
 from partition.base import Algorithm
+
+LLOYD = {"tol": at_least_zero, "max_iter": whole(0)}  # what values are good for its parameters
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -35,6 +38,8 @@ class KMeans(Algorithm, name="kmeans"):
     A round is 2 n P d flops and one Allreduce of P x (d+1) numbers. No part is empty, however many
     rows are equal.
     """
+
+    checks = Algorithm.checks | LLOYD
 
     tol: float = 1e-3
     max_iter: int = 500
@@ -72,7 +77,7 @@ def lloyd(
         empty = np.flatnonzero(sizes == 0)
         reseeded = _reseed(rows, labels, centers, empty)
         # Reseeding goes on for as long as it leaves fewer parts empty: rows may be too equal for all of them.
-        moving = total[-1] > tol * rows.n or (reseeded > 0 and len(empty) < fewest)
+        moving = total[-1] > float(tol) * rows.n or (reseeded > 0 and len(empty) < fewest)
         fewest = min(fewest, len(empty))
     _, counts, _ = rows.step(centers, labels, sums=False)
     return labels, centers, rows.comm.allreduce(counts), n_iter

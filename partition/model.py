@@ -183,10 +183,10 @@ class InParts:
     def _received(self, X: Any, comm: Communicator) -> Rows:
         """This rank's rows, checked on all ranks alike, and standardised."""
         with comm.agreed():
-            X = rows_to_predict(X, self.dtype, self.centers.shape[1])
+            X = rows_to_predict(X, self.dtype, self.centers.shape[1], self.standardizer)
             self._check_ranks(comm)
         check_alike(X, comm)
-        return X if self.standardizer is None else self.standardizer.apply(X)
+        return X
 
 
 def visit(

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.errors import InputError
+from cacore.run.options import yes_or_no
 from partition.assign import PartRows
 from partition.base import Algorithm
 
@@ -30,6 +31,8 @@ class RandomPartition(Algorithm, name="random"):
     Sizes differ by at most 1. Labels cost O(n_local) and no communication; the centres one Allreduce
     of P x (d+1) numbers.
     """
+
+    checks = Algorithm.checks | {"in_place": yes_or_no}
 
     in_place: bool = False
 

@@ -632,13 +632,17 @@ def test_memory_too_small(monkeypatch):
     assert "use a smaller cache, or fewer rows" in message
 
 
-# Finite, but their squares are not: refused, as casvm does, and not as a warning of numpy's.
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("kernel", ["linear", "polynomial"])
-def test_overflow(kernel):
+# Finite, but their squares, or kernel values, are not: refused, as casvm does, and not as a warning of numpy's.
+@pytest.mark.parametrize(
+    ("kernel", "scale", "match"),
+    [
+        ("linear", 1e200, "squares of numbers above 1e+150 may overflow in float64: standardise the features"),
+        ("polynomial", 1e120, "polynomial kernel: its values overflow float64; scale the features"),
+    ],
+)
+def test_overflow(kernel, scale, match):
     X, y = clouds()
-    match = "its values overflow float64; scale the features"
-    refusal(lambda: fitted(X * 1e200, y, kernel=kernel), match=match)
+    refusal(lambda: fitted(X * scale, y, kernel=kernel, gamma=1.0), match=match)
 
 
 # -- odd, and not refused ------------------------------------------------------------------------------------

@@ -165,3 +165,15 @@ def test_exp_to_two_units_in_the_last_place(exp, real, least, greatest):
     assert (np.abs(got - want) <= 2 * np.spacing(want)).all()
     assert exp(real(0)) == 1
     assert 0 <= exp(real(-1e30)) < 1e-18
+
+
+@pytest.mark.parametrize("degree", [0, 1, 2, 3, 4, 5, 31, 100, 12345, 2**31 - 1])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_powers(dtype, degree):
+    """In a few squarings: a degree of two thousand million costs no more than one of thirty does."""
+    X = rows_of(40, dtype="float64")
+    X = (X * (0.999 / np.linalg.norm(X, axis=1).max())).astype(dtype)  # no inner product is above 1
+    points = Kernel("linear").points(X)
+    products = Kernel("linear").block(points, points).astype(np.float64)
+    got = Kernel("polynomial", 1.0, degree, 0.0).block(points, points)
+    np.testing.assert_allclose(got, products**degree, rtol=2 * np.finfo(dtype).eps * max(1, degree), atol=1e-30)

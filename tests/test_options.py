@@ -49,7 +49,12 @@ KINDS = {
     "seed": (job.seed, {0: 0, (1 << 32) - 1: (1 << 32) - 1}, [-1, 1 << 32, 0.5], "a whole number from 0 to 4294967295"),
     "values": (options.values, {(3, 1.0, 3): (1.0, 3.0), 2: (2.0,), range(1, 3): (1.0, 2.0)}, [], ""),
     "whole values": (options.whole_values, {(30, 10): (10, 30), 5.0: (5,)}, [], ""),
-    "yes or no": (options.yes_or_no, {1: True, "": False, None: False}, [], ""),
+    "yes or no": (
+        options.yes_or_no,
+        {1: True, False: False},
+        ["no", "", None, 2, math.nan, [], np.ones(2)],
+        "True or False",
+    ),
 }  # fmt: skip
 GOOD = [(name, value, made) for name, (_, good, _, _) in KINDS.items() for value, made in good.items()]
 BAD = [(name, value) for name, (_, _, bad, _) in KINDS.items() for value in bad]

@@ -622,3 +622,32 @@ def test_ijcnn1(data):
         for decision in (K @ (got.alpha * y)[rows] + got.b, K @ beta[rows] + v[free].mean())
     ]
     assert abs(right[0] - right[1]) <= 0.0002 * len(z)
+
+
+# -- a kernel that is not positive semidefinite ------------------------------------------------
+
+
+def indefinite(seed):
+    rng = np.random.default_rng(seed)
+    n, d = rng.integers(6, 120), rng.integers(1, 6)
+    X = rng.normal(size=(n, d)) * 10 ** rng.uniform(-1, 1)
+    y = np.where(X[:, 0] + 0.5 * rng.normal(size=n) > 0, 1.0, -1.0)
+    y[:2] = 1.0, -1.0
+    return X, y, 10 ** rng.uniform(-3, 1.5), rng.uniform(-5, 5), 10 ** rng.uniform(-1, 3)
+
+
+def test_sigmoid_as_good_as_libsvm():
+    """Its dual has many stationary points: ours ends in one, which on average of many problems is no worse."""
+    ratios = []
+    for seed in range(150):
+        X, y, gamma, coef0, C = indefinite(seed)
+        kernel = Kernel("sigmoid", gamma, coef0=coef0)
+        K, bounds = matrix(kernel, X), np.full(len(y), C)
+        ours = solve(KernelRows(X, kernel, "float64", PLENTY), y, bounds)
+        beta, _, ended = libsvm(kernel, X, y, C, 1e-3, most=10**6)
+        assert ours.converged
+        assert ended
+        assert violation(K, y, bounds, ours.alpha) < 1e-3 + 1e-12 * C * len(y)
+        ratios.append(ours.objective / dual(K, beta))
+    assert np.log(ratios).mean() > -0.1
+    assert np.isclose(ratios, 1.0, rtol=1e-3).mean() > 0.5

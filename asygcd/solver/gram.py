@@ -43,6 +43,8 @@ class Gram:
     ----------
     diagonal : ndarray of float64, shape (n,)
         In the order of the blocks, as everything here.
+    largest : float
+        A bound of all kernel values.
     whole : list of Columns
         Each thread's cache.
     near : list of Columns
@@ -65,9 +67,8 @@ class Gram:
         self._X, self._dtype, self.n, self._wide = X, np.dtype(dtype), len(order), _wide(X)
         self._layout = Layout.of(X, kernel, self._dtype)
         self._kernel = kernel.parameters(np.dtype(self._layout.dtype))
+        self.largest = kernel.largest(X, self._dtype)
         self.diagonal = kernel.diagonal(X)[order]
-        if not (np.abs(self.diagonal) <= np.finfo(self._dtype).max).all():
-            raise InputError(f"{kernel.kind} kernel: its values overflow {self._dtype}; scale the features")
         blocks = [order[lo:hi] for lo, hi in pairwise(bounds)]
         threads = len(blocks)
         largest = [min(len(rows), max(_FEW, len(rows) // _SHARE)) if by_rows else 0 for rows in blocks]

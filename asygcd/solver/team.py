@@ -184,6 +184,9 @@ class AsyGCD:
         """
         limits, begun = limits or Limits(), time.perf_counter()
         signs, bounds = np.asarray(y, np.float64)[self.order], np.asarray(C, np.float64)[self.order]
+        # A violation that is not a number never falls below the tolerance.
+        if not self.n * float(bounds.max(initial=0.0)) * self.gram.largest < np.inf:
+            raise InputError("C times the kernel values overflows: scale the features, or use a smaller C")
         state = board(signs, bounds, self.gram.diagonal, self.threads, self._log, self.update != "owned")
         if start is not None:
             state.beta[:] = np.clip(signs * start[self.order], state.low, state.high)

@@ -354,6 +354,8 @@ def collective(comm: Any) -> Iterator[Communicator]:
     InputError, RankError
         What a rank failed with, on all ranks.
     """
+    if not (comm is None or isinstance(comm, Communicator) or hasattr(comm, "Get_size")):
+        raise InputError(f"comm = {comm!r}: give an mpi4py communicator, or None")
     if comm is None or isinstance(comm, Communicator) or comm.Get_size() == 1:
         ranks = as_communicator(comm)
         with ranks.guard():

@@ -11,15 +11,28 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
+from cacore.errors import InputError
 from cacore.files import replacing
 from cacore.run import report
 
+MOST_CLASSES = 1000  # half a million pairs
 
-def one_class(classes: NDArray[Any]) -> str:
-    """One line about labels of fewer than two classes."""
-    if not len(classes):
-        return "Sample weights must contain at least one non-zero number."
-    return f"the labels must be of at least 2 classes; there is one class only, {classes[0]}"
+
+def require_classes(classes: NDArray[Any]) -> None:
+    """Refuse labels of fewer than two classes, and what looks like the targets of a regression."""
+    k, remedy = len(classes), "use a method of cakrr, or make classes of them (cacore.io convert --binarize)"
+    if not k:
+        raise InputError("Sample weights must contain at least one non-zero number.")
+    if k == 1:
+        raise InputError(f"the labels must be of at least 2 classes; there is one class only, {classes[0]}")
+    if classes.dtype.kind == "f" and (classes != np.rint(classes)).any():
+        first = classes[classes != np.rint(classes)][0]
+        raise InputError(f"the labels look like targets of a regression, {first:g} is no whole number: {remedy}")
+    if k > MOST_CLASSES:
+        raise InputError(
+            f"the labels look like targets of a regression, {k:,} classes make {k * (k - 1) // 2:,} pairs of them: "
+            f"{remedy}"
+        )
 
 
 def all_classes(y: NDArray[Any], comm: Communicator) -> NDArray[Any]:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
+from cacore.errors import InputError
 from cacore.machine.threads import blocks, for_blocks
 
 _PACKED = 0.7  # share of nonzeros up to which dense rows travel without their zeros
@@ -200,3 +201,32 @@ def first_nonfinite(X: Rows) -> tuple[int, int, float] | None:
     entry = lo + int(place[0])
     row = int(np.searchsorted(X.indptr, entry, side="right")) - 1
     return row, int(X.indices[entry]), float(values[entry])
+
+
+def largest_size(X: Rows) -> float:
+    """The largest |x|; 0 of no numbers."""
+    values = X.data if is_sparse(X) else X
+    return float(max(values.max(), -values.min())) if values.size else 0.0
+
+
+def largest_usable(dtype: Any) -> float:
+    """How large a number of this dtype may be, so that squared norms of rows, and sums of them, do not overflow."""
+    return 1e16 if np.dtype(dtype) == np.float32 else 1e150
+
+
+def check_range(X: Rows, where: str = "X") -> None:
+    """Refuse finite numbers whose squares overflow, in one line that begins with `where`; two passes over `X`."""
+    most = largest_usable(X.dtype)
+    if largest_size(X) <= most:
+        return
+    place = np.argwhere(~(np.abs(X.data if is_sparse(X) else X) <= most))[0]
+    if is_sparse(X):
+        row, column = int(np.searchsorted(X.indptr, place[0], side="right")) - 1, int(X.indices[place[0]])
+        value = X.data[place[0]]
+    else:
+        (row, column), value = place.tolist(), X[tuple(place)]
+    remedy = "standardise the features" + (", or use float64" if X.dtype == np.float32 else "")
+    raise InputError(
+        f"{where}: row {row}, feature {column} is {value:g}, and squares of numbers above {most:g} may overflow in "
+        f"{X.dtype}: {remedy}"
+    )

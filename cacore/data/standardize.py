@@ -42,10 +42,16 @@ class Standardizer:
             raise InputError("scale: not all above 0")
 
     @classmethod
+    @np.errstate(over="ignore", invalid="ignore")
     def fit(cls, X: Rows, comm: Communicator, weights: NDArray[Any] | None = None) -> Standardizer:
         """Statistics of all ranks' rows: two Allreduces of about d numbers.
 
         The second pass squares what is left of the mean, so columns far from 0 lose nothing.
+
+        Raises
+        ------
+        InputError
+            On all ranks: a column of numbers so large, or so small, that their variance is none of double precision.
         """
         w = np.ones(X.shape[0]) if weights is None else np.asarray(weights, np.float64)
         d = X.shape[1]
@@ -69,6 +75,11 @@ class Standardizer:
                 square += w[lo:hi] @ (gap * gap)
                 left += w[lo:hi] @ gap  # what the rounding of the mean left
             square, left = np.split(comm.allreduce(np.concatenate([square, left])) / total[d], 2)
+        vanished = (square < 1e-290) & (level < 1e-140) & ((level > 0) | (left != 0))
+        bad = np.flatnonzero(vanished | ~(square < np.inf))
+        if bad.size:
+            size = "small" if vanished[bad[0]] else "large"
+            raise InputError(f"feature {bad[0]}: its numbers are too {size} to have a variance; scale the feature")
         scale = np.sqrt(np.maximum(0.0, square - left**2))
         # A constant column has only its rounding left.
         scale[scale <= 10 * np.finfo(X.dtype).eps * level] = 1.0
@@ -77,15 +88,17 @@ class Standardizer:
     def apply(self, X: Rows, in_place: bool = False) -> Rows:
         """Standardised rows, in the dtype of `X`; `in_place` is for rows that are the caller's to give."""
         if is_sparse(X) and not self.mean.any():
-            scaled = X.multiply(1.0 / self.scale).tocsr()
-            return scaled.astype(X.dtype, copy=False)
+            with np.errstate(over="ignore"):
+                return X.multiply(1.0 / self.scale).tocsr().astype(X.dtype, copy=False)
         if is_sparse(X):
             X, in_place = X.toarray(), True  # the training rows were dense: a shift fills these too
         out = X if in_place else np.empty_like(X)
-        mean, scale = self.mean.astype(X.dtype), self.scale.astype(X.dtype)
-        for lo, hi in blocks(len(X), 4096):
-            np.subtract(X[lo:hi], mean, out=out[lo:hi])
-            np.divide(out[lo:hi], scale, out=out[lo:hi])
+        mean, scale = self.mean, self.scale
+        if (np.abs(mean) < 1e30).all() and ((scale > 1e-30) & (scale < 1e30)).all():  # within single precision
+            mean, scale = mean.astype(X.dtype), scale.astype(X.dtype)
+        with np.errstate(over="ignore"):
+            for lo, hi in blocks(len(X), 4096):
+                out[lo:hi] = (X[lo:hi] - mean) / scale
         return out
 
 

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows, first_nonfinite, is_sparse
+from cacore.data.rows import Rows, check_range, first_nonfinite, is_sparse
+from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
 
 
@@ -36,22 +37,32 @@ def _usable(X: Any, dtypes: tuple[str, ...], order: str | None) -> bool:
     return bool(form and X.dtype in dtypes and X.shape[1] > 0 and first_nonfinite(X) is None)
 
 
-def rows_to_predict(X: Any, dtype: str, n_features: int) -> Rows:
-    """Rows as a model of so many features has them: of its dtype, all finite; others are an InputError."""
+def rows_to_predict(X: Any, dtype: str, n_features: int, standardizer: Standardizer | None) -> Rows:
+    """Rows as a model of so many features has them: of its dtype, all finite, standardised as those it was trained on.
+
+    Others are an InputError, and so are numbers whose squares overflow.
+    """
     X = checked_rows(X, (dtype,), "C")
     if X.shape[1] != n_features:
         raise InputError(f"{X.shape[1]} features in the rows to predict, {n_features} in the model")
+    if standardizer is not None:
+        X = standardizer.apply(X)
+    check_range(X, "the rows to predict")
     return X
 
 
 def shared_seed(random_state: Any, comm: Communicator) -> int:
     """A seed that all ranks share, also when `random_state` is None."""
-    if isinstance(random_state, Integral):
-        state = np.random.RandomState(int(random_state))
-    else:
-        from sklearn.utils import check_random_state
+    try:
+        if isinstance(random_state, Integral):
+            state = np.random.RandomState(int(random_state))
+        else:
+            from sklearn.utils import check_random_state
 
-        state = check_random_state(random_state)
+            state = check_random_state(random_state)
+    except ValueError as error:
+        need = "an int from 0 to 4294967295, a numpy.random.RandomState or None"
+        raise InputError(f"random_state = {random_state!r}: give {need}") from error
     return int(comm.bcast(np.array([state.randint(2**31 - 1)], np.int64))[0])
 
 
@@ -60,7 +71,8 @@ def validated(estimator: Any, *args: Any, **kwargs: Any) -> Any:
     from sklearn.utils.validation import validate_data
 
     try:
-        return validate_data(estimator, *args, **kwargs)
+        with np.errstate(over="ignore", invalid="ignore"):  # it adds all numbers up
+            return validate_data(estimator, *args, **kwargs)
     except ValueError as error:
         raise InputError(str(error)) from error
 

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from cacore.data.rows import Rows
+from cacore.data.rows import Rows, largest_size, largest_usable
 from cacore.kernels import Kernel, Points
 from cacore.kernels.panels import Panels, nonzeros
 from cacore.machine import threads
@@ -78,13 +78,16 @@ class Layout:
     nonzeros: float = 0.0
 
     @classmethod
-    def of(cls, X: Rows, kernel: Kernel, dtype: Any) -> Layout:
-        """The layout that suits `X`, shape (n, d), by a sample of its rows.
+    def of(cls, X: Rows, kernel: Kernel, dtype: Any, largest: float | None = None) -> Layout:
+        """The layout that suits `X`, shape (n, d), by a sample of its rows, and the largest |x| of all of them.
 
-        Single precision is widened where the rounding of distances would show in the kernel values.
+        Single precision is widened where the rounding of distances would show in the kernel values, and where squares
+        overflow or vanish. `largest` is given where `X` is itself a sample.
         """
         n, d = X.shape
         sample = X[:: max(1, n // _SAMPLE)]
+        if (largest_size(X) if largest is None else largest) > largest_usable(dtype) or not kernel.fits(dtype):
+            dtype = np.dtype(np.float64)
         if sp.issparse(X):
             return cls(_wide(kernel, Points(sample), dtype), None, d <= WIDEST, X.nnz / max(1, n))
         shift, nonzero = None, np.count_nonzero(sample) / max(1, sample.size)

@@ -20,9 +20,12 @@ register(KernelKind("linear", "x.z", False, None, _linear_derivative, libsvm="li
 def _polynomial(row: Any, a: Any, b: Any, gamma: Any, coef0: Any, degree: Any) -> None:  # pragma: no cover
     for j in range(row.size):
         x = gamma * row[j] + coef0
-        value = row.dtype.type(1.0)
-        for _ in range(degree):
-            value *= x
+        value, left = row.dtype.type(1.0), degree
+        while left:  # squarings and products, as LIBSVM: 31 of them at most
+            if left & 1:
+                value *= x
+            left >>= 1
+            x *= x
         row[j] = value
 
 

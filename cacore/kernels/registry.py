@@ -68,6 +68,8 @@ class KernelKind:
         return int(compiled(self.row, dtype).address)
 
 
+MOST_DEGREE = 2**31 - 1
+
 KINDS: dict[str, KernelKind] = {}  # by name
 
 

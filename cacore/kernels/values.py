@@ -94,11 +94,17 @@ class Kernel:
         if not (math.isfinite(sigma) and sigma > 0):
             raise InputError(f"sigma = {sigma:g}: it must be a positive number")
         gamma = 1.0 / (2.0 * sigma * sigma) if sigma > 1e-150 else float(np.finfo(float).max)
+        if gamma == 0.0:
+            raise InputError(f"sigma = {sigma:g}: gamma = 1 / (2 sigma^2) is 0 in double precision; use a smaller one")
         return replace(self, gamma=gamma) if self.has("gamma") else self
 
     def has(self, parameter: str) -> bool:
         """Whether "gamma", "coef0" or "degree" is a parameter of this kernel."""
         return parameter in KINDS[self.kind].parameters
+
+    def fits(self, dtype: Any) -> bool:
+        """Whether gamma leaves nothing to squared distances that single precision rounds to 0 or to infinity."""
+        return bool(dtype == np.float64 or not self.has("gamma") or 1e-30 < self.gamma < 1e30)
 
     @property
     def of_distance(self) -> bool:
@@ -149,8 +155,26 @@ class Kernel:
 
     def diagonal(self, X: Rows) -> NDArray[np.float64]:
         """Kernel value of each row of `X` with itself, shape (m,), in double precision."""
-        squares = np.zeros(X.shape[0]) if self.of_distance else Points(X.astype(np.float64)).squares
-        return self.of_squares(squares)
+        return self.of_squares(self._squares(X))
+
+    def largest(self, X: Rows, dtype: Any) -> float:
+        """A bound of |K(x, z)| for the rows of `X`.
+
+        Raises
+        ------
+        InputError
+            It does not fit in this dtype.
+        """
+        most = self._squares(X).max(initial=0.0)
+        # Of the longest row with itself, and with one that points the other way.
+        value = float(np.abs(self.of_squares(np.array([most, -most]))).max())
+        if not value <= float(np.finfo(dtype).max) / 4:  # the curvature of a pair of rows has four of them
+            raise InputError(f"{self.kind} kernel: its values overflow {np.dtype(dtype)}; scale the features")
+        return value
+
+    def _squares(self, X: Rows) -> NDArray[np.float64]:
+        """Of each row with itself, what the kernel is a function of."""
+        return np.zeros(X.shape[0]) if self.of_distance else Points(X.astype(np.float64)).squares
 
     def of_squares(self, squares: NDArray[Any]) -> NDArray[Any]:
         """Kernel values of rows of these squared norms with themselves, shape (m,), in the dtype of `squares`."""
@@ -209,7 +233,8 @@ class Kernel:
         out = np.empty((len(A), *coefficients.shape[1:]), coefficients.dtype)
 
         def rows(lo: int, hi: int) -> None:
-            np.matmul(self.block(A[lo:hi], B), coefficients, out=out[lo:hi])
+            with np.errstate(invalid="ignore"):  # of a kernel that overflowed: a grid goes on without it
+                np.matmul(self.block(A[lo:hi], B), coefficients, out=out[lo:hi])
 
         for_blocks(rows, blocks(len(A), _block_rows(len(B), out.itemsize)))
         return out

@@ -154,7 +154,7 @@ def one_of(*choices: str) -> Convert:
     """One of some words."""
 
     def convert(value: Any, name: str) -> str:
-        if value not in choices:
+        if not isinstance(value, str) or value not in choices:
             raise refused(name, value, f"one of {', '.join(choices)}")
         return str(value)
 
@@ -185,7 +185,13 @@ def number_or(*words: str) -> Convert:
 
 
 def yes_or_no(value: Any, name: str) -> bool:
-    """A truth value."""
+    """A truth value: a bool, numpy's or Python's, or 0 or 1."""
+    try:
+        good = bool(bool(value) == value)
+    except (TypeError, ValueError):  # an array, for one
+        good = False
+    if not good:
+        raise refused(name, value, "True or False")
     return bool(value)
 
 

@@ -38,7 +38,7 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):
 
     def _class_weight(self, classes: NDArray[Any]) -> Any:
         """The weights by the classes' codes."""
-        if self.class_weight is None or self.class_weight == "balanced":
+        if self.class_weight is None or (isinstance(self.class_weight, str) and self.class_weight == "balanced"):
             return self.class_weight
         if not isinstance(self.class_weight, dict):
             raise InputError(f"class_weight {self.class_weight!r}: give a dict, 'balanced' or None")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-from cacore.kernels.registry import KINDS
+from cacore.kernels.registry import KINDS, MOST_DEGREE
 from cacore.limits import Limits
 from cacore.run import job
 from cacore.run import options as declare
@@ -32,7 +32,7 @@ class DualOptions(declare.Options):
     gamma: float | str = option(
         "scale", "number, scale = 1 / (features x variance), or auto", declare.number_or("scale", "auto"), metavar="G"
     )
-    degree: int = option(3, "of the polynomial kernel", declare.whole(0), metavar="D")
+    degree: int = option(3, "of the polynomial kernel", declare.whole(0, MOST_DEGREE), metavar="D")
     coef0: float = option(0.0, "of the polynomial and sigmoid kernels", declare.finite, metavar="R")
     tol: float = option(
         1e-3, "largest violation at which training stops", declare.positive, report=True, metavar="T"
@@ -53,7 +53,7 @@ class DualOptions(declare.Options):
     @property
     def limits(self) -> Limits:
         """When a solver stops."""
-        return Limits(self.tol, self.max_iter, float("inf") if self.max_time is None else self.max_time)
+        return Limits(float(self.tol), self.max_iter, float("inf") if self.max_time is None else self.max_time)
 
     @property
     def cache_bytes(self) -> int:

@@ -8,13 +8,20 @@ import numpy as np
 
 from cacore.comm import Communicator
 from cacore.data.rows import Rows, is_sparse
+from cacore.errors import InputError
 from cacore.kernels import Kernel
 
 _SMALL = 2000, 100_000  # rows, and numbers in them, whose kernel values cost next to nothing in double precision
 
 
 def numeric_gamma(X: Rows, gamma: float | str, comm: Communicator) -> float:
-    """Gamma as a number; "scale" is one Allreduce of 3 numbers."""
+    """Gamma as a number; "scale" is one Allreduce of 3 numbers.
+
+    Raises
+    ------
+    InputError
+        On all ranks: numbers whose variance is too small, or too large, for a double.
+    """
     if not isinstance(gamma, str):
         return float(gamma)
     if gamma == "auto":
@@ -27,6 +34,12 @@ def numeric_gamma(X: Rows, gamma: float | str, comm: Communicator) -> float:
         np.array([about.sum(dtype=np.float64), np.einsum("i,i->", about, about, dtype=np.float64), count])
     )
     variance = square / count - (total / count) ** 2
+    vanished = square < 1e-290 * count and not comm.all(not about.any())
+    if vanished or not variance < np.inf:
+        raise InputError(
+            f'gamma = "scale": the features are so {"small" if vanished else "large"} that their variance is no number '
+            "of double precision; standardise the features"
+        )
     return float(1.0 / (X.shape[1] * variance)) if variance > 0 else 1.0
 
 
@@ -38,4 +51,6 @@ def precision(n: int, sample: Rows, kernel: Kernel, C: float, tol: float) -> Any
     if n <= _SMALL[0] and n * sample.shape[1] <= _SMALL[1]:
         return np.float64
     largest = float(np.abs(kernel.diagonal(sample)).max())
+    if not 1e-30 < largest < 1e30:  # near the ends of what single precision holds
+        return np.float64
     return np.float64 if 8 * np.finfo(np.float32).eps * C * largest > tol else np.float32

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from cacore import __version__
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
-from cacore.data.rows import Rows, check_alike
+from cacore.data.rows import Rows, check_alike, check_range, largest_size, largest_usable
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
 from cacore.io.fingerprints import fingerprint
@@ -77,10 +77,29 @@ def prepare(method: Method, train: Dataset, options: Options, comm: Communicator
         if options.standardize:
             standardizer = Standardizer.fit(X, comm, weights)
             X = standardizer.apply(X, in_place=True)
+        _check_size(X, comm)
+        like = options.like()
+        if not like.of_distance:
+            with comm.uncounted(), comm.agreed():  # of the widest kernel: a narrower one may drop out of the grid
+                like.with_sigma(max(options.widths(method.sigmas(X.shape[1])))).largest(X, X.dtype)
         total = comm.allreduce(np.array([w @ y, w.sum()]))
     offset = float(total[0] / total[1])
     columns = {"y": y - offset} if weights is None else {"y": y - offset, "weight": weights}
     return Prepared(Samples(X, columns), offset, standardizer, test, P)
+
+
+def _check_size(X: Rows, comm: Communicator) -> None:
+    """Refuse rows whose squares overflow, or all vanish, in their precision, which is that of the kernel values."""
+    with comm.uncounted():
+        with comm.agreed():
+            check_range(X, "the training rows")
+        largest = float(comm.allreduce(np.array([largest_size(X)]), "max")[0])
+    if 0 < largest < 1 / largest_usable(X.dtype):
+        remedy = "standardise the features" + (", or use float64" if X.dtype == np.float32 else "")
+        raise InputError(
+            f"the training rows: no number is above {largest:g}, and squares of such numbers vanish in {X.dtype}: "
+            f"{remedy}"
+        )
 
 
 def _partitions(method: Method, options: Options, n: int, itemsize: int, ranks: int) -> int:

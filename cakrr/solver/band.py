@@ -37,6 +37,7 @@ class Band:
     4/3 m^3 flops, and a few m x `width` blocks of memory.
     """
 
+    @np.errstate(invalid="ignore")  # of kernel values that overflowed: they have no solution
     def __init__(self, A: NDArray[Any], width: int | None = None) -> None:
         self.A, m = A, len(A)
         self.width = min(width or (32 if m < 1500 else 48), max(1, m - 1))

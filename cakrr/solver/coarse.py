@@ -239,6 +239,7 @@ def _products(
     return G, r
 
 
+@np.errstate(invalid="ignore")  # of kernel values that overflowed: they have no solution
 def _solve(
     L: NDArray[np.float64], packed: NDArray[np.float64], weight: NDArray[np.float64], Ms: list[int],
     lams: tuple[float, ...], width: int,

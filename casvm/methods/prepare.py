@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from cacore import __version__
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
-from cacore.data.labels import all_classes, class_factors, one_class
-from cacore.data.rows import check_alike, is_sparse
+from cacore.data.labels import all_classes, class_factors, require_classes
+from cacore.data.rows import check_alike, check_range, is_sparse
 from cacore.data.standardize import Standardizer
-from cacore.errors import InputError
 from cacore.io.fingerprints import fingerprint
 from cacore.kernels import Kernel
 from cacore.svm.problem import numeric_gamma
@@ -83,8 +82,7 @@ def prepare(method: Method, train: Dataset, options: Options, comm: Communicator
         y, weights = train.target(), train.row_weights()
         classes = all_classes(y[weights > 0], comm)
         with comm.agreed():
-            if len(classes) < 2:
-                raise InputError(one_class(classes))
+            require_classes(classes)
         columns = _columns(y, weights, classes, options, comm)
         if options.checkpoint is not None:
             _open_checkpoint(method, train, columns["C"], P, options, comm)
@@ -96,6 +94,8 @@ def prepare(method: Method, train: Dataset, options: Options, comm: Communicator
         if options.standardize:
             standardizer = Standardizer.fit(rows.X, comm, None if train.weights is None else weights)
             rows.X = standardizer.apply(rows.X)
+        with comm.uncounted(), comm.agreed():
+            check_range(rows.X, "the training rows")
         kernel = options.kernel_with(numeric_gamma(rows.X, options.gamma, comm))
         with comm.uncounted():
             count = rows.X.nnz if is_sparse(rows.X) else np.count_nonzero(rows.X)

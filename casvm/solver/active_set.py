@@ -8,6 +8,7 @@ The words v, rise and fall are those of :mod:`cacore.svm.dual`.
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -240,6 +241,8 @@ class SMO(ABC):
         active, limits, most, moved = self.active, self.limits, self.limits.iterations(n), True
         while True:
             top, bottom, late = self._look()
+            if math.isnan(top - bottom):  # on all ranks, or on none
+                raise InputError("C times the kernel values overflows: scale the features, or use a smaller C")
             ending = late or not moved or self.iterations >= most
             if top - bottom < limits.tol or ending:
                 if not active.unshrink(limits.tol, ending):

@@ -18,7 +18,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows, gather_rows, is_sparse, nbytes
+from cacore.data.rows import Rows, gather_rows, is_sparse, largest_size, nbytes
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
 from cacore.limits import Limits
@@ -92,10 +92,10 @@ class _Distributed(SMO):
         counts = comm.allgather(np.array([dual.n]))
         self.starts = np.append(0, np.cumsum(counts))
         self.first, self.stop, self.n = (int(self.starts[at]) for at in (comm.rank, comm.rank + 1, -1))
-        largest = float(comm.allreduce(np.array([dual.largest_bound]), "max")[0])
+        largest, size = comm.allreduce(np.array([dual.largest_bound, largest_size(X)]), "max").tolist()
         sample = gather_rows(X[:: max(1, self.n // _SAMPLE)], comm)
         dtype = precision(self.n, sample, kernel, largest, limits.tol)
-        layout = Layout.of(sample, kernel, dtype)
+        layout = Layout.of(sample, kernel, dtype, size)
         self.q = max(2, min(working_set or round_size(self.n, layout.price), self.n // 8) // 2 * 2)
         row = max(1, nbytes(X) // max(1, dual.n))
         self.row_bytes = int(comm.allreduce(np.array([row]), "max")[0])

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.data.rows import Rows
-from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout, weighted
 from cacore.kernels.panels import add_rows
@@ -59,9 +58,8 @@ class KernelRows:
         self.price = self.layout.price
         self.rows_computed = self.values_computed = self.values_read = 0
         self._scratch = np.zeros(0, self.dtype)
+        kernel.largest(X, self.dtype)
         self._diagonal = kernel.diagonal(X)
-        if not np.isfinite(self._diagonal.astype(self.dtype)).all():
-            raise InputError(f"{kernel.kind} kernel: its values overflow {self.dtype}; scale the features")
         room = max(0, cache_bytes - self.layout.nbytes(X)) // self.dtype.itemsize
         self._memory = np.zeros(min(room, self.n_rows * padded(self.n)), self.dtype)
         self._all: RowCache | None = None

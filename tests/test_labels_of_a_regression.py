@@ -1,0 +1,48 @@
+"""Targets of a regression given to a classifier by mistake are refused, before millions of pairs of classes begin."""
+
+import numpy as np
+import pytest
+from helpers.checks import refusal
+from helpers.data import write_hdf5
+
+import casvm
+from asygcd import AsyGCDSVC
+from cacore.data.labels import MOST_CLASSES, require_classes
+
+CLASSIFIERS = [
+    casvm.SMOSVC, casvm.CASVC, casvm.CascadeSVC, casvm.DCSVC, casvm.DCFilterSVC, casvm.DisSMOSVC, AsyGCDSVC
+]  # fmt: skip
+
+
+def rows(n=3000):
+    return np.random.default_rng(0).normal(size=(n, 3))
+
+
+@pytest.mark.parametrize("made", CLASSIFIERS)
+def test_many_classes(made):
+    """House prices, as an example: few rows have the same, though they are whole numbers."""
+    X, prices = rows(), 1000 * np.random.default_rng(0).integers(0, 1500, 3000)
+    k = len(np.unique(prices))
+    refusal(
+        lambda: made().fit(X, prices), match=f"{k:,} classes make {k * (k - 1) // 2:,} pairs of them: use a method of"
+    )
+
+
+@pytest.mark.parametrize("made", CLASSIFIERS)
+def test_numbers_that_are_not_whole(made):
+    """scikit-learn's own words."""
+    X = rows(100)
+    refusal(lambda: made().fit(X, X[:, 0]), match="regression target with continuous values")
+
+
+@pytest.mark.parametrize("program", ["casvm.casvm", "casvm.dissmo", "asygcd"])
+def test_commands(program, tmp_path, refuses):
+    X = rows(100)
+    path = write_hdf5(tmp_path / "data.h5", train=(X, X[:, 0]))
+    refuses(program, [path], "is no whole number: use a method of cakrr", tmp_path)
+
+
+def test_as_many_as_there_may_be():
+    require_classes(np.arange(MOST_CLASSES))
+    require_classes(np.arange(3) / 1.0)
+    require_classes(np.array(["a", "b"]))
