@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from cacore import __version__
 from cacore.comm import PHASES, Communicator
 from cacore.files import replacing
+from cacore.io.words import printable
 from cacore.machine import memory, threads
 
 SCHEMA = "cakernels-report/1"
@@ -167,7 +168,7 @@ def show(report: dict[str, Any], notes: list[str], lines: Iterable[tuple[str, st
     from rich.table import Table
 
     data = report["data"]
-    table = Table(title=f"{report['method']} on {data['path']}", show_header=False, title_justify="left")
+    table = Table(title=f"{report['method']} on {printable(data['path'])}", show_header=False, title_justify="left")
     sizes = report["partition_sizes"]
     rows = f"{data['n_train']:,} training" if data.get("n_train") else ""
     rows += f"{', ' if rows else ''}{data['n_test']:,} test" if data.get("n_test") else ""
