@@ -63,46 +63,51 @@ def parse(
         both = _numbers(layout)
         table.X, table.y = np.delete(both, chosen, axis=1), both[:, chosen].copy()
     else:
-        words = _Words(path, limit)
-        both = _numbers(layout, converters={chosen: words.code}, encoding=None)
-        table.X, table.y = np.delete(both, chosen, axis=1), words.picked(binarize)[both[:, chosen].astype(np.int64)]
+        words = _Words()
+        both = _numbers(layout, words, converters={chosen: words.code}, encoding=None)
+        codes = both[:, chosen].astype(np.int64)
+        table.X, table.y = np.delete(both, chosen, axis=1), words.picked(binarize, path)[codes]
     return table
 
 
 class _Words:
-    """The words of the target's column, whose numbers mean nothing, and a code for each."""
+    """The words of the target's column, and a code for each.
 
-    def __init__(self, path: Path, limit: int) -> None:
-        self._path, self._limit = path, limit
+    Attributes
+    ----------
+    held : int
+        Bytes that they take.
+    """
+
+    def __init__(self) -> None:
         self._codes: dict[str, float] = {}
-        self._held = 0
+        self.held = 0
 
     def code(self, word: str) -> float:
         """The code of a word."""
         word = word.strip()
         if word not in self._codes:
-            self._held += 200 + 4 * len(word)
-            memory.require(self._held, self._limit, f"{self._path}: the target's different words", REMEDY)
+            self.held += 200 + 4 * len(word)
             self._codes[word] = float(len(self._codes))
         return self._codes[word]
 
-    def picked(self, positive: str) -> NDArray[np.float64]:
+    def picked(self, positive: str, path: Path) -> NDArray[np.float64]:
         """+1 for the code of this class, which may be written in several ways, and -1 for the others'."""
         number = as_number(positive)
         hit = [word == positive or (number is not None and as_number(word) == number) for word in self._codes]
         if not any(hit):
             known = some(sorted(self._codes))
-            raise InputError(f"{self._path}: --binarize {positive}: no row has this class; there are {known}")
+            raise InputError(f"{path}: --binarize {positive}: no row has this class; there are {known}")
         return np.where(hit, 1.0, -1.0)
 
 
-def _numbers(layout: _Layout, **options: Any) -> NDArray[np.float64]:
+def _numbers(layout: _Layout, words: _Words | None = None, **options: Any) -> NDArray[np.float64]:
     """All columns."""
     lines = Lines(layout.path, layout.limit, layout.first_line)
     try:
         return np.loadtxt(
-            _within(lines, layout), np.float64, comments=None, delimiter=layout.delimiter, ndmin=2, quotechar='"',
-            **options,
+            _within(lines, layout, words), np.float64, comments=None, delimiter=layout.delimiter, ndmin=2,
+            quotechar='"', **options,
         )  # fmt: skip
     except InputError:
         raise
@@ -110,13 +115,19 @@ def _numbers(layout: _Layout, **options: Any) -> NDArray[np.float64]:
         _explain(str(error), layout, lines.number)
 
 
-def _within(lines: Lines, layout: _Layout) -> Iterator[str]:
-    """The lines, while memory holds their numbers twice."""
-    a_row = 2 * 8 * layout.columns
+def _within(lines: Lines, layout: _Layout, words: _Words | None) -> Iterator[str]:
+    """The lines, while memory holds their numbers twice, the target's words, and a cell whose quote is open."""
+    a_row, opened, cell = 2 * 8 * layout.columns, 0, 0
     for line in lines:
-        if not lines.number % _CHECK_EVERY:
+        if '"' in line and line.count('"') % 2:
+            opened, cell = 0 if opened else lines.number, 0
+        if opened:
+            cell += len(line)
+            what = f"{layout.path}: the cell that begins in line {opened}"
+            memory.require(16 * cell, layout.limit, what, "close its quote")
+        if words or not lines.number % _CHECK_EVERY:
             what = f"{layout.path}: to read its first {lines.rows:,} rows"
-            memory.require(lines.rows * a_row, layout.limit, what, REMEDY)
+            memory.require(lines.rows * a_row + (words.held if words else 0), layout.limit, what, REMEDY)
         yield line
     memory.require(lines.rows * a_row, layout.limit, f"{layout.path}: to read its {lines.rows:,} rows", REMEDY)
 

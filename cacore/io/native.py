@@ -141,7 +141,8 @@ def needed(path: Path, split: str, lo: int, hi: int, dtype: np.dtype[Any]) -> in
         X, width = group["X"], dtype.itemsize
         if not isinstance(X, h5py.Group):
             row, n = X.shape[1] * X.dtype.itemsize, hi - lo
-            return int(n * (X.shape[1] * width + 16) + min(_BLOCK + row, n * row) + _chunk(X))
+            block = 0 if X.dtype == dtype else min(_BLOCK + row, n * row)
+            return int(n * (X.shape[1] * width + 16) + block + _chunk(X))
         first, last = (min(int(X["indptr"][row]), len(X["data"])) for row in (lo, hi))
         entry = width + X["data"].dtype.itemsize + 2 * X["indices"].dtype.itemsize
         # A dense row of all columns is the least that any method needs.

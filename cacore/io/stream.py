@@ -23,7 +23,7 @@ _OPENERS: tuple[tuple[bytes, Callable[..., Any]], ...] = (
     (b"BZh", bz2.open),
     (b"\xfd7zXZ\x00", lzma.open),
 )
-_BLOCK = 1 << 20
+_BLOCK = 1 << 18
 _PER_BYTE = 32  # bytes of memory while a byte of text is parsed: a word of two characters is an object of 35 bytes
 REMEDY = "read it where there is more memory, or raise --memory-limit"
 
@@ -73,7 +73,7 @@ def in_memory(path: Path, limit: int) -> io.BytesIO:
 
 
 def blocks_of_lines(path: Path, limit: int) -> Iterator[tuple[int, bytes]]:
-    """Whole lines, about 1 MiB at a time, with the number of the first of them, from 1."""
+    """Whole lines, about 256 KiB at a time, with the number of the first of them, from 1."""
     first = 1
     with open_bytes(path) as stream:
         while block := stream.read(_BLOCK):
