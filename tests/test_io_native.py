@@ -12,7 +12,7 @@ from helpers.data import dense
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.io import Dataset, Table, load, native
-from cacore.io.fingerprints import count_overlap
+from cacore.io.fingerprints import overlap
 
 RNG = np.random.default_rng(0)
 DENSE = RNG.standard_normal((25, 7)) * (RNG.random((25, 7)) < 0.5)
@@ -272,6 +272,6 @@ def test_overlap_is_counted_whatever_the_form(first, second):
     train = Dataset(FORMS[first](DENSE), Y, 25, "train")
     X, y = np.vstack([RNG.standard_normal((3, 7)), DENSE[[4, 9]], DENSE[[5]]]), np.append(Y[:3], [Y[4], Y[9], -77.0])
     test = Dataset(FORMS[second](X), y, 6, "test")
-    assert count_overlap(train, test, Communicator()) == (2, 3)
+    assert overlap(train, test, Communicator()).tolist() == [False] * 3 + [True] * 2 + [False]
     none = Dataset(FORMS[second](X[:3]), y[:3], 3, "test")
-    assert count_overlap(train, none, Communicator()) == (0, -1)
+    assert overlap(train, none, Communicator()).tolist() == [False] * 3

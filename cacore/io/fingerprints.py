@@ -56,13 +56,11 @@ def fingerprint(X: Rows, y: NDArray[np.float64], weights: NDArray[Any] | None, c
     return f"{n} rows, {int(comm.allreduce(np.array([mix64(words).sum(dtype=np.uint64)]))[0]):016x}"
 
 
-def count_overlap(train: Dataset, test: Dataset, comm: Communicator) -> tuple[int, int]:
-    """How many test rows (with their target) are also training rows, and the first of them; (0, -1) if none.
+def overlap(train: Dataset, test: Dataset, comm: Communicator) -> NDArray[np.bool_]:
+    """Which of all test rows, shape (n_test,), with their target are also training rows; the same on every rank.
 
-    Compares 64-bit fingerprints: 8 bytes a test row travel to every rank.
+    Compares 64-bit fingerprints: 8 bytes a test row travel to every rank, and one back.
     """
     tested = comm.allgather(row_hashes(test.X, test.target()))
     trained = row_hashes(train.X, train.target())
-    hit = comm.allreduce(np.isin(tested, trained).astype(np.int8), "max")
-    rows = np.flatnonzero(hit)
-    return len(rows), int(rows[0]) if len(rows) else -1
+    return comm.allreduce(np.isin(tested, trained).astype(np.int8), "max").astype(np.bool_)

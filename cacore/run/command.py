@@ -16,6 +16,7 @@ from cacore.run.method import Method
 from cacore.run.options import add_options, from_arguments
 
 if TYPE_CHECKING:
+    from cacore.data.dataset import Dataset
     from cacore.run.family import Family
 
 
@@ -39,13 +40,13 @@ def train(method: Method, comm: Communicator, argv: list[str] | None) -> None:
         n_train, d, base = rows.n, rows.X.shape[1], rows.base
         fitted = method(rows, options, comm, test)
         fitted.model.source |= {"target": job.target, "base": base}
-        metrics = {} if test is None else family.metrics(fitted.model, test, comm)
+        tested = {} if test is None else _tested(family, fitted.model, test, comm)
     from cacore.run import report
 
     data = {"path": str(job.data), "n_train": n_train, "n_test": 0 if test is None else test.n, "n_features": d}
     made = report.build(
-        method.name, comm, data=data, metrics=metrics, partition_sizes=fitted.sizes,
-        **family.report(method, fitted, options, job),
+        method.name, comm, data=data | tested.pop("data", {}), metrics=tested.pop("metrics", {}),
+        partition_sizes=fitted.sizes, **tested, **family.report(method, fitted, options, job),
     )  # fmt: skip
     if job.comm_matrix is not None:
         from cacore import traffic
@@ -58,9 +59,29 @@ def train(method: Method, comm: Communicator, argv: list[str] | None) -> None:
         notes = family.notes(method, fitted, options)
         if test is None:
             notes.append("no test rows: give --test, or convert the data with --split")
+        if made["data"].get("overlap"):
+            count, n_test = made["data"]["overlap"], made["data"]["n_test"]
+            notes.append(f"{count:,} of {n_test:,} test rows are training rows too, which flatters the error")
         _show(job, made, notes, family.lines(made))
         if job.verbose:
             print(*family.details(made), sep="\n")
+
+
+def _tested(family: Family, model: Any, test: Dataset, comm: Communicator) -> dict[str, Any]:
+    """What the report says of the test rows: of all of them, and of those that are no training rows if not all are."""
+    answers = family.tested(model, test, comm)
+    said: dict[str, Any] = {"metrics": family.metrics(model, test, answers, comm)}
+    if test.overlap is None:
+        return said
+    with comm.uncounted():
+        count = int(comm.allreduce(np.array([np.count_nonzero(test.overlap)]))[0])
+    said["data"] = {"overlap": count}
+    if 0 < count < test.n:
+        new = ~test.overlap
+        rest = replace(test, X=test.X[new], y=test.target()[new], n=test.n - count)
+        some = {name: answer[new] for name, answer in answers.items()}
+        said["metrics_without_overlap"] = family.metrics(model, rest, some, comm)
+    return said
 
 
 def predict(

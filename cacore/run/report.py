@@ -63,6 +63,7 @@ def build(
     partition_sizes: NDArray[np.int64] | list[int],
     params: dict[str, Any],
     metrics: dict[str, Any],
+    metrics_without_overlap: dict[str, Any] | None = None,
     grid: list[dict[str, Any]] | None = None,
     solver: dict[str, Any] | None = None,
     busy: NDArray[np.float64] | None = None,
@@ -99,6 +100,7 @@ def build(
         "params": params,
         "grid": grid or [],
         "metrics": metrics,
+        **({"metrics_without_overlap": metrics_without_overlap} if metrics_without_overlap else {}),
         "seconds": seconds,
         "comm": traffic,
         **({"volume": volume} if volume else {}),
@@ -181,6 +183,8 @@ def show(report: dict[str, Any], notes: list[str], lines: Iterable[tuple[str, st
     table.add_row("parameters", _listed(report["params"]))
     for name, value in report["metrics"].items():
         table.add_row(name.replace("_", " "), _short(value))
+    for name, value in report.get("metrics_without_overlap", {}).items():
+        table.add_row(f"{name.replace('_', ' ')} without overlap", _short(value))
     table.add_row("seconds", _listed(report["seconds"]))
     for title, key in (("bytes sent", "bytes"), ("messages", "messages")):
         table.add_row(title, _listed({phase: report["comm"][phase][key] for phase in PHASES}))
