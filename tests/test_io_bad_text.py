@@ -173,9 +173,10 @@ def test_csv(refused, content, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("1,5;2,5\n3,5;4,5\n", "line 1: columns are separated by commas, not semicolons"),
-        ("a;b;c\n1;2;3\n", "line 2: columns are separated by commas, not semicolons"),
-        ("a;b\n1,5;2,5\n", "line 2: columns are separated by commas, not semicolons"),
+        ("1,5;2,5\n3,5;4,5\n", "line 1: columns are separated by commas .*, not semicolons or spaces"),
+        ("a;b;c\n1;2;3\n", "line 2: columns are separated by commas .*, not semicolons or spaces"),
+        ("a;b\n1,5;2,5\n", "line 2: columns are separated by commas .*, not semicolons or spaces"),
+        ("1 2 3\n", "line 1: columns are separated by commas"),
         ('"1,5",2\n', "line 1, column 0: '1,5' is not a number; write decimal points"),
     ],
 )

@@ -217,6 +217,10 @@ def test_binarize(put, positive):
         parse(path, binarize="7")
 
 
+def test_a_class_with_a_semicolon(put):
+    assert parse(put("rows.csv", "5,a;b\n6,c\n"), binarize="a;b").y.tolist() == [1, -1]
+
+
 # -- real files --------------------------------------------------------------------------------
 
 

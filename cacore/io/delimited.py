@@ -55,19 +55,18 @@ def parse(
     features = [j for j in range(columns) if j != chosen]
     if not features:
         raise InputError(f"{path}: no feature columns beside the target")
-    table = Table(np.empty((0, 0)), None, str(path), line_of=partial(_line_of, layout))
-    table.names = tuple(names[j] for j in features) if names else ()
+    kept = tuple(names[j] for j in features) if names else ()
+    line_of = partial(_line_of, layout)
     if chosen is None:
-        table.X = _numbers(layout)
-    elif binarize is None:
+        return Table(_numbers(layout), None, str(path), line_of=line_of, names=kept)
+    words = _Words()
+    if binarize is None:
         both = _numbers(layout)
-        table.X, table.y = np.delete(both, chosen, axis=1), both[:, chosen].copy()
+        y = both[:, chosen].copy()
     else:
-        words = _Words()
         both = _numbers(layout, words, converters={chosen: words.code}, encoding=None)
-        codes = both[:, chosen].astype(np.int64)
-        table.X, table.y = np.delete(both, chosen, axis=1), words.picked(binarize, path)[codes]
-    return table
+        y = words.picked(binarize, path)[both[:, chosen].astype(np.int64)]
+    return Table(np.delete(both, chosen, axis=1), y, str(path), line_of=line_of, names=kept)
 
 
 class _Words:
@@ -156,13 +155,14 @@ def _layout(path: Path, delimiter: str, limit: int) -> _Layout:
             first_line, before = before + 1, rows.line_num
             if len(words) <= 1 and not "".join(words).strip():
                 continue
-            if not names and all(as_number(word) is None for word in words):
+            alone = words[0].split() if len(words) == 1 else []
+            if not names and all(as_number(word) is None for word in alone or words):
                 names = tuple(" ".join(word.strip(" \"'\n\r#").split()) for word in words)
                 continue
-            if any(";" in word for word in words):
+            if len(alone) > 1 or any(re.search(r"\d\s*;\s*[-+.\d]", word) for word in words):
                 raise InputError(
-                    f"{path}: line {first_line}: columns are separated by commas, not semicolons, and numbers have a "
-                    "decimal point, not a comma: write it so"
+                    f"{path}: line {first_line}: columns are separated by commas (by tabs in a .tsv file), not semicolons "
+                    "or spaces, and numbers have a decimal point, not a comma: write it so"
                 )
             if names and len(words) != len(names):
                 raise InputError(
