@@ -161,7 +161,7 @@ def _layout(path: Path, delimiter: str, limit: int) -> _Layout:
                 continue
             if len(alone) > 1 or any(re.search(r"\d\s*;\s*[-+.\d]", word) for word in words):
                 raise InputError(
-                    f"{path}: line {first_line}: columns are separated by commas (by tabs in a .tsv file), not semicolons "
+                    f"{path}: line {first_line}: columns are separated by commas (tabs in a .tsv file), not semicolons "
                     "or spaces, and numbers have a decimal point, not a comma: write it so"
                 )
             if names and len(words) != len(names):
