@@ -169,6 +169,15 @@ def test_overlap_on_ranks(inputs, tmp_path, in_one_job):
         np.testing.assert_allclose(some["metrics_without_overlap"][score], none["metrics"][score], rtol=1e-9)
 
 
+def test_a_name_is_no_markup(inputs, tmp_path, monkeypatch, capsys):
+    name = "[/bold]:bear:.csv"
+    (tmp_path / "[").mkdir()
+    (tmp_path / name).write_bytes((inputs / "train.csv").read_bytes())
+    monkeypatch.chdir(tmp_path)
+    run("casvm.casvm", [name])
+    assert f"casvm on {name}" in flat(capsys.readouterr().out)
+
+
 @pytest.mark.parametrize("program", TRAIN)
 def test_no_test_rows(program, inputs, capsys):
     run(program, [inputs / "train.h5"])
