@@ -29,12 +29,12 @@ def npz(n):
     return stream.getvalue()
 
 
-def csr(path, n, d=100, entries=1):
+def csr(path, n, d=100, entries=1, **more):
     with h5py.File(path, "w") as file:
         group = file.create_group("X")
         group.attrs["shape"] = n, d
         group["data"], group["indices"] = np.ones(n * entries), np.tile(np.arange(entries), n)
-        group["indptr"] = np.arange(n + 1) * entries
+        group.create_dataset("indptr", data=np.arange(n + 1) * entries, **more)
 
 
 def promise(path, **more):
@@ -62,6 +62,7 @@ BOMBS = {
     "chunks.h5": lambda path: promise(path, chunks=(64, 64)),
     "a chunk.h5": lambda path: promise(path, chunks=(1 << 18, 1 << 8)),
     "csr.h5": lambda path: csr(path, 20000, entries=40),
+    "a csr chunk.h5": lambda path: csr(path, 20, chunks=(1 << 23,), maxshape=(None,), compression="gzip"),
     "wide csr.h5": lambda path: csr(path, 4, 1 << 40),
     "dense.h5": lambda path: write_hdf5(path, **{"": (np.zeros((1 << 19, 8)), None)}),
 }

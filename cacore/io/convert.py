@@ -36,7 +36,7 @@ def read_all(
     if binarize is not None or target is not None:
         raise InputError(f"{path}: --target and --binarize are for sources that are not HDF5")
     shapes = {split: replace(shape, dtype=plain(shape.dtype)) for split, shape in native.describe(path).items()}
-    size = sum(native.needed(path, split, 0, shape.n, shape.dtype) for split, shape in shapes.items())
+    size = sum(native.needed(path, split, 0, shape.n, shape.dtype, limit) for split, shape in shapes.items())
     memory.require(size, limit, f"{path}: to read its rows", REMEDY)
     blocks = {split: native.read_block(path, split, 0, shape.n, shape.dtype) for split, shape in shapes.items()}
     return {split: table.checked(dtype) for split, table in blocks.items()}

@@ -68,7 +68,7 @@ def load(
                     raise InputError(f"{path}: HDF5 files name their target themselves; drop --target {target}")
                 shapes = native.describe(path)
                 mine = {split: block_bounds(shape.n, comm.size, comm.rank) for split, shape in shapes.items()}
-                size = sum(native.needed(path, split, *rows, real) for split, rows in mine.items())
+                size = sum(native.needed(path, split, *rows, real, limit) for split, rows in mine.items())
                 memory.require(
                     size,
                     limit,

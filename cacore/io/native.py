@@ -21,16 +21,8 @@ from cacore.io.table import Table, check_size
 _BLOCK = 1 << 24
 # What reading a damaged file ends with.
 _DAMAGE = (
-    OSError,
-    RuntimeError,
-    KeyError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    IndexError,
-    OverflowError,
-    MemoryError,
-)
+    OSError, RuntimeError, KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, MemoryError,
+)  # fmt: skip
 # Since HDF5 1.10 everything but the numbers has checksums: damage is found, which crashed the library otherwise.
 _FORMAT = ("v110", "v110")
 _CSR = ("data", "indices", "indptr")
@@ -134,20 +126,22 @@ def _csr_shape(X: h5py.Group, where: str) -> tuple[int, int]:
     return n, d
 
 
-def needed(path: Path, split: str, lo: int, hi: int, dtype: np.dtype[Any]) -> int:
-    """Bytes that :func:`read_block` uses at most."""
+def needed(path: Path, split: str, lo: int, hi: int, dtype: np.dtype[Any], limit: int) -> int:
+    """Bytes that :func:`read_block` uses at most; found in `limit` bytes, or a number above it."""
     with opened(path) as file:
-        group = _place(file, split)
+        group, n = _place(file, split), hi - lo
         X, width = group["X"], dtype.itemsize
+        size = 16 * n + (_chunk(group["y"]) if "y" in group else 0)
         if not isinstance(X, h5py.Group):
-            row, n = X.shape[1] * X.dtype.itemsize, hi - lo
+            row = X.shape[1] * X.dtype.itemsize
             block = 0 if X.dtype == dtype else min(_BLOCK + row, n * row)
-            return int(n * (X.shape[1] * width + 16) + block + _chunk(X))
-        first, last = (min(int(X["indptr"][row]), len(X["data"])) for row in (lo, hi))
-        entry = width + X["data"].dtype.itemsize + 2 * X["indices"].dtype.itemsize
+            return int(size + n * X.shape[1] * width + block + _chunk(X))
         # A dense row of all columns is the least that any method needs.
-        chunks = sum(_chunk(X[name]) for name in _CSR)
-        return int(max(0, last - first) * entry + 40 * (hi - lo) + 8 * int(X.attrs["shape"][1]) + chunks)
+        size += 24 * n + 8 * int(X.attrs["shape"][1]) + sum(_chunk(X[name]) for name in _CSR)
+        if size > limit:
+            return size
+        first, last = (min(int(X["indptr"][row]), len(X["data"])) for row in (lo, hi))
+        return size + max(0, last - first) * int(width + X["data"].dtype.itemsize + 2 * X["indices"].dtype.itemsize)
 
 
 def _chunk(data: h5py.Dataset) -> int:
