@@ -57,15 +57,19 @@ class Ridge(Family):
         """A saved model; collective."""
         return KRRModel.load(path, comm)
 
-    def metrics(self, model: KRRModel, test: Dataset, comm: Communicator) -> dict[str, Any]:
-        """Of the model's route; with soft routing those of the nearest model alone as well."""
-        y = test.target()
+    def tested(self, model: KRRModel, test: Dataset, comm: Communicator) -> dict[str, NDArray[Any]]:
+        """Predictions by the model's route; with soft routing those of the nearest model alone as well."""
         if model.route == "oracle":
-            routes = {"oracle": y + model.oracle(test.X, y, comm)}
-        else:
-            routes = model.predict_routes(test.X, comm)
+            return {"oracle": test.target() + model.oracle(test.X, test.target(), comm)}
+        return model.predict_routes(test.X, comm)
+
+    def metrics(
+        self, model: KRRModel, test: Dataset, answers: dict[str, NDArray[Any]], comm: Communicator
+    ) -> dict[str, Any]:
+        """The errors of the model's route, and of the others under their names."""
+        y = test.target()
         with comm.phase("predict"):
-            metrics = {route: report.regression_metrics(y, answers, comm) for route, answers in routes.items()}
+            metrics = {route: report.regression_metrics(y, answer, comm) for route, answer in answers.items()}
         own = metrics.pop(model.route)
         return own | {f"{route}_{name}": value for route, other in metrics.items() for name, value in other.items()}
 

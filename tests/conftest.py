@@ -169,7 +169,8 @@ def refuses(capfd, monkeypatch):
 def in_one_job(mpiexec, tmp_path):
     """``in_one_job(RANKS, [PROGRAM, *words], ...)``: one by one in `tmp_path`, each as ``python -m`` starts it."""
     script = """
-import json, runpy, sys
+import json, runpy, sys, warnings
+warnings.filterwarnings("ignore", ".*found in sys.modules", RuntimeWarning)  # it has been imported before
 for program, *words in json.loads(sys.argv[1]):
     sys.argv[1:] = words
     runpy.run_module(program, run_name="__main__")

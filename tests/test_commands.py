@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 from helpers.checks import refusal
 from helpers.commands import FIELDS, flat, predicted, read, reported, run
-from helpers.data import changed, split_rows, write_rare_class
+from helpers.data import changed, split_rows, write_hdf5, write_rare_class
 from sklearn.metrics import confusion_matrix
 
 from asygcd import AsyGCDModel
@@ -45,7 +45,8 @@ def test_formats(form, program, inputs, tmp_path, monkeypatch):
     monkeypatch.chdir(inputs)
     more, sparse = [] if program == "asygcd" else ["--partitions", "3"], form == "libsvm"
     made = reported(program, [*FORMATS[form], *more, "--standardize", "--model", tmp_path / "m.h5"], tmp_path)
-    assert made["data"] == {"path": FORMATS[form][0], "n_train": 150, "n_test": 40, "n_features": 12 if sparse else 3}
+    assert made["data"] == {"path": FORMATS[form][0], "n_train": 150, "n_test": 40, "n_features": 12 if sparse else 3,
+                            "overlap": 0}  # fmt: skip
     assert made["metrics"]["accuracy"] > 0.6
     model = model_of(program, tmp_path / "m.h5")
     assert model.classes.tolist() == ([-1, 1, 4] if sparse else [-1, 1])
@@ -93,6 +94,88 @@ def test_balanced(program, more, tmp_path):
     plain, balanced = (reported(program, [*words, *option], tmp_path) for option in ([], ["--balanced"]))
     assert (plain["params"]["balanced"], balanced["params"]["balanced"]) == (False, True)
     assert balanced["metrics"]["balanced_accuracy"] > plain["metrics"]["balanced_accuracy"] + 0.1
+
+
+def with_overlap(inputs, folder):
+    """Files with five test rows that are training rows, and without them."""
+    rows = {split: split_rows(split) for split in ("train", "test")}
+    some = {split: (X[:5], y[:5]) for split, (X, y) in rows.items()}
+    both = tuple(np.concatenate([rows["test"][i], some["train"][i]]) for i in range(2))
+    write_hdf5(folder / "overlap.h5", train=rows["train"], test=both)
+    return folder / "overlap.h5", inputs / "good.h5"
+
+
+def both_metrics(program, words, data, folder):
+    some, none = (reported(program, [path, *words], folder) for path in data)
+    assert (some["data"]["overlap"], none["data"]["overlap"]) == (5, 0)
+    assert "metrics_without_overlap" not in none
+    return some["metrics"], some["metrics_without_overlap"], none["metrics"]
+
+
+@pytest.mark.parametrize("program", [*TRAIN, "cakrr.twolevel", "cakrr.bkrr3"])
+def test_rows_to_learn_and_to_test(program, inputs, tmp_path, capsys):
+    """All test rows count in `metrics`, and those that are no training rows are judged by themselves as well."""
+    data = with_overlap(inputs, tmp_path)
+    if program == "asygcd":
+        words = ["--threads", "1"]
+    else:
+        words = [] if program.endswith(("dissmo", "dkrr")) else ["--partitions", "2"]
+        words += [] if program.startswith("casvm") else ["--sigma", "2", "--lambda", "1e-3"]
+    found, rest, expected = both_metrics(program, words, data, tmp_path)
+    assert capsys.readouterr() == ("", "")
+    assert set(found) == set(rest) == set(expected)
+    score = "mse" if program.startswith("cakrr") else "confusion"
+    np.testing.assert_allclose(rest[score], expected[score], rtol=1e-9)
+    assert np.sum(found[score]) == pytest.approx(45) if score == "confusion" else found[score] != rest[score]
+    made = reported(program, [data[0], "--allow-overlap", *words], tmp_path)
+    assert "overlap" not in made["data"]
+    assert "metrics_without_overlap" not in made
+    assert made["metrics"][score] == found[score]
+
+
+def test_warning_about_overlap(inputs, tmp_path, capsys):
+    path = with_overlap(inputs, tmp_path)[0]
+    run("casvm.casvm", [path])
+    out, err = capsys.readouterr()
+    what = "5 of 45 test rows are training rows too"
+    assert err.startswith(f"warning: {path} (test): {what} (first: row 40)")
+    assert err.count("\n") == 1
+    assert what in flat(out)
+    assert "accuracy without overlap" in flat(out)
+
+
+def test_nothing_but_overlap(inputs, tmp_path):
+    made = reported("cakrr.bkrr2", [inputs / "train.h5", "--test", inputs / "train.csv", "--sigma", "1"], tmp_path)
+    assert made["data"]["overlap"] == made["data"]["n_test"] == 150
+    assert "metrics_without_overlap" not in made
+
+
+def test_overlap_on_ranks(inputs, tmp_path, in_one_job):
+    data, commands = with_overlap(inputs, tmp_path), []
+    methods = [
+        ["cakrr.bkrr2", "--sigma", "2", "--lambda", "1e-3"],
+        ["casvm.casvm", "--initial", "root"],
+        ["casvm.dissmo"],
+    ]
+    for number, (program, *words) in enumerate(methods):
+        for path in data:
+            out = ["--report", f"{path.stem}{number}.json", "--quiet"]
+            commands.append([program, path, *words, *out])
+    in_one_job(3, *commands)
+    for number in range(len(methods)):
+        some, none = (read(tmp_path / f"{path.stem}{number}.json") for path in data)
+        assert some["data"]["overlap"] == 5
+        score = "confusion" if number else "mse"
+        np.testing.assert_allclose(some["metrics_without_overlap"][score], none["metrics"][score], rtol=1e-9)
+
+
+def test_a_name_is_no_markup(inputs, tmp_path, monkeypatch, capsys):
+    name = "[/bold]:bear:.csv"
+    (tmp_path / "[").mkdir()
+    (tmp_path / name).write_bytes((inputs / "train.csv").read_bytes())
+    monkeypatch.chdir(tmp_path)
+    run("casvm.casvm", [name])
+    assert f"casvm on {name}" in flat(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("program", TRAIN)
@@ -183,7 +266,8 @@ BAD = {
     "no such target": (["train.csv", "--target", "nosuch"], "no target column 'nosuch'"),
     "test features": (["train.h5", "--test", "wide.h5"], "6 features, and 3"),
     "two tests": (["good.h5", "--test", "test.csv"], "drop --test"),
-    "overlap": (["train.h5", "--test", "train.csv"], "training rows too"),
+    "overlap": (["train.h5", "--test", "train.csv", "--strict"], "150 of 150 test rows are training rows too"),
+    "strict and not": (["good.h5", "--strict", "--allow-overlap"], "--strict, --allow-overlap: "),
     "memory 0": (["good.h5", "--memory-limit", "0"], "--memory-limit 0"),
     "seed": (["good.h5", "--seed", "-1"], "--seed -1"),
     "large seed": (["good.h5", "--seed", "5000000000"], "--seed 5000000000"),

@@ -4,14 +4,18 @@ import bz2
 import gzip
 import io
 import lzma
+import os
 import re
+import sys
+import zipfile
 
 import numpy as np
 import pytest
+from helpers.commands import run
 
 from cacore.comm import Communicator
 from cacore.errors import InputError
-from cacore.io import load, text
+from cacore.io import load, stream, text
 
 PACK = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
 
@@ -45,16 +49,45 @@ def refused(tmp_path):
         (gzip.compress(b"", mtime=0), "empty"),
         (b"\x00\x01\x02\x03", "not HDF5, NPZ, CSV, TSV or LIBSVM"),
         (b"\x93NUMPY\x01\x00", "not HDF5, NPZ, CSV, TSV or LIBSVM"),
+        ("1,2\n".encode("utf-16"), "in UTF-8"),
+        (gzip.compress(b"\x89HDF\r\n\x1a\n..."), "decompress it"),
     ],
-    ids=["nothing", "blank", "comments", "compressed nothing", "binary", "npy"],
+    ids=["nothing", "blank", "comments", "compressed nothing", "binary", "npy", "utf-16", "compressed hdf5"],
 )
 def test_not_data(refused, content, message):
     refused("rows", content, message)
 
 
-def test_directory(tmp_path):
-    with pytest.raises(InputError, match=re.escape(str(tmp_path))):
-        load(tmp_path, Communicator())
+def test_not_a_file(tmp_path, refuses):
+    """Nothing waits for a pipe, or reads a device that has no end."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "rows.csv").write_text("1,2\n")
+    for name in (".", "pipe", "/dev/null", "/dev/zero"):
+        for words in (["info", name], ["convert", "rows.csv", "out.h5", "--test", name]):
+            line = refuses("cacore.io", words, "cannot be read; name a file that holds the rows", tmp_path)
+            assert f" {name}: " in line
+    refuses("cacore.io", ["info", "rows.csv/more"], "rows.csv/more: no such file", tmp_path)
+    refuses("cacore.io", ["info", "a" * 300], "cannot be read", tmp_path)
+
+
+def test_unreadable(tmp_path, refuses, monkeypatch):
+    def closed(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    (tmp_path / "rows.csv").write_text("1,2\n")
+    monkeypatch.setattr(stream, "_opener", closed)  # whoever runs the tests may be allowed everything
+    refuses("cacore.io", ["info", "rows.csv"], "rows.csv: cannot be read ([Errno 13] Permission denied", tmp_path)
+
+
+def test_name_that_is_not_utf8(tmp_path, refuses, monkeypatch):
+    name = os.fsdecode(b"caf\xe9.csv")
+    (tmp_path / name).write_text("1,x\n")
+    refuses("cacore.io", ["info", name], ".csv: line 1, column 1", tmp_path)
+    (tmp_path / name).write_text("1,2\n")
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "utf-8"))
+    run("cacore.io", ["info", name])
+    sys.stdout.flush()
+    assert sys.stdout.buffer.getvalue().startswith(b"caf\\udce9.csv train: 1 rows")
 
 
 @pytest.mark.parametrize("keep", [30, 0.5, 0.99], ids=["head", "half", "almost all"])
@@ -93,6 +126,12 @@ def test_damaged(refused, pack, form):
         ("+1 1:2\n-1 1:1 2:-inf 90:1\n", r"row 1 \(line 2\), feature 1 is -inf"),
         ("+1 1:2\nnan 1:1\n", r"row 1 \(line 2\), the target is nan"),
         ("# words\n+1 1:2\n\n-1 1:nan\n", r"row 1 \(line 4\), feature 0 is nan"),
+        ("+1 1:2\n1,2 1:3\n", "line 2: '1,2' is not the target"),
+        ("+1 1:2\n1 1_0:3\n", "line 2: '1_0:3' is not index:value"),
+        ("+1 1:2\n1 1:3_0\n", "line 2: '1:3_0' is not index:value"),
+        ("+1 1:2\n1 2147483648:3\n", "line 2: '2147483648:3': the largest index is 2147483647"),
+        ("+1 1:2\n1 1" + "0" * 5000 + ":3\n", "line 2: '10*[.]{3}': the largest index is"),
+        ("+1 1:2\n1 1:\xff3\n", "line 2: .* is not index:value"),
     ],
 )
 def test_libsvm(refused, content, message):
@@ -116,11 +155,33 @@ def test_libsvm(refused, content, message):
         ("a,b,y\n1,2,3\n\n4,nan,6\n", r"row 1 \(line 4\), feature 1 \(b\) is nan"),
         ("a,b,y\n", "a header and no rows"),
         ("1\n2\n", "no feature columns"),
+        ("a,b\n1,2,3\n", "line 2: 3 columns, and the header has 2 names"),
+        ("a,b,c,d\n\n1,2,3\n", "line 3: 3 columns, and the header has 4 names"),
+        ('a,b\n1,2\n"3\n",x\n', r"line 4, column 1 \(b\): 'x' is not a number"),
+        ('a,b\n"1\n",2\n3,inf\n', r"row 1 \(line 4\), the target is inf"),
+        ('a,"b\n1,2\n', "a header and no rows"),
+        ('a,"b\n' + "1,2\n" * 50000, "line 1: .* is a quote left open there"),
+        ("1,2\n1,0x10\n", "line 2, column 1: '0x10' is not a number"),
+        ("1,2\n1," + "x" * 5000 + "\n", r"line 2, column 1: 'x{59}\.\.\. is not a number"),
     ],
 )
 def test_csv(refused, content, message):
     refused("rows.csv", content, message)
     refused("rows.tsv", content.replace(",", "\t"), message)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("1,5;2,5\n3,5;4,5\n", "line 1: columns are separated by commas .*, not semicolons or spaces"),
+        ("a;b;c\n1;2;3\n", "line 2: columns are separated by commas .*, not semicolons or spaces"),
+        ("a;b\n1,5;2,5\n", "line 2: columns are separated by commas .*, not semicolons or spaces"),
+        ("1 2 3\n", "line 1: columns are separated by commas"),
+        ('"1,5",2\n', "line 1, column 0: '1,5' is not a number; write decimal points"),
+    ],
+)
+def test_decimal_commas(refused, content, message):
+    refused("rows.csv", content, message)
 
 
 @pytest.mark.parametrize(
@@ -155,10 +216,37 @@ def test_unknown_target_without_names(refused):
     refused("rows.csv", "1,2,3\n", "no target column 'y'; the file has no header, give a number below 3", target="y")
 
 
+def test_two_columns_of_the_target_s_name(refused):
+    message = "--target w: columns 0, 2 have this name; give the number of one"
+    refused("rows.csv", "w,b,w\n1,2,3\n", message, target="w")
+
+
 def npz(**arrays):
     stream = io.BytesIO()
     np.savez(stream, **arrays)
     return stream.getvalue()
+
+
+def members(**contents):
+    """An archive of files that are not what numpy writes."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as file:
+        for name, content in contents.items():
+            file.writestr(f"{name}.npy", content)
+    return stream.getvalue()
+
+
+def header(text):
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+
+
+def encrypted(archive):
+    """With the bit set that says so, in both places."""
+    bits = bytearray(archive)
+    for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        for found in re.finditer(re.escape(mark), archive):
+            bits[found.start() + offset] |= 1
+    return bytes(bits)
 
 
 X, Y = np.ones((4, 3)), np.ones(4)
@@ -182,10 +270,29 @@ X, Y = np.ones((4, 3)), np.ones(4)
         (npz(x=X, y=Y)[:-40], "damaged or truncated"),
         (npz(x=X, y=Y)[:200], "damaged or truncated"),
         (npz(x=X, y=Y).replace(X.tobytes(), (X * 2).tobytes()), "damaged or truncated"),
+        (npz(x=X[0, 0], y=Y), r"x has shape \(\)"),
+        (npz(x=X.astype(complex), y=Y), "type complex128"),
+        (npz(x=X.astype("M8[s]"), y=Y), "type datetime64"),
+        (npz(x=X, y=Y.astype("m8[s]")), "y is of type timedelta64"),
+        (npz(x=np.zeros((4, 3), [("a", "f8")]), y=Y), "type .*'a'"),
+        (npz(x=X, y=np.full(4, b"a")), r"y is of type \|S1"),
+        (npz(x=X, y=Y, X=X), "two arrays are called x"),
+        (npz(**{"../x": X, "/y": Y}), "no array x_train or x; there are ../x, /y"),
+        (npz(x=np.full((4, 3), np.longdouble("1e4000")), y=Y), "row 0, feature 0 is inf"),
+        (members(x=b"no array"), "x cannot be read, .*magic string"),
+        (members(x=header("{'descr': '<f8', 'fortran_order': False, 'shape': (1 << 40, 2), }")), "x cannot be read"),
+        (members(x=header("{'descr': '<f8', 'fortran_order': False, 'shape': (1099511627776, 8), }")), "x cannot be"),
+        (members(x=header("{'descr': '<f8', 'fortran_order': False, 'shape': (-4, 2), }")), "x cannot be read"),
+        (members(x=header("(" * 5000)), "x cannot be read"),
+        (members(x=header("{'descr': '<f8', 'fortran_order': False, 'shape': (1, 1), }") + bytes(9)), "more than its"),
+        (encrypted(npz(x=X, y=Y)), "x cannot be read, .*encrypted"),
+        (b"PK\x03\x04 and no more", "damaged or truncated"),
     ],
     ids=[
         "object x", "object y", "other names", "vector", "text x", "short y", "two targets", "no dimension", "no rows",
-        "text y", "nan", "inf in the test rows", "truncated", "head", "changed bytes",
+        "text y", "nan", "inf in the test rows", "truncated", "head", "changed bytes", "number", "complex", "dates",
+        "times y", "structured", "bytes y", "two of a name", "paths", "beyond double", "no array", "no literal",
+        "8 TiB", "negative", "brackets", "more bytes", "encrypted", "no archive",
     ],
 )  # fmt: skip
 def test_npz(refused, content, message):

@@ -15,7 +15,7 @@ from sklearn.datasets import load_svmlight_file
 
 from cacore.comm import Communicator
 from cacore.errors import InputError
-from cacore.io import load, text
+from cacore.io import load, stream, text
 
 OPENERS = {"": open, ".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 numbers = st.floats(allow_nan=False, allow_infinity=False)
@@ -142,11 +142,62 @@ def test_kind_is_told_by_the_bytes(put, name, content, kind):
         ("a,b\n1,2\n", None, 2.0),
         ("\ufeffa,b\n1,2\n", "a", 1.0),
         ('a,b\n"1","2"\n', "a", 1.0),
+        ('"height, cm",weight,age\n180,75,30\n', "weight", 75.0),
+        ('"height, cm",weight,age\n180,75,30\n', "height, cm", 180.0),
+        ('"height\nin cm","a ""b"""\n\n180,75\n', "height in cm", 180.0),
+        ('"height\r\nin cm",b\r\n180,75\r\n', "height\nin cm", 180.0),
+        ("a,b,a\n1,2,3\n", "2", 3.0),
+        ('1,"2\n"\n', None, 2.0),
     ],
-    ids=["quoted name", "number", "last", "byte order mark", "quoted cells"],
+    ids=[
+        "quoted name",
+        "number",
+        "last",
+        "byte order mark",
+        "quoted cells",
+        "comma in a name",
+        "name with a comma",
+        "line end in a name",
+        "its target",
+        "two of a name",
+        "line end in a cell",
+    ],
 )
 def test_target_column(put, content, target, want):
     assert parse(put("rows.csv", content), target).y.tolist() == [want]
+
+
+def test_a_comma_in_a_name_moves_no_column(put):
+    table = parse(put("rows.csv", '"height, cm",weight,age,label\n180,75,30,1\n'), "weight")
+    assert (table.X.tolist(), table.names) == ([[180, 30, 1]], ("height, cm", "age", "label"))
+
+
+def test_libsvm_with_a_byte_order_mark(put):
+    assert parse(put("rows", "\ufeff1 1:2 3:4\n")).X.tolist() == [[2, 0, 4]]
+
+
+def test_libsvm_in_blocks(put, monkeypatch):
+    """Blocks end where lines do; each may begin with another feature."""
+    monkeypatch.setattr(stream, "_BLOCK", 7)
+    rows = parse(put("rows", "1 3:1\n# words\n\n-1 2:2 4:3\n0\n2 1:5 9:1\n"))
+    np.testing.assert_array_equal(
+        rows.X.toarray(), [[0, 0, 1, *[0] * 6], [0, 2, 0, 3, *[0] * 5], [0] * 9, [5, *[0] * 7, 1]]
+    )
+    assert (rows.y.tolist(), rows.base, [rows.line_of(i) for i in range(4)]) == ([1, -1, 0, 2], 1, [1, 4, 5, 6])
+
+
+ODD = ["<f2", ">f4", ">f8", "longdouble", ">i4", "uint64", "bool"]
+
+
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("dtype", ODD)
+def test_npz_of_any_numbers(put, dtype, order):
+    X = np.asarray(np.arange(12).reshape(4, 3) % 2, dtype, order)
+    stream = io.BytesIO()
+    np.savez_compressed(stream, x=X, y=X[:, 0], names=np.array([None, "an array that is not read"]))
+    rows = load(put("rows.npz", stream.getvalue()), Communicator(), "float32")["train"]
+    np.testing.assert_array_equal(rows.X, X)
+    assert (rows.X.dtype, rows.y.dtype, rows.X.flags.c_contiguous) == (np.float32, np.float64, True)
 
 
 def test_as_many_columns_as_the_model_has_features(put):
@@ -164,6 +215,10 @@ def test_binarize(put, positive):
     assert parse(path, binarize=positive).y.tolist() == [1, -1, 1]
     with pytest.raises(InputError, match="--binarize 7: no row has this class; there are"):
         parse(path, binarize="7")
+
+
+def test_a_class_with_a_semicolon(put):
+    assert parse(put("rows.csv", "5,a;b\n6,c\n"), binarize="a;b").y.tolist() == [1, -1]
 
 
 # -- real files --------------------------------------------------------------------------------

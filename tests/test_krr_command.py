@@ -154,7 +154,7 @@ BAD = {
     "lambda": (["good.h5", "--lambda", "-1"], "--lambda -1"),
     "lambda nan": (["good.h5", "--lambda", "nan"], "--lambda nan"),
     "test features": (["train.csv", "--test", "wide.csv"], "5 features, and 3"),
-    "overlap": (["overlap.h5"], "1 of 30 test rows"),
+    "overlap": (["overlap.h5", "--strict"], "1 of 30 test rows"),
     "memory": (["good.h5", "--partitions", "1", "--memory-limit", "0.0001"], "--partitions"),
     "memory negative": (["good.h5", "--memory-limit", "-1"], "--memory-limit -1"),
     "fraction": (["good.h5", "--validation-fraction", "2"], "fraction 2"),

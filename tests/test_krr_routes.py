@@ -101,6 +101,12 @@ def train(method, X, y, options, weights=None):
     return method(Dataset(X.copy(), y, weights=weights), options)
 
 
+def judged(model, X, y):
+    """The metrics of a command's report."""
+    test, comm = Dataset(X, y, len(y)), Communicator()
+    return Ridge().metrics(model, test, Ridge().tested(model, test, comm), comm)
+
+
 def opinions(model, X, T, y, labels, sigma=1.3, lam=1e-4):
     """What each part's model says of the rows T, from scikit-learn: shape (q, P)."""
     scaler, said = StandardScaler().fit(X), []
@@ -140,7 +146,7 @@ def test_prediction_is_the_weighted_mean(name):
     np.testing.assert_array_equal(answers["soft"], model.predict(T))
     np.testing.assert_allclose(answers["nearest"], said[np.arange(50), squares.argmin(axis=1)], rtol=1e-8)
     assert result.params == {"soft_k": model.soft.k, "soft_t": model.soft.t}
-    both = Ridge().metrics(model, Dataset(T, y[:50], 50), Communicator())
+    both = judged(model, T, y[:50])
     assert both["mse"] == pytest.approx(np.mean((answers["soft"] - y[:50]) ** 2))
     assert both["nearest_mse"] == pytest.approx(np.mean((answers["nearest"] - y[:50]) ** 2))
 
@@ -287,7 +293,7 @@ def test_oracle(name, tmp_path):
     with pytest.raises(InputError, match="saves no model"):
         model.save(tmp_path / "m.h5")
     assert list(tmp_path.iterdir()) == []
-    metrics = Ridge().metrics(model, Dataset(T, t, 50), Communicator())
+    metrics = judged(model, T, t)
     assert metrics["mse"] == pytest.approx(np.mean(least**2), rel=1e-5)
 
 

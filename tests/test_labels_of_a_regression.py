@@ -46,3 +46,4 @@ def test_as_many_as_there_may_be():
     require_classes(np.arange(MOST_CLASSES))
     require_classes(np.arange(3) / 1.0)
     require_classes(np.array(["a", "b"]))
+    require_classes(np.array([-0.5, 0.5]))  # two are classes, whatever they are

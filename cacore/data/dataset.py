@@ -30,6 +30,8 @@ class Dataset:
         Number of the first feature of LIBSVM rows.
     weights : ndarray of float64, shape (m,), or None
         Of the rows; one of weight 0 counts as absent.
+    overlap : ndarray of bool, shape (m,), or None
+        Of test rows: which of them are training rows too, if that was looked for.
     """
 
     X: Rows
@@ -38,6 +40,7 @@ class Dataset:
     where: str = "X"
     base: int | None = None
     weights: NDArray[np.float64] | None = None
+    overlap: NDArray[np.bool_] | None = None
 
     def target(self) -> NDArray[Any]:
         """`y`, or an InputError that says it is missing."""

@@ -25,7 +25,7 @@ def require_classes(classes: NDArray[Any]) -> None:
         raise InputError("Sample weights must contain at least one non-zero number.")
     if k == 1:
         raise InputError(f"the labels must be of at least 2 classes; there is one class only, {classes[0]}")
-    if classes.dtype.kind == "f" and (classes != np.rint(classes)).any():
+    if k > 2 and classes.dtype.kind == "f" and (classes != np.rint(classes)).any():
         first = classes[classes != np.rint(classes)][0]
         raise InputError(f"the labels look like targets of a regression, {first:g} is no whole number: {remedy}")
     if k > MOST_CLASSES:

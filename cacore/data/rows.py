@@ -178,8 +178,11 @@ def _csr(data: NDArray[Any], indices: NDArray[np.int64], lengths: NDArray[np.int
     return csr(data, indices.astype(index), indptr.astype(index), (len(lengths), d))
 
 
-def first_nonfinite(X: Rows) -> tuple[int, int, float] | None:
-    """Row, column and value of the first NaN or infinity, or None: one pass, on all threads."""
+def first_nonfinite(X: Rows, dtype: np.dtype[Any] | None = None) -> tuple[int, int, float] | None:
+    """Row, column and value of the first NaN or infinity, or None: one pass, on all threads.
+
+    With a `dtype`, also of the first number that it cannot hold.
+    """
     values = X.data if is_sparse(X) else X
     if values.dtype.kind != "f":
         return None
@@ -188,19 +191,22 @@ def first_nonfinite(X: Rows) -> tuple[int, int, float] | None:
     def look(lo: int, hi: int) -> None:
         # A sum is finite if its terms are, and costs a third of isfinite; a large one gets a closer look.
         with np.errstate(over="ignore", invalid="ignore"):
-            if not np.isfinite(values[lo:hi].sum()) and not np.isfinite(values[lo:hi]).all():
+            part = values[lo:hi].astype(dtype or values.dtype, copy=False)
+            if not np.isfinite(part.sum()) and not np.isfinite(part).all():
                 bad.append(lo)
 
-    for_blocks(look, blocks(len(values), max(1, (1 << 18) // max(1, values[:1].size))))
+    step = max(1, (1 << 18) // max(1, values[:1].size))
+    for_blocks(look, blocks(len(values), step))
     if not bad:
         return None
     lo = min(bad)
-    place = np.argwhere(~np.isfinite(values[lo:]))[0]
+    block = values[lo : lo + step]
+    with np.errstate(over="ignore", invalid="ignore"):
+        place = np.argwhere(~np.isfinite(block.astype(dtype or values.dtype, copy=False)))[0]
+    value, row = float(block[tuple(place)]), lo + int(place[0])
     if not is_sparse(X):
-        return lo + int(place[0]), int(place[1]) if values.ndim > 1 else 0, float(values[lo:][tuple(place)])
-    entry = lo + int(place[0])
-    row = int(np.searchsorted(X.indptr, entry, side="right")) - 1
-    return row, int(X.indices[entry]), float(values[entry])
+        return row, int(place[1]) if values.ndim > 1 else 0, value
+    return int(np.searchsorted(X.indptr, row, side="right")) - 1, int(X.indices[row]), value
 
 
 def largest_size(X: Rows) -> float:

@@ -28,9 +28,12 @@ def _parser() -> argparse.ArgumentParser:
     convert.add_argument(
         "--drop-duplicates", action="store_true", help="keep the first of rows that are equal, target included"
     )
+    limit = "memory that may be used (default: 0.9 of what is free)"
+    convert.add_argument("--memory-limit", metavar="GIB", type=float, help=limit)
     info = commands.add_parser("info", help="what a file holds")
     info.add_argument("data", metavar="DATA", type=Path)
     info.add_argument("--target", metavar="COLUMN")
+    info.add_argument("--memory-limit", metavar="GIB", type=float, help=limit)
     return parser
 
 
@@ -40,11 +43,13 @@ def main(argv: list[str] | None = None) -> None:
     def work(comm: Communicator) -> None:
         args = _parser().parse_args(argv)
         from cacore.io import convert  # loads compiled code: not for --help
+        from cacore.machine import memory
 
+        limit = memory.limit_per_rank(comm, args.memory_limit)
         if args.command == "convert":
-            convert.convert(args)
+            convert.convert(args, limit)
         else:
-            convert.show(args.data, args.target)
+            convert.show(args.data, args.target, limit)
 
     run(work, "cacore.io", Communicator())
 

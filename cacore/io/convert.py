@@ -11,57 +11,77 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from cacore.data.rows import is_sparse
+from cacore.data.rows import is_sparse, nbytes
 from cacore.errors import InputError
 from cacore.files import check_apart, check_writable
 from cacore.io import native, text
 from cacore.io.fingerprints import row_hashes
-from cacore.io.table import Table
+from cacore.io.stream import REMEDY
+from cacore.io.table import Table, plain
+from cacore.io.words import printable
+from cacore.machine import memory
 
 
-def read_all(path: Path, target: str | None = None, binarize: str | None = None) -> dict[str, Table]:
-    """Every row of a file of any format, checked."""
+def read_all(
+    path: Path,
+    target: str | None = None,
+    binarize: str | None = None,
+    dtype: np.dtype[Any] | None = None,
+    limit: int = 1 << 62,
+) -> dict[str, Table]:
+    """Every row of a file of any format, checked: numbers as the file has them, which a given `dtype` can hold."""
     if text.kind(path) != "hdf5":
-        tables = text.parse(path, target, None, binarize)
-        return {split: table.checked() for split, table in tables.items()}
+        tables = text.parse(path, target, None, binarize, limit=limit)
+        return {split: table.checked(dtype) for split, table in tables.items()}
     if binarize is not None or target is not None:
         raise InputError(f"{path}: --target and --binarize are for sources that are not HDF5")
-    return {
-        split: native.read_block(path, split, 0, shape.n, shape.dtype) for split, shape in native.describe(path).items()
-    }
+    shapes = {split: replace(shape, dtype=plain(shape.dtype)) for split, shape in native.describe(path).items()}
+    size = sum(native.needed(path, split, 0, shape.n, shape.dtype, limit) for split, shape in shapes.items())
+    memory.require(size, limit, f"{path}: to read its rows", REMEDY)
+    blocks = {split: native.read_block(path, split, 0, shape.n, shape.dtype) for split, shape in shapes.items()}
+    return {split: table.checked(dtype) for split, table in blocks.items()}
 
 
-def convert(args: argparse.Namespace) -> None:
-    """The ``convert`` command."""
+def convert(args: argparse.Namespace, limit: int) -> None:
+    """The ``convert`` command, in `limit` bytes."""
     check_apart([("the destination", args.destination)], [("the source", args.source), ("--test", args.test)])
     check_writable(args.destination)
-    tables = read_all(args.source, args.target, args.binarize)
+    tables = read_all(args.source, args.target, args.binarize, np.dtype(args.dtype), limit)
+    if args.test is not None or args.drop_duplicates or args.split is not None:
+        _require_twice(tables, args.source, limit)
     if args.drop_duplicates:
         tables = {split: _without_duplicates(table) for split, table in tables.items()}
     if args.test is not None:
-        tables = _with_test(tables, args)
+        tables = _with_test(tables, args, limit)
     if args.split is not None:
         if "test" in tables:
             raise InputError(f"--split {args.split}: there are test rows already")
         tables = _split(tables["train"], args.split, args.seed)
     for table in tables.values():
         table.check_numeric("choose a class with --binarize CLASS")
+    if any(table.X.dtype != args.dtype for table in tables.values()):
+        _require_twice(tables, args.source, limit)
     for table in tables.values():
-        with np.errstate(over="ignore"):
-            table.X = table.X.astype(args.dtype, copy=False)
-        table.checked()  # what float64 holds may be infinite in float32
+        table.X = table.X.astype(args.dtype, copy=False)
     native.write(args.destination, tables, np.dtype(args.dtype))
-    show(args.destination)
+    _print(args.destination, tables)
 
 
-def _with_test(tables: dict[str, Table], args: argparse.Namespace) -> dict[str, Table]:
+def _require_twice(tables: dict[str, Table], path: Path, limit: int) -> None:
+    """What takes or changes rows makes others of them."""
+    size = sum(nbytes(table.X) + (0 if table.y is None else table.y.nbytes) for table in tables.values())
+    memory.require(2 * size, limit, f"{path}: to hold its rows twice", REMEDY)
+
+
+def _with_test(tables: dict[str, Table], args: argparse.Namespace, limit: int) -> dict[str, Table]:
     """The rows of a second source as the test rows."""
     if "test" in tables:
         raise InputError(f"{args.source}: has test rows already; drop --test")
-    other = read_all(args.test, args.target, args.binarize)
+    held = sum(nbytes(table.X) for table in tables.values())
+    other = read_all(args.test, args.target, args.binarize, np.dtype(args.dtype), max(0, limit - held))
     if "train" not in other:
         raise InputError(f"{args.test}: test rows alone; rows named train, or not named, are needed")
-    tables = _same_width({**tables, "test": other["train"]})
+    tables = _same_width({**tables, "test": other["train"]}, limit)
     if args.drop_duplicates:
         tables["test"] = _without_overlap(tables["train"], tables["test"])
     return tables
@@ -87,7 +107,7 @@ def _without_overlap(train: Table, test: Table) -> Table:
     return _take(test, ~np.isin(row_hashes(test.X, test.y), row_hashes(train.X, train.y)))
 
 
-def _same_width(tables: dict[str, Table]) -> dict[str, Table]:
+def _same_width(tables: dict[str, Table], limit: int) -> dict[str, Table]:
     """LIBSVM files leave out features that are 0 in all their rows: give both the wider one's."""
     if {table.base for table in tables.values()} == {0, 1}:
         for table in tables.values():
@@ -101,6 +121,8 @@ def _same_width(tables: dict[str, Table]) -> dict[str, Table]:
         if missing and is_sparse(table.X):
             table.X.resize(table.X.shape[0], width)
         elif missing:
+            size = table.X.itemsize * len(table.X) * (width + table.X.shape[1])
+            memory.require(size, limit, f"{table.where}: {width:,} features, as in the other file,", REMEDY)
             table.X = np.pad(table.X, ((0, 0), (0, missing)))
     return tables
 
@@ -117,12 +139,16 @@ def _split(table: Table, n_train: int, seed: int) -> dict[str, Table]:
     return {"train": _take(table, train), "test": _take(table, test)}
 
 
-def show(path: Path, target: str | None = None) -> None:
+def show(path: Path, target: str | None = None, limit: int = 1 << 62) -> None:
     """The ``info`` command: one line a split."""
-    for split, table in read_all(path, target).items():
+    _print(path, read_all(path, target, limit=limit))
+
+
+def _print(path: Path, tables: dict[str, Table]) -> None:
+    for split, table in tables.items():
         n, d = table.X.shape
         form = f"CSR, {table.X.nnz / max(1, n):.1f} nonzeros a row" if is_sparse(table.X) else "dense"
-        print(f"{path} {split}: {n:,} rows x {d} features, {table.X.dtype}, {form}; {_target_text(table)}")
+        print(f"{printable(path)} {split}: {n:,} rows x {d} features, {table.X.dtype}, {form}; {_target_text(table)}")
 
 
 def _target_text(table: Table) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -33,7 +33,7 @@ def load(
     ----------
     path : path
         HDF5, of which each rank reads its own rows only; or LIBSVM, CSV, TSV or NPZ, plain or
-        compressed, which rank 0 parses and hands out: convert what does not fit there.
+        compressed, which rank 0 parses, holding the rows twice, and hands out: convert what does not fit there.
     comm : Communicator
     dtype : {"float64", "float32"}
     target : str, optional
@@ -43,7 +43,7 @@ def load(
     usual_target : str, optional
         Target column of a CSV file that has more columns than `n_features`, if `target` is not given.
     limit : int
-        Bytes that a rank may use: a block of an HDF5 file that is larger is refused before it is read.
+        Bytes that a rank may use: what needs more is refused before it is read, or as soon as that is known.
 
     Returns
     -------
@@ -67,21 +67,25 @@ def load(
                 if target is not None:
                     raise InputError(f"{path}: HDF5 files name their target themselves; drop --target {target}")
                 shapes = native.describe(path)
-                numbers = sum(-(-shape.n // comm.size) * shape.d for shape in shapes.values() if not shape.sparse)
-                what = f"{path}: a rank's block of the rows"
-                memory.require(numbers * real.itemsize, limit, what, "use more ranks or --dtype float32")
-                for split, shape in shapes.items():
-                    tables[split] = native.read_block(path, split, *block_bounds(shape.n, comm.size, comm.rank), real)
+                mine = {split: block_bounds(shape.n, comm.size, comm.rank) for split, shape in shapes.items()}
+                size = sum(native.needed(path, split, *rows, real, limit) for split, rows in mine.items())
+                memory.require(
+                    size,
+                    limit,
+                    f"{path}: a rank's block of the rows",
+                    "use more ranks or --dtype float32",
+                )
+                tables = {split: native.read_block(path, split, *rows, real) for split, rows in mine.items()}
             elif comm.rank == 0:
                 from cacore.io import text
 
-                tables = text.parse(path, target, n_features, None, usual_target)
+                tables = text.parse(path, target, n_features, None, usual_target, limit)
                 for table in tables.values():
-                    table.checked()
-                    table.check_numeric("make it +1 and -1 with cacore.io convert --binarize CLASS")
+                    table.checked(real).check_numeric("make it +1 and -1 with cacore.io convert --binarize CLASS")
+                    table.X = table.X.astype(real, copy=False)
         if hdf5:
             return {split: Dataset(t.X, t.y, shapes[split].n, t.where) for split, t in tables.items()}
-        return {split: _scattered(tables.get(split), str(path), comm, real) for split in _splits(tables, comm)}
+        return {split: _scattered(tables.get(split), str(path), comm) for split in _splits(tables, comm)}
 
 
 def _agree_on_kind(path: Path, comm: Communicator) -> bool:
@@ -100,15 +104,15 @@ def _splits(tables: dict[str, Table], comm: Communicator) -> list[str]:
     return [split for split, there in zip(("train", "test"), present, strict=True) if there]
 
 
-def _scattered(table: Table | None, where: str, comm: Communicator, dtype: np.dtype[Any]) -> Dataset:
+def _scattered(table: Table | None, where: str, comm: Communicator) -> Dataset:
     """Rank 0's table by even blocks of rows."""
     facts = np.zeros(3, np.int64)
     if table is not None:
         facts[:] = table.X.shape[0], table.y is not None, -1 if table.base is None else table.base
     n, has_y, base = comm.bcast(facts).tolist()
-    X = scatter_rows(None if table is None else table.X.astype(dtype, copy=False), n, comm)
+    X = scatter_rows(None if table is None else table.X, n, comm)
     y = None
     if has_y:
-        column = None if table is None or table.y is None else table.y.astype(np.float64).reshape(-1, 1)
+        column = None if table is None or table.y is None else table.y.reshape(-1, 1)
         y = np.asarray(scatter_rows(column, n, comm)).ravel()
     return Dataset(X, y, n, where, None if base < 0 else base)

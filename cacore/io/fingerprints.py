@@ -17,15 +17,18 @@ from cacore.data.shuffle import mix64
 def row_hashes(X: Rows, y: NDArray[Any]) -> NDArray[np.uint64]:
     """A 64-bit fingerprint, shape (m,), of each row and its target; zeros do not count, so dense and CSR agree."""
     # Each column has its own random word, so a sum over the columns does not depend on their order.
-    words = mix64(np.arange(1, X.shape[1] + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15))
     start = mix64(np.asarray(y, np.float64).view(np.uint64) + np.uint64(1))
     if is_sparse(X):
-        value = mix64(X.data.astype(np.float64).view(np.uint64) ^ words[X.indices])
+        value = mix64(X.data.astype(np.float64).view(np.uint64) ^ _words(X.indices))
         value[X.data == 0] = 0
         ends = np.concatenate([np.zeros(1, np.uint64), np.cumsum(value, dtype=np.uint64)])
         return mix64(start + ends[X.indptr[1:]] - ends[X.indptr[:-1]])
-    _add_hashes(X, words, start)
+    _add_hashes(X, _words(np.arange(X.shape[1])), start)
     return mix64(start)
+
+
+def _words(columns: NDArray[Any]) -> NDArray[np.uint64]:
+    return mix64((columns.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15))
 
 
 @numba.njit(cache=True, nogil=True)
@@ -53,13 +56,11 @@ def fingerprint(X: Rows, y: NDArray[np.float64], weights: NDArray[Any] | None, c
     return f"{n} rows, {int(comm.allreduce(np.array([mix64(words).sum(dtype=np.uint64)]))[0]):016x}"
 
 
-def count_overlap(train: Dataset, test: Dataset, comm: Communicator) -> tuple[int, int]:
-    """How many test rows (with their target) are also training rows, and the first of them; (0, -1) if none.
+def overlap(train: Dataset, test: Dataset, comm: Communicator) -> NDArray[np.bool_]:
+    """Which of all test rows, shape (n_test,), with their target are also training rows; the same on every rank.
 
-    Compares 64-bit fingerprints: 8 bytes a test row travel to every rank.
+    Compares 64-bit fingerprints: 8 bytes a test row travel to every rank, and one back.
     """
     tested = comm.allgather(row_hashes(test.X, test.target()))
     trained = row_hashes(train.X, train.target())
-    hit = comm.allreduce(np.isin(tested, trained).astype(np.int8), "max")
-    rows = np.flatnonzero(hit)
-    return len(rows), int(rows[0]) if len(rows) else -1
+    return comm.allreduce(np.isin(tested, trained).astype(np.int8), "max").astype(np.bool_)

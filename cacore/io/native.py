@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -11,12 +12,20 @@ from typing import Any
 import h5py
 import numpy as np
 
-from cacore.data.rows import Rows, csr, is_sparse
+from cacore.data.rows import Rows, csr, is_csr, is_sparse
 from cacore.errors import InputError
 from cacore.files import replacing
+from cacore.io.stream import check_regular
 from cacore.io.table import Table, check_size
 
 _BLOCK = 1 << 24
+# What reading a damaged file ends with.
+_DAMAGE = (
+    OSError, RuntimeError, KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, MemoryError,
+)  # fmt: skip
+# Since HDF5 1.10 everything but the numbers has checksums: damage is found, which crashed the library otherwise.
+_FORMAT = ("v110", "v110")
+_CSR = ("data", "indices", "indptr")
 
 
 @dataclass(frozen=True)
@@ -32,12 +41,13 @@ class Shape:
 @contextmanager
 def opened(path: Path) -> Iterator[h5py.File]:
     """The file, read-only; one that is missing, truncated or not HDF5 is an InputError, also inside the block."""
-    if not path.exists():
-        raise InputError(f"{path}: no such file")
+    check_regular(path)
     try:
         with h5py.File(path, "r") as file:
             yield file
-    except OSError as error:
+    except InputError:
+        raise
+    except _DAMAGE as error:
         raise InputError(
             f"{path}: cannot be read as HDF5, it may be truncated ({error}); copy or convert it again"
         ) from error
@@ -48,69 +58,131 @@ def describe(path: Path) -> dict[str, Shape]:
     with opened(path) as file:
         shapes = {}
         for split, place in (("train", "train"), ("test", "test"), ("train", "/")):
-            group = file.get(place)
-            if isinstance(group, h5py.Group) and "X" in group and split not in shapes:
+            group = _group(file, place)
+            if group is not None and split not in shapes:
                 shapes[split] = _shape(group, f"{path}:{place.rstrip('/')}/X")
     if not shapes:
         raise InputError(f"{path}: no /train/X and no /X in it; make the file with python -m cacore.io convert")
     return shapes
 
 
+def _group(file: h5py.File, place: str) -> h5py.Group | None:
+    """The group there, if it holds rows."""
+    group = file if place == "/" else _child(file, place, file.filename)
+    return group if isinstance(group, h5py.Group) and group.id.links.exists(b"X") else None
+
+
+def _child(group: h5py.Group, name: str, where: str) -> Any:
+    """What lies in this very file under this name, or None: other files are none that the user has named.
+
+    h5py's own look at a name follows links, and opens the files that they lead to.
+    """
+    if not group.id.links.exists(name.encode()):
+        return None
+    if group.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
+        raise InputError(f"{where}: {name} is a link to elsewhere; put the data themselves there")
+    item = group[name]
+    if isinstance(item, h5py.Dataset) and (item.is_virtual or item.external):
+        raise InputError(f"{where}: the data of {name} lie in other files; put them into this one")
+    return item
+
+
+def _numbers(group: h5py.Group, name: str, where: str, kinds: str = "biuf") -> Any:
+    item = _child(group, name, where)
+    if item is not None and (not isinstance(item, h5py.Dataset) or item.shape is None or item.dtype.kind not in kinds):
+        raise InputError(f"{where}: {name} is not an array of {'numbers' if 'f' in kinds else 'whole numbers'}")
+    return item
+
+
 def _shape(group: h5py.Group, where: str) -> Shape:
-    X = group["X"]
+    X = _child(group, "X", where)
     if isinstance(X, h5py.Group):
-        if not all(name in X for name in ("data", "indices", "indptr")) or "shape" not in X.attrs:
-            raise InputError(f"{where}: a CSR group needs data, indices, indptr and the attribute shape")
-        _check_csr(X, where)
-        (n, d), dtype = X.attrs["shape"], X["data"].dtype
+        n, d = _csr_shape(X, where)
+        dtype = X["data"].dtype
     else:
-        if X.ndim != 2 or X.dtype.kind not in "biuf":
+        if X.shape is None or len(X.shape) != 2 or X.dtype.kind not in "biuf":
             raise InputError(f"{where}: shape {X.shape}, type {X.dtype}; an n x d array of numbers is needed")
         (n, d), dtype = X.shape, X.dtype
-    y = group.get("y")
-    if y is not None and (not isinstance(y, h5py.Dataset) or y.dtype.kind not in "biuf"):
-        raise InputError(f"{where}: the target y beside it is not an array of numbers")
+    check_size(n, d, where)
+    y = _numbers(group, "y", f"{where}: the target beside it")
     if y is not None and y.shape != (n,):
         raise InputError(f"{where}: {n} rows, but y has shape {y.shape}")
-    check_size(int(n), int(d), where)
-    return Shape(int(n), int(d), isinstance(X, h5py.Group), dtype)
+    return Shape(n, d, isinstance(X, h5py.Group), dtype)
 
 
-def _check_csr(X: h5py.Group, where: str) -> None:
-    data, indices, indptr, shape = X["data"], X["indices"], X["indptr"], np.atleast_1d(X.attrs["shape"])
-    if shape.size != 2 or indptr.shape != (int(shape[0]) + 1,):
-        raise InputError(f"{where}: shape {shape.tolist()} and {indptr.size} entries of indptr; n + 1 are needed")
-    whole = indices.dtype.kind in "iu" and indptr.dtype.kind in "iu"
-    if data.ndim != 1 or data.dtype.kind not in "biuf" or not whole:
-        raise InputError(f"{where}: data must be numbers, and indices and indptr whole numbers")
-    if indices.shape != data.shape:
-        raise InputError(f"{where}: {data.shape[0]} data and {indices.shape[0]} indices")
+def _csr_shape(X: h5py.Group, where: str) -> tuple[int, int]:
+    """Rows and columns of a CSR group whose arrays fit together, as far as can be told without reading them."""
+    data, indices, indptr = (_numbers(X, name, where, "biuf" if name == "data" else "iu") for name in _CSR)
+    if data is None or indices is None or indptr is None or "shape" not in X.attrs:
+        raise InputError(f"{where}: a CSR group needs data, indices, indptr and the attribute shape")
+    told = X.attrs.get_id("shape")  # nothing but numbers is read: a damaged string ends the process
+    if told.shape != (2,) or told.dtype.kind not in "iu":
+        raise InputError(f"{where}: the attribute shape must be two whole numbers")
+    n, d = (int(size) for size in X.attrs["shape"])
+    if indptr.shape != (n + 1,):
+        raise InputError(f"{where}: shape {n} x {d} and indptr of shape {indptr.shape}; n + 1 entries are needed")
+    if data.ndim != 1 or indices.shape != data.shape:
+        raise InputError(f"{where}: data of shape {data.shape} and indices of shape {indices.shape}")
+    return n, d
+
+
+def needed(path: Path, split: str, lo: int, hi: int, dtype: np.dtype[Any], limit: int) -> int:
+    """Bytes that :func:`read_block` uses at most; found in `limit` bytes, or a number above it."""
+    with opened(path) as file:
+        group, n = _place(file, split), hi - lo
+        X, width = group["X"], dtype.itemsize
+        size = 16 * n + (_chunk(group["y"]) if "y" in group else 0)
+        if not isinstance(X, h5py.Group):
+            row = X.shape[1] * X.dtype.itemsize
+            block = 0 if X.dtype == dtype else min(_BLOCK + row, n * row)
+            return int(size + n * X.shape[1] * width + block + _chunk(X))
+        # A dense row of all columns is the least that any method needs.
+        size += 24 * n + 8 * int(X.attrs["shape"][1]) + sum(_chunk(X[name]) for name in _CSR)
+        if size > limit:
+            return size
+        first, last = (min(int(X["indptr"][row]), len(X["data"])) for row in (lo, hi))
+        return size + max(0, last - first) * int(width + X["data"].dtype.itemsize + 2 * X["indices"].dtype.itemsize)
+
+
+def _chunk(data: h5py.Dataset) -> int:
+    """Bytes of what is read of a data set at once, packed and unpacked."""
+    return 2 * math.prod(data.chunks) * data.dtype.itemsize if data.chunks else 0
+
+
+def _place(file: h5py.File, split: str) -> h5py.Group:
+    group = _group(file, split)
+    return file if group is None else group
 
 
 def read_block(path: Path, split: str, lo: int, hi: int, dtype: np.dtype[Any]) -> Table:
-    """Rows ``lo:hi`` of a split; only these are read. Checked, in the memory of one block."""
+    """Rows ``lo:hi`` of a split that :func:`describe` has found; only these are read, and checked."""
     with opened(path) as file:
-        place = split if isinstance(file.get(split), h5py.Group) and "X" in file[split] else "/"
-        group = file[place]
+        group = _place(file, split)
         X, where = group["X"], f"{path} ({split})"
-        y = np.asarray(group["y"][lo:hi], np.float64) if "y" in group else None
+        y = np.asarray(group["y"][lo:hi]) if "y" in group else None
         if isinstance(X, h5py.Group):
-            indptr = X["indptr"][lo : hi + 1].astype(np.int64)
-            if indptr[0] < 0 or indptr[-1] > len(X["data"]) or (np.diff(indptr) < 0).any():
-                raise InputError(f"{where}: indptr of the CSR rows must ascend from 0 to {len(X['data'])}")
-            data = X["data"][indptr[0] : indptr[-1]].astype(dtype, copy=False)
-            indices = X["indices"][indptr[0] : indptr[-1]]
-            d = int(X.attrs["shape"][1])
-            if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < d:
-                raise InputError(f"{where}: a column number of the CSR rows is outside 0 .. {d - 1}")
-            rows = csr(data, indices, indptr - indptr[0], (hi - lo, d))
-            return Table(rows, y, where, lo).checked(whole=False)
+            table = Table(_csr_rows(X, lo, hi, where), y, where, lo).checked(dtype, whole=False)
+            table.X = table.X.astype(dtype, copy=False)
+            return table
         out = np.empty((hi - lo, X.shape[1]), dtype)
-        step = max(1, _BLOCK // max(1, X.shape[1] * dtype.itemsize))
+        step = max(1, _BLOCK // max(1, X.shape[1] * X.dtype.itemsize))
         for a in range(0, hi - lo, step):
             b = min(a + step, hi - lo)
-            X.read_direct(out, np.s_[lo + a : lo + b], np.s_[a:b])
-    return Table(out, y, where, lo).checked(whole=False)
+            part = out[a:b] if X.dtype == dtype else np.empty((b - a, X.shape[1]), X.dtype)
+            X.read_direct(part, np.s_[lo + a : lo + b])
+            Table(part, None if y is None else y[a:b], where, lo + a).checked(dtype, whole=False)
+            if part.base is not out:
+                out[a:b] = part
+    return Table(out, None if y is None else y.astype(np.float64, copy=False), where, lo)
+
+
+def _csr_rows(X: h5py.Group, lo: int, hi: int, where: str) -> Rows:
+    d, indptr = int(X.attrs["shape"][1]), X["indptr"][lo : hi + 1].astype(np.int64)
+    data, indices = (X[name][max(0, indptr[0]) : max(0, indptr[-1])] for name in ("data", "indices"))
+    indptr, size = indptr - indptr[0], len(X["data"])
+    if not is_csr(data, indices, indptr, (hi - lo, d)):
+        raise InputError(f"{where}: of CSR rows, indptr must ascend from 0 to {size}, and indices lie in 0 .. {d - 1}")
+    return csr(data, indices, indptr, (hi - lo, d))
 
 
 class _Patient:
@@ -154,8 +226,8 @@ def created(path: Path, **options: Any) -> Iterator[h5py.File]:
 
 def write(path: Path, tables: dict[str, Table], dtype: np.dtype[Any]) -> None:
     """Write splits, whole or not at all."""
-    with replacing(path) as temporary, created(temporary) as file:
-        file.attrs["schema"] = "cakernels-data/1"
+    with replacing(path) as temporary, created(temporary, libver=_FORMAT) as file:
+        file.attrs["schema"] = np.bytes_(b"cakernels-data/1")
         for split, table in tables.items():
             group = file.create_group(split)
             write_rows(group, "X", table.X.astype(dtype, copy=False))

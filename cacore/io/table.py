@@ -6,10 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from cacore.data.rows import Rows, first_nonfinite
 from cacore.errors import InputError
+
+_DOUBLE = np.dtype(np.float64)
 
 
 @dataclass
@@ -40,25 +43,31 @@ class Table:
     base: int | None = None
     names: tuple[str, ...] = ()
 
-    def checked(self, whole: bool = True) -> Table:
-        """This table, if all its numbers are finite, and it has some unless it is a block of a larger one.
+    def checked(self, dtype: np.dtype[Any] | None = None, whole: bool = True) -> Table:
+        """This table, if `dtype` can hold all its numbers, and it has some unless it is a block of a larger one.
 
-        If not, an InputError names the file, the row (and line) and the column.
+        If not, an InputError names the file, the row (and line) and the column. The numbers are of a :func:`plain` type
+        afterwards, and the targets float64 unless they are text.
         """
         if whole:
             check_size(self.X.shape[0], self.X.shape[1], self.where)
         if self.y is not None and len(self.y) != self.X.shape[0]:
             raise InputError(f"{self.where}: {self.X.shape[0]} rows of features and {len(self.y)} targets")
-        found = first_nonfinite(self.X)
+        dtype = plain(self.X.dtype) if dtype is None else dtype
+        found = first_nonfinite(self.X, dtype)
         if found is not None:
             row, column, value = found
             name = f" ({self.names[column]})" if column < len(self.names) else ""
-            raise InputError(
-                f"{self.where}: {self._row(row)}, feature {column}{name} is {value}: remove the row or fill the gap"
-            )
-        found = None if self.y is None else first_nonfinite(self.y)
-        if found is not None:
-            raise InputError(f"{self.where}: {self._row(found[0])}, the target is {found[2]}: remove the row")
+            remedy = _remedy(value, dtype, "remove the row or fill the gap")
+            raise InputError(f"{self.where}: {self._row(row)}, feature {column}{name} is {remedy}")
+        self.X = self.X.astype(plain(self.X.dtype), copy=False)
+        if self.y is not None and self.y.dtype.kind in "biuf":
+            found = first_nonfinite(self.y, _DOUBLE)
+            if found is not None:
+                raise InputError(
+                    f"{self.where}: {self._row(found[0])}, the target is {_remedy(found[2], _DOUBLE, 'remove the row')}"
+                )
+            self.y = self.y.astype(_DOUBLE, copy=False)
         return self
 
     def check_numeric(self, remedy: str) -> None:
@@ -71,7 +80,19 @@ class Table:
         return f"row {row} (line {self.line_of(row)})" if self.line_of else f"row {row}"
 
 
+def plain(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The type in which numbers of this one are kept: double precision unless it is single, in native byte order."""
+    return dtype.newbyteorder("=") if dtype.kind != "f" or dtype.itemsize == 4 else _DOUBLE
+
+
+def _remedy(value: float, dtype: np.dtype[Any], remedy: str) -> str:
+    """A number that is not finite in `dtype`, and what to do."""
+    if np.isfinite(value) and dtype.itemsize < 8:
+        return f"{value:g}, too large for {dtype}; use --dtype float64"
+    return f"{value:g}: {remedy}"
+
+
 def check_size(n: int, d: int, where: str) -> None:
     """Refuse a table without rows or features."""
-    if n == 0 or d == 0:
+    if n <= 0 or d <= 0:
         raise InputError(f"{where}: {n} rows of {d} features; there is nothing to learn")

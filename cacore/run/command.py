@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from cacore.run.options import add_options, from_arguments
 from cacore.run.output import Unwritten, save_model
 
 if TYPE_CHECKING:
+    from cacore.data.dataset import Dataset
     from cacore.run.family import Family
 
 
@@ -42,14 +43,21 @@ def train(method: Method, comm: Communicator, argv: list[str] | None) -> None:
         n_train, d, base = rows.n, rows.X.shape[1], rows.base
         fitted = method(rows, options, comm, test)
         fitted.model.source |= {"target": job.target, "base": base}
-        metrics = {} if test is None else family.metrics(fitted.model, test, comm)
+        tested = {} if test is None else _tested(family, fitted.model, test, comm)
     from cacore.run import report
 
     data = {"path": str(job.data), "n_train": n_train, "n_test": 0 if test is None else test.n, "n_features": d}
     made = report.build(
-        method.name, comm, data=data, metrics=metrics, partition_sizes=fitted.sizes,
-        **family.report(method, fitted, options, job),
+        method.name, comm, data=data | tested.pop("data", {}), metrics=tested.pop("metrics", {}),
+        partition_sizes=fitted.sizes, **tested, **family.report(method, fitted, options, job),
     )  # fmt: skip
+    _write(method, family, job, options, fitted, made, comm)
+
+
+def _write(
+    method: Method, family: Family, job: Training, options: Any, fitted: Any, made: dict[str, Any], comm: Communicator
+) -> None:
+    """Write the model, the other files and the table, each of them also if another cannot be written; collective."""
     unwritten = Unwritten()
     with unwritten, comm.agreed():
         kept = vars(options).get("checkpoint")
@@ -59,25 +67,47 @@ def train(method: Method, comm: Communicator, argv: list[str] | None) -> None:
     if job.comm_matrix is not None:
         from cacore.traffic import collect
 
-        traffic = collect(comm, method.name)
+        traffic = collect(comm, method.name)  # before what follows is sent
     if job.model is not None:
         with unwritten:
             save_model(fitted.model, job.model, comm)
     with unwritten:
         family.save(fitted, job)
     with unwritten, comm.agreed():
-        if traffic is not None:
+        if traffic is not None and job.comm_matrix is not None:
             traffic.save(job.comm_matrix)
     with unwritten, comm.agreed():
         if comm.rank == 0:
-            notes = family.notes(method, fitted, options)
-            if test is None:
-                notes.append("no test rows: give --test, or convert the data with --split")
-            _show(job, made, notes, family.lines(made))
+            _show(job, made, [*family.notes(method, fitted, options), *_notes(made["data"])], family.lines(made))
             if job.verbose:
                 print(*family.details(made), sep="\n")
             _report(job, made)
     unwritten.tell()
+
+
+def _notes(data: dict[str, Any]) -> Iterator[str]:
+    """What is to be said of the test rows."""
+    if not data["n_test"]:
+        yield "no test rows: give --test, or convert the data with --split"
+    if data.get("overlap"):
+        yield f"{data['overlap']:,} of {data['n_test']:,} test rows are training rows too, which flatters the error"
+
+
+def _tested(family: Family, model: Any, test: Dataset, comm: Communicator) -> dict[str, Any]:
+    """What the report says of the test rows: of all of them, and of those that are no training rows if not all are."""
+    answers = family.tested(model, test, comm)
+    said: dict[str, Any] = {"metrics": family.metrics(model, test, answers, comm)}
+    if test.overlap is None:
+        return said
+    with comm.uncounted():
+        count = int(comm.allreduce(np.array([np.count_nonzero(test.overlap)]))[0])
+    said["data"] = {"overlap": count}
+    if 0 < count < test.n:
+        new = ~test.overlap
+        rest = replace(test, X=test.X[new], y=test.target()[new], n=test.n - count)
+        some = {name: answer[new] for name, answer in answers.items()}
+        said["metrics_without_overlap"] = family.metrics(model, rest, some, comm)
+    return said
 
 
 def predict(

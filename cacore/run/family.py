@@ -13,6 +13,8 @@ from cacore.run.job import Training
 from cacore.run.progress import bar
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from cacore.data.dataset import Dataset
 
 
@@ -54,8 +56,14 @@ class Family(ABC):
         raise NotImplementedError
 
     @abstractmethod
-    def metrics(self, model: Any, test: Dataset, comm: Communicator) -> dict[str, Any]:
-        """Of the model's answers for the test rows; collective."""
+    def tested(self, model: Any, test: Dataset, comm: Communicator) -> dict[str, NDArray[Any]]:
+        """The model's answers for this rank's test rows, by routes or under one name; collective."""
+
+    @abstractmethod
+    def metrics(
+        self, model: Any, test: Dataset, answers: dict[str, NDArray[Any]], comm: Communicator
+    ) -> dict[str, Any]:
+        """Of what :meth:`tested` returns, or of some rows of it; collective."""
 
     @abstractmethod
     def report(self, method: Any, fitted: Any, options: Any, job: Training) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cacore.errors import InputError
 from cacore.run.options import Options, one_of, option, positive, whole, yes_or_no
 
 
@@ -37,8 +38,9 @@ class Training(Job):
     data: Path = option(None, "HDF5 (native layout), LIBSVM, CSV, TSV or NPZ", path, flag="data", metavar="DATA")
     test: Path | None = option(None, "test rows, if DATA has none", path, metavar="DATA")
     target: str | None = option(None, "target column of CSV files (default: the last)", metavar="COLUMN")
+    strict: bool = option(False, "refuse test rows that are also training rows", yes_or_no, action="store_true")
     allow_overlap: bool = option(
-        False, "accept test rows that are also training rows", yes_or_no, action="store_true"
+        False, "do not look for test rows that are also training rows", yes_or_no, action="store_true"
     )  # fmt: skip
     dtype: str = option("float64", "of the rows", one_of("float32", "float64"), choices=("float32", "float64"))
     model: Path | None = option(None, "save the model", path, metavar="OUT.h5")
@@ -49,6 +51,11 @@ class Training(Job):
     libsvm: Path | None = option(
         None, "write each part's model in LIBSVM's text format as well", path, metavar="OUT.model"
     )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.strict and self.allow_overlap:
+            raise InputError("--strict, --allow-overlap: one refuses what the other does not look for; drop one")
 
 
 @dataclass(frozen=True)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
 
 from cacore.comm import Communicator
-from cacore.data.rows import scatter_rows
+from cacore.data.rows import block_bounds, scatter_rows
 from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError
 from cacore.io import Dataset, load
-from cacore.io.fingerprints import count_overlap
+from cacore.io.fingerprints import overlap
 from cacore.run.job import Predicting, Training
 
 
 def read(job: Training, comm: Communicator, limit: int) -> tuple[Dataset, Dataset | None]:
-    """Training rows, and test rows if there are any, which must match and must not be training rows."""
+    """Training rows, and test rows if there are any, which must match; those that are training rows too are marked."""
     splits = load(job.data, comm, job.dtype, job.target, limit=limit)
     with comm.agreed():
         if "train" not in splits:
@@ -38,14 +39,27 @@ def read(job: Training, comm: Communicator, limit: int) -> tuple[Dataset, Datase
             _check_base(test, train.base, train.where)
             if test.X.shape[1] != train.X.shape[1]:
                 raise InputError(f"{test.where}: {test.X.shape[1]} features, and {train.X.shape[1]} in {train.where}")
-        count, first = (0, -1) if job.allow_overlap else count_overlap(train, test, comm)
-        with comm.agreed():
-            if count:
-                raise InputError(
-                    f"{test.where}: {count:,} of {test.n:,} test rows are training rows too (first: row {first}), "
-                    "which flatters the error: remove them (convert --drop-duplicates) or pass --allow-overlap"
-                )
+        if not job.allow_overlap:
+            _mark_overlap(job, train, test, comm)
     return train, test
+
+
+def _mark_overlap(job: Training, train: Dataset, test: Dataset, comm: Communicator) -> None:
+    both = overlap(train, test, comm)
+    lo, hi = block_bounds(test.n, comm.size, comm.rank)
+    test.overlap = both[lo:hi]
+    if not both.any():
+        return
+    first, count = int(np.argmax(both)), np.count_nonzero(both)
+    what = (
+        f"{test.where}: {count:,} of {test.n:,} test rows are training rows too (first: row {first}), which flatters "
+        "the error; convert --drop-duplicates removes them"
+    )
+    if job.strict:
+        with comm.agreed():
+            raise InputError(f"{what}, and without --strict they are only counted")
+    if comm.rank == 0 and not job.quiet:
+        print(f"warning: {what}", file=sys.stderr)
 
 
 def _check_base(rows: Dataset, base: int | None, where: str) -> None:
@@ -88,14 +102,18 @@ def read_at_root(job: Training, comm: Communicator, limit: int, seed: int) -> tu
 
 def _dealt(data: Dataset | None, comm: Communicator, seed: int | None) -> Dataset:
     """Each rank's even share of rank 0's rows."""
-    facts = np.array([0, -1], np.int64)
+    facts = np.array([0, -1, 0], np.int64)
     X = y = None
     if data is not None:
         n = data.n
         place = np.arange(n) if seed is None else np.argsort(Shuffle(n, seed).position(np.arange(n)))
         X, y = data.X[place], data.target()[place].reshape(-1, 1)
-        facts[:] = n, -1 if data.base is None else data.base
-    n, base = comm.bcast(facts).tolist()
+        facts[:] = n, -1 if data.base is None else data.base, data.overlap is not None
+    n, base, marked = comm.bcast(facts).tolist()
     rows = scatter_rows(X, n, comm)
     target = np.asarray(scatter_rows(y, n, comm), np.float64).ravel()
-    return Dataset(rows, target, n, "rank 0's rows", None if base < 0 else base)
+    dealt = Dataset(rows, target, n, "rank 0's rows", None if base < 0 else base)
+    if marked:
+        column = None if data is None or data.overlap is None else data.overlap.astype(np.int8)
+        dealt.overlap = np.asarray(scatter_rows(column, n, comm)).astype(np.bool_)
+    return dealt

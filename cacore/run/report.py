@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from cacore import __version__
 from cacore.comm import PHASES, Communicator
 from cacore.files import replacing
+from cacore.io.words import printable
 from cacore.machine import memory, threads
 
 SCHEMA = "cakernels-report/1"
@@ -62,6 +63,7 @@ def build(
     partition_sizes: NDArray[np.int64] | list[int],
     params: dict[str, Any],
     metrics: dict[str, Any],
+    metrics_without_overlap: dict[str, Any] | None = None,
     grid: list[dict[str, Any]] | None = None,
     solver: dict[str, Any] | None = None,
     busy: NDArray[np.float64] | None = None,
@@ -98,6 +100,7 @@ def build(
         "params": params,
         "grid": grid or [],
         "metrics": metrics,
+        **({"metrics_without_overlap": metrics_without_overlap} if metrics_without_overlap else {}),
         "seconds": seconds,
         "comm": traffic,
         **({"volume": volume} if volume else {}),
@@ -167,7 +170,7 @@ def show(report: dict[str, Any], notes: list[str], lines: Iterable[tuple[str, st
     from rich.table import Table
 
     data = report["data"]
-    table = Table(title=f"{report['method']} on {data['path']}", show_header=False, title_justify="left")
+    table = Table(title=f"{report['method']} on {printable(data['path'])}", show_header=False, title_justify="left")
     sizes = report["partition_sizes"]
     rows = f"{data['n_train']:,} training" if data.get("n_train") else ""
     rows += f"{', ' if rows else ''}{data['n_test']:,} test" if data.get("n_test") else ""
@@ -180,6 +183,8 @@ def show(report: dict[str, Any], notes: list[str], lines: Iterable[tuple[str, st
     table.add_row("parameters", _listed(report["params"]))
     for name, value in report["metrics"].items():
         table.add_row(name.replace("_", " "), _short(value))
+    for name, value in report.get("metrics_without_overlap", {}).items():
+        table.add_row(f"{name.replace('_', ' ')} without overlap", _short(value))
     table.add_row("seconds", _listed(report["seconds"]))
     for title, key in (("bytes sent", "bytes"), ("messages", "messages")):
         table.add_row(title, _listed({phase: report["comm"][phase][key] for phase in PHASES}))
@@ -190,7 +195,7 @@ def show(report: dict[str, Any], notes: list[str], lines: Iterable[tuple[str, st
     table.add_row("peak memory", f"{max(report['memory']['peak_rss_mib']):,.0f} MiB a rank")
     for note in notes:
         table.add_row("note", note)
-    Console(highlight=False).print(table)
+    Console(highlight=False, markup=False, emoji=False).print(table)  # a file's name may be "[/a].csv"
 
 
 def _listed(values: dict[str, Any]) -> str:

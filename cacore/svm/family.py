@@ -19,9 +19,15 @@ from cacore.svm.options import DualOptions
 class Classifiers(Family):
     """Families whose models have classes, scores and labels."""
 
-    def metrics(self, model: Any, test: Dataset, comm: Communicator) -> dict[str, Any]:
+    def tested(self, model: Any, test: Dataset, comm: Communicator) -> dict[str, NDArray[Any]]:
+        """Scores of this rank's test rows; collective."""
+        return {"scores": self.answers(model, test, comm)}
+
+    def metrics(
+        self, model: Any, test: Dataset, answers: dict[str, NDArray[Any]], comm: Communicator
+    ) -> dict[str, Any]:
         """Accuracy, balanced accuracy and the confusion matrix; collective."""
-        return self.judged(model, test, self.answers(model, test, comm), comm)
+        return self.judged(model, test, answers["scores"], comm)
 
     def params(self, model: Any, options: DualOptions) -> dict[str, Any]:
         """C, the kernel and its parameters, for the report."""

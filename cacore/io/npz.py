@@ -1,0 +1,102 @@
+"""NPZ: rows and targets by their usual names, x and y, or x_train, y_train, x_test and y_test."""
+
+from __future__ import annotations
+
+import math
+import tokenize
+import warnings
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.data.rows import Rows
+from cacore.errors import InputError
+from cacore.io.stream import REMEDY, in_memory, is_compressed
+from cacore.io.table import Table
+from cacore.io.words import short, some
+from cacore.machine import memory
+
+_SPLITS = (("train", "x_train", "y_train"), ("test", "x_test", "y_test"), ("train", "x", "y"))
+
+# What damaged members end with: zipfile's errors (RuntimeError: encrypted, an unknown compression), and those of numpy
+# with a header that is no Python literal, or promises more than there is memory.
+_DAMAGE = (
+    zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError, TypeError, KeyError, IndexError,
+    SyntaxError, OverflowError, MemoryError, tokenize.TokenError,
+)  # fmt: skip
+
+
+def parse(path: Path, limit: int) -> dict[str, Table]:
+    """The arrays of rows that the file holds with their targets; others are not read."""
+    tables = {}
+    with _opened(path, limit) as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # numpy's about old headers
+        members = _members(path, file)
+        wanted = {name: members[name] for split in _SPLITS for name in split[1:] if name in members}
+        size = sum(info.file_size for info in wanted.values())  # zipfile reads no more, whatever a header says
+        memory.require(2 * size, limit, f"{path}: to read {some(sorted(wanted))}", REMEDY)
+        for split, x_name, y_name in _SPLITS:
+            if x_name in wanted and split not in tables:
+                X = _matrix(_array(path, file, wanted[x_name]), path, x_name)
+                y = _target(_array(path, file, wanted[y_name]), path, y_name) if y_name in wanted else None
+                tables[split] = Table(X, y, f"{path} ({x_name})")
+    if not tables:
+        raise InputError(f"{path}: no array x_train or x; there are {some(sorted(members))}")
+    return tables
+
+
+def _opened(path: Path, limit: int) -> zipfile.ZipFile:
+    source = in_memory(path, limit // 2) if is_compressed(path) else path
+    try:
+        return zipfile.ZipFile(source)
+    except _DAMAGE as error:
+        raise InputError(f"{path}: damaged or truncated ({error}); copy it again") from error
+
+
+def _members(path: Path, file: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    """The arrays by their names in small letters, which must not be two arrays' names."""
+    members: dict[str, zipfile.ZipInfo] = {}
+    for info in file.infolist():
+        name = info.filename.removesuffix(".npy").lower()
+        if name in members:
+            raise InputError(f"{path}: two arrays are called {name}; rename or remove one")
+        members[name] = info
+    return members
+
+
+def _array(path: Path, file: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
+    """An array of which there is as much as its header says, and no more."""
+    where = f"{path}: {info.filename.removesuffix('.npy')}"
+    try:
+        with file.open(info) as stream:
+            array = np.lib.format.read_array(stream, allow_pickle=False)
+            if stream.read(1):
+                raise ValueError("there is more than its header says")
+    except _DAMAGE as error:
+        raise InputError(
+            f"{where} cannot be read, it may be damaged or truncated ({short(str(error), 200)}); save the rows again, "
+            "as an array of numbers"
+        ) from error
+    return array
+
+
+def _matrix(array: NDArray[Any], path: Path, name: str) -> Rows:
+    if array.ndim < 2 or array.dtype.kind not in "biuf":
+        raise InputError(f"{path}: {name} has shape {array.shape} and type {array.dtype}; rows of numbers are needed")
+    return np.ascontiguousarray(array.reshape(len(array), math.prod(array.shape[1:])))
+
+
+def _target(array: NDArray[Any] | None, path: Path, name: str) -> NDArray[Any] | None:
+    if array is None:
+        return None
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise InputError(f"{path}: {name} has shape {array.shape}; one number a row is needed")
+    if array.dtype.kind not in "biufU":
+        raise InputError(f"{path}: {name} is of type {array.dtype}; numbers, or text to --binarize, are needed")
+    return array

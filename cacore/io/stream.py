@@ -1,0 +1,113 @@
+"""The bytes and the lines of a data file, decompressed and counted: no line or block is larger than memory allows."""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import io
+import lzma
+import os
+import stat
+import zlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from cacore.errors import InputError
+from cacore.machine import memory
+
+_OPENERS: tuple[tuple[bytes, Callable[..., Any]], ...] = (
+    (b"\x1f\x8b", gzip.open),
+    (b"BZh", bz2.open),
+    (b"\xfd7zXZ\x00", lzma.open),
+)
+_BLOCK = 1 << 18
+_PER_BYTE = 32  # bytes of memory while a byte of text is parsed: a word of two characters is an object of 35 bytes
+REMEDY = "read it where there is more memory, or raise --memory-limit"
+
+# What reading a damaged or truncated file ends with.
+DAMAGE = (OSError, EOFError, lzma.LZMAError, zlib.error)
+
+
+def check_regular(path: Path) -> None:
+    """Refuse what is no file of bytes: a pipe can be read once only, and a device may have no end."""
+    try:
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise InputError(f"{path}: no such file") from error
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read ({error})") from error
+    if not stat.S_ISREG(mode):
+        what = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
+        raise InputError(f"{path}: {what} cannot be read; name a file that holds the rows")
+
+
+def open_bytes(path: Path) -> BinaryIO:
+    """The file's bytes, decompressed; its first bytes say what it is, not its name."""
+    opener = _opener(path)
+    return path.open("rb") if opener is None else opener(path, "rb")
+
+
+def _opener(path: Path) -> Callable[..., BinaryIO] | None:
+    with path.open("rb") as raw:
+        magic = raw.read(8)
+    return next((opener for start, opener in _OPENERS if magic.startswith(start)), None)
+
+
+def is_compressed(path: Path) -> bool:
+    """Whether :func:`open_bytes` decompresses."""
+    return _opener(path) is not None
+
+
+def in_memory(path: Path, limit: int) -> io.BytesIO:
+    """All bytes of a file, decompressed; refused as soon as they are more than `limit`."""
+    whole = io.BytesIO()
+    with open_bytes(path) as stream:
+        while block := stream.read(_BLOCK):
+            memory.require(whole.tell() + len(block), limit, f"{path}: what it holds, decompressed,", REMEDY)
+            whole.write(block)
+    whole.seek(0)
+    return whole
+
+
+def blocks_of_lines(path: Path, limit: int) -> Iterator[tuple[int, bytes]]:
+    """Whole lines, about 256 KiB at a time, with the number of the first of them, from 1."""
+    first = 1
+    with open_bytes(path) as stream:
+        while block := stream.read(_BLOCK):
+            if not block.endswith(b"\n"):
+                block += stream.readline(limit // _PER_BYTE + 1)
+            memory.require(len(block) * _PER_BYTE, limit, f"{path}: to parse what begins at line {first}", REMEDY)
+            yield first, block.removeprefix(codecs.BOM_UTF8) if first == 1 else block
+            first += block.count(b"\n")
+
+
+class Lines:
+    """The lines of a text file, from line `first` on, without a byte order mark.
+
+    Attributes
+    ----------
+    number : int
+        Of the line that was read last, from 1.
+    rows : int
+        Lines that were handed out and are not empty.
+    """
+
+    def __init__(self, path: Path, limit: int, first: int = 1) -> None:
+        self._path, self._limit, self._first = path, limit, first
+        self.number = self.rows = 0
+
+    def __iter__(self) -> Iterator[str]:
+        longest = self._limit // _PER_BYTE + 1
+        with io.TextIOWrapper(open_bytes(self._path), encoding="utf-8-sig", errors="replace") as text:
+            for line in iter(partial(text.readline, longest), ""):
+                self.number += 1
+                if len(line) == longest:
+                    memory.require(
+                        longest * _PER_BYTE, self._limit, f"{self._path}: to parse line {self.number}", REMEDY
+                    )
+                if self.number >= self._first:
+                    self.rows += line != "\n"
+                    yield line

@@ -1,0 +1,282 @@
+"""Data files changed at random, through ``load`` and ``convert``.
+
+    python -m tests.fuzz.data_files --cases 1000 --seed 3
+
+prints how many files of each form were tried, refused in one line, and read as the simple readers read them. What
+remains is bad: another answer, a warning, a traceback, more than one line, something left behind; and there are
+cases that end the process, or would never end. All cases run in processes of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import bz2
+import contextlib
+import gzip
+import io
+import json
+import lzma
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from . import mutations
+from .readers import READERS
+
+PATIENCE = 60  # seconds a case; they take milliseconds
+LIMIT = 64 << 20  # of memory, for reading
+PACK = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+DTYPES = ["f2", ">f4", "f8", "longdouble", "i1", "u8", "?", "c16", "M8[s]", "S3", "U3", "O", "V4"]
+ODD = [0, 1, -1, 2, 1 << 20, 1 << 40, -(1 << 40), 0.5, np.nan, np.inf, 1e39, 1e308]
+
+
+def rows(rng):
+    """Small numbers with zeros, so that the text is short and CSR makes sense."""
+    n, d = rng.integers(4, 12), rng.integers(2, 6)
+    X = np.where(rng.random((n, d)) < 0.6, rng.integers(-99, 99, (n, d)) / 8, 0)
+    return X, rng.integers(-1, 2, n).astype(float)
+
+
+# -- the forms: (name of the file, its content) ------------------------------------------------------
+
+
+def csv_text(rng, delimiter):
+    X, y = rows(rng)
+    header = delimiter.join(['"a, b"' if j == 1 else f"c{j}" for j in range(X.shape[1] + 1)]) + "\n"
+    lines = [delimiter.join(f"{v:g}" for v in row) + "\n" for row in np.column_stack([X, y])]
+    return (header * int(rng.integers(2)) + "".join(lines)).encode()
+
+
+def libsvm_text(rng):
+    X, y = rows(rng)
+    base = rng.integers(2)
+    return "".join(
+        " ".join([f"{t:g}", *(f"{j + base}:{v:g}" for j, v in enumerate(row) if v)]) + "\n"
+        for row, t in zip(X, y, strict=True)
+    ).encode()
+
+
+def npz_bytes(rng):
+    """Of arrays of which one may be of another type or shape, or missing."""
+    (X, y), (T, t) = rows(rng), rows(rng)
+    arrays = {"x": X, "y": y} if rng.random() < 0.6 else {"x_train": X, "y_train": y, "x_test": T, "y_test": t}
+    if rng.random() < 0.5:
+        odd_array(arrays, str(rng.choice(list(arrays))), rng)
+    stream = io.BytesIO()
+    [np.savez, np.savez_compressed][rng.integers(2)](stream, **arrays)
+    return stream.getvalue()
+
+
+def odd_array(arrays, name, rng):
+    values, what = arrays.pop(name), rng.integers(6)
+    if what == 0 and values.size:
+        with contextlib.suppress(ValueError, OverflowError):  # an index is never infinite
+            values.reshape(-1)[rng.integers(values.size)] = ODD[rng.integers(len(ODD))]
+    elif what == 1:
+        values = values[: rng.integers(len(values) + 1)]
+    elif what == 2:
+        values = values[..., None] if rng.random() < 0.5 else values.reshape(-1)
+    elif what == 3:
+        values = np.asfortranarray(values).astype(DTYPES[rng.integers(len(DTYPES))])
+    elif what == 4:
+        name = name.upper()
+    if what < 5:
+        arrays[name] = values
+
+
+def hdf5_bytes(rng, sparse, native):
+    """As others write it, or as ``convert`` does; one item may be odd."""
+    from scipy.sparse import csr_matrix
+
+    from cacore.io import Table
+    from cacore.io.native import write
+
+    splits = {"train": rows(rng), **({"test": rows(rng)} if rng.random() < 0.5 else {})}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.h5"
+        if native:
+            tables = {s: Table(csr_matrix(X) if sparse else X, y, "") for s, (X, y) in splits.items()}
+            write(path, tables, np.dtype(np.float64))
+        else:
+            with h5py.File(path, "w") as file:
+                file.attrs["note"] = "written by others"
+                for split, (X, y) in splits.items():
+                    items = {f"{split}/y": y, f"{split}/X": X}
+                    if sparse:
+                        S = csr_matrix(items.pop(f"{split}/X"))
+                        items |= {f"{split}/X/{name}": getattr(S, name) for name in ("data", "indices", "indptr")}
+                        file.create_group(f"{split}/X").attrs["shape"] = X.shape
+                    if rng.random() < 0.3:
+                        odd_array(items, str(rng.choice(list(items))), rng)
+                    for name, values in items.items():
+                        with contextlib.suppress(TypeError):  # what HDF5 has no type for
+                            file.create_dataset(name, data=values, chunks=(True if rng.random() < 0.3 else None))
+        return path.read_bytes()
+
+
+TEXT = {"libsvm": libsvm_text, "csv": lambda rng: csv_text(rng, ","), "tsv": lambda rng: csv_text(rng, "\t")}
+HDF5 = {f"{who} {form}": (form == "csr", who == "native") for who in ("native", "others") for form in ("dense", "csr")}
+FORMS = [*TEXT, *(f"{form}{end}" for form in TEXT for end in PACK), "npz", "npz.gz", *HDF5]
+
+
+def made(form, rng):
+    """The content of a file of this form, changed somewhere."""
+    stem, _, end = form.partition(".")
+    if form in HDF5:
+        whole = hdf5_bytes(rng, *HDF5[form])
+        return mutations.mutated(whole, rng) if rng.random() < 0.8 else whole
+    whole = npz_bytes(rng) if stem == "npz" else TEXT[stem](rng)
+    inside, pack = rng.random() < 0.5 or not end, PACK.get(f".{end}", bytes)
+    if inside and stem != "npz":
+        return pack(mutations.mutated(whole, rng, mutations.OF_TEXT))
+    if rng.random() < 0.3:
+        return pack(whole)
+    return pack(mutations.mutated(whole, rng)) if inside else mutations.mutated(pack(whole), rng)
+
+
+# -- one case ----------------------------------------------------------------------------------------
+
+
+def dense(X):
+    return X.toarray() if hasattr(X, "toarray") else X
+
+
+def same(found, expected, dtype):
+    """Whether what was read is what the simple reader says."""
+    if set(found) != set(expected):
+        return f"splits {sorted(found)}, not {sorted(expected)}"
+    for split, (X, y) in expected.items():
+        if not np.array_equal(dense(found[split].X), X.astype(dtype)):
+            return f"{split}: other rows"
+        if (y is None) != (found[split].y is None) or (y is not None and not np.array_equal(found[split].y, y)):
+            return f"{split}: other targets"
+    return ""
+
+
+def judged(path, dtype):
+    """Say "refused", "accepted", or what is bad."""
+    from cacore.comm import Communicator
+    from cacore.errors import InputError
+    from cacore.io import load, text
+
+    try:
+        found = load(path, Communicator(), dtype, limit=LIMIT)
+    except InputError as error:
+        line = str(error)
+        return "refused" if "\n" not in line and str(path) in line else f"a message {line!r}"
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = READERS[text.kind(path)](path)
+        return same(found, expected, dtype) or "accepted"
+
+
+def converted(path, out, dtype, how):
+    """What is bad in converting a file that ``load`` has refused or accepted; "" if nothing is."""
+    from cacore.comm import Communicator
+    from cacore.io import load
+    from cacore.io.__main__ import main
+
+    shown, told = io.StringIO(), io.StringIO()
+    words = ["convert", str(path), str(out), "--dtype", dtype, "--memory-limit", str(LIMIT / (1 << 30))]
+    try:
+        with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(told):
+            main(words)
+    except SystemExit as ended:
+        left = sorted(one.name for one in path.parent.iterdir() if one != path)
+        good = ended.code == 2 and told.getvalue().count("\n") == 1 and not shown.getvalue() and not left
+        return "" if good and how == "refused" else f"convert: {ended.code}, {told.getvalue()!r}, left {left}"
+    if how == "refused":
+        return "convert takes what load refuses"
+    found, expected = load(out, Communicator(), dtype), load(path, Communicator(), dtype)
+    out.unlink()
+    return same(found, {split: (dense(one.X), one.y) for split, one in expected.items()}, dtype)
+
+
+def case(form, number, seed, folder):
+    """One file, through ``load`` and ``convert``."""
+    rng = np.random.default_rng([seed, number, FORMS.index(form)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what numpy says about odd arrays
+        content = made(form, rng)
+    stem = form.partition(".")[0]
+    path = folder / f"file{f'.{stem}' if stem in ('csv', 'tsv') else ''}"
+    path.write_bytes(content)
+    dtype = ["float64", "float32"][rng.integers(2)]
+    try:
+        how = judged(path, dtype)
+        good = how in ("refused", "accepted")
+        return (good and converted(path, folder / "out.h5", dtype, how)) or how
+    finally:
+        path.unlink()
+
+
+def work(cases, seed, first):
+    """Do these cases, pairs of a form and a number, from the first on, and print a line for each."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    warnings.simplefilter("error")
+    with tempfile.TemporaryDirectory() as name:
+        for place in range(first, len(cases)):
+            signal.alarm(PATIENCE)
+            print(place, end=" ", flush=True)
+            try:
+                how = case(*cases[place], seed, Path(name))
+            except Exception as error:
+                how = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            print(json.dumps(how), flush=True)
+
+
+# -- all of them -------------------------------------------------------------------------------------
+
+
+def run(forms, count, seed):
+    """What each case ended with, by form: "refused", "accepted", "crashed", "endless", or what is bad."""
+    cases = [(form, number) for form in forms for number in range(count)]
+    ends, place, root = [], 0, Path(__file__).resolve().parents[2]
+    while place < len(cases):
+        words = ["--work", str(place), "--cases", str(count), "--seed", str(seed)]
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.fuzz.data_files", *words, *(f"--form={form}" for form in forms)], cwd=root,
+            env=os.environ | {"PYTHONPATH": str(root)}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if not done.stdout:
+            raise RuntimeError(done.stderr)
+        died = "endless" if done.returncode == -signal.SIGALRM else "crashed"
+        ends += [json.loads(how) if how else died for _, _, how in (x.partition(" ") for x in done.stdout.splitlines())]
+        place = len(ends)
+    return {form: ends[k * count : (k + 1) * count] for k, form in enumerate(forms)}
+
+
+def main(argv=None):
+    """Print a table, a row a form, and what went wrong; the exit status says whether something did."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cases", type=int, default=100, help="of each form")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--form", action="append", choices=FORMS)
+    parser.add_argument("--work", type=int, help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    forms, failed = args.form or FORMS, False
+    if args.work is not None:
+        return work([(form, number) for form in forms for number in range(args.cases)], args.seed, args.work)
+    columns = ("refused", "accepted", "crashed", "endless")
+    print(f"{'form':14}", *(f"{name:>9}" for name in ("tried", *columns, "bad")))
+    for form in forms:
+        ends = run([form], args.cases, args.seed)[form]
+        counts = [ends.count(name) for name in columns]
+        print(f"{form:14}", *(f"{count:9}" for count in (len(ends), *counts, len(ends) - sum(counts))), flush=True)
+        for number, how in enumerate(ends):
+            if how not in ("refused", "accepted"):
+                print(f"    case {number}: {how}")
+                failed = True
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
