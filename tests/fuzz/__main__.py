@@ -1,0 +1,58 @@
+"""``python -m tests.fuzz [NAME ...] [--cases N] [--seed S] [--minutes M]``: a table of what was tried and how it ended.
+
+Without names all fuzzers run; with minutes, again and again with the next seed until they are over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import time
+from collections import Counter
+
+from .runner import run
+
+NAMES = ("data_files", "models", "commands", "kills")
+MANY = {"data_files": 100, "models": 100, "commands": 10, "kills": 1}  # cases of each form in one round
+
+
+def main():
+    """Print a row a form, and what went wrong; the exit status says whether something did."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", default=NAMES, help=", ".join(NAMES))
+    parser.add_argument("--cases", type=int, help="of each form, in one round")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--form", help="one form only")
+    parser.add_argument("--minutes", type=float, default=0)
+    args = parser.parse_args()
+    end, seed, table, wrong = time.monotonic() + 60 * args.minutes, args.seed, {}, 0
+    while not table or time.monotonic() < end:
+        for name in args.names:
+            fuzzer = importlib.import_module(f"tests.fuzz.{name}")
+            forms = [args.form] if args.form else list(fuzzer.FORMS)
+            for form in forms:
+                for number, told in enumerate(run(name, [form], args.cases or MANY[name], seed)[form]):
+                    good = told in fuzzer.GOOD
+                    table.setdefault((name, form), Counter())[
+                        told if good or told in ("crashed", "endless") else "bad"
+                    ] += 1
+                    if not good:
+                        wrong += 1
+                        print(f"{name} {form}, seed {seed}, case {number}: {told}", flush=True)
+        seed += 1
+    show(table)
+    return int(wrong > 0)
+
+
+def show(table):
+    """A row a form, and their sums; columns that are all 0 are left out, but for "bad"."""
+    sums = sum(table.values(), Counter())
+    columns = [*sorted(set(sums) - {"crashed", "endless", "bad"}), "crashed", "endless", "bad"]
+    print(f"{'':34}", *(f"{column:>9}" for column in ("tried", *columns)))
+    for title, counts in [*((" ".join(key), counts) for key, counts in table.items()), ("all", sums)]:
+        print(f"{title:34}", *(f"{number:9,}" for number in (counts.total(), *(counts[column] for column in columns))))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""Running the cases of a fuzzer in processes of their own, which may crash or never end, and counting their ends.
+
+A fuzzer is a module with
+
+    FORMS       names of what it tries
+    GOOD        the ends that are right; any other says what is wrong
+    case(form, number, seed, folder) -> str
+                one case and its end; the same arguments do the same
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+PATIENCE = 120  # seconds a case; most take milliseconds
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(name, forms, count, seed):
+    """What each case of the fuzzer `name` ended with, by form; "crashed" and "endless" are ends as well."""
+    total, ends = len(forms) * count, []
+    while len(ends) < total:
+        words = [name, "--work", str(len(ends)), "--cases", str(count), "--seed", str(seed)]
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.fuzz.runner", *words, *(f"--form={form}" for form in forms)], cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        lines = [line.split(" ", 2)[1:] for line in done.stdout.splitlines() if line.startswith("case ")]
+        if not lines:
+            raise RuntimeError(done.stderr)
+        died = "endless" if done.returncode == -signal.SIGALRM else "crashed"
+        ends += [json.loads(end[0]) if end and end[0] else died for _, *end in lines]
+    return {form: ends[k * count : (k + 1) * count] for k, form in enumerate(forms)}
+
+
+def work(fuzzer, cases, seed, first):
+    """Do these cases, pairs of a form and a number, from the first on, and print a line for each."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    warnings.simplefilter("error")
+    with tempfile.TemporaryDirectory() as name:
+        for place in range(first, len(cases)):
+            signal.alarm(PATIENCE)
+            print(f"case {place}", end=" ", flush=True)
+            try:
+                end = fuzzer.case(*cases[place], seed, Path(name))
+            except Exception as error:
+                end = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            print(json.dumps(end), flush=True)
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("name")
+    parser.add_argument("--cases", type=int)
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--form", action="append")
+    parser.add_argument("--work", type=int)
+    args = parser.parse_args(argv)
+    fuzzer = importlib.import_module(f"tests.fuzz.{args.name}")
+    work(fuzzer, [(form, number) for form in args.form for number in range(args.cases)], args.seed, args.work)
+
+
+if __name__ == "__main__":
+    main()
