@@ -23,7 +23,7 @@ _BLOCK = 1 << 24
 _DAMAGE = (
     OSError, RuntimeError, KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, MemoryError,
 )  # fmt: skip
-# Since HDF5 1.10 everything but the numbers has checksums: damage is found, which crashed the library otherwise.
+# Everything but the numbers has checksums since HDF5 1.10: damage is found before the library acts upon it.
 _FORMAT = ("v110", "v110")
 _CSR = ("data", "indices", "indptr")
 
