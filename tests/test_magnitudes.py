@@ -116,6 +116,19 @@ def test_rows_to_predict_that_are_too_large(name):
     )
 
 
+@pytest.mark.parametrize("gamma", [1e12, 1e18, 1e30])
+@pytest.mark.parametrize("name", ["SMOSVC", "AsyGCDSVC"])
+@pytest.mark.parametrize("offset", [0.0, 100.0])
+def test_gamma_so_large_that_rows_are_like_themselves_only(name, gamma, offset):
+    """K is the identity, also where it comes of matrix products."""
+    X = np.random.default_rng(0).normal(size=(300, 100)) + offset
+    y = np.arange(300) % 2
+    model = trained(name, X, y, gamma=gamma, C=1.0)
+    assert model.score(X, y) == 1.0
+    np.testing.assert_allclose(np.abs(model.dual_coef_), 1.0, rtol=1e-3)
+    np.testing.assert_allclose(np.abs(model.decision_function(X)), 1.0, rtol=1e-3)
+
+
 # -- ridge regression -------------------------------------------------------------------------------
 
 

@@ -24,6 +24,7 @@ _CUT = 1024  # columns of one matrix product
 _SAMPLE = 1000
 # At 8 (ijcnn1) single precision changes the dual objective by 5e-8, at 128 (covtype, gamma = 32) by 1e-6.
 _FAR = 32.0
+_SELF = 1e9  # where a product's rounding shows in K(x, x): in panels a row is at distance 0 from itself
 
 
 class Blocks:
@@ -89,16 +90,17 @@ class Layout:
         if (largest_size(X) if largest is None else largest) > largest_usable(dtype) or not kernel.fits(dtype):
             dtype = np.dtype(np.float64)
         if sp.issparse(X):
-            return cls(_wide(kernel, Points(sample), dtype), None, d <= WIDEST, X.nnz / max(1, n))
+            wide = _reach(kernel, Points(sample)) > _FAR
+            return cls(np.dtype(np.float64 if wide else dtype), None, d <= WIDEST, X.nnz / max(1, n))
         shift, nonzero = None, np.count_nonzero(sample) / max(1, sample.size)
         if kernel.of_distance and n:
             mean, about = sample.mean(axis=0, dtype=np.float64), sample.std(axis=0, dtype=np.float64)
             # Rounding in distances grows with the distance from the origin; a shift costs the zeros.
             if mean @ mean > 4.0 * (about @ about):
                 shift, nonzero = mean, 1.0
-        dtype = _wide(kernel, Points(sample, shift), dtype)
-        packed = bool(d <= _FEW or (d <= WIDEST and nonzero < _DENSE))
-        return cls(dtype, shift, packed, float(d * nonzero if packed else d))
+        reach = _reach(kernel, Points(sample, shift))
+        packed = bool(d <= _FEW or (d <= WIDEST and (nonzero < _DENSE or reach > _SELF)))
+        return cls(np.dtype(np.float64 if reach > _FAR else dtype), shift, packed, float(d * nonzero if packed else d))
 
     @property
     def price(self) -> float:
@@ -159,10 +161,9 @@ def weighted(
     return total
 
 
-def _wide(kernel: Kernel, sample: Points, dtype: Any) -> Any:
-    """float64 where the kernel's derivative, which magnifies the rounding of |x - z|^2, times |x|^2 is large."""
+def _reach(kernel: Kernel, sample: Points) -> float:
+    """The kernel's derivative, which magnifies the rounding of |x - z|^2, times |x|^2; 0 where there is no distance."""
     if not (kernel.of_distance and len(sample)):
-        return np.dtype(dtype)
+        return 0.0
     with np.errstate(all="ignore"):  # it may be infinite
-        steepest = abs(float(kernel.derivative(np.float64(0.0))))
-    return np.dtype(np.float64 if steepest * float(np.mean(sample.squares)) > _FAR else dtype)
+        return abs(float(kernel.derivative(np.float64(0.0)))) * float(np.mean(sample.squares))
