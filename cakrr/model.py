@@ -163,8 +163,9 @@ class KRRModel(InParts):
         if self.coarse is not None:
             self.coarse.kernel.with_sigma(self.coarse.sigma)
             M = len(self.coarse.beta)
-            require(self.coarse.centers.shape == (M, self.n_features), f"not {M} coarse centers")
-            require(self.coarse.beta.shape == (M,), "coarse coefficients in a table")
+            centers, beta = self.coarse.centers, self.coarse.beta
+            require(centers.shape == (M, self.n_features) and centers.dtype.kind == "f", f"not {M} coarse centers")
+            require(beta.shape == (M,) and beta.dtype.kind == "f", f"not {M} coarse coefficients")
         for number, part in self.parts.items():
             m = int(self.sizes[number])
             require(part.X.shape == (m, self.n_features) and part.X.dtype.kind == "f", f"not {m} rows in part {number}")

@@ -57,7 +57,7 @@ class PartSVM:
         numbers = [self.rows, self.n_support, classes]
         return bool(
             all(values.dtype.kind in "iu" and values.ndim == 1 for values in numbers)
-            and k > 0 and (np.diff(classes.astype(np.int64)) > 0).all() and classes[0] >= 0 and classes[-1] < n_classes
+            and k > 0 and 0 <= classes.min() <= classes.max() < n_classes and (classes[1:] > classes[:-1]).all()
             and len(self.n_support) == k and self.n_support.min() >= 0 and self.n_support.sum() == s
             and self.X.shape == (s, 0 if precomputed else d) and self.X.dtype.kind == "f"
             and self.coef.shape == (k - 1, s) and self.b.shape == (k * (k - 1) // 2,)

@@ -1,1 +1,1 @@
-"""Files changed at random: each is refused in one line, or read as an independent simple reader reads it."""
+"""Fuzzers: files, models and command lines changed at random, and jobs killed at random; ``python -m tests.fuzz``."""

@@ -1,26 +1,15 @@
-"""Data files changed at random, through ``load`` and ``convert``.
+"""Data files changed at random, through ``load`` and ``convert``: read as the simple readers read them, or refused.
 
-    python -m tests.fuzz.data_files --cases 1000 --seed 3
-
-prints how many files of each form were tried, refused in one line, and read as the simple readers read them. What
-remains is bad: another answer, a warning, a traceback, more than one line, something left behind; and there are
-cases that end the process, or would never end. All cases run in processes of their own.
+What else may happen is bad: another answer, a warning, a traceback, more than one line, something left behind.
 """
 
 from __future__ import annotations
 
-import argparse
 import bz2
 import contextlib
 import gzip
 import io
-import json
 import lzma
-import os
-import resource
-import signal
-import subprocess
-import sys
 import tempfile
 import warnings
 from pathlib import Path
@@ -31,7 +20,6 @@ import numpy as np
 from . import mutations
 from .readers import READERS
 
-PATIENCE = 60  # seconds a case; they take milliseconds
 LIMIT = 64 << 20  # of memory, for reading
 PACK = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 DTYPES = ["f2", ">f4", "f8", "longdouble", "i1", "u8", "?", "c16", "M8[s]", "S3", "U3", "O", "V4"]
@@ -124,6 +112,7 @@ def hdf5_bytes(rng, sparse, native):
 
 TEXT = {"libsvm": libsvm_text, "csv": lambda rng: csv_text(rng, ","), "tsv": lambda rng: csv_text(rng, "\t")}
 HDF5 = {f"{who} {form}": (form == "csr", who == "native") for who in ("native", "others") for form in ("dense", "csr")}
+GOOD = ("refused", "accepted")
 FORMS = [*TEXT, *(f"{form}{end}" for form in TEXT for end in PACK), "npz", "npz.gz", *HDF5]
 
 
@@ -216,67 +205,3 @@ def case(form, number, seed, folder):
         return (good and converted(path, folder / "out.h5", dtype, how)) or how
     finally:
         path.unlink()
-
-
-def work(cases, seed, first):
-    """Do these cases, pairs of a form and a number, from the first on, and print a line for each."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    warnings.simplefilter("error")
-    with tempfile.TemporaryDirectory() as name:
-        for place in range(first, len(cases)):
-            signal.alarm(PATIENCE)
-            print(place, end=" ", flush=True)
-            try:
-                how = case(*cases[place], seed, Path(name))
-            except Exception as error:
-                how = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            print(json.dumps(how), flush=True)
-
-
-# -- all of them -------------------------------------------------------------------------------------
-
-
-def run(forms, count, seed):
-    """What each case ended with, by form: "refused", "accepted", "crashed", "endless", or what is bad."""
-    cases = [(form, number) for form in forms for number in range(count)]
-    ends, place, root = [], 0, Path(__file__).resolve().parents[2]
-    while place < len(cases):
-        words = ["--work", str(place), "--cases", str(count), "--seed", str(seed)]
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.fuzz.data_files", *words, *(f"--form={form}" for form in forms)], cwd=root,
-            env=os.environ | {"PYTHONPATH": str(root)}, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        if not done.stdout:
-            raise RuntimeError(done.stderr)
-        died = "endless" if done.returncode == -signal.SIGALRM else "crashed"
-        ends += [json.loads(how) if how else died for _, _, how in (x.partition(" ") for x in done.stdout.splitlines())]
-        place = len(ends)
-    return {form: ends[k * count : (k + 1) * count] for k, form in enumerate(forms)}
-
-
-def main(argv=None):
-    """Print a table, a row a form, and what went wrong; the exit status says whether something did."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cases", type=int, default=100, help="of each form")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--form", action="append", choices=FORMS)
-    parser.add_argument("--work", type=int, help=argparse.SUPPRESS)
-    args = parser.parse_args(argv)
-    forms, failed = args.form or FORMS, False
-    if args.work is not None:
-        return work([(form, number) for form in forms for number in range(args.cases)], args.seed, args.work)
-    columns = ("refused", "accepted", "crashed", "endless")
-    print(f"{'form':14}", *(f"{name:>9}" for name in ("tried", *columns, "bad")))
-    for form in forms:
-        ends = run([form], args.cases, args.seed)[form]
-        counts = [ends.count(name) for name in columns]
-        print(f"{form:14}", *(f"{count:9}" for count in (len(ends), *counts, len(ends) - sum(counts))), flush=True)
-        for number, how in enumerate(ends):
-            if how not in ("refused", "accepted"):
-                print(f"    case {number}: {how}")
-                failed = True
-    return int(failed)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

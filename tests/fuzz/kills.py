@@ -1,13 +1,12 @@
 """Jobs that are killed at random moments: each ends within seconds, leaves nothing, and goes on to the same bits.
 
-``python -m tests.fuzz.kills --cases 300 --seed 0``. A case runs a command on some ranks, sends one of them, or mpiexec,
-a signal after a random part of the time that the command takes, start-up included, and looks at what is left; then it
-runs the same command again.
+A case runs a command on some ranks, sends one of them, or mpiexec, a signal after a random part of the time that the
+command takes, start-up included, and looks at what is left; then it runs the same command again.
 """
 
 from __future__ import annotations
 
-import argparse
+import functools
 import os
 import random
 import shutil
@@ -16,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +28,8 @@ METHODS = {
        ("dkrr", "dckrr", "kkrr", "kkrr2", "bkrr", "bkrr2", "twolevel")},
     "asygcd": ["--gamma", "0.5"],
 }  # fmt: skip
+FORMS = list(METHODS)
+GOOD = ("resumed", "finished")
 SIGNALS = ("KILL", "TERM", "INT", "STOP")
 END = 5.0  # seconds in which a job has to end, on a machine with nothing else to do
 _MARK = "CAKERNELS_KILLS"
@@ -46,9 +46,8 @@ class Case:
     moment: float
 
     @classmethod
-    def drawn(cls, rng: random.Random) -> Case:
+    def drawn(cls, program: str, rng: random.Random) -> Case:
         """One case; mpiexec itself is the victim -1."""
-        program = rng.choice(list(METHODS))
         ranks = 1 if program == "asygcd" else rng.choice((2, 3, 4))
         return cls(program, ranks, rng.choice(SIGNALS), rng.randrange(-1, ranks), rng.uniform(0.0, 1.05))
 
@@ -186,26 +185,11 @@ def _end(job: subprocess.Popen[str], place: Path) -> None:
     job.communicate()
 
 
-def main() -> int:
-    """Print what happened; status 1 if a case went wrong."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cases", type=int, default=300)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    rng, counts, bad = random.Random(args.seed), Counter[str](), []
-    with tempfile.TemporaryDirectory() as folder:
-        runner = Runner(Path(folder))
-        for _ in range(args.cases):
-            case = Case.drawn(rng)
-            told = runner.run(case)
-            if told in ("resumed", "finished"):
-                counts[f"{case.signal} {told}"] += 1
-            else:
-                bad.append(told)
-                print(told, flush=True)
-    print(f"kills: {args.cases} tried, {dict(sorted(counts.items()))}, {len(bad)} bad")
-    return bool(bad)
+@functools.cache
+def _runner(folder: Path) -> Runner:
+    return Runner(folder)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def case(form: str, number: int, seed: int, folder: Path) -> str:
+    """One job of a program, killed or stopped somewhere."""
+    return _runner(folder).run(Case.drawn(form, random.Random(f"{seed} {number} {form}")))

@@ -1,0 +1,16 @@
+"""The fuzzers, a few cases of each form; ``make fuzz`` runs more for an hour."""
+
+from __future__ import annotations
+
+import pytest
+from fuzz import commands, data_files, models
+from fuzz.runner import run
+
+
+@pytest.mark.parametrize(("fuzzer", "count"), [(data_files, 12), (models, 20), (commands, 12)])
+def test_changed_at_random(fuzzer, count):
+    ends = run(fuzzer.__name__.rsplit(".", 1)[-1], fuzzer.FORMS, count, seed=0)
+    assert [len(ends[form]) for form in fuzzer.FORMS] == [count] * len(fuzzer.FORMS)
+    wrong = {form: set(told) - set(fuzzer.GOOD) for form, told in ends.items() if set(told) - set(fuzzer.GOOD)}
+    assert not wrong
+    assert {end for told in ends.values() for end in told} == set(fuzzer.GOOD)  # both were tried
