@@ -13,10 +13,18 @@ from cacore.comm import Communicator
 from cacore.data.rows import Rows
 from cacore.data.standardize import Standardizer
 from cacore.data.validation import rows_to_predict
-from cacore.io import model_file
+from cacore.io import layout, model_file
+from cacore.io.layout import STANDARDIZER, Array, Layout
 from cacore.io.model_file import check_rows, require
 from cacore.kernels import Kernel
 from cacore.svm.decision import check_classes, counted, expansion, read_classes, stored_classes, votes
+
+# Arrays of a model's file, in its one part: s support vectors, m decisions.
+PART: Layout = {
+    "X": Array("real", ("s", "d"), "support vectors, standardised", csr=True),
+    "rows": Array("int64", ("s",), "their numbers among the training rows"),
+    "coef": Array("float64", ("s", "m"), "coefficients alpha y of each decision"),
+}
 
 
 @dataclass
@@ -104,7 +112,7 @@ class AsyGCDModel:
             **stored_classes(self.classes), "kernel": asdict(self.kernel),
         }  # fmt: skip
         shared: dict[str, Rows] = {} if self.standardizer is None else asdict(self.standardizer)
-        part: dict[str, Rows] = {"X": self.X, "rows": self.rows, "coef": self.coef}
+        part: dict[str, Rows] = {name: vars(self)[name] for name in PART}
         model_file.save(path, "asygcd", attributes, shared, {0: part}, np.zeros(1, np.int64), Communicator())
 
     @classmethod
@@ -121,6 +129,10 @@ class AsyGCDModel:
     @classmethod
     def _made(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.Parts) -> AsyGCDModel:
         attributes |= {"classes": read_classes(attributes), "kernel": Kernel(**attributes["kernel"])}
+        k = len(attributes["classes"])
+        sizes = {"m": 1 if k == 2 else k if attributes["multi_class"] == "ovr" else k * (k - 1) // 2}
+        layout.check(PART, parts.held[0], sizes)
+        layout.check(STANDARDIZER, shared, sizes)
         model = cls(**attributes, **parts.held[0], standardizer=Standardizer.stored(shared))
         model._check()
         return model
@@ -128,12 +140,5 @@ class AsyGCDModel:
     def _check(self) -> None:
         """Refuse what does not fit together."""
         check_classes(self.classes, self.C)
-        k, s = len(self.classes), len(self.rows)
         require(self.multi_class in ("ovr", "ovo"), f"multi_class {self.multi_class!r}")
-        m = 1 if k == 2 else k if self.multi_class == "ovr" else k * (k - 1) // 2
-        require(self.coef.shape == (s, m) and self.coef.dtype.kind == "f", f"not {s} x {m} coefficients")
-        require(self.rows.shape == (s,) and self.rows.dtype.kind in "iu", "numbers of rows that are none")
-        require(
-            self.X.shape[0] == s and len(self.X.shape) == 2 and self.X.dtype.kind == "f", f"not {s} support vectors"
-        )
         check_rows(self.dtype, self.source, self.standardizer, self.n_features)

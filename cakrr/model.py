@@ -13,10 +13,11 @@ from cacore.comm import Communicator
 from cacore.data.rows import Rows
 from cacore.errors import InputError
 from cacore.io import model_file
+from cacore.io.layout import Array, Layout
 from cacore.io.model_file import is_real, require
 from cacore.kernels import Kernel
 from cakrr.solver.coarse import CoarseModel
-from partition.model import InParts, visit
+from partition.model import SHARED, InParts, visit
 from partition.routing import nearest
 
 
@@ -31,6 +32,18 @@ class PartModel:
         """``K(X, rows) alpha`` (eq. 3.7): 2 len(X) m d flops in blocks, in the precision of alpha."""
         rows = kernel.points(self.X.astype(self.alpha.dtype, copy=False))
         return kernel.apply(kernel.points(X.astype(self.alpha.dtype, copy=False), like=rows), rows, self.alpha)
+
+
+# Arrays of a model's file, and of each part: parts of m rows, a coarse model of M centres.
+ARRAYS: Layout = {
+    **SHARED,
+    "coarse_centers": Array("float64", ("M", "d"), "of a coarse model of all rows", csr=True, optional=True),
+    "coarse_beta": Array("float64", ("M",), "coefficients of the coarse centres", optional=True),
+}
+PART: Layout = {
+    "X": Array("real", ("m", "d"), "the part's training rows, standardised", csr=True),
+    "alpha": Array("real", ("m",), "their coefficients"),
+}
 
 
 @dataclass(kw_only=True)
@@ -49,6 +62,8 @@ class KRRModel(InParts):
     """
 
     family = "krr"
+    shared_arrays = ARRAYS
+    part_arrays = PART
 
     sigma: float
     lam: float
@@ -145,6 +160,10 @@ class KRRModel(InParts):
         return attributes, {"coarse_centers": self.coarse.centers, "coarse_beta": self.coarse.beta}
 
     @classmethod
+    def _part_sizes(cls, attributes: dict[str, Any], shared: dict[str, Any], number: int) -> dict[str, int]:
+        return {"m": int(shared["sizes"][number])}
+
+    @classmethod
     def _made(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.Parts) -> KRRModel:
         coarse, like = attributes.pop("coarse", None), Kernel(**attributes.pop("kernel", {}))
         if coarse is not None:
@@ -158,15 +177,8 @@ class KRRModel(InParts):
     def _check(self) -> None:
         super()._check()
         require(is_real(self.sigma) and self.sigma > 0, f"sigma {self.sigma!r}")
+        self.like.with_sigma(self.sigma)
         require(is_real(self.lam) and self.lam >= 0, f"lambda {self.lam!r}")
         require(is_real(self.offset), f"offset {self.offset!r}")
         if self.coarse is not None:
             self.coarse.kernel.with_sigma(self.coarse.sigma)
-            M = len(self.coarse.beta)
-            centers, beta = self.coarse.centers, self.coarse.beta
-            require(centers.shape == (M, self.n_features) and centers.dtype.kind == "f", f"not {M} coarse centers")
-            require(beta.shape == (M,) and beta.dtype.kind == "f", f"not {M} coarse coefficients")
-        for number, part in self.parts.items():
-            m = int(self.sizes[number])
-            require(part.X.shape == (m, self.n_features) and part.X.dtype.kind == "f", f"not {m} rows in part {number}")
-            require(part.alpha.shape == (m,) and part.alpha.dtype.kind == "f", f"not {m} coefficients in part {number}")

@@ -16,11 +16,18 @@ from cacore.data.rows import Rows, check_alike, exchange_rows, gather_rows
 from cacore.data.standardize import Standardizer
 from cacore.data.validation import rows_to_predict
 from cacore.errors import InputError
-from cacore.io import model_file
+from cacore.io import layout, model_file
+from cacore.io.layout import STANDARDIZER, Array, Layout
 from cacore.io.model_file import check_rows, require
 from cacore.machine.threads import blocks
 from partition.routing import Soft, closest
 
+# Of every model in parts: P parts, d features. C is P, or 0 for pieces of one model.
+SHARED: Layout = {
+    "centers": Array("float64", ("C", "d"), "of the parts, in standardised features"),
+    "sizes": Array("int64", ("P",), "training rows of each part"),
+    **STANDARDIZER,
+}
 ROUTES = ("nearest", "soft", "all", "sum", "oracle")
 _GATHERED_ROWS = 1 << 16  # rows that visit all models at a time
 
@@ -55,6 +62,8 @@ class InParts:
     """
 
     family: ClassVar[str]  # in the file
+    shared_arrays: ClassVar[Layout] = SHARED
+    part_arrays: ClassVar[Layout]
 
     method: str
     route: str
@@ -84,7 +93,7 @@ class InParts:
         shared: dict[str, Rows] = {"centers": self.centers, "sizes": self.sizes, **arrays}
         if self.standardizer is not None:
             shared.update(asdict(self.standardizer))
-        parts = {number: vars(part) for number, part in self.parts.items()}
+        parts = {number: {name: vars(part)[name] for name in self.part_arrays} for number, part in self.parts.items()}
         with self._ranks(comm) as ranks:
             with ranks.agreed():
                 self._check_ranks(ranks)
@@ -100,12 +109,28 @@ class InParts:
             The file is missing, damaged, not a model, or one of another family.
         """
         with collective(comm) as ranks:
-            model = model_file.load(path, cls.family, ranks, cls._made)
+            model = model_file.load(path, cls.family, ranks, cls._of_file)
         model.comm = comm
         return model
 
     def _stored(self) -> tuple[dict[str, Any], dict[str, Rows]]:
         """What the file holds for the family: attributes, arrays that all ranks have."""
+        raise NotImplementedError
+
+    @classmethod
+    def _of_file(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.Parts) -> Self:
+        """The model of what its file holds, if it holds what belongs there."""
+        P = len(parts.owners)
+        sizes = {"P": P, "C": 0 if attributes["route"] == "sum" else P}
+        layout.check(cls.shared_arrays, shared, sizes)
+        for number, arrays in parts.held.items():
+            known = {"d": sizes["d"], **cls._part_sizes(attributes, shared, number)}
+            layout.check(cls.part_arrays, arrays, known, f"part {number}: ")
+        return cls._made(attributes, shared, parts)
+
+    @classmethod
+    def _part_sizes(cls, attributes: dict[str, Any], shared: dict[str, Any], number: int) -> dict[str, int]:
+        """Sizes of a part's arrays that are known without it."""
         raise NotImplementedError
 
     @classmethod
@@ -121,12 +146,9 @@ class InParts:
 
     def _check(self) -> None:
         """Refuse what does not fit together; a family adds what is its own."""
-        P, centers, soft = len(self.owners), self.centers, self.soft
+        soft = self.soft
         require(self.route in ROUTES, f"route {self.route!r}")
-        require(self.sizes.dtype.kind in "iu" and self.sizes.shape == (P,) and P > 0, f"not {P} sizes of parts")
-        require(self.sizes.min() >= 0, "sizes below 0")
-        need = 0 if self.route == "sum" else P
-        require(centers.dtype.kind == "f" and centers.ndim == 2 and len(centers) == need, f"not {need} centers")
+        require(len(self.owners) and self.sizes.min() >= 0, "no parts, or sizes below 0")
         if soft is not None or self.route == "soft":
             require(soft is not None and soft.k >= 1 and soft.t >= 0, "soft routing without k and t")
         check_rows(self.dtype, self.source, self.standardizer, self.n_features)

@@ -309,8 +309,10 @@ def test_a_folder_where_the_facts_belong(tmp_path):
 def test_every_change_of_a_sealed_file_shows(tmp_path):
     path = tmp_path / "file"
     content = bytes(BLOCK) + bytes(range(256)) * 3
-    path.write_bytes(content)
+    path.write_bytes(b"\x89HDF\r\n\x1a\n" + content)
     check_seal(path)  # it never was
+    path.write_bytes(content)
+    assert "not a model file of this package" in refusal(check_seal, path)
     seal(path)
     sealed = path.read_bytes()
     assert (len(sealed), sealed[BLOCK:]) == (len(content), content[BLOCK:])

@@ -13,7 +13,7 @@ from typing import Any
 from cacore.errors import InputError
 
 BLOCK = 512  # bytes, the least that HDF5 has
-_MARK = b"cakernels sha256 "
+_MARK, _HDF5 = b"cakernels sha256 ", b"\x89HDF\r\n\x1a\n"
 
 
 def seal(path: Path) -> None:
@@ -25,10 +25,14 @@ def seal(path: Path) -> None:
 
 
 def check_seal(path: Path) -> None:
-    """Refuse a file that has changed since it was sealed; one that never was, is not looked at."""
+    """Refuse a file that has changed since it was sealed; one of plain HDF5, which never was, is not looked at."""
     with path.open("rb") as file:
         head = file.read(BLOCK)
-        if head.startswith(_MARK) and head.rstrip(b"\0") != _MARK + _checksum(file) + b"\n":
+        if head.startswith(_HDF5):
+            return
+        if not head.startswith(_MARK):
+            raise InputError(f"{path}: not a model file of this package, or a damaged one")
+        if head.rstrip(b"\0") != _MARK + _checksum(file) + b"\n":
             raise InputError(f"{path}: damaged: it has changed since it was written; copy it again")
 
 

@@ -13,7 +13,7 @@ from cacore.io import model_file
 from cacore.io.model_file import require
 from cacore.kernels import Kernel
 from cacore.svm.decision import check_classes, counted, read_classes, stored_classes, votes
-from casvm.model.part import PartSVM, join
+from casvm.model.part import PART, PartSVM, join
 from partition.model import InParts, visit
 from partition.routing import nearest
 
@@ -32,6 +32,7 @@ class SVMModel(InParts):
     """
 
     family = "svm"
+    part_arrays = PART
 
     classes: NDArray[Any]
     kernel: Kernel | None
@@ -142,15 +143,17 @@ class SVMModel(InParts):
         return {"C": self.C, **stored_classes(self.classes), "kernel": kernel}, {}
 
     @classmethod
+    def _part_sizes(cls, attributes: dict[str, Any], shared: dict[str, Any], number: int) -> dict[str, int]:
+        return {"e": 0 if attributes["kernel"] is None else shared["centers"].shape[1]}
+
+    @classmethod
     def _made(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.Parts) -> SVMModel:
         kernel = attributes.pop("kernel")
         attributes |= {"classes": read_classes(attributes), "kernel": None if kernel is None else Kernel(**kernel)}
         parts.held = {number: PartSVM(**fields) for number, fields in parts.held.items()}
         for number, part in parts.held.items():
-            require(
-                part.fits(len(attributes["classes"]), shared["centers"].shape[1], attributes["kernel"] is None),
-                f"what part {number} holds does not fit together",
-            )
+            d = shared["centers"].shape[1] if attributes["kernel"] is None else None
+            require(part.fits(len(attributes["classes"]), d), f"what part {number} holds does not fit together")
         if attributes["route"] == "sum":  # one piece a rank instead of several
             ranks = np.unique(parts.owners)
             if parts.held:

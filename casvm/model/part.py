@@ -14,8 +14,20 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.rows import Rows, concatenate, scatter_rows
+from cacore.io.layout import Array, Layout
 from cacore.kernels import Kernel
 from cacore.svm.decision import counted, expansion, shares
+
+# A part's arrays in a model's file: k classes, s support vectors of e features, which is d, or 0 where the kernel is
+# precomputed.
+PART: Layout = {
+    "classes": Array("int64", ("k",), "codes of the part's classes, ascending"),
+    "X": Array("real", ("s", "e"), "support vectors, class by class, in standardised features", csr=True),
+    "rows": Array("int64", ("s",), "their numbers among all training rows"),
+    "coef": Array("float64", ("k - 1", "s"), "coefficients alpha y, laid out as LIBSVM does"),
+    "b": Array("float64", ("k (k - 1) / 2",), "of the pairs (0, 1), (0, 2), ..., (1, 2), ..."),
+    "n_support": Array("int64", ("k",), "support vectors of each class"),
+}
 
 
 @dataclass
@@ -51,17 +63,16 @@ class PartSVM:
         """The class of each support vector."""
         return self.classes.repeat(self.n_support)
 
-    def fits(self, n_classes: int, d: int, precomputed: bool) -> bool:
-        """Whether the fields fit together, and to a model of so many classes and features, whoever wrote its file."""
-        k, s, classes = len(self.classes), len(self.rows), self.classes
-        numbers = [self.rows, self.n_support, classes]
+    def fits(self, n_classes: int, d: int | None) -> bool:
+        """Whether a file's numbers fit together, and to a model of so many classes.
+
+        `d` is the number of training rows where the kernel is precomputed, and None where it is not.
+        """
+        classes, s = self.classes, len(self.rows)
         return bool(
-            all(values.dtype.kind in "iu" and values.ndim == 1 for values in numbers)
-            and k > 0 and 0 <= classes.min() <= classes.max() < n_classes and (classes[1:] > classes[:-1]).all()
-            and len(self.n_support) == k and self.n_support.min() >= 0 and self.n_support.sum() == s
-            and self.X.shape == (s, 0 if precomputed else d) and self.X.dtype.kind == "f"
-            and self.coef.shape == (k - 1, s) and self.b.shape == (k * (k - 1) // 2,)
-            and (not s or self.rows.min() >= 0) and not (precomputed and s and self.rows.max() >= d)
+            len(classes) and 0 <= classes.min() <= classes.max() < n_classes and (classes[1:] > classes[:-1]).all()
+            and self.n_support.min() >= 0 and self.n_support.max() <= s and self.n_support.sum() == s
+            and (not s or self.rows.min() >= 0) and not (d is not None and s and self.rows.max() >= d)
         )  # fmt: skip
 
     def pairs(self, X: Rows, kernel: Kernel | None) -> NDArray[np.float64]:

@@ -1,0 +1,87 @@
+"""The arrays of a model's file: declared once, and checked, written and documented by their declaration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cacore.data.rows import Rows, is_sparse
+from cacore.errors import InputError
+
+# Sizes that follow from others.
+DERIVED: dict[str, Callable[[dict[str, int]], int]] = {
+    "k - 1": lambda sizes: sizes["k"] - 1,
+    "k (k - 1) / 2": lambda sizes: sizes["k"] * (sizes["k"] - 1) // 2,
+}
+TYPES = {"int64": (np.int64,), "float64": (np.float64,), "real": (np.float64, np.float32)}
+
+
+@dataclass(frozen=True)
+class Array:
+    """An array of a layout.
+
+    Attributes
+    ----------
+    type : {"int64", "float64", "real"}
+        "real": float64 or float32.
+    shape : tuple of str
+        A letter for each size, which is the same wherever the letter stands, or one of :data:`DERIVED`.
+    meaning : str
+    csr : bool
+        Whether it may be CSR rows: a group of data, indices and indptr, with the attribute shape.
+    optional : bool
+    """
+
+    type: str
+    shape: tuple[str, ...]
+    meaning: str
+    csr: bool = False
+    optional: bool = False
+
+
+Layout = Mapping[str, Array]
+
+
+def check(layout: Layout, arrays: Mapping[str, Rows | None], sizes: dict[str, int], where: str = "") -> None:
+    """Refuse arrays that are not those of a layout; sizes that are not known yet are learnt from the first array.
+
+    Raises
+    ------
+    InputError
+        It begins with `where` and the array's name.
+    """
+    for name, declared in layout.items():
+        values = arrays.get(name)
+        if values is None:
+            if not declared.optional:
+                raise InputError(f"{where}without {name}")
+            continue
+        if values.dtype not in TYPES[declared.type] or (is_sparse(values) and not declared.csr):
+            raise InputError(f"{where}{name} has type {values.dtype}; {declared.type} is needed")
+        if len(values.shape) != len(declared.shape):
+            raise InputError(f"{where}{name} has shape {values.shape}; ({', '.join(declared.shape)}) is needed")
+        for size, found in zip(declared.shape, values.shape, strict=True):
+            need = DERIVED[size](sizes) if size in DERIVED else sizes.setdefault(size, found)
+            if found != need:
+                raise InputError(f"{where}{name} has shape {values.shape}; {size} is {need}")
+    if unknown := set(arrays) - set(layout):
+        raise InputError(f"{where}{min(unknown)} is no array of such a model")
+
+
+def rows(layout: Layout, folder: str = "") -> list[str]:
+    """Lines of a table of a layout, in Markdown."""
+    lines = []
+    for name, declared in layout.items():
+        form = f"{declared.type}{', dense or CSR' if declared.csr else ''}"
+        given = " (optional)" if declared.optional else ""
+        lines.append(f"| `{folder}{name}`{given} | {form} | ({', '.join(declared.shape)}) | {declared.meaning} |")
+    return lines
+
+
+STANDARDIZER: dict[str, Any] = {
+    "mean": Array("float64", ("d",), "of the training rows, taken away from each row", optional=True),
+    "scale": Array("float64", ("d",), "by which each row is divided afterwards, all above 0", optional=True),
+}
