@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: demo test check coverage bench test-oldest clean
+.PHONY: demo test check coverage fuzz bench test-oldest clean
 
 demo: $(VENV)/.demo
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/demo.py
@@ -25,6 +25,11 @@ coverage: $(VENV)/.test
 	@PATH="$(CURDIR)/$(BIN):$$PATH" NUMBA_CACHE_DIR="$(CURDIR)/$(VENV)/numba" $(BIN)/python -m coverage run -m pytest
 	@$(BIN)/python -m coverage combine -q
 	@$(BIN)/python -m coverage report
+
+# Files, models and commands changed at random, and jobs killed at random; MINUTES=5 for less than an hour of them.
+MINUTES ?= 60
+fuzz: $(VENV)/.test
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
 bench: $(VENV)/.test
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks.krr_speed

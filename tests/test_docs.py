@@ -12,6 +12,12 @@ from pathlib import Path
 
 import pytest
 
+import asygcd.model as asygcd_model
+import cakrr.model as cakrr_model
+import casvm.model.part as casvm_part
+from cacore.io import layout
+from partition.model import SHARED
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/*.md")])
 FOLDERS = {path.name for path in ROOT.iterdir() if path.is_dir()}
@@ -101,3 +107,13 @@ def test_examples_run(page, tmp_path):
             text=True, check=False, timeout=1200,
         )  # fmt: skip
         assert done.returncode == 0, f"{block}\n{done.stderr}"
+
+
+def test_every_array_of_a_model_file_is_documented():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    layouts = [(SHARED, ""), (casvm_part.PART, "parts/NNNNNN/"), (cakrr_model.PART, "parts/NNNNNN/"),
+               (cakrr_model.ARRAYS, ""), (asygcd_model.PART, "parts/000000/")]  # fmt: skip
+    lines = [line for arrays, folder in layouts for line in layout.rows(arrays, folder)]
+    assert len(lines) > 15
+    for line in lines:
+        assert line.removeprefix("| ") in text
