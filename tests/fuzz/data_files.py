@@ -16,6 +16,7 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import sklearn.datasets  # noqa: F401 - loaded here, it does not count as memory of a case
 
 from . import mutations
 from .readers import READERS

@@ -31,6 +31,7 @@ FAMILIES = {
 }
 FORMS = [f"{family} {rows}{kind}" for family in FAMILIES for rows in ("dense", "csr") for kind in ("", " bytes")]
 GOOD = ("refused", "answered")
+LIMIT = 64 << 20
 ODD = [0, 1, -1, 2, 5, 1 << 20, 1 << 40, -(1 << 40), 0.5, np.nan, np.inf, -np.inf, 1e308, -1e-308]
 JSON = [None, True, 0, 1, -1, 1e300, "", "soft", "all", "none", [], [1], {}, {"k": 1}, [[0, 1]], "float32",
         "[" * 5000]  # fmt: skip

@@ -6,6 +6,7 @@ A fuzzer is a module with
     GOOD        the ends that are right; any other says what is wrong
     case(form, number, seed, folder) -> str
                 one case and its end; the same arguments do the same
+    LIMIT       bytes by which resident memory may grow in a case, if that is to be seen to
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import warnings
 from pathlib import Path
 
 PATIENCE = 120  # seconds a case; most take milliseconds
+STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -51,11 +53,22 @@ def work(fuzzer, cases, seed, first):
         for place in range(first, len(cases)):
             signal.alarm(PATIENCE)
             print(f"case {place}", end=" ", flush=True)
+            before = _resident("VmRSS")
+            CLEAR.write_text("5")  # begins a new peak
             try:
                 end = fuzzer.case(*cases[place], seed, Path(name))
             except Exception as error:
                 end = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            grown = _resident("VmHWM") - before
+            if place > first and grown > getattr(fuzzer, "LIMIT", grown):  # the first case loads what it needs
+                end = f"{end}, but resident memory grew by {grown / (1 << 20):.0f} MiB"
             print(json.dumps(end), flush=True)
+
+
+def _resident(which):
+    """Bytes that are resident now, "VmRSS", or were at the most, "VmHWM"."""
+    lines = STATUS.read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{which}:"))
 
 
 def main(argv=None):
