@@ -613,7 +613,7 @@ def test_checkpoint(name, tmp_path, monkeypatch):
     first = run()
     kept = inodes(tmp_path / "kept")
     counts = Counter((one["pass"] - 1, one["layer"] - 1) for one in first.more["layers"] for _ in one["rows"])
-    assert len(kept) == 1 + sum(counts.values())
+    assert len(kept) == 2 + sum(counts.values())
     for (turn, layer), count in counts.items():
         assert sum(p.startswith(f"pass-{turn:03d}-layer-{layer:02d}-node-") for p in kept) == count
     with monkeypatch.context() as patched:

@@ -21,6 +21,7 @@ from cacore.errors import InputError
 
 T = TypeVar("T")
 
+_MOST = 1 << 16
 _here = threading.local()
 _limit: int | None = None  # set once at start by a command line
 
@@ -35,8 +36,8 @@ def cores() -> set[int]:
 def share(comm: Communicator, requested: int | None = None) -> int:
     """Threads for this rank: `requested`, or its cores divided by the ranks that share them."""
     if requested is not None:
-        if requested < 1:
-            raise InputError(f"--threads {requested}: at least 1 is needed")
+        if not 1 <= requested <= _MOST:
+            raise InputError(f"--threads {requested}: it must be from 1 to {_MOST:,}")
         return requested
     usable = cores()
     node = comm.node()

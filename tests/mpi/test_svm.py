@@ -359,7 +359,7 @@ def test_checkpoint(name, folder):
     second = train(name, X, y, even(N), Communicator(WORLD), checkpoint=Checkpoint(folder / "kept"))
     WORLD.Barrier()
     assert inodes(folder / "kept") == before
-    assert len(before) == 7
+    assert len(before) == 8
     for number, part in first.model.parts.items():
         same_part(second.model.parts[number], part, 0)
     np.testing.assert_array_equal(first.solver["seconds"], second.solver["seconds"])  # those of the first run
