@@ -20,9 +20,7 @@ def path(value: Any, name: str) -> Path:
 class Job(Options):
     """Options of training and prediction alike; sizes in GiB."""
 
-    threads: int | None = option(
-        None, "threads a rank (default: its share of the cores)", whole(1, 1 << 16), metavar="T"
-    )
+    threads: int | None = option(None, "threads a rank (default: its share of the cores)", whole(1), metavar="T")
     memory_limit: float | None = option(
         None, "memory a rank may use (default: its share)", positive, metavar="GIB"
     )  # fmt: skip
