@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 import gc
-import os
-import random
 import shutil
-import signal
-import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from pathlib import Path
 
 import h5py
 import numpy as np
@@ -206,71 +198,3 @@ def test_no_scalapack(way, mpiexec, inputs, tmp_path):
     assert line.startswith("cakrr.dkrr: ")
     assert message in line
     assert names(tmp_path) == ["hidden.py"]
-
-
-# -- killed ------------------------------------------------------------------------------------
-
-KILLED = {  # rows, arguments, pieces in the end, kills
-    "bkrr2": (8400, ["--partitions", "12", "--sigma", "1,2,4", "--lambda", "1e-6,1e-4,1e-2"], 24, 3),
-    "twolevel": (6000, ["--partitions", "12", "--sigma", "1,2", "--lambda", "1e-4,1e-2", "--centers", "200"], 37, 1),
-    "dkrr": (1500, ["--sigma", "1,2,4", "--lambda", "1e-6,1e-4,1e-2"], 20, 1),
-}
-
-
-def is_rank(process, folder):
-    """Whether a process is a rank of a job whose files are in `folder`."""
-    with suppress(OSError):
-        words = Path(f"/proc/{process}/cmdline").read_text(errors="replace").split("\0")
-        return words[0] == sys.executable and words[1:2] == ["-m"] and any(str(folder) in word for word in words)
-    return False
-
-
-def ranks_of(folder):
-    return sorted(int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit() and is_rank(p.name, folder))
-
-
-def kill_one(job, kept, folder, chance, total):
-    """Kill a rank when a random number of pieces has been kept, or a little later; whether there was one left."""
-    wanted, later, which = chance.randrange(total - total // 4), chance.uniform(0, 0.05), chance.random()
-    while not job.done() and not (ranks_of(folder) and (kept / "run.json").exists()):
-        time.sleep(0.005)
-    ranks = ranks_of(folder)
-    while not job.done() and len(list(kept.glob("*.npz"))) < wanted:
-        time.sleep(0.002)
-    time.sleep(later)
-    victim = ranks[int(which * len(ranks))] if ranks else None
-    if job.done() or not is_rank(victim, folder):
-        return False
-    os.kill(victim, signal.SIGKILL)
-    return True
-
-
-@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="ranks are found in /proc")
-@pytest.mark.parametrize("method", ["bkrr2", "twolevel", pytest.param("dkrr", marks=needs_library)])
-def test_killed_and_started_again(method, mpiexec, tmp_path):
-    """However often a rank is killed: the run that comes to its end makes the model of a run that was left alone."""
-    n, words, total, kills = KILLED[method]
-    write(tmp_path / "rows.h5", n)
-    chance, kept = random.Random(method), tmp_path / "kept"
-
-    def start(name, *more):
-        out = ["--model", tmp_path / f"{name}.h5", "--report", tmp_path / f"{name}.json", "--threads", "1", "--quiet"]
-        return mpiexec(2, "-m", f"cakrr.{method}", tmp_path / "rows.h5", *words, *out, *more)
-
-    alone = start("alone")
-    assert (alone.returncode, alone.stderr) == (0, "")
-    with ThreadPoolExecutor(1) as pool:
-        for _ in range(kills):
-            job = pool.submit(start, "killed", "--checkpoint", kept)
-            killed, ended = kill_one(job, kept, tmp_path, chance, total), job.result()
-            assert ended.returncode != 124, ended.stderr  # no rank waits for the one that is gone
-            assert ended.returncode == 0 or killed, ended.stderr
-            assert ranks_of(tmp_path) == []
-    again = start("killed", "--checkpoint", kept)
-    assert (again.returncode, again.stderr) == (0, "")
-    assert len(list(kept.glob("*.npz"))) == total
-    assert sorted(p.suffix for p in kept.iterdir()) == sorted(["", ".json"] + [".npz"] * total)
-    made = {name: read(tmp_path / f"{name}.json") for name in ("alone", "killed")}
-    for field in ("metrics", "grid", "params", "partition_sizes"):
-        assert made["killed"][field] == made["alone"][field]
-    assert (tmp_path / "killed.h5").read_bytes() == (tmp_path / "alone.h5").read_bytes()

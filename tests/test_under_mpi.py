@@ -137,7 +137,8 @@ def test_a_full_disk(mpiexec, train, tmp_path):
 
 @pytest.mark.parametrize(
     ("program", "signal", "victim", "moment"),
-    [("casvm.dissmo", "KILL", 1, 0.6), ("cakrr.dkrr", "TERM", -1, 0.8), ("casvm.cascade", "STOP", 0, 0.6)],
+    [("casvm.dissmo", "KILL", 1, 0.6), ("cakrr.bkrr2", "TERM", -1, 0.8), ("cakrr.dkrr", "KILL", 0, 0.8),
+     ("casvm.cascade", "STOP", 0, 0.6)],
 )  # fmt: skip
 def test_killed(program, signal, victim, moment, tmp_path):
     """It ends, leaves nothing, and the same command goes on to the same bits; fuzz/kills.py has more cases."""
