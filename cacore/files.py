@@ -8,6 +8,7 @@ import glob
 import os
 import secrets
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -66,9 +67,9 @@ def replacing(path: str | os.PathLike[str], suffix: str = "") -> Iterator[Path]:
 def check_writable(path: str | os.PathLike[str]) -> None:
     """Refuse a place where no file can be put, before the work is done rather than after."""
     target, folder = Path(os.path.realpath(path)), Path(path).parent
+    if _is_stream(path):
+        return
     try:
-        if _is_stream(path):
-            return
         if target.is_dir():
             raise InputError(f"{path}: is a directory; name a file")
         if target.exists() and not target.is_file():
@@ -98,7 +99,11 @@ def check_apart(outputs: Iterable[tuple[str, Path | None]], inputs: Iterable[tup
 def _is_stream(path: str | os.PathLike[str]) -> bool:
     """Whether it is written to, as /dev/null and /dev/stdout are: there is nothing to replace."""
     name = os.path.abspath(path)
-    return name in ("/dev/stdout", "/dev/stderr") or name.startswith("/dev/fd/") or Path(name).is_char_device()
+    try:
+        device = stat.S_ISCHR(os.stat(name).st_mode)
+    except OSError:  # there is no such file, or cannot be
+        device = False
+    return device or name in ("/dev/stdout", "/dev/stderr") or name.startswith("/dev/fd/")
 
 
 def _remove_left(folder: Path, stem: str, suffix: str) -> None:

@@ -7,6 +7,7 @@ library sends by itself (ScaLAPACK) is in none of it: `library_bytes_predicted` 
 from __future__ import annotations
 
 import argparse
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -68,7 +69,7 @@ def collect(comm: Communicator, method: str) -> Traffic | None:
 
 def load(path: str | Path) -> Traffic:
     """Read what :meth:`Traffic.save` wrote; anything else is an :class:`InputError`."""
-    if not Path(path).is_file():
+    if not os.path.isfile(path):
         raise InputError(f"{path}: no such file")
     try:
         with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as file:

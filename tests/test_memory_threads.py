@@ -26,6 +26,7 @@ def test_limit_of_one_rank(monkeypatch):
     monkeypatch.setattr(memory, "available", lambda: 10 * GIB)
     assert memory.limit_per_rank(Communicator()) == 9 * GIB
     assert memory.limit_per_rank(Communicator(), 0.5) == GIB // 2
+    assert memory.limit_per_rank(Communicator(), 1e300) == 1 << 62
 
 
 @pytest.mark.parametrize("gib", [0.0, -1.0, float("nan"), float("inf")])

@@ -18,7 +18,7 @@ from helpers.commands import predicted, read, run
 from helpers.data import clouds
 
 from asygcd import AsyGCDModel
-from cacore import files
+from cacore import files, traffic
 from cacore.comm import Communicator
 from cacore.errors import InputError, OutputError
 from cacore.io.checkpoint import Checkpoint
@@ -136,11 +136,15 @@ def test_long_names(letter, tmp_path):
     assert names(tmp_path) == [longest]
     for name in (longest + "aaa", "x/" * 3000 + "y"):
         refusal(files.check_writable, tmp_path / name)
+        files.check_apart([("--model", tmp_path / name)], [("DATA", tmp_path / name / "x")])
+        assert Checkpoint(tmp_path / name).fact("rows") is None
+        for use in (SVMModel.load, traffic.load, lambda path: Checkpoint(path).open({}, Communicator())):
+            assert "\n" not in refusal(use, tmp_path / name)
 
 
 LEFT = """
 import os, signal, sys
-from cacore import files
+from cacore import files, traffic
 with files.replacing(sys.argv[1]) as temporary:
     temporary.write_text("half")
     print("written", flush=True)

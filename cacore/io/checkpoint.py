@@ -41,7 +41,7 @@ class Checkpoint:
         self.path = Path(path)
         self.failure: OutputError | None = None
         self._lock: Any = None
-        if self.path.exists() and not self.path.is_dir():
+        if os.path.exists(path) and not os.path.isdir(path):
             raise InputError(f"{self.path}: is a file; --checkpoint needs a directory")
 
     def open(self, facts: dict[str, Any], comm: Communicator) -> None:
@@ -105,7 +105,7 @@ class Checkpoint:
     def _known(self) -> dict[str, Any] | None:
         """The facts of the run that is kept here, or None."""
         path = self.path / _FACTS
-        if not path.exists():
+        if not os.path.exists(path):
             return None
         try:
             known = json.loads(path.read_text())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,7 +140,7 @@ def load(path: str | Path, family: str, comm: Communicator, made: Maker[Model]) 
 
 def _check_file(path: Path) -> None:
     """Refuse, before libhdf5 sees it, what is missing or not as it was written."""
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise InputError(f"{path}: no such model file")
     try:
         check_seal(path)

@@ -53,7 +53,7 @@ def limit_per_rank(comm: Communicator, requested_gib: float | None = None) -> in
     if requested_gib is not None:
         if not (math.isfinite(requested_gib) and requested_gib > 0):
             raise InputError(f"--memory-limit {requested_gib:g}: it must be a positive number of GiB")
-        return int(requested_gib * GIB)
+        return int(min(requested_gib * GIB, 2.0**62))
     share = np.array([int(0.9 * available() / comm.node().size)], np.int64)
     return int(comm.allreduce(share, "min")[0])
 
