@@ -141,4 +141,4 @@ class AsyGCDModel:
         """Refuse what does not fit together."""
         check_classes(self.classes, self.C)
         require(self.multi_class in ("ovr", "ovo"), f"multi_class {self.multi_class!r}")
-        check_rows(self.dtype, self.source, self.standardizer, self.n_features)
+        check_rows(self.dtype, self.source, self.standardizer)

@@ -151,7 +151,7 @@ class InParts:
         require(len(self.owners) and self.sizes.min() >= 0, "no parts, or sizes below 0")
         if soft is not None or self.route == "soft":
             require(soft is not None and soft.k >= 1 and soft.t >= 0, "soft routing without k and t")
-        check_rows(self.dtype, self.source, self.standardizer, self.n_features)
+        check_rows(self.dtype, self.source, self.standardizer)
 
     def _answer(self, part: int, rows: Rows) -> NDArray[Any]:
         """What the model of a part of this rank says of the rows, shape (len(rows), ...)."""

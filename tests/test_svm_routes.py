@@ -98,6 +98,13 @@ def column(scores):
     return scores[:, 0] if scores.shape[1] == 1 else scores
 
 
+def answers_with(model, X, mean, tol):
+    """The model's decisions are these means of what the parts say, and its labels follow from them."""
+    np.testing.assert_allclose(model.decision_function(X), column(mean), rtol=tol, atol=tol)
+    codes = (mean[:, 0] > 0).astype(int) if mean.shape[1] == 1 else mean.argmax(axis=1)
+    np.testing.assert_array_equal(model.predict(X), model.classes_[codes])
+
+
 def test_nearest_route(routed):
     X, models = routed
     model, said = models["nearest"], every_part(models["nearest"], X)
@@ -115,9 +122,7 @@ def test_all_route(routed):
         t = variance_over_mean(X, model.centers_)
         assert model.model_.soft.t == pytest.approx(t, rel=1e-9)
         mean = np.einsum("np,pnc->nc", nearness(X, model.centers_, t, 5), said)
-    np.testing.assert_allclose(model.decision_function(X), column(mean), rtol=1e-9, atol=1e-9)
-    codes = (mean[:, 0] > 0).astype(int) if mean.shape[1] == 1 else mean.argmax(axis=1)
-    np.testing.assert_array_equal(model.predict(X), model.classes_[codes])
+    answers_with(model, X, mean, 1e-9)
 
 
 def test_soft_route(routed):
@@ -128,9 +133,7 @@ def test_soft_route(routed):
     t = 0.35 * (ordered[:, 1] - ordered[:, 0]).mean()
     assert model.model_.soft.t == pytest.approx(t, rel=1e-10)
     mean = np.einsum("np,pnc->nc", nearness(X, model.centers_, t, 4), said)
-    np.testing.assert_allclose(model.decision_function(X), column(mean), rtol=1e-10, atol=1e-10)
-    codes = (mean[:, 0] > 0).astype(int) if mean.shape[1] == 1 else mean.argmax(axis=1)
-    np.testing.assert_array_equal(model.predict(X), model.classes_[codes])
+    answers_with(model, X, mean, 1e-10)
 
 
 def test_routes_share_their_parts(routed):

@@ -47,11 +47,14 @@ def wait(done: Callable[[], bool], meanwhile: Callable[[], None] | None = None) 
 
 def packed(error: BaseException, rank: int) -> bytes:
     """What all ranks raise when `rank` has failed with `error`, as bytes that :func:`unpacked` reads."""
-    if type(error).__name__ in _KINDS:
-        return f"{type(error).__name__} {error}".encode(errors="backslashreplace")
-    if isinstance(error, InputError):
-        return f"InputError {error}".encode(errors="backslashreplace")
-    return f"RankError rank {rank}: {type(error).__name__}: {error}".encode(errors="backslashreplace")
+    kind = type(error).__name__
+    if kind in _KINDS:
+        text = f"{kind} {error}"
+    elif isinstance(error, InputError):
+        text = f"InputError {error}"
+    else:
+        text = f"RankError rank {rank}: {kind}: {error}"
+    return text.encode(errors="backslashreplace")  # names of files need not be text
 
 
 def unpacked(word: bytes) -> Exception:

@@ -203,10 +203,15 @@ def first_nonfinite(X: Rows, dtype: np.dtype[Any] | None = None) -> tuple[int, i
     block = values[lo : lo + step]
     with np.errstate(over="ignore", invalid="ignore"):
         place = np.argwhere(~np.isfinite(block.astype(dtype or values.dtype, copy=False)))[0]
-    value, row = float(block[tuple(place)]), lo + int(place[0])
+    row, column = _where(X, lo + int(place[0]), *place[1:].tolist())
+    return row, column, float(block[tuple(place)])
+
+
+def _where(X: Rows, first: int, column: int = 0) -> tuple[int, int]:
+    """Row and column of a number: its indices in a table or a vector; of CSR rows, its place among those stored."""
     if not is_sparse(X):
-        return row, int(place[1]) if values.ndim > 1 else 0, value
-    return int(np.searchsorted(X.indptr, row, side="right")) - 1, int(X.indices[row]), value
+        return first, column
+    return int(np.searchsorted(X.indptr, first, side="right")) - 1, int(X.indices[first])
 
 
 def largest_size(X: Rows) -> float:
@@ -225,14 +230,15 @@ def check_range(X: Rows, where: str = "X") -> None:
     most = largest_usable(X.dtype)
     if largest_size(X) <= most:
         return
-    place = np.argwhere(~(np.abs(X.data if is_sparse(X) else X) <= most))[0]
-    if is_sparse(X):
-        row, column = int(np.searchsorted(X.indptr, place[0], side="right")) - 1, int(X.indices[place[0]])
-        value = X.data[place[0]]
-    else:
-        (row, column), value = place.tolist(), X[tuple(place)]
-    remedy = "standardise the features" + (", or use float64" if X.dtype == np.float32 else "")
+    values = X.data if is_sparse(X) else X
+    place = np.argwhere(~(np.abs(values) <= most))[0]
+    (row, column), value = _where(X, *place.tolist()), values[tuple(place)]
     raise InputError(
         f"{where}: row {row}, feature {column} is {value:g}, and squares of numbers above {most:g} may overflow in "
-        f"{X.dtype}: {remedy}"
+        f"{X.dtype}: {range_remedy(X.dtype)}"
     )
+
+
+def range_remedy(dtype: Any) -> str:
+    """What to do about numbers whose squares overflow, or vanish, in this dtype."""
+    return "standardise the features" + (", or use float64" if dtype == np.float32 else "")

@@ -33,11 +33,8 @@ class Standardizer:
         """Out of a model file's arrays, where there is one."""
         return cls(shared["mean"], shared["scale"]) if "mean" in shared else None
 
-    def check(self, d: int) -> None:
-        """Refuse what cannot be the statistics of d features."""
-        for name, values in (("mean", self.mean), ("scale", self.scale)):
-            if values.shape != (d,) or values.dtype.kind != "f":
-                raise InputError(f"{name}: not {d} numbers")
+    def check(self) -> None:
+        """Refuse what a model file cannot have; :data:`cacore.io.layout.STANDARDIZER` says which arrays these are."""
         if not (self.scale > 0).all():
             raise InputError("scale: not all above 0")
 

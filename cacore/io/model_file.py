@@ -19,7 +19,7 @@ from cacore.data.rows import Rows, csr, is_csr, is_sparse
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError, OutputError
 from cacore.files import check_writable, replacing
-from cacore.io.native import created, write_rows
+from cacore.io.native import created, is_link, lies_here, write_rows
 from cacore.io.seal import BLOCK, check_seal, seal
 
 SCHEMA = "cakernels-model/1"
@@ -186,21 +186,19 @@ def is_real(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def check_rows(dtype: object, source: object, standardizer: Standardizer | None, d: int) -> None:
-    """Refuse what a model of any family says of its rows of d features, if it cannot be."""
+def check_rows(dtype: object, source: object, standardizer: Standardizer | None) -> None:
+    """Refuse what a model of any family says of its rows, if it cannot be."""
     require(dtype in ("float32", "float64"), f"dtype {dtype!r}")
     require(isinstance(source, dict), "its source is no object")
     if standardizer is not None:
-        standardizer.check(d)
+        standardizer.check()
 
 
 def _items(group: Any) -> dict[str, Any]:
     """What a group of this file holds. A link to elsewhere would let a model read any file."""
     require(isinstance(group, h5py.Group), "an array stands where a group belongs")
     for name in group:
-        # h5py's own look at a link opens the file that it leads to.
-        hard = group.id.links.get_info(name.encode()).type == h5py.h5l.TYPE_HARD
-        require(hard, f"{group.name}/{name} is a link")
+        require(not is_link(group, name), f"{group.name}/{name} is a link")
     return dict(group.items())
 
 
@@ -217,7 +215,7 @@ def _read(item: h5py.Dataset | h5py.Group) -> Rows:
 def _array(item: Any) -> NDArray[Any]:
     """The numbers, all finite, which lie in this file, as many as it says: nothing is read or allocated for more."""
     require(isinstance(item, h5py.Dataset) and item.dtype.kind in "biuf", f"{item.name} is no array of numbers")
-    here = not item.external and not item.is_virtual and item.id.get_storage_size() == item.nbytes
+    here = lies_here(item) and item.id.get_storage_size() == item.nbytes
     require(here, f"{item.name} lies elsewhere, or is not all there")
     values = np.asarray(item)
     require(np.isfinite(values).all(), f"{item.name} has a number that is not finite")

@@ -72,17 +72,24 @@ def _group(file: h5py.File, place: str) -> h5py.Group | None:
     return group if isinstance(group, h5py.Group) and group.id.links.exists(b"X") else None
 
 
-def _child(group: h5py.Group, name: str, where: str) -> Any:
-    """What lies in this very file under this name, or None: other files are none that the user has named.
+def is_link(group: h5py.Group, name: str) -> bool:
+    """Whether a name leads elsewhere. h5py's own look at it would open the file that it leads to."""
+    return bool(group.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD)
 
-    h5py's own look at a name follows links, and opens the files that they lead to.
-    """
+
+def lies_here(item: h5py.Dataset) -> bool:
+    """Whether an array's numbers are in the file itself, and not in others that it names."""
+    return not (item.is_virtual or item.external)
+
+
+def _child(group: h5py.Group, name: str, where: str) -> Any:
+    """What lies in this very file under this name, or None: other files are none that the user has named."""
     if not group.id.links.exists(name.encode()):
         return None
-    if group.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
+    if is_link(group, name):
         raise InputError(f"{where}: {name} is a link to elsewhere; put the data themselves there")
     item = group[name]
-    if isinstance(item, h5py.Dataset) and (item.is_virtual or item.external):
+    if isinstance(item, h5py.Dataset) and not lies_here(item):
         raise InputError(f"{where}: the data of {name} lie in other files; put them into this one")
     return item
 

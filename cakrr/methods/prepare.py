@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from cacore import __version__
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
-from cacore.data.rows import Rows, check_alike, check_range, largest_size, largest_usable
+from cacore.data.rows import Rows, check_alike, check_range, largest_size, largest_usable, range_remedy
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
 from cacore.io.fingerprints import fingerprint
@@ -95,10 +95,9 @@ def _check_size(X: Rows, comm: Communicator) -> None:
             check_range(X, "the training rows")
         largest = float(comm.allreduce(np.array([largest_size(X)]), "max")[0])
     if 0 < largest < 1 / largest_usable(X.dtype):
-        remedy = "standardise the features" + (", or use float64" if X.dtype == np.float32 else "")
         raise InputError(
             f"the training rows: no number is above {largest:g}, and squares of such numbers vanish in {X.dtype}: "
-            f"{remedy}"
+            f"{range_remedy(X.dtype)}"
         )
 
 
