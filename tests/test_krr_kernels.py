@@ -177,6 +177,15 @@ def test_a_kernel_that_is_not_positive_definite(method):
         train(method, X, y, told)
 
 
+@pytest.mark.parametrize("method", ["bkrr2", "dkrr"])
+def test_a_matrix_of_rounding_alone(method):
+    """Kernel values of 1e70 swallow lambda; there is a Cholesky factor, and predictions of 1e30 came of it."""
+    X, y = rows(n=600)
+    X = np.exp(1.5 * X)
+    with pytest.raises(InputError, match="not positive definite"):
+        train(method, X, y, options("polynomial", degree=20, sigma=(0.7,)))
+
+
 @pytest.mark.parametrize(
     ("told", "named"),
     [

@@ -27,6 +27,20 @@ EIGEN_BYTES = 1 << 29
 EIGEN_FROM = 12  # the same for leave-one-out errors, which need the diagonal of the inverse
 
 
+def longest(squares: NDArray[Any]) -> NDArray[np.int64]:
+    """At most 16 rows, those of the largest squared norms: their equations suffer most from rounding."""
+    return np.argsort(-squares, kind="stable")[:16]
+
+
+def credible(residual: NDArray[Any], y: NDArray[Any]) -> bool:
+    """Whether residuals of some rows are no larger than those of alpha = 0, the targets `y` of all rows.
+
+    Where lambda drowns in kernel values of 1e80, say, a matrix that is rounding alone may have a factor all the same.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool((np.square(residual).mean(axis=0) <= np.square(y).max(axis=0)).all())
+
+
 class Workspace(threading.local):
     """The one m x m matrix of a rank, used for every part and every grid point in turn.
 
@@ -132,7 +146,16 @@ class System:
                     alphas[i], solved[i] = Y, True
                     self.apply_inverse(alphas[i])
         solved &= np.isfinite(alphas).all(axis=(1, 2))
+        for i, lam in enumerate(lams):
+            solved[i] = solved[i] and self._is_credible(kernel, lam, alphas[i], Y)
         return alphas, solved
+
+    def _is_credible(self, kernel: Kernel, lam: float, alpha: NDArray[Any], Y: NDArray[Any]) -> bool:
+        m = len(self.points)
+        some = longest(self.points.squares)
+        ridge = lam * m / self.scale[some] ** 2
+        left = kernel.block(self.points[some], self.points) @ alpha.T + ridge[:, None] * alpha[:, some].T - Y[:, some].T
+        return credible(left, Y.T)
 
     def factor(self, kernel: Kernel, lam: float) -> bool:
         """Cholesky factor of ``K + lambda m I`` in the workspace; whether there is one."""

@@ -279,6 +279,12 @@ def test_not_definite(lam, dtype):
     refused("positive definite|no pair", dataset(X, y, even(30), dtype), Options(lam=lam))
 
 
+def test_a_matrix_of_rounding_alone():
+    X, y = rows(401)
+    told = Options(kernel="polynomial", degree=60, coef0=1.0, sigma=(0.7,), lam=(1e-4,))
+    refused("positive definite", dataset(np.exp(1.5 * X), y, even(401)), told)
+
+
 def test_one_row_leaves_none_to_validate():
     X, y = rows(1)
     refused("none to validate", dataset(X, y, even(1)), GRID)
