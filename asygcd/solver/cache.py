@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from cacore.kernels.evaluate import finish
 from cacore.kernels.panels import accumulate
-from cacore.kernels.values import Parameters, sparse_product
+from cacore.kernels.pairs import sparse
+from cacore.kernels.values import Parameters
 
 HITS, MISSES, VALUES = range(3)  # places of what is counted
 NEXT, BEFORE = 0, 1  # of what is linked
@@ -159,7 +160,9 @@ def _compute(own: Any, rows: Any, places: Any) -> None:  # pragma: no cover - co
     line, wide = np.empty((1, own.size[0]), values.dtype), np.zeros(own.data.shape[1], values.dtype)
     for k in range(rows.size):
         one = starts[k : k + 2]
-        sparse_product(values, columns, one, own.own_values, own.own_columns, own.own_starts, line, wide)
+        sparse(
+            own.kernel[4], values, columns, one, own.own_values, own.own_columns, own.own_starts, line, wide
+        )  # fmt: skip
         finish(line[0], squares[k], own.data_squares, own.kernel)
         kept = store(own)[places[k]]
         for j in range(own.size[0]):

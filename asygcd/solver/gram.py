@@ -66,7 +66,7 @@ class Gram:
     ) -> None:  # fmt: skip
         self._X, self._dtype, self.n, self._wide = X, np.dtype(dtype), len(order), _wide(X)
         self._layout = Layout.of(X, kernel, self._dtype)
-        self._kernel = kernel.parameters(np.dtype(self._layout.dtype))
+        self._kernel = kernel.parameters(np.dtype(self._layout.dtype), self._layout.measure)
         self.largest = kernel.largest(X, self._dtype)
         self.diagonal = kernel.diagonal(X)[order]
         blocks = [order[lo:hi] for lo, hi in pairwise(bounds)]
@@ -83,7 +83,7 @@ class Gram:
                 f"a cache of {cache_bytes:,} bytes does not hold two columns of {self.n:,} kernel values for each of "
                 f"{threads} threads: {needed:,} bytes would; raise it, or use fewer threads"
             )
-        self._points = nonzeros(X, self._layout.dtype, self._layout.shift, order)
+        self._points = nonzeros(X, self._layout.dtype, self._layout.shift, order, self._layout.measure)
         self._starts = self._points.X.indptr.astype(np.int64)
         slots = [min(self.n, each // length) for length in lengths]
         self.near: list[Columns] = []
@@ -109,8 +109,8 @@ class Gram:
         """Panels and their squared norms, CSR values, columns and starts: one or the other."""
         layout, empty = self._layout, np.zeros(0, np.int32)
         if not self._wide:
-            panels = Panels(self._X, layout.dtype, layout.shift, rows)
-            return panels.data, panels.squares, np.zeros(0, layout.dtype), empty, np.zeros(1, np.int64)
+            panels = Panels(self._X, layout.dtype, layout.shift, rows, layout.measure)
+            return panels.data, panels.norms, np.zeros(0, layout.dtype), empty, np.zeros(1, np.int64)
         points = nonzeros(self._X, layout.dtype, layout.shift, rows)
         csr = points.X
         return self._no_panels(0), points.squares, csr.data, csr.indices, csr.indptr.astype(np.int64)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from asygcd.solver.cache import ALIGNED, forget, resident, store
 from asygcd.solver.greedy import greediest, violation
-from cacore.kernels.panels import add_rows, pack_csr, panel_squares
+from cacore.kernels.panels import add_rows, pack_csr, panel_norms
 from cacore.kernels.simd import STEP
 
 ROWS, PENDING, STEPS, FRESH, ROOM, BEST = range(6)  # places of a thread's numbers
@@ -191,7 +191,7 @@ def bring(board: Any, lo: Any, ws: Any, near: Any, count: Any) -> None:  # pragm
         near.data[:panels] = 0
         near.data_squares[: panels * width] = 0
         pack_csr(near.own_values, near.own_columns, near.own_starts[: count + 1], near.data[:panels])
-        panel_squares(near.data[:panels], near.data_squares[: panels * width])
+        panel_norms(near.data[:panels], near.kernel[4], near.data_squares[: panels * width])
     near.size[0], near.size[1] = count, -(-count // ALIGNED) * ALIGNED
     forget(near)
 

@@ -8,9 +8,9 @@ import cacore.kernels.functions  # noqa: F401 - declares the kernels of the pack
 from cacore.kernels.registry import KINDS, KernelKind, register
 
 if TYPE_CHECKING:
-    from cacore.kernels.values import Kernel, Points, products
+    from cacore.kernels.values import Kernel, Points
 
-__all__ = ["KINDS", "Kernel", "KernelKind", "Points", "products", "register"]
+__all__ = ["KINDS", "Kernel", "KernelKind", "Points", "register"]
 
 
 def __getattr__(name: str) -> Any:

@@ -13,17 +13,20 @@ from numpy.typing import NDArray
 from cacore.data.rows import Rows, largest_size, largest_usable
 from cacore.kernels import Kernel, Points
 from cacore.kernels.panels import Panels, nonzeros
+from cacore.kernels.sums import NONZEROS, PRODUCTS, WHOLE
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
 
 # Measured: a matrix product does better than panels once 6 features in 10 are nonzero and a panel of all of them
 # leaves the first cache.
 _DENSE, _FEW = 0.6, 64
+_SPARSE = 0.5  # up to so many, an l1 distance is cheaper by the nonzeros, which cost two operations more each
 WIDEST = 4096  # features of a panel that still lies in the second cache
 _CUT = 1024  # columns of one matrix product
 _SAMPLE = 1000
 # At 8 (ijcnn1) single precision changes the dual objective by 5e-8, at 128 (covtype, gamma = 32) by 1e-6.
 _FAR = 32.0
+_NEAR = 0.01  # of the mean |x|^2: where a function of a square root is looked at
 _SELF = 1e9  # where a product's rounding shows in K(x, x): in panels a row is at distance 0 from itself
 
 
@@ -70,13 +73,16 @@ class Layout:
         Subtracted from dense rows that lie far from the origin, of kernels of a distance.
     packed : bool
     nonzeros : float
-        Numbers of a row that take part in a product, on average.
+        Numbers of a row that take part in a sum, on average.
+    measure : {PRODUCTS, WHOLE, NONZEROS}
+        What is added up in panels, see :func:`cacore.kernels.sums.meet`.
     """
 
     dtype: Any
     shift: NDArray[np.float64] | None
     packed: bool
     nonzeros: float = 0.0
+    measure: int = PRODUCTS
 
     @classmethod
     def of(cls, X: Rows, kernel: Kernel, dtype: Any, largest: float | None = None) -> Layout:
@@ -90,17 +96,20 @@ class Layout:
         if (largest_size(X) if largest is None else largest) > largest_usable(dtype) or not kernel.fits(dtype):
             dtype = np.dtype(np.float64)
         if sp.issparse(X):
-            wide = _reach(kernel, Points(sample)) > _FAR
-            return cls(np.dtype(np.float64 if wide else dtype), None, d <= WIDEST, X.nnz / max(1, n))
+            measure = kernel.measure(nonzeros=True)
+            wide = _reach(kernel, Points(sample), measure) > _FAR
+            return cls(np.dtype(np.float64 if wide else dtype), None, d <= WIDEST, X.nnz / max(1, n), measure)
         shift, nonzero = None, np.count_nonzero(sample) / max(1, sample.size)
-        if kernel.of_distance and n:
+        measure = kernel.measure(nonzero < _SPARSE)
+        if kernel.shifts and n:
             mean, about = sample.mean(axis=0, dtype=np.float64), sample.std(axis=0, dtype=np.float64)
             # Rounding in distances grows with the distance from the origin; a shift costs the zeros.
             if mean @ mean > 4.0 * (about @ about):
                 shift, nonzero = mean, 1.0
-        reach = _reach(kernel, Points(sample, shift))
-        packed = bool(d <= _FEW or (d <= WIDEST and (nonzero < _DENSE or reach > _SELF)))
-        return cls(np.dtype(np.float64 if reach > _FAR else dtype), shift, packed, float(d * nonzero if packed else d))
+        reach = _reach(kernel, Points(sample, shift), measure)
+        packed = bool(d <= _FEW or (d <= WIDEST and (measure != PRODUCTS or nonzero < _DENSE or reach > _SELF)))
+        met = nonzero if packed and measure in (PRODUCTS, NONZEROS) else 1.0
+        return cls(np.dtype(np.float64 if reach > _FAR else dtype), shift, packed, float(d * met), measure)
 
     @property
     def price(self) -> float:
@@ -109,11 +118,11 @@ class Layout:
 
     def columns(self, X: Rows, rows: NDArray[np.int64] | None = None) -> Columns:
         """`X`, or these rows of it, as columns; n d numbers of memory, if dense or packed."""
-        return Panels(X, self.dtype, self.shift, rows) if self.packed else Blocks(self._points(X, rows))
+        return Panels(X, self.dtype, self.shift, rows, self.measure) if self.packed else Blocks(self._points(X, rows))
 
     def rows(self, X: Rows, rows: NDArray[np.int64] | None = None) -> Points:
         """`X`, or these rows of it, as rows to meet the columns."""
-        return nonzeros(X, self.dtype, self.shift, rows) if self.packed else self._points(X, rows)
+        return nonzeros(X, self.dtype, self.shift, rows, self.measure) if self.packed else self._points(X, rows)
 
     def nbytes(self, X: Rows) -> int:
         """Bytes that :meth:`columns` needs."""
@@ -161,9 +170,18 @@ def weighted(
     return total
 
 
-def _reach(kernel: Kernel, sample: Points) -> float:
-    """The kernel's derivative, which magnifies the rounding of |x - z|^2, times |x|^2; 0 where there is no distance."""
-    if not (kernel.of_distance and len(sample)):
+def _reach(kernel: Kernel, sample: Points, measure: int) -> float:
+    """The kernel's derivative, which magnifies the rounding of distances, times what is rounded; 0 where there is none.
+
+    That is |x|^2, of the largest derivative at 0 and at short distances (at 0 that of a square root is left out), or
+    |x|_1 where l1 distances are differences of norms.
+    """
+    if not (kernel.of_distance and len(sample)) or measure == WHOLE:
         return 0.0
     with np.errstate(all="ignore"):  # it may be infinite
-        return abs(float(kernel.derivative(np.float64(0.0)))) * float(np.mean(sample.squares))
+        if measure == NONZEROS:
+            size = float(abs(sample.X).sum(axis=1).mean())
+        else:
+            size = float(np.mean(sample.squares))
+        where = np.array([0.0, _NEAR * size]) if kernel.declared.rooted else np.zeros(1)
+        return float(np.abs(kernel.derivative(where)).max()) * size

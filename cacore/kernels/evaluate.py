@@ -18,7 +18,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic, overload
 
-from cacore.kernels.registry import distance, exp
+from cacore.kernels.registry import distance, exp, length
 
 # x = k ln 2 + r, |r| <= ln 2 / 2; adding and subtracting 1.5 * 2^52 rounds to an integer, which then
 # stands in the low bits of the sum, ready to be shifted into the exponent.
@@ -111,6 +111,19 @@ def _distance(product, a, b):  # type: ignore[no-untyped-def]
     return lambda product, a, b: max(zero, a + b - two * product)
 
 
+@overload(length, inline="always")
+def _length(product, a, b):  # type: ignore[no-untyped-def]
+    real = np.float32 if product == types.float32 else np.float64
+    zero, two, rounding = real(0), real(2), real(8 * np.finfo(real).eps)
+
+    def root(product, a, b):  # type: ignore[no-untyped-def]
+        size = a + b
+        squared = size - two * product
+        return math.sqrt(zero if squared <= rounding * size else squared)
+
+    return root
+
+
 @functools.cache
 def compiled(row: Callable[..., None], dtype: np.dtype[Any]) -> Any:
     """:attr:`KernelKind.row`, compiled for this dtype: it stays where its `address` says."""
@@ -141,7 +154,7 @@ def _call(typingctx: Any, address: Any, row: Any, a: Any, b: Any, gamma: Any, co
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def finish(row: Any, a: Any, b: Any, kernel: Any) -> None:  # pragma: no cover - compiled
-    """Kernel values in place of inner products: of one row, of squared norm `a`, with those of squared norms `b`.
+    """Kernel values in place of inner products, or l1 distances: of one row, of squared norm `a`, with those of `b`.
 
     Compiled code calls it where the products are still in cache; it is compiled once for all kernels.
 
@@ -153,6 +166,6 @@ def finish(row: Any, a: Any, b: Any, kernel: Any) -> None:  # pragma: no cover -
     kernel : tuple
         From :meth:`cacore.kernels.Kernel.parameters` for that type.
     """
-    function, gamma, coef0, degree = kernel
+    function, gamma, coef0, degree, _ = kernel
     if function != 0:
         _call(function, row, a, b, gamma, coef0, degree)

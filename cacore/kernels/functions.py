@@ -1,4 +1,8 @@
-"""The kernels of the package (Tables 2.1 and 3.1), one declaration each."""
+"""The kernels of the package, one declaration each: those of Tables 2.1 and 3.1, and others of a distance.
+
+In formulas |x-z| is the Euclidean distance, |x-z|_1 the sum of the features' distances. What exp makes of far rows is not
+0 but next to nothing (:mod:`cacore.kernels.evaluate`), and so it is with the other kernels here.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from cacore.kernels.registry import KernelKind, distance, exp, register
+from cacore.kernels.registry import L1, PRODUCT, SQUARED, KernelKind, distance, exp, length, register
 
 
 def _linear_derivative(t: Any, gamma: float, coef0: float, degree: int) -> Any:
     return np.ones_like(t)
 
 
-register(KernelKind("linear", "x.z", False, None, _linear_derivative, libsvm="linear"))
+register(KernelKind("linear", "x.z", PRODUCT, None, _linear_derivative, libsvm="linear"))
 
 
 def _polynomial(row: Any, a: Any, b: Any, gamma: Any, coef0: Any, degree: Any) -> None:  # pragma: no cover
@@ -35,7 +39,7 @@ def _polynomial_derivative(t: Any, gamma: float, coef0: float, degree: int) -> A
 
 register(
     KernelKind(
-        "polynomial", "(gamma x.z + coef0)^degree", False, _polynomial, _polynomial_derivative,
+        "polynomial", "(gamma x.z + coef0)^degree", PRODUCT, _polynomial, _polynomial_derivative,
         ("gamma", "coef0", "degree"), ("poly",), "polynomial",
     )
 )  # fmt: skip
@@ -52,7 +56,7 @@ def _gaussian_derivative(t: Any, gamma: float, coef0: float, degree: int) -> Any
 
 register(
     KernelKind(
-        "gaussian", "exp(-gamma |x-z|^2)", True, _gaussian, _gaussian_derivative, ("gamma",), ("rbf",), "rbf"
+        "gaussian", "exp(-gamma |x-z|^2)", SQUARED, _gaussian, _gaussian_derivative, ("gamma",), ("rbf",), "rbf"
     )
 )  # fmt: skip
 
@@ -68,6 +72,110 @@ def _sigmoid_derivative(t: Any, gamma: float, coef0: float, degree: int) -> Any:
 
 register(
     KernelKind(
-        "sigmoid", "tanh(gamma x.z + coef0)", False, _sigmoid, _sigmoid_derivative, ("gamma", "coef0"), (), "sigmoid"
+        "sigmoid", "tanh(gamma x.z + coef0)", PRODUCT, _sigmoid, _sigmoid_derivative, ("gamma", "coef0"), (), "sigmoid"
+    )
+)  # fmt: skip
+
+
+def _laplacian(row: Any, a: Any, b: Any, gamma: Any, coef0: Any, degree: Any) -> None:  # pragma: no cover
+    for j in range(row.size):
+        row[j] = exp(-gamma * length(row[j], a, b[j]))
+
+
+def _laplacian_derivative(t: Any, gamma: float, coef0: float, degree: int) -> Any:
+    r = np.sqrt(t)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(t > 0, -gamma / (2.0 * r) * np.exp(-gamma * r), 0.0)
+
+
+register(
+    KernelKind(
+        "laplacian", "exp(-gamma |x-z|)", SQUARED, _laplacian, _laplacian_derivative, ("gamma",), per_length=True,
+        rooted=True,
+    )
+)  # fmt: skip
+
+_FAR = 345.0  # where exp ends; what it is multiplied by ends there, too
+
+
+def _matern32(row: Any, a: Any, b: Any, gamma: Any, coef0: Any, degree: Any) -> None:  # pragma: no cover
+    one, far, scale = row.dtype.type(1.0), row.dtype.type(_FAR), math.sqrt(row.dtype.type(6.0)) * math.sqrt(gamma)
+    for j in range(row.size):
+        r = min(far, scale * length(row[j], a, b[j]))
+        row[j] = (one + r) * exp(-r)
+
+
+def _matern32_derivative(t: Any, gamma: float, coef0: float, degree: int) -> Any:
+    return -3.0 * gamma * np.exp(-np.sqrt(6.0 * gamma * t))
+
+
+register(
+    KernelKind(
+        "matern32", "(1 + r) exp(-r), r = sqrt(6 gamma) |x-z|", SQUARED, _matern32, _matern32_derivative, ("gamma",),
+        rooted=True,
+    )
+)  # fmt: skip
+
+
+def _matern52(row: Any, a: Any, b: Any, gamma: Any, coef0: Any, degree: Any) -> None:  # pragma: no cover
+    one, third, far = row.dtype.type(1.0), row.dtype.type(1.0 / 3.0), row.dtype.type(_FAR)
+    scale = math.sqrt(row.dtype.type(10.0)) * math.sqrt(gamma)
+    for j in range(row.size):
+        r = min(far, scale * length(row[j], a, b[j]))
+        row[j] = (one + r * (one + third * r)) * exp(-r)
+
+
+def _matern52_derivative(t: Any, gamma: float, coef0: float, degree: int) -> Any:
+    r = np.sqrt(10.0 * gamma * t)
+    return -5.0 / 3.0 * gamma * (1.0 + r) * np.exp(-r)
+
+
+register(
+    KernelKind(
+        "matern52", "(1 + r + r^2/3) exp(-r), r = sqrt(10 gamma) |x-z|", SQUARED, _matern52, _matern52_derivative,
+        ("gamma",), rooted=True,
+    )
+)  # fmt: skip
+
+
+def _l1(row: Any, a: Any, b: Any, gamma: Any, coef0: Any, degree: Any) -> None:  # pragma: no cover
+    for j in range(row.size):
+        row[j] = exp(-gamma * row[j])
+
+
+def _l1_derivative(t: Any, gamma: float, coef0: float, degree: int) -> Any:
+    return -gamma * np.exp(-gamma * t)
+
+
+register(KernelKind("l1", "exp(-gamma |x-z|_1)", L1, _l1, _l1_derivative, ("gamma",), per_length=True))
+
+
+def _rational(row: Any, a: Any, b: Any, gamma: Any, coef0: Any, degree: Any) -> None:  # pragma: no cover
+    one, scale, left = row.dtype.type(1.0), gamma / row.dtype.type(degree), degree
+    most = row.dtype.type(1e19 if row.itemsize == 4 else 1e150)  # as exp: no denormal numbers
+    x = np.empty(row.size, row.dtype)
+    for j in range(row.size):
+        x[j] = one + scale * distance(row[j], a, b[j])
+        row[j] = one
+    while left:  # squarings and products, as of the polynomial kernel, each of all values: vector code
+        if left & 1:
+            for j in range(row.size):
+                row[j] *= x[j]
+        left >>= 1
+        for j in range(row.size):
+            x[j] *= x[j]
+    for j in range(row.size):
+        row[j] = one / min(most, row[j])
+
+
+def _rational_derivative(t: Any, gamma: float, coef0: float, degree: int) -> Any:
+    return -gamma * (1.0 + gamma * t / degree) ** (-degree - 1.0)
+
+
+# A relative error of about `degree` units of rounding.
+register(
+    KernelKind(
+        "rational", "(1 + gamma |x-z|^2 / degree)^-degree", SQUARED, _rational, _rational_derivative,
+        ("gamma", "degree"), least_degree=1,
     )
 )  # fmt: skip

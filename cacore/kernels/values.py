@@ -1,4 +1,4 @@
-"""Kernel values (Tables 2.1 and 3.1), block by block: the one place that evaluates kernels."""
+"""Kernel values, block by block: the one place that evaluates kernels."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from numpy.typing import NDArray
 from cacore.data.rows import Rows, dense
 from cacore.errors import InputError
 from cacore.kernels.evaluate import finish
-from cacore.kernels.registry import KINDS
+from cacore.kernels.pairs import compare, flat
+from cacore.kernels.registry import KINDS, L1, SQUARED, KernelKind
+from cacore.kernels.sums import NONZEROS, PRODUCTS, WHOLE
 from cacore.machine.threads import blocks, for_blocks
 
-# A kernel in compiled code: where its function lies (0: the inner product itself), gamma, coef0, degree.
-Parameters = tuple[int, Any, Any, int]
+# A kernel in compiled code: where its function lies (0: the inner product itself), gamma, coef0, degree, and what is
+# added up over the features (:func:`cacore.kernels.sums.meet`).
+Parameters = tuple[int, Any, Any, int, int]
 
 # Rows of one task: the product of a block with all columns should still be in cache for the pass over it.
 _BLOCK_BYTES = 1 << 20
@@ -83,6 +86,13 @@ class Kernel:
             raise InputError(f"kernel {self.kind!r}: choose one of {', '.join(KINDS)}")
         if self.has("gamma") and not (math.isfinite(self.gamma) and self.gamma > 0):
             raise InputError(f"gamma = {self.gamma:g}: it must be a positive number")
+        if self.degree < self.declared.least_degree:
+            raise InputError(f"degree = {self.degree}: the {self.kind} kernel needs {self.declared.least_degree} or more")
+
+    @property
+    def declared(self) -> KernelKind:
+        """What the kernel's declaration says."""
+        return KINDS[self.kind]
 
     @classmethod
     def gaussian(cls, sigma: float) -> Kernel:
@@ -90,17 +100,17 @@ class Kernel:
         return cls("gaussian").with_sigma(sigma)
 
     def with_sigma(self, sigma: float) -> Kernel:
-        """The same kernel of width `sigma`, gamma = 1 / (2 sigma^2), if it has gamma."""
+        """The same kernel of width `sigma`, if it has one; see :meth:`KernelKind.gamma_of`."""
         if not (math.isfinite(sigma) and sigma > 0):
             raise InputError(f"sigma = {sigma:g}: it must be a positive number")
-        gamma = 1.0 / (2.0 * sigma * sigma) if sigma > 1e-150 else float(np.finfo(float).max)
+        gamma = self.declared.gamma_of(sigma)
         if gamma == 0.0:
             raise InputError(f"sigma = {sigma:g}: gamma = 1 / (2 sigma^2) is 0 in double precision; use a smaller one")
         return replace(self, gamma=gamma) if self.has("gamma") else self
 
     def has(self, parameter: str) -> bool:
         """Whether "gamma", "coef0" or "degree" is a parameter of this kernel."""
-        return parameter in KINDS[self.kind].parameters
+        return parameter in self.declared.parameters
 
     def fits(self, dtype: Any) -> bool:
         """Whether gamma leaves nothing to squared distances that single precision rounds to 0 or to infinity."""
@@ -108,23 +118,34 @@ class Kernel:
 
     @property
     def of_distance(self) -> bool:
-        """Whether this is a function of the squared distance, and not of the inner product."""
-        return KINDS[self.kind].of_distance
+        """Whether this is a function of a distance, and not of the inner product."""
+        return self.declared.of_distance
 
-    def parameters(self, dtype: np.dtype[Any]) -> Parameters:
+    @property
+    def shifts(self) -> bool:
+        """Whether rows far from the origin should be shifted: where squared distances are made of inner products."""
+        return self.declared.of == SQUARED
+
+    def measure(self, nonzeros: bool = False) -> int:
+        """What is added up over the features: of rows without their zeros, or of whole rows."""
+        if self.declared.of != L1:
+            return PRODUCTS
+        return NONZEROS if nonzeros else WHOLE
+
+    def parameters(self, dtype: np.dtype[Any], measure: int = PRODUCTS) -> Parameters:
         """What :func:`finish` takes for kernel values of this dtype; compiles the function of the kernel, once."""
         gamma = min(self.gamma, float(np.finfo(dtype).max))
-        return KINDS[self.kind].address(dtype), dtype.type(gamma), dtype.type(self.coef0), int(self.degree)
+        return self.declared.address(dtype), dtype.type(gamma), dtype.type(self.coef0), int(self.degree), measure
 
     def derivative(self, t: Any) -> Any:
-        """Derivative of the kernel by the squared distances, or inner products, `t`: a number or an ndarray."""
-        return KINDS[self.kind].derivative(t, self.gamma, self.coef0, self.degree)
+        """Derivative of the kernel by what it is a function of (:attr:`KernelKind.of`), `t`: a number or an ndarray."""
+        return self.declared.derivative(t, self.gamma, self.coef0, self.degree)
 
     def points(self, X: Rows, like: Points | None = None) -> Points:
         """`X` ready for this kernel, shifted to its own mean, or as `like` is, where the kernel does not mind."""
         if like is not None:
             return Points(X, like.shift)
-        centered = self.of_distance and not sp.issparse(X) and len(X)
+        centered = self.shifts and not sp.issparse(X) and len(X)
         return Points(X, X.mean(axis=0, dtype=np.float64) if centered else None)
 
     def block(self, A: Points, B: Points, out: NDArray[Any] | None = None) -> NDArray[Any]:
@@ -143,14 +164,14 @@ class Kernel:
 
         Notes
         -----
-        2 len(A) len(B) d flops and one pass; no memory beside `out`, but a
-        dense copy of the CSR side of a mixed pair. Runs in the calling thread:
+        2 len(A) len(B) d flops (3 for l1 distances, which are no matrix product) and one pass; no memory
+        beside `out`, but a dense copy of the CSR side of a mixed pair. Runs in the calling thread:
         cut large work with :func:`cacore.machine.threads.for_blocks`.
         """
         if out is None:
             out = np.empty((len(A), len(B)), A.X.dtype)
-        _product(A.X, B.X, out)
-        _finish_rows(*_flat(out), A.squares, B.squares, self.parameters(out.dtype))
+        compare(self.measure(), A.X, B.X, out)
+        _finish_rows(*flat(out), A.squares, B.squares, self.parameters(out.dtype))
         return out
 
     def diagonal(self, X: Rows) -> NDArray[np.float64]:
@@ -200,14 +221,24 @@ class Kernel:
         if self.of_distance:
             out.reshape(-1)[:: m + 1] = self.of_squares(A.squares)
 
-    def gram_from(self, G: NDArray[Any], squares: NDArray[Any]) -> None:
-        """Kernel values in the lower triangle of `G` and its diagonal, from what :func:`products` left above it.
+    def compare(self, A: Points, out: NDArray[Any]) -> None:
+        """What the kernel is a function of, for the rows of `A`, above the diagonal of `out`: once for all widths.
+
+        m^2 d flops, on all threads. What lies on and below the diagonal, where the kernel values and their
+        factor go, is undefined.
+        """
+        m, measure = len(A), self.measure()
+        tasks = blocks(m, _block_rows(m, out.itemsize))
+        for_blocks(lambda lo, hi: compare(measure, A[lo:hi].X, A[lo:m].X, out[lo:hi, lo:]), tasks)
+
+    def gram_from(self, G: NDArray[Any], A: Points) -> None:
+        """Kernel values in the lower triangle of `G` and its diagonal, from what :meth:`compare` left above it.
 
         Parameters
         ----------
         G : ndarray, shape (m, m), C-contiguous
-        squares : ndarray, shape (m,)
-            Squared norms of the rows, see :class:`Points`.
+        A : Points
+            Of m rows.
 
         Notes
         -----
@@ -215,8 +246,8 @@ class Kernel:
         """
         m, parameters = len(G), self.parameters(G.dtype)
 
-        for_blocks(lambda lo, hi: _mirrored(G.reshape(-1), squares, lo, hi, parameters), blocks(m, _TILE))
-        G.reshape(-1)[:: m + 1] = self.of_squares(squares)
+        for_blocks(lambda lo, hi: _mirrored(G.reshape(-1), A.squares, lo, hi, parameters), blocks(m, _TILE))
+        G.reshape(-1)[:: m + 1] = self.of_squares(A.squares)
 
     def apply(self, A: Points, B: Points, coefficients: NDArray[Any]) -> NDArray[Any]:
         """``K(A, B) @ coefficients`` without ever holding K, on all threads.
@@ -240,55 +271,8 @@ class Kernel:
         return out
 
 
-def products(A: Points, out: NDArray[Any]) -> None:
-    """Inner products of the rows of `A`, above the diagonal of `out`: one matrix product for all kernels.
-
-    m^2 d flops, on all threads. What lies on and below the diagonal, where the kernel values and their
-    factor go, is undefined.
-    """
-    m = len(A)
-    for_blocks(lambda lo, hi: _product(A[lo:hi].X, A[lo:m].X, out[lo:hi, lo:]), blocks(m, _block_rows(m, out.itemsize)))
-
-
 def _block_rows(columns: int, itemsize: int) -> int:
     return int(np.clip(_BLOCK_BYTES // max(1, columns * itemsize), 64, 1024))
-
-
-def _product(A: Rows, B: Rows, out: NDArray[Any]) -> None:
-    """``A @ B.T`` into `out`."""
-    if sp.issparse(A) and sp.issparse(B):
-        out[...] = 0
-        sparse_product(A.data, A.indices, A.indptr, B.data, B.indices, B.indptr, out, np.zeros(A.shape[1], out.dtype))
-        return
-    np.matmul(dense(A), dense(B).T, out=out)
-
-
-@numba.njit(cache=True, nogil=True)
-def sparse_product(
-    a: Any, a_index: Any, a_ptr: Any, b: Any, b_index: Any, b_ptr: Any, out: Any, row: Any
-) -> None:  # pragma: no cover - compiled
-    """Inner products of CSR rows A and B into `out`, shape (len(A), len(B)).
-
-    One row of A at a time is spread out into `row`, shape (d,), all zero before and after; then it meets the nonzeros
-    of every row of B. All floats are of one type, indices and starts int32 or int64.
-    """
-    for i in range(out.shape[0]):
-        for p in range(a_ptr[i], a_ptr[i + 1]):
-            row[a_index[p]] += a[p]
-        for j in range(out.shape[1]):
-            dot = row[0] * 0
-            for q in range(b_ptr[j], b_ptr[j + 1]):
-                dot += b[q] * row[b_index[q]]
-            out[i, j] = dot
-        for p in range(a_ptr[i], a_ptr[i + 1]):
-            row[a_index[p]] = 0
-
-
-def _flat(G: NDArray[Any]) -> tuple[NDArray[Any], int]:
-    """A block as one vector, and its row stride: numba vectorises only what it knows is contiguous."""
-    ld = G.strides[0] // G.itemsize
-    span = (G.shape[0] - 1) * ld + G.shape[1] if G.size else 0
-    return np.lib.stride_tricks.as_strided(G, (span,), (G.itemsize,)), ld
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")

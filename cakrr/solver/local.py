@@ -11,7 +11,7 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from cacore.data.rows import Rows
-from cacore.kernels import Kernel, products
+from cacore.kernels import Kernel
 from cacore.linalg import lapack
 from cacore.machine import threads
 from cakrr.solver.band import Band
@@ -110,11 +110,11 @@ class System:
         self.weighted = weights is not None
         self.scale = np.sqrt(w / w.mean())  # 1/scale^2 is sum(w)/w/m
         if grid:
-            products(self.points, self.K)
+            kernel.compare(self.points, self.K)
 
     def _form(self, kernel: Kernel) -> None:
         if self.grid:
-            kernel.gram_from(self.K, self.points.squares)
+            kernel.gram_from(self.K, self.points)
         else:
             kernel.gram(self.points, self.K)
 

@@ -1,0 +1,135 @@
+"""Sums over features of one row and a panel of others, in vector registers: products, or differences.
+
+A panel holds `width` rows, feature by feature, so that each number of a row meets a whole vector of theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+VECTORS = 8  # accumulators of 64 bytes: enough to hide the latency of multiply-and-add
+PANEL_BYTES = 64 * VECTORS
+GROUP = 8  # most panels of a tile
+CACHE_BYTES = 1 << 19  # of the panels of a tile, which every row meets
+
+PRODUCTS, WHOLE, NONZEROS = range(3)  # what is added up, see :func:`meet`
+
+
+def width(dtype: Any) -> int:
+    """Rows of a panel."""
+    return PANEL_BYTES // int(np.dtype(dtype).itemsize)
+
+
+def _size(b: Any, x: Any) -> Any:
+    """|x|: the sign bit is cleared."""
+    bits = ir.IntType(64 if x.type.element == ir.DoubleType() else 32)
+    vector = ir.VectorType(bits, x.type.count)
+    mask = ir.Constant(vector, [(1 << (bits.width - 1)) - 1] * x.type.count)
+    return b.bitcast(b.and_(b.bitcast(x, vector), mask), x.type)
+
+
+def _product(b: Any, total: Any, value: Any, x: Any) -> Any:
+    fused = ("contract",)
+    return b.fadd(total, b.fmul(value, x, flags=fused), flags=fused)
+
+
+def _difference(b: Any, total: Any, value: Any, x: Any) -> Any:
+    return b.fadd(total, _size(b, b.fsub(x, value)))
+
+
+def _excess(b: Any, total: Any, value: Any, x: Any) -> Any:
+    return b.fadd(total, b.fsub(_size(b, b.fsub(x, value)), _size(b, x)))
+
+
+def _sums(term: Callable[[Any, Any, Any, Any], Any]) -> Any:
+    """Compiled code for ``out[:width] = sum of terms of values[q] and panel[columns[q], :width], first <= q < last``."""
+
+    @intrinsic
+    def sums(typingctx: Any, values: Any, columns: Any, first: Any, last: Any, panel: Any, out: Any) -> Any:
+        def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            kinds, real = signature.args, context.get_value_type(signature.args[0].dtype)
+            align = values.dtype.bitwidth // 8
+            lanes = 64 // align
+            vector, i32, i64 = ir.VectorType(real, lanes), ir.IntType(32), ir.IntType(64)
+            v, c, p, o = (context.make_array(kinds[k])(context, builder, args[k]).data for k in (0, 1, 4, 5))
+            zero, nothing = ir.Constant(vector, [0.0] * lanes), ir.Constant(vector, ir.Undefined)
+            before = builder.block
+            loop, done = builder.append_basic_block("nonzero"), builder.append_basic_block("done")
+            builder.cbranch(builder.icmp_signed("<", args[2], args[3]), loop, done)
+
+            builder.position_at_end(loop)
+            q = builder.phi(i64)
+            totals = [builder.phi(vector) for _ in range(VECTORS)]
+            value = builder.insert_element(nothing, builder.load(builder.gep(v, [q])), ir.Constant(i32, 0))
+            value = builder.shuffle_vector(value, nothing, ir.Constant(ir.VectorType(i32, lanes), [0] * lanes))
+            row = builder.mul(builder.sext(builder.load(builder.gep(c, [q])), i64), ir.Constant(i64, lanes * VECTORS))
+            added = []
+            for k, total in enumerate(totals):
+                at = builder.gep(p, [builder.add(row, ir.Constant(i64, k * lanes))])
+                x = builder.load(builder.bitcast(at, vector.as_pointer()), align=align)
+                added.append(term(builder, total, value, x))
+            after = builder.add(q, ir.Constant(i64, 1))
+            starts = ((q, args[2], after), *((s, zero, a) for s, a in zip(totals, added, strict=True)))
+            for phi, start, following in starts:
+                phi.add_incoming(start, before)
+                phi.add_incoming(following, loop)
+            builder.cbranch(builder.icmp_signed("<", after, args[3]), loop, done)
+
+            builder.position_at_end(done)
+            results = [builder.phi(vector) for _ in range(VECTORS)]
+            for result, following in zip(results, added, strict=True):
+                result.add_incoming(zero, before)
+                result.add_incoming(following, loop)
+            for k, result in enumerate(results):
+                at = builder.gep(o, [ir.Constant(i64, k * lanes)])
+                builder.store(result, builder.bitcast(at, vector.as_pointer()), align=align)
+            return context.get_dummy_value()
+
+        return types.void(values, columns, types.int64, types.int64, panel, out), build
+
+    return sums
+
+
+_dots, _differences, _excesses = (_sums(term) for term in (_product, _difference, _excess))
+
+
+@numba.njit(inline="always")
+def meet(
+    values: Any, columns: Any, first: Any, last: Any, panel: Any, out: Any, measure: Any
+) -> None:  # pragma: no cover - compiled
+    """A row's numbers ``values[first:last]`` of these features with a panel; one sum for each of its rows in `out`.
+
+    Parameters
+    ----------
+    values, columns : arrays of float32 or float64 and of int32, shape (nnz,)
+    first, last : int
+    panel : array of that type, shape (d, width)
+    out : array of that type, shape (width,)
+    measure : int
+        PRODUCTS: sum of x_k z_k, over the nonzeros of x. WHOLE: sum of |x_k - z_k|, for all features of x. NONZEROS:
+        sum of |x_k - z_k| - |z_k| over the nonzeros of x, which is |x-z|_1 - |z|_1.
+    """
+    if measure == PRODUCTS:
+        _dots(values, columns, first, last, panel, out)
+    elif measure == WHOLE:
+        _differences(values, columns, first, last, panel, out)
+    else:
+        _excesses(values, columns, first, last, panel, out)
+
+
+@numba.njit(cache=True, nogil=True)
+def pack(X: Any, data: Any) -> None:  # pragma: no cover - compiled
+    """Dense rows, shape (n, d), into panels, shape (ceil(n / width), d, width), of the same type."""
+    W = data.shape[2]
+    for p in range(data.shape[0]):
+        panel = data[p]
+        for k in range(min(W, X.shape[0] - p * W)):
+            for c in range(X.shape[1]):
+                panel[c, k] = X[p * W + k, c]
