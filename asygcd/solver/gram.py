@@ -15,6 +15,7 @@ from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.kernels.columns import WIDEST, Layout
 from cacore.kernels.panels import Panels, nonzeros, width
+from cacore.kernels.sums import room
 from cacore.machine import memory
 
 Index = NDArray[np.int64]
@@ -123,7 +124,7 @@ class Gram:
         return panels, squares, np.zeros(largest, dtype), np.zeros(largest, np.int32), np.zeros(most + 1, np.int64)
 
     def _no_panels(self, count: int) -> NDArray[Any]:
-        return np.zeros((count, self._X.shape[1], width(self._layout.dtype)), self._layout.dtype)
+        return room((count, self._X.shape[1], width(self._layout.dtype)), self._layout.dtype)
 
     def _columns(self, packed: tuple[Any, ...], rows: int, slots: int) -> Columns:
         csr = self._points.X

@@ -114,7 +114,7 @@ def _distance(product, a, b):  # type: ignore[no-untyped-def]
 @overload(length, inline="always")
 def _length(product, a, b):  # type: ignore[no-untyped-def]
     real = np.float32 if product == types.float32 else np.float64
-    zero, two, rounding = real(0), real(2), real(8 * np.finfo(real).eps)
+    zero, two, rounding = real(0), real(2), real(16 * np.finfo(real).eps)
 
     def root(product, a, b):  # type: ignore[no-untyped-def]
         size = a + b

@@ -10,7 +10,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from cacore.data.rows import Rows, dense
-from cacore.kernels.sums import CACHE_BYTES, GROUP, PRODUCTS, WHOLE, meet, pack, width
+from cacore.kernels.sums import GROUP, PRODUCTS, WHOLE, meet, pack, room, width
+
+_FIRST = 1 << 15  # bytes of packed rows that stay in the first cache
 
 
 def compare(measure: int, A: Rows, B: Rows, out: NDArray[Any]) -> None:
@@ -36,7 +38,9 @@ def compare(measure: int, A: Rows, B: Rows, out: NDArray[Any]) -> None:
         np.matmul(dense(A), dense(B).T, out=out)
     elif out.size:
         A, B = (np.ascontiguousarray(dense(rows), out.dtype) for rows in (A, B))
-        _distances(A, B, np.arange(A.shape[1], dtype=np.int32), *flat(out), width(out.dtype))
+        d, W = A.shape[1], width(out.dtype)
+        panels = min(GROUP, max(1, _FIRST // (d * W * out.itemsize)), -(-len(B) // W))
+        _distances(A, B, np.arange(d, dtype=np.int32), *flat(out), room((panels, d, W), out.dtype))
 
 
 def _summed(X: Rows) -> Rows:
@@ -87,17 +91,16 @@ def sparse(
 
 
 @numba.njit(cache=True, nogil=True)
-def _distances(A: Any, B: Any, columns: Any, G: Any, ld: Any, W: Any) -> None:  # pragma: no cover - compiled
+def _distances(A: Any, B: Any, columns: Any, G: Any, ld: Any, data: Any) -> None:  # pragma: no cover - compiled
     """l1 distances of dense rows of one type, shape (m, d) and (n, d), into `G`, 1-D, whose rows begin `ld` apart.
 
-    Rows of B are packed, some panels of `W` at a time, which stay in cache while all rows of A meet them. `columns` has
-    the numbers 0 to d - 1, int32.
+    Rows of B are packed in `data`, shape (panels, d, width), where they stay in cache while all rows of A meet them.
+    `columns` has the numbers 0 to d - 1, int32.
     """
-    (m, d), n = A.shape, B.shape[0]
-    group = min(GROUP, max(1, CACHE_BYTES // (d * W * A.itemsize)), -(-n // W))
-    data, line = np.zeros((group, d, W), A.dtype), np.empty(W, A.dtype)
-    for at in range(0, n, group * W):
-        count = min(group * W, n - at)
+    (m, d), n, W = A.shape, B.shape[0], data.shape[2]
+    line = np.empty(W, A.dtype)
+    for at in range(0, n, data.shape[0] * W):
+        count = min(data.shape[0] * W, n - at)
         panels = -(-count // W)
         pack(B[at : at + count], data[:panels])
         for i in range(m):

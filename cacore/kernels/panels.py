@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from cacore.data.rows import Rows, dense
 from cacore.kernels.evaluate import finish
-from cacore.kernels.sums import CACHE_BYTES, GROUP, NONZEROS, PRODUCTS, WHOLE, meet, pack, width
+from cacore.kernels.sums import CACHE_BYTES, GROUP, NONZEROS, PRODUCTS, WHOLE, meet, pack, room, width
 from cacore.kernels.values import Kernel, Points
 from cacore.machine.threads import blocks, for_blocks
 
@@ -59,11 +59,10 @@ class Panels:
     ) -> None:  # fmt: skip
         self.n, self.measure = int(X.shape[0] if rows is None else len(rows)), measure
         count, W = -(-self.n // width(dtype)), width(dtype)
-        self.data = np.empty((count, X.shape[1], W), dtype)
+        self.data = room((count, X.shape[1], W), dtype)
         self.norms = np.zeros(count * W, dtype)
 
         def fill(lo: int, hi: int) -> None:
-            self.data[lo:hi] = 0
             these = slice(lo * W, hi * W)
             block = X[these if rows is None else rows[these]]
             if sp.issparse(block):

@@ -25,6 +25,7 @@ Parameters = tuple[int, Any, Any, int, int]
 
 # Rows of one task: the product of a block with all columns should still be in cache for the pass over it.
 _BLOCK_BYTES = 1 << 20
+_COLUMNS = 1024
 _TILE, _LINE = 64, 256  # columns of a triangle that are filled in one go, and rows at a time
 
 
@@ -170,8 +171,12 @@ class Kernel:
         """
         if out is None:
             out = np.empty((len(A), len(B)), A.X.dtype)
-        compare(self.measure(), A.X, B.X, out)
-        _finish_rows(*flat(out), A.squares, B.squares, self.parameters(out.dtype))
+        measure, parameters = self.measure(), self.parameters(out.dtype)
+        # A matrix product does best with all columns; of distances some are still in cache when the kernel follows.
+        for lo, hi in [(0, len(B))] if measure == PRODUCTS else blocks(len(B), _COLUMNS):
+            part = out[:, lo:hi]
+            compare(measure, A.X, B.X[lo:hi], part)
+            _finish_rows(*flat(part), A.squares, B.squares[lo:hi], parameters)
         return out
 
     def diagonal(self, X: Rows) -> NDArray[np.float64]:
