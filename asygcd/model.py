@@ -111,7 +111,7 @@ class AsyGCDModel:
             "multi_class": self.multi_class, "C": self.C, "dtype": self.dtype, "source": self.source,
             **stored_classes(self.classes), "kernel": asdict(self.kernel),
         }  # fmt: skip
-        shared: dict[str, Rows] = {} if self.standardizer is None else asdict(self.standardizer)
+        shared: dict[str, Rows] = {} if self.standardizer is None else self.standardizer.arrays
         part: dict[str, Rows] = {name: vars(self)[name] for name in PART}
         model_file.save(path, "asygcd", attributes, shared, {0: part}, np.zeros(1, np.int64), Communicator())
 

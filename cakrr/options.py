@@ -78,6 +78,8 @@ class Options(declare.Options):
         declare.one_of(*SELECTIONS), report=True, choices=SELECTIONS,
     )  # fmt: skip
     validation_fraction: float = option(0.1, "of each part's rows", declare.share, metavar="F")
+    metric: str = job.metric()
+    metric_rounds: int = job.metric_rounds()
     standardize: bool = job.switch(True, "scale features by the training rows' mean and deviation", report=True)
     seed: int = option(0, "of everything random", job.seed, estimator="", report=True, metavar="S")
     checkpoint: Checkpoint | None = job.checkpoint()

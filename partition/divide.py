@@ -73,6 +73,13 @@ def divide(
     return chosen.divide(X, y if chosen.balances_classes and chosen.ratio else None, comm)
 
 
+def order_of(rows: Samples, seed: int, comm: Communicator) -> NDArray[np.int64]:
+    """The place of each of this rank's rows in the shuffled order of all ranks' rows; collective."""
+    first, n = comm.offset(len(rows))
+    # Not the row's number: rows of weight 0 have one, too.
+    return Shuffle(n, seed).position(np.arange(first, first + len(rows)))
+
+
 def hand_out(
     rows: Samples, division: Division, owners: NDArray[np.int64], seed: int, comm: Communicator, consume: bool = False
 ) -> Parts:
@@ -93,9 +100,7 @@ def hand_out(
     consume : bool
         As for :func:`partition.redistribute.redistribute`.
     """
-    first, n = comm.offset(len(rows))
-    place = np.arange(first, first + len(rows))  # not the row's number: rows of weight 0 have one, too
-    rows.columns["order"] = Shuffle(n, seed).position(place)
+    rows.columns["order"] = order_of(rows, seed, comm)
     parts = redistribute(rows, division.labels, owners, comm, order="order", consume=consume)
     parts.centers, parts.sizes, parts.n_iter = division.centers, division.sizes, division.n_iter
     return parts

@@ -92,7 +92,7 @@ class InParts:
         more, arrays = self._stored()
         shared: dict[str, Rows] = {"centers": self.centers, "sizes": self.sizes, **arrays}
         if self.standardizer is not None:
-            shared.update(asdict(self.standardizer))
+            shared.update(self.standardizer.arrays)
         parts = {number: {name: vars(part)[name] for name in self.part_arrays} for number, part in self.parts.items()}
         with self._ranks(comm) as ranks:
             with ranks.agreed():

@@ -1,14 +1,15 @@
-"""Mean and scale of the training rows, over all ranks."""
+"""Mean and scale of the training rows, over all ranks, and the metric that models have learned."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
+from cacore.data.metric import Root, mapped
 from cacore.data.rows import Rows, is_sparse
 from cacore.errors import InputError
 from cacore.machine.threads import blocks
@@ -16,27 +17,46 @@ from cacore.machine.threads import blocks
 
 @dataclass(frozen=True)
 class Standardizer:
-    """``(x - mean) / scale``, column by column.
+    """``(x - mean) / scale``, column by column, and then the map of a metric.
 
     Attributes
     ----------
     mean, scale : ndarray of float64, shape (d,)
         The scale of a constant column is 1. CSR rows are scaled only: a shift would fill them, so
         the mean is 0.
+    root : ndarray of float64, shape (d, d) or (d,), or None
+        Of the metric, see :mod:`cacore.data.metric`. CSR rows become dense where it is full.
     """
 
     mean: NDArray[np.float64]
     scale: NDArray[np.float64]
+    root: Root | None = None
 
     @classmethod
     def stored(cls, shared: dict[str, Any]) -> Standardizer | None:
         """Out of a model file's arrays, where there is one."""
-        return cls(shared["mean"], shared["scale"]) if "mean" in shared else None
+        if "mean" not in shared:
+            if unused := {"scale", "metric_weights", "metric_root"} & set(shared):
+                raise InputError(f"{min(unused)} without mean")
+            return None
+        return cls(shared["mean"], shared["scale"], shared.get("metric_root", shared.get("metric_weights")))
+
+    @property
+    def arrays(self) -> dict[str, Rows]:
+        """For a model's file; :data:`cacore.io.layout.STANDARDIZER` says what they are."""
+        metric = {} if self.root is None else {f"metric_{'weights' if self.root.ndim == 1 else 'root'}": self.root}
+        return {"mean": self.mean, "scale": self.scale, **metric}
 
     def check(self) -> None:
-        """Refuse what a model file cannot have; :data:`cacore.io.layout.STANDARDIZER` says which arrays these are."""
+        """Refuse what a model file cannot have."""
         if not (self.scale > 0).all():
             raise InputError("scale: not all above 0")
+
+    @staticmethod
+    def with_root(standardizer: Standardizer | None, root: Root) -> Standardizer:
+        """The same rows, in a metric; without a standardiser the rows as they are."""
+        d = len(root)
+        return replace(standardizer or Standardizer(np.zeros(d), np.ones(d)), root=root)
 
     @classmethod
     @np.errstate(over="ignore", invalid="ignore")
@@ -83,7 +103,10 @@ class Standardizer:
         return cls(mean, scale)
 
     def apply(self, X: Rows, in_place: bool = False) -> Rows:
-        """Standardised rows, in the dtype of `X`; `in_place` is for rows that are the caller's to give."""
+        """Standardised rows in the metric, in the dtype of `X`; `in_place` is for rows that are the caller's to give."""
+        return mapped(self._scaled(X, in_place), self.root)
+
+    def _scaled(self, X: Rows, in_place: bool) -> Rows:
         if is_sparse(X) and not self.mean.any():
             with np.errstate(over="ignore"):
                 return X.multiply(1.0 / self.scale).tocsr().astype(X.dtype, copy=False)

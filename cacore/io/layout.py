@@ -84,4 +84,6 @@ def rows(layout: Layout, folder: str = "") -> list[str]:
 STANDARDIZER: dict[str, Any] = {
     "mean": Array("float64", ("d",), "of the training rows, taken away from each row", optional=True),
     "scale": Array("float64", ("d",), "by which each row is divided afterwards, all above 0", optional=True),
+    "metric_weights": Array("float64", ("d",), "by which each row is then multiplied", optional=True),
+    "metric_root": Array("float64", ("d", "d"), "or by which it is multiplied, a root of the metric", optional=True),
 }

@@ -11,6 +11,9 @@ from cacore.errors import InputError
 from cacore.run.options import Options, one_of, option, positive, whole, yes_or_no
 
 
+METRICS = ("none", "diagonal", "full")
+
+
 def path(value: Any, name: str) -> Path:
     """A file's name."""
     return Path(value)
@@ -84,6 +87,17 @@ def checkpoint() -> Any:
     """Declare the option of a directory of finished parts, as :class:`cacore.io.checkpoint.Checkpoint`."""
     text = "keep finished parts here; the same command goes on from them if it is killed"
     return option(None, text, _checkpoint, estimator="", metavar="DIR")
+
+
+def metric() -> Any:
+    """Declare the option of a learned metric; see :mod:`cacore.data.metric`."""
+    text = "learn, in rounds of training, how much each feature counts, or each direction of them"
+    return option("none", text, one_of(*METRICS), choices=METRICS)
+
+
+def metric_rounds() -> Any:
+    """Declare how many rounds the metric is learned in at most."""
+    return option(5, "most rounds of --metric; the best one is kept", whole(1), metavar="N")
 
 
 def switch(default: bool, text: str, **more: Any) -> Any:

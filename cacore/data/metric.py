@@ -1,0 +1,152 @@
+"""A metric learned from models: a linear map of standardised rows, after which kernels measure distances in it.
+
+M is the mean over rows of grad f(x) grad f(x)^T, f the model that answers for x, scaled to trace d; rows are mapped by
+its symmetric root (Radhakrishnan, Beaglehole, Pandit and Belkin, Science, 2024). Its diagonal alone weighs the features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, Self, TypeVar
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+
+from cacore.data.rows import Rows, is_sparse
+from cacore.errors import InputError
+from cacore.machine import memory
+from cacore.machine.threads import blocks
+
+FLOOR = 1e-6  # of the largest eigenvalue, below which none of M's is: no direction is lost for good
+MOST = 4096  # features of a full metric: its eigenvalues take 10 d^3 flops a round, on every rank
+
+PATIENCE = 2  # rounds in a row that do not improve
+Root = NDArray[np.float64]  # (d, d) symmetric, or (d,)
+AnyRound = TypeVar("AnyRound", bound="Round")
+
+
+def mapped(X: Rows, root: Root | None) -> Rows:
+    """Rows times the root; dense where the root is full. In the dtype of `X`, and `X` itself where there is no root."""
+    if root is None:
+        return X
+    if root.ndim == 1:
+        return X.multiply(root).tocsr().astype(X.dtype, copy=False) if is_sparse(X) else X * root.astype(X.dtype)
+    out, R = np.empty(X.shape, X.dtype), root.astype(X.dtype)
+    for lo, hi in blocks(X.shape[0], 4096):
+        out[lo:hi] = X[lo:hi] @ R
+    return out
+
+
+def next_root(root: Root | None, moments: NDArray[np.float64]) -> Root:
+    """The root of the metric that the gradients ask for.
+
+    Parameters
+    ----------
+    root : ndarray, shape (d, d) or (d,), or None
+        By which rows were mapped when the gradients were taken; None is the identity.
+    moments : ndarray, shape (d, d) or (d,)
+        Sum of grad grad^T, or of the squares of each derivative, in mapped features.
+
+    Returns
+    -------
+    ndarray of the shape of `moments`
+
+    Raises
+    ------
+    InputError
+        The gradients are all 0, or not finite.
+
+    Notes
+    -----
+    A model f(x) = g(R x) has the gradient R grad g. 10 d^3 flops for a full metric.
+    """
+    d = len(moments)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if moments.ndim == 1:
+            M = moments if root is None else moments * root**2
+            total = M.sum()
+        else:
+            M = moments if root is None else root @ moments @ root
+            total = np.trace(M)
+    if not 0.0 < total < np.inf:
+        raise InputError("metric: the model does not change with the features, or too fast for double precision")
+    M = M * (d / total)
+    if moments.ndim == 1:
+        return np.asarray(np.sqrt(np.maximum(M, FLOOR * M.max())))
+    values, V = scipy.linalg.eigh((M + M.T) / 2.0)
+    return np.asarray((V * np.sqrt(np.maximum(values, FLOOR * values[-1]))) @ V.T)
+
+
+class Round(Protocol):
+    """A round of training: models, their error on validation rows, and the gradients that the next metric is made of."""
+
+    root: Root | None
+    error: float
+
+    def choose(self) -> None:
+        """Choose the parameters in this round's metric, and find :attr:`error`; collective."""
+
+    def moments(self) -> NDArray[np.float64]:
+        """See :func:`next_root`; the same on all ranks; collective."""
+
+    def again(self, root: Root) -> Self:
+        """The next round, in this metric; collective."""
+
+
+def best_round(first: AnyRound, rounds: int, agreed: Callable[[float], float]) -> tuple[AnyRound, list[float]]:
+    """Train in rounds while validation improves; collective.
+
+    Parameters
+    ----------
+    first : Round
+        In the metric of the rows as they are.
+    rounds : int
+        At most so many more; `PATIENCE` in a row without an improvement end it.
+    agreed : callable
+        Makes a number the same on all ranks.
+
+    Returns
+    -------
+    best : Round
+        With the least error.
+    errors : list of float
+        Of every round.
+    """
+    best = run = first
+    errors: list[float] = []
+    for number in range(rounds + 1):
+        run.choose()
+        errors.append(agreed(run.error))
+        if errors[-1] <= min(errors):
+            best = run
+        elif number - int(np.argmin(errors)) >= PATIENCE:
+            break
+        if number < rounds:
+            run = run.again(next_root(run.root, run.moments()))
+    return best, errors
+
+
+def matrix(root: Root) -> NDArray[np.float64]:
+    """The metric M itself: (d, d), or the weights of squared differences, (d,)."""
+    return np.asarray(root**2 if root.ndim == 1 else root @ root)
+
+
+def importances(root: Root) -> NDArray[np.float64]:
+    """The diagonal of M as shares: how fast the model changes with each standardised feature, squared; sum 1."""
+    M = matrix(root)
+    diagonal = M if M.ndim == 1 else np.diagonal(M)
+    return np.asarray(diagonal / diagonal.sum())
+
+
+def check_features(form: str, d: int, limit: int) -> None:
+    """Refuse, with figures, a full metric of so many features."""
+    if form != "full":
+        return
+    remedy = "use --metric diagonal (metric='diagonal')"
+    if d > MOST:
+        raise InputError(
+            f"metric full: {d:,} features ask for {d:,} x {d:,} numbers ({8 * d * d / 2**30:.1f} GiB) and "
+            f"{10 * d**3:.0e} flops a round on every rank, and {MOST:,} is the most; {remedy}"
+        )
+    memory.require(6 * 8 * d * d, limit, f"a full metric of {d:,} features", remedy)

@@ -1,0 +1,107 @@
+"""Gradients of a kernel expansion f(x) = sum_j c_j k(x, z_j), and the sums of their products.
+
+With k = f(t): grad f(x) = sum_j c_j f'(t_j) z_j for t = x.z, sum_j 2 c_j f'(t_j) (x - z_j) for t = |x-z|^2, and
+sum_j c_j f'(t_j) sign(x - z_j) for t = |x-z|_1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numba
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from cacore.data.rows import Rows, dense
+from cacore.kernels.pairs import compare
+from cacore.kernels.registry import L1, SQUARED
+from cacore.kernels.values import Kernel, Points
+from cacore.machine.threads import blocks, for_blocks
+
+_BYTES = 1 << 23  # of pairs that are held at a time, by each thread
+_EQUAL = 8.0  # roundings of |x|^2 + |z|^2 within which two rows are taken to be equal
+
+
+def gradients(kernel: Kernel, X: Rows, Z: Rows, coefficients: NDArray[Any]) -> Iterator[NDArray[np.float64]]:
+    """The gradient of each f at each row of `X`, a block of rows at a time; in the calling thread.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    X : ndarray or CSR, shape (n, d)
+    Z : ndarray or CSR, shape (m, d)
+    coefficients : ndarray, shape (k, m)
+        Of k expansions.
+
+    Yields
+    ------
+    ndarray of float64, shape (rows of the block, d)
+        For every block of rows k of them, one for each expansion, in turn.
+
+    Notes
+    -----
+    n m (k + 1) d products and sums, and n m derivatives, in double precision. A row of `Z` that is equal to a row of
+    `X` adds nothing to its gradient where the derivative is infinite (`laplacian`), as the sign of 0 does.
+    """
+    c = np.asarray(coefficients, np.float64)
+    centered = kernel.shifts and not sp.issparse(Z) and len(Z)
+    right = Points(Z.astype(np.float64), dense(Z).mean(axis=0, dtype=np.float64) if centered else None)
+    of, step = kernel.declared.of, max(1, _BYTES // (8 * max(1, Z.shape[0])))
+    for lo, hi in blocks(X.shape[0], step):
+        left = Points(X[lo:hi].astype(np.float64), right.shift)
+        t = np.empty((hi - lo, len(right)))
+        compare(kernel.measure(), left.X, right.X, t)
+        if of == SQUARED:
+            norms = left.squares[:, None] + right.squares
+            np.maximum(norms - 2.0 * t, 0.0, out=t)
+            t[t <= _EQUAL * np.finfo(np.float64).eps * norms] = 0.0
+        slopes = kernel.derivative(t)
+        if of == L1:
+            whole = dense(left.X), dense(right.X)
+        for one in c:
+            W = slopes * one
+            if of == L1:
+                out = np.zeros((hi - lo, X.shape[1]))
+                _signs(*whole, W, out)
+            elif of == SQUARED:
+                out = 2.0 * (W.sum(axis=1)[:, None] * dense(left.X) - W @ right.X)
+            else:
+                out = np.asarray(W @ right.X)
+            yield out
+
+
+def moments(
+    kernel: Kernel, X: Rows, Z: Rows, coefficients: NDArray[Any], diagonal: bool, base: NDArray[Any] | None = None
+) -> NDArray[np.float64]:
+    """The sum over all rows of `X` and all expansions of grad f grad f^T, shape (d, d), or its diagonal, shape (d,).
+
+    Arguments as for :func:`gradients`; `base`, shape (n, d), is added to the gradients of every row. The rows are
+    shared out over all threads; the sum does not depend on how many there are.
+    """
+    n, d = X.shape
+    tasks = blocks(n, max(1, -(-n // 8)))
+    sums = np.zeros((len(tasks), d) if diagonal else (len(tasks), d, d))
+
+    def some(lo: int, hi: int) -> None:
+        out, at = sums[tasks.index((lo, hi))], lo
+        for k, G in enumerate(gradients(kernel, X[lo:hi], Z, coefficients)):
+            if base is not None:
+                G = G + base[at : at + len(G)]
+            out += np.einsum("ij,ij->j", G, G) if diagonal else G.T @ G
+            at += len(G) if (k + 1) % len(coefficients) == 0 else 0
+
+    for_blocks(some, tasks)
+    return np.asarray(sums.sum(axis=0))
+
+
+@numba.njit(cache=True, nogil=True)
+def _signs(A: Any, B: Any, W: Any, out: Any) -> None:  # pragma: no cover - compiled
+    """``out[i] += sum_j W[i, j] sign(A[i] - B[j])``, of float64 arrays (n, d), (m, d), (n, m) and (n, d)."""
+    for i in range(A.shape[0]):
+        for j in range(B.shape[0]):
+            w = W[i, j]
+            for k in range(A.shape[1]):
+                gap = A[i, k] - B[j, k]
+                out[i, k] += w if gap > 0.0 else (-w if gap < 0.0 else 0.0)
