@@ -104,7 +104,7 @@ class AsyGCDSVC(KernelClassifier):
         Rows of weight 0 count as absent. Raises InputError, a ValueError, on what cannot be used; warns with
         ConvergenceWarning if a limit was reached.
         """
-        comm, train = Communicator(), self._checked(X, y, sample_weight)
+        comm, train = Communicator(), self._labelled(X, y, sample_weight)
         n, used = train.X.shape[0], train.target()[train.row_weights() > 0]
         verbose, again = (yes_or_no(getattr(self, name), f"{name} =") for name in ("verbose", "warm_start"))
         options = replace(

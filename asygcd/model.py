@@ -10,14 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
+from cacore.data.labels import check_classes, read_classes, stored_classes
 from cacore.data.rows import Rows
 from cacore.data.standardize import Standardizer
 from cacore.data.validation import rows_to_predict
 from cacore.io import layout, model_file
 from cacore.io.layout import STANDARDIZER, Array, Layout
-from cacore.io.model_file import check_rows, require
+from cacore.io.model_file import check_rows, is_real, require
 from cacore.kernels import Kernel
-from cacore.svm.decision import check_classes, counted, expansion, read_classes, stored_classes, votes
+from cacore.svm.decision import counted, expansion, votes
 
 # Arrays of a model's file, in its one part: s support vectors, m decisions.
 PART: Layout = {
@@ -139,6 +140,7 @@ class AsyGCDModel:
 
     def _check(self) -> None:
         """Refuse what does not fit together."""
-        check_classes(self.classes, self.C)
+        require(is_real(self.C) and self.C > 0, f"C {self.C!r}")
+        check_classes(self.classes)
         require(self.multi_class in ("ovr", "ovo"), f"multi_class {self.multi_class!r}")
         check_rows(self.dtype, self.source, self.standardizer)

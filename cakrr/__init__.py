@@ -1,4 +1,4 @@
-"""Kernel ridge regression: exact, in parts, and on two levels."""
+"""Kernel ridge regression, and classification by it: exact, in parts, and on two levels."""
 
 from __future__ import annotations
 
@@ -6,15 +6,42 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cakrr.classifiers import (
+        BKRR2Classifier,
+        BKRRClassifier,
+        DCKRRClassifier,
+        DKRRClassifier,
+        KKRR2Classifier,
+        KKRRClassifier,
+        TwoLevelKRRClassifier,
+    )
     from cakrr.estimators import BKRR, BKRR2, DCKRR, DKRR, KKRR, KKRR2, TwoLevelKRR
     from cakrr.model import KRRModel
 
+_REGRESSORS = ("BKRR", "BKRR2", "DCKRR", "DKRR", "KKRR", "KKRR2", "TwoLevelKRR")
 _HOMES = {
-    **dict.fromkeys(("BKRR", "BKRR2", "DCKRR", "DKRR", "KKRR", "KKRR2", "TwoLevelKRR"), "estimators"),
+    **dict.fromkeys(_REGRESSORS, "estimators"),
+    **dict.fromkeys((f"{name}Classifier" for name in _REGRESSORS), "classifiers"),
     "KRRModel": "model",
 }
 
-__all__ = ["BKRR", "BKRR2", "DCKRR", "DKRR", "KKRR", "KKRR2", "KRRModel", "TwoLevelKRR"]
+__all__ = [
+    "BKRR",
+    "BKRR2",
+    "BKRR2Classifier",
+    "BKRRClassifier",
+    "DCKRR",
+    "DCKRRClassifier",
+    "DKRR",
+    "DKRRClassifier",
+    "KKRR",
+    "KKRR2",
+    "KKRR2Classifier",
+    "KKRRClassifier",
+    "KRRModel",
+    "TwoLevelKRR",
+    "TwoLevelKRRClassifier",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -11,8 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from cacore.comm import collective
+from cacore.comm import Communicator, collective
 from cacore.data.dataset import Dataset
+from cacore.data.rows import is_sparse
 from cacore.data.validation import checked_weights, shared_seed, validated
 from cacore.errors import InputError
 from cacore.machine import memory, threads
@@ -30,8 +31,8 @@ from cakrr.twolevel import twolevel
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class KernelRidge(RegressorMixin, BaseEstimator):
-    """What the regressors share: parameters that all of them have, fit, predict and score."""
+class KernelRidge(BaseEstimator):
+    """What regressors and classifiers share: parameters that all of them have, training and prediction."""
 
     sigma: Any = None
     lam: Any = 1e-4
@@ -47,15 +48,17 @@ class KernelRidge(RegressorMixin, BaseEstimator):
     _method: ClassVar[Method]
 
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Train on `X`, shape (n_local, d), dense or CSR, and `y`, shape (n_local,); neither is changed.
+        """Train on `X`, shape (n_local, d), dense or CSR, and `y`; neither is changed.
 
+        `y` is of shape (n_local,), or (n_local, t) for t targets of a regression, which share all factorisations.
         Rows of weight 0 count as absent. Raises InputError, a ValueError, on what cannot be used.
         """
         with collective(self.comm) as comm:
             threads.share_once(comm)
             with comm.agreed():
+                one_of("float64", "float32")(self.dtype, "dtype =")
                 train = self._checked(X, y, sample_weight, int(comm.size == 1))
-                options = from_estimator(Options, self)
+            options = self._options(train, comm)
             train.n = comm.offset(train.X.shape[0])[1]
             with comm.agreed():
                 if train.n == 0:
@@ -72,8 +75,18 @@ class KernelRidge(RegressorMixin, BaseEstimator):
         self.sizes_, self.centers_ = fitted.sizes, fitted.model.centers
         return self
 
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Predictions for `X`, shape (n_local, d); with `comm`, a collective call."""
+    def _checked(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
+        """A copy of this rank's rows, which training takes over, without those of weight 0."""
+        raise NotImplementedError
+
+    def _options(self, train: Dataset, comm: Communicator) -> Options:
+        """The options of training; collective."""
+        with comm.agreed():
+            options: Options = from_estimator(Options, self)
+        return options
+
+    def _values(self, X: Any) -> NDArray[Any]:
+        """The model's values for `X`, shape (n_local, d); with `comm`, a collective call."""
         check_is_fitted(self)
         with collective(self.comm) as comm:
             with comm.agreed():
@@ -82,8 +95,21 @@ class KernelRidge(RegressorMixin, BaseEstimator):
                 )
             return self.model_.predict(X, comm)
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+
+class Regressor(RegressorMixin, KernelRidge):
+    """What the regressors share: targets of one or many columns, predictions of their shape, R^2."""
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Predictions for `X`, shape (n_local, d), of the shape that `y` had; with `comm`, a collective call."""
+        return self._values(X)
+
     def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """R^2; with `comm`, over all ranks' rows, the same number on each: a collective call."""
+        """R^2, of many targets their mean; with `comm`, over all ranks' rows, the same on each: a collective call."""
         if self.comm is None:
             return float(super().score(X, y, sample_weight))
         predicted = self.predict(X)
@@ -94,16 +120,20 @@ class KernelRidge(RegressorMixin, BaseEstimator):
         return float("nan") if r2 is None else r2
 
     def _checked(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
-        """A copy of this rank's rows, which training takes over."""
-        one_of("float64", "float32")(self.dtype, "dtype =")
         X, y = validated(
-            self, X, y, accept_sparse="csr", dtype=self.dtype, order="C", copy=True, y_numeric=True,
+            self, X, y, accept_sparse="csr", dtype=self.dtype, order="C", copy=True, multi_output=True,
             ensure_min_samples=least,
         )  # fmt: skip
+        if is_sparse(y):
+            raise InputError("y: sparse targets cannot be used; give y.toarray()")
         try:
             y = np.asarray(y, np.float64)
-        except ValueError as error:
-            raise InputError(f"y: {error}; the targets of a regression are numbers") from error
+        except (ValueError, TypeError) as error:
+            raise InputError(
+                f"y: {error}; the targets of a regression are numbers, and {type(self).__name__}Classifier has classes"
+            ) from error
+        if not np.isfinite(y).all():
+            raise InputError("y: contains NaN or infinity")
         if sample_weight is None:
             return Dataset(X, y)
         weights = checked_weights(sample_weight, X.shape[0])
@@ -112,12 +142,33 @@ class KernelRidge(RegressorMixin, BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
+        tags.target_tags.multi_output = True
         return tags
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class BKRR2(KernelRidge):
+class InParts:
+    """Parameters of the methods in parts."""
+
+    n_parts: int | None = field(default=None, kw_only=False)
+    select: str = "validation"
+    route: str | None = None
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class OnTwoLevels:
+    """Parameters of the method with a coarse model."""
+
+    n_parts: int | None = field(default=None, kw_only=False)
+    lam: Any = LOCAL_LAMS
+    centers: Any = None
+    coarse_sigma: Any = None
+    coarse_lam: Any = None
+    route: str | None = None
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class BKRR2(InParts, Regressor):
     """Balanced parts by K-balance; the nearest centre's model answers (Algorithm 10).
 
     Parameters
@@ -170,10 +221,6 @@ class BKRR2(KernelRidge):
     m^2 d + m^3/3 flops and 8 m^2 bytes a part of m rows. Training moves no bytes between ranks.
     """
 
-    n_parts: int | None = field(default=None, kw_only=False)
-    select: str = "validation"
-    route: str | None = None
-
     _method = bkrr2
 
 
@@ -214,7 +261,7 @@ class KKRR(BKRR2):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class TwoLevelKRR(KernelRidge):
+class TwoLevelKRR(OnTwoLevels, Regressor):
     """A coarse model of all rows, and balanced parts' models of its residual: the one to use for accuracy.
 
     Parameters
@@ -236,17 +283,10 @@ class TwoLevelKRR(KernelRidge):
     Training moves M x M + 3 M numbers a rank and coarse sigma, whatever n.
     """
 
-    n_parts: int | None = field(default=None, kw_only=False)
-    lam: Any = LOCAL_LAMS
-    centers: Any = None
-    coarse_sigma: Any = None
-    coarse_lam: Any = None
-    route: str | None = None
-
     _method = twolevel
 
 
-class DKRR(KernelRidge):
+class DKRR(Regressor):
     """Exact kernel ridge regression, one system of all rows over all ranks (Algorithm 6).
 
     Parameters

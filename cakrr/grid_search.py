@@ -51,8 +51,8 @@ class Judges:
         One model answers for a row; the shares of several add up; or the best one counts.
     parts : dict of int to Judged
         For each part of this rank.
-    y : ndarray, shape (q, C)
-        Targets, a column a candidate; of this rank's judging rows for "nearest", of all ranks' otherwise.
+    y : ndarray, shape (q, C, t)
+        The t targets that each candidate leaves; of this rank's judging rows for "nearest", of all ranks' otherwise.
     weights : ndarray, shape (q,)
     """
 
@@ -71,7 +71,7 @@ class Judges:
         Parameters
         ----------
         rows : Samples
-            With the columns "y", shape (n_local, C), and "weight".
+            With the columns "y", shape (n_local, C, t), and "weight".
         route : {"nearest", "soft", "all", "oracle"}
         soft : list of Soft
             The ways to share that are compared, for the route "soft".
@@ -81,13 +81,12 @@ class Judges:
         """
         X, y, weights, P = rows.X, rows["y"], rows["weight"], len(owners)
         if route == "nearest":
-            columns = {"weight": weights, **{f"y{c}": y[:, c] for c in range(y.shape[1])}}
+            columns = {"weight": weights, "y": y}
             owned = redistribute(Samples(X, columns), nearest(X, centers), owners, comm)
             parts = {
                 p: Judged(owned.X[r], np.arange(r.start, r.stop), np.ones((1, r.stop - r.start))) for p, r in owned
             }
-            there = np.stack([owned[f"y{c}"] for c in range(y.shape[1])], axis=1)
-            return cls("nearest", parts, there, owned["weight"])
+            return cls("nearest", parts, owned["y"], owned["weight"])
         everywhere = comm.allgather(y), comm.allgather(weights)
         if route == "soft":
             first, _ = comm.offset(X.shape[0])
@@ -109,17 +108,20 @@ class Judges:
         """What the parts' answers are added up in, for all C x S x L settings."""
         if self.rule == "nearest":
             return np.zeros((*shape, 1))
-        # The last place tells whether all parts had a solution, also those without a judging row.
-        return np.full((*shape, len(self.y) + 1), np.inf if self.rule == "oracle" else 0.0)
+        # Target by target. The last place tells whether all parts had a solution, also those without a judging row.
+        return np.full((*shape, len(self.y) * self.y.shape[2] + 1), np.inf if self.rule == "oracle" else 0.0)
 
     def judge(self, part: int, predicted: NDArray[Any]) -> NDArray[np.float64]:
-        """What one part's predictions, shape (L, C, q), contribute: shape (C, L, q), or (C, L, 1) for "nearest"."""
+        """What one part's predictions, shape (L, C, t, q), contribute.
+
+        Shape (C, L, t, q), or (C, L, 1) for "nearest".
+        """
         judged = self.parts[part]
-        predicted = predicted.astype(np.float64).transpose(1, 0, 2)
+        predicted = predicted.astype(np.float64).transpose(1, 0, 2, 3)
         if self.rule == "shared":
-            return predicted * judged.share[:, None, :]
-        gap = np.square(predicted - self.y[judged.number].T[:, None, :])
-        return gap if self.rule == "oracle" else (gap @ self.weights[judged.number])[..., None]
+            return predicted * judged.share[:, None, None, :]
+        gap = np.square(predicted - self.y[judged.number].transpose(1, 2, 0)[:, None])
+        return gap if self.rule == "oracle" else _summed(gap, self.weights[judged.number])[..., None]
 
     def add(
         self, totals: NDArray[np.float64], part: int, given: NDArray[np.float64], solved: NDArray[np.bool_]
@@ -128,7 +130,7 @@ class Judges:
         if self.rule == "nearest":
             totals += np.where(solved[None, :, :, None], given, np.nan)
             return
-        number = self.parts[part].number
+        number = self.parts[part].number + len(self.y) * np.arange(self.y.shape[2])[:, None]
         if self.rule == "oracle":
             totals[..., number] = np.minimum(totals[..., number], given)
         else:
@@ -148,8 +150,16 @@ class Judges:
         else:
             summed = comm.allreduce(totals)
             unsolved = np.isnan(summed[..., -1])
-            gap = np.square(summed[..., :-1] - self.y.T[:, None, None, :])
-        return np.where(unsolved, np.nan, gap @ self.weights / self.weights.sum())
+            gap = np.square(summed[..., :-1] - self.y.transpose(1, 2, 0).reshape(self.y.shape[1], 1, 1, -1))
+        gap = gap.reshape(*gap.shape[:3], self.y.shape[2], len(self.y))
+        return np.where(unsolved, np.nan, _summed(gap, self.weights) / self.weights.sum())
+
+
+def _summed(gap: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sum of gaps, shape (..., L, t, q), over q judging rows of these weights and over t targets."""
+    *shape, t, q = gap.shape
+    by_target = gap.reshape(*shape[:-1], shape[-1] * t, q) @ weights
+    return np.asarray(by_target.reshape(*shape, t).sum(axis=-1))
 
 
 def held_out(m: int, fraction: float) -> int:
@@ -172,8 +182,8 @@ class Search:
     Attributes
     ----------
     parts : Parts
-    targets : ndarray, shape (n_local, C)
-        What the parts learn: a column a candidate of the coarse model, or one.
+    targets : ndarray, shape (n_local, C, t)
+        What the parts learn: t columns a candidate of the coarse model, or of one.
     held : ndarray of bool, shape (n_local,)
         Rows that are not learnt from; the first ones of each part.
     kernel : Kernel
@@ -216,7 +226,7 @@ class Search:
         judges : Judges
         comm : Communicator
         ways : int
-            Ways to share that are compared, in the place of candidates; there is one target then.
+            Ways to share that are compared, in the place of candidates; there is one candidate then.
 
         Returns
         -------
@@ -232,22 +242,25 @@ class Search:
         Notes
         -----
         Training sends nothing. Then one Allreduce: of a number a setting for the rule "nearest", of a
-        number a setting and judging row for the others.
+        number a setting, judging row and target for the others.
         """
-        rows = 1 if judges.rule == "nearest" else len(judges.y)
+        t = self.targets.shape[2]
+        rows = 1 if judges.rule == "nearest" else len(judges.y) * t
         shape = (max(ways, self.shape[0]), *self.shape[1:])
         with comm.agreed():
             # Their sum, what the reduction makes of it, and two parts' shares a thread that wait to be added.
             need = 8 * int(np.prod(shape)) * rows * (4 + 2 * threads.current())
+            if t > 1:  # and one sigma's coefficients, three times
+                need += 24 * self.shape[0] * len(self.lams) * t * self.workspace.rows
             what = f"the grid's predictions ({int(np.prod(shape)):,} settings, {rows:,} rows)"
             memory.require(need, self.workspace.limit, what, "use a smaller grid or --validation-fraction")
 
         def judge(part: int, system: RidgeSystem, kernel: Kernel, y: NDArray[np.float64]) -> tuple[Any, Any]:
-            alphas, solved = system.solve(kernel, self.lams, y.T)
+            alphas, solved = system.solve(kernel, self.lams, y.reshape(len(y), -1).T)
             judged = judges.parts[part]
             flat = np.ascontiguousarray(alphas.reshape(-1, alphas.shape[-1]).T)
             predicted = kernel.apply(kernel.points(judged.X, like=system.points), system.points, flat)
-            return judges.judge(part, predicted.T.reshape(*alphas.shape[:2], -1)), solved
+            return judges.judge(part, predicted.T.reshape(len(alphas), *y.shape[1:], -1)), solved
 
         return self._judged(judge, judges, shape, comm)
 
@@ -257,8 +270,8 @@ class Search:
         rows = dict(self.parts)
 
         def judge(part: int, system: RidgeSystem, kernel: Kernel, y: NDArray[np.float64]) -> tuple[Any, Any]:
-            errors, solved = system.left_out(kernel, self.lams, y[:, 0])
-            return (np.square(errors) @ weights[rows[part]])[None, :, None], solved
+            errors, solved = system.left_out(kernel, self.lams, y[:, 0].T)
+            return _summed(np.square(errors), weights[rows[part]])[None, :, None], solved
 
         # Each row judges its own part's model, where it lies already.
         return self._judged(judge, Judges("nearest", {}, self.targets, weights), self.shape, comm)

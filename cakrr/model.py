@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
+from cacore.data.labels import check_classes, read_classes, stored_classes
 from cacore.data.rows import Rows
 from cacore.errors import InputError
 from cacore.io import model_file
@@ -29,7 +30,10 @@ class PartModel:
     alpha: NDArray[Any]
 
     def predict(self, X: Rows, kernel: Kernel) -> NDArray[Any]:
-        """``K(X, rows) alpha`` (eq. 3.7): 2 len(X) m d flops in blocks, in the precision of alpha."""
+        """``K(X, rows) alpha`` (eq. 3.7) of alpha of shape (m,) or (m, t): 2 len(X) m (d + t) flops in blocks.
+
+        In the precision of alpha.
+        """
         rows = kernel.points(self.X.astype(self.alpha.dtype, copy=False))
         return kernel.apply(kernel.points(X.astype(self.alpha.dtype, copy=False), like=rows), rows, self.alpha)
 
@@ -38,11 +42,11 @@ class PartModel:
 ARRAYS: Layout = {
     **SHARED,
     "coarse_centers": Array("float64", ("M", "d"), "of a coarse model of all rows", csr=True, optional=True),
-    "coarse_beta": Array("float64", ("M",), "coefficients of the coarse centres", optional=True),
+    "coarse_beta": Array("float64", ("M",), "coefficients of the coarse centres", optional=True, many="t"),
 }
 PART: Layout = {
     "X": Array("real", ("m", "d"), "the part's training rows, standardised", csr=True),
-    "alpha": Array("real", ("m",), "their coefficients"),
+    "alpha": Array("real", ("m",), "their coefficients", many="t"),
 }
 
 
@@ -53,8 +57,10 @@ class KRRModel(InParts):
     Attributes
     ----------
     sigma, lam : float
-    offset : float
+    offset : float or ndarray, shape (t,)
         Mean of the training targets, added to every prediction.
+    classes : ndarray, shape (k,), or None
+        Labels, ascending, of a classifier: its targets are -1 and 1 for two classes, or a column a class.
     coarse : CoarseModel or None
         Of all rows; the parts' models are of what it leaves over. On every rank.
     like : Kernel
@@ -67,7 +73,8 @@ class KRRModel(InParts):
 
     sigma: float
     lam: float
-    offset: float
+    offset: Any
+    classes: NDArray[Any] | None = None
     coarse: CoarseModel | None = None
     like: Kernel = field(default_factory=Kernel)
     parts: dict[int, PartModel] = field(default_factory=dict)
@@ -93,12 +100,13 @@ class KRRModel(InParts):
 
         Returns
         -------
-        ndarray, shape (n_local,)
+        ndarray, shape (n_local,) or (n_local, t)
+            Of a classifier the values of its targets: :meth:`labels` are what they say.
 
         Notes
         -----
         ``nearest``, ``soft``: each row travels to the ranks of its models, their predictions back.
-        ``all``, ``sum``: every row visits every rank, and one reduction of n_test numbers adds up.
+        ``all``, ``sum``: every row visits every rank, and one reduction of n_test x t numbers adds up.
         """
         return self.predict_routes(X, comm)[self.route]
 
@@ -122,11 +130,36 @@ class KRRModel(InParts):
         with self._ranks(comm) as ranks, ranks.phase("predict"):
             return self._gathered(self._received(X, ranks), ranks, y - self.offset)
 
+    def labels(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Labels that a classifier's predictions stand for: of the largest value, the first of equals."""
+        assert self.classes is not None
+        codes = (values > 0).astype(np.int64) if values.ndim == 1 else values.argmax(axis=1)
+        return np.asarray(self.classes[codes])
+
+    def probabilities(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """Of the classes, shape (n, k), from a classifier's predictions, which estimate them but may leave [0, 1].
+
+        Values are clipped at 0 and divided by their sum. Where none is above 0 they are first taken from the least of
+        them, so that the order stays; equal ones are even shares. Of two classes (1 + value) / 2 is the second's.
+        """
+        if values.ndim == 1:
+            second = np.clip((1.0 + values) / 2.0, 0.0, 1.0)
+            return np.stack([1.0 - second, second], axis=1)
+        least = values.min(axis=1, keepdims=True)
+        share = np.where(values.max(axis=1, keepdims=True) > 0, np.maximum(values, 0.0), values - least)
+        share[~share.any(axis=1)] = 1.0
+        return np.asarray(share / share.sum(axis=1, keepdims=True))
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        """Of a row's prediction."""
+        return np.shape(self.offset)
+
     def _routed(self, Z: Rows, comm: Communicator) -> dict[str, NDArray[Any]]:
         if self.soft is None:
-            return {"nearest": self._asked(Z, nearest(Z, self.centers), comm)}
-        values, weights = self._weighted(Z, comm)
-        return {"soft": np.einsum("ij,ij->i", values, weights), "nearest": values[:, 0]}
+            return {"nearest": self._asked(Z, nearest(Z, self.centers), comm, self._shape)}
+        values, weights = self._weighted(Z, comm, self._shape)
+        return {"soft": np.einsum("ij...,ij->i...", values, weights), "nearest": values[:, 0]}
 
     def _answer(self, part: int, rows: Rows) -> NDArray[Any]:
         return self.parts[part].predict(rows, self.kernel)
@@ -135,13 +168,13 @@ class KRRModel(InParts):
         """The sum of all models' predictions; or, given the answers `y`, the least distance of one from them."""
 
         def together(rows: Rows, target: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
-            total = np.full(rows.shape[0], 0.0 if target is None else np.inf)
+            total = np.full((rows.shape[0], *self._shape), 0.0 if target is None else np.inf)
             for model in self.parts.values():
                 values = model.predict(rows, self.kernel)
                 total = total + values if target is None else np.minimum(total, np.abs(values - target))
             return total
 
-        return visit(Z, together, comm, op="sum" if y is None else "min", column=y)
+        return visit(Z, together, comm, self._shape, op="sum" if y is None else "min", column=y)
 
     def save(self, path: str | Path, comm: Any = None) -> None:
         """As every model in parts; an oracle has none."""
@@ -151,7 +184,10 @@ class KRRModel(InParts):
         super().save(path, comm)
 
     def _stored(self) -> tuple[dict[str, Any], dict[str, Rows]]:
-        attributes: dict[str, Any] = {"sigma": self.sigma, "lambda": self.lam, "offset": self.offset, "coarse": None}
+        offset = self.offset.tolist() if self._shape else self.offset
+        attributes: dict[str, Any] = {"sigma": self.sigma, "lambda": self.lam, "offset": offset, "coarse": None}
+        if self.classes is not None:
+            attributes |= stored_classes(self.classes)
         if self.like.kind != "gaussian":
             attributes["kernel"] = asdict(self.like)
         if self.coarse is None:
@@ -161,7 +197,11 @@ class KRRModel(InParts):
 
     @classmethod
     def _part_sizes(cls, attributes: dict[str, Any], shared: dict[str, Any], number: int) -> dict[str, int]:
-        return {"m": int(shared["sizes"][number])}
+        return {"m": int(shared["sizes"][number]), **_targets(attributes)}
+
+    @classmethod
+    def _shared_sizes(cls, attributes: dict[str, Any]) -> dict[str, int]:
+        return _targets(attributes)
 
     @classmethod
     def _made(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.Parts) -> KRRModel:
@@ -171,6 +211,10 @@ class KRRModel(InParts):
                 shared["coarse_centers"], shared["coarse_beta"], coarse["sigma"], coarse["lambda"], like
             )
         attributes |= {"lam": attributes.pop("lambda"), "soft": attributes.get("soft"), "coarse": coarse, "like": like}
+        if isinstance(attributes["offset"], list):
+            attributes["offset"] = np.array(attributes["offset"], np.float64)
+        if "classes" in attributes:
+            attributes["classes"] = read_classes(attributes)
         parts.held = {part: PartModel(**fields) for part, fields in parts.held.items()}
         return super()._made(attributes, shared, parts)
 
@@ -179,6 +223,16 @@ class KRRModel(InParts):
         require(is_real(self.sigma) and self.sigma > 0, f"sigma {self.sigma!r}")
         self.like.with_sigma(self.sigma)
         require(is_real(self.lam) and self.lam >= 0, f"lambda {self.lam!r}")
-        require(is_real(self.offset), f"offset {self.offset!r}")
+        require(np.isfinite(self.offset).all() if self._shape else is_real(self.offset), f"offset {self.offset!r}")
+        if self.classes is not None:
+            check_classes(self.classes)
+            columns = () if len(self.classes) == 2 else (len(self.classes),)
+            require(self._shape == columns, f"{len(self.classes)} classes, and values of shape {self._shape}")
         if self.coarse is not None:
             self.coarse.kernel.with_sigma(self.coarse.sigma)
+
+
+def _targets(attributes: dict[str, Any]) -> dict[str, int]:
+    """The size t, 0 where a target is a number and no row of them."""
+    offset = attributes["offset"]
+    return {"t": len(offset) if isinstance(offset, list) else 0}

@@ -44,6 +44,7 @@ class Options(declare.Options):
 
     `partitions` None is one part a rank, or as many as keep a part at 8,000 rows and its matrix inside the limit;
     `sigma` None is the square root of the number of features, or with a coarse model :meth:`Method.sigmas`.
+    `class_weight` maps a class's code to its weight; "balanced" is n / (classes x rows of the class), over all ranks.
     `memory_limit` is in bytes a rank; `progress` is as :func:`cacore.run.progress.bar` yields it.
     """
 
@@ -82,6 +83,14 @@ class Options(declare.Options):
     metric_rounds: int = job.metric_rounds()
     standardize: bool = job.switch(True, "scale features by the training rows' mean and deviation", report=True)
     seed: int = option(0, "of everything random", job.seed, estimator="", report=True, metavar="S")
+    classify: bool = option(
+        False, "targets are classes: one column a class, the largest answers", declare.yes_or_no, estimator="",
+        action="store_true",
+    )  # fmt: skip
+    class_weight: Any = option(
+        None, "with --classify: weigh the classes so that each counts as much", flag="--balanced", estimator="",
+        action="store_const", const="balanced",
+    )  # fmt: skip
     checkpoint: Checkpoint | None = job.checkpoint()
     memory_limit: int = 1 << 62
     progress: Callable[[str, int], Callable[[], None]] = silent
@@ -106,6 +115,10 @@ class Options(declare.Options):
                 f"select loo: a row is left out of its own part's model, and {method.name} answers otherwise; "
                 f"use select validation{'' if fixed else ', or route nearest'}"
             )
+        if self.classify and method.oracle:
+            raise InputError(f"classify: {method.name} looks at the one number that is the answer; leave it out")
+        if self.class_weight is not None and not self.classify:
+            raise InputError("class_weight, --balanced: there are no classes without --classify")
         if not method.partitioner and (self.partitions or 1) != 1:
             raise InputError(f"partitions = {self.partitions}: {method.name} has one model of all rows; leave it out")
         return self

@@ -56,7 +56,7 @@ class CollectiveSVC(KernelClassifier):
         with collective(self.comm) as comm:
             threads.share_once(comm)
             with comm.agreed():
-                train = self._checked(X, y, sample_weight, int(comm.size == 1))
+                train = self._labelled(X, y, sample_weight, int(comm.size == 1))
             classes = all_classes(train.target()[train.row_weights() > 0], comm)
             seed, limit = shared_seed(getattr(self, "random_state", None), comm), memory.limit_per_rank(comm)
             with comm.agreed():
@@ -89,16 +89,6 @@ class CollectiveSVC(KernelClassifier):
             with comm.agreed():
                 X = self._rows(X, int(comm.size == 1))
             return np.asarray(getattr(self.model_, question)(X, comm))
-
-    def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Accuracy; with `comm`, over all ranks' rows, the same number on each: a collective call."""
-        if self.comm is None:
-            return float(super().score(X, y, sample_weight))
-        predicted = self.predict(X)
-        with collective(self.comm) as comm:
-            weights = np.ones(len(predicted)) if sample_weight is None else np.asarray(sample_weight, np.float64)
-            right, every = comm.allreduce(np.array([weights @ (predicted == np.asarray(y)), weights.sum()]))
-        return float(right / every)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -95,7 +95,7 @@ class SMOSVC(KernelClassifier):
         be used; warns with ConvergenceWarning if a limit was reached.
         """
         comm = Communicator()
-        train = self._checked(X, y, sample_weight)
+        train = self._labelled(X, y, sample_weight)
         n, d = train.X.shape
         precomputed = isinstance(self.kernel, str) and self.kernel == "precomputed"
         if precomputed and n != d:

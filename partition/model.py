@@ -121,12 +121,17 @@ class InParts:
     def _of_file(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.Parts) -> Self:
         """The model of what its file holds, if it holds what belongs there."""
         P = len(parts.owners)
-        sizes = {"P": P, "C": 0 if attributes["route"] == "sum" else P}
+        sizes = {"P": P, "C": 0 if attributes["route"] == "sum" else P, **cls._shared_sizes(attributes)}
         layout.check(cls.shared_arrays, shared, sizes)
         for number, arrays in parts.held.items():
             known = {"d": sizes["d"], **cls._part_sizes(attributes, shared, number)}
             layout.check(cls.part_arrays, arrays, known, f"part {number}: ")
         return cls._made(attributes, shared, parts)
+
+    @classmethod
+    def _shared_sizes(cls, attributes: dict[str, Any]) -> dict[str, int]:
+        """Sizes that the family's attributes tell."""
+        return {}
 
     @classmethod
     def _part_sizes(cls, attributes: dict[str, Any], shared: dict[str, Any], number: int) -> dict[str, int]:

@@ -88,7 +88,7 @@ def redistribute(
     Parameters
     ----------
     rows : Samples
-        This rank's; their columns, one number a row each, travel with them.
+        This rank's; their columns, shape (n_local,) or (n_local, k), travel with them.
     labels : ndarray of int32, shape (n_local,)
         Part of each row.
     owners : ndarray of int64, shape (P,)
@@ -114,7 +114,8 @@ def redistribute(
     group, groups = _groups(owners)
     toward = owners[labels]
     send = np.lexsort((group[labels], toward))
-    records = np.empty(len(labels), [("", labels.dtype), *((name, values.dtype) for name, values in columns.items())])
+    kinds = [(name, values.dtype, values.shape[1:]) for name, values in columns.items()]
+    records = np.empty(len(labels), [("", labels.dtype), *kinds])
     records["f0"] = labels
     for name, values in columns.items():
         records[name] = values

@@ -20,8 +20,8 @@ class Dataset:
     Attributes
     ----------
     X : ndarray or CSR, shape (m, d)
-    y : ndarray, shape (m,), or None
-        Targets, or labels of any type.
+    y : ndarray, shape (m,) or (m, t), or None
+        Targets, or labels of any type, one a row.
     n : int
         Rows on all ranks.
     where : str

@@ -18,9 +18,13 @@ from cacore.run import report
 MOST_CLASSES = 1000  # half a million pairs
 
 
-def require_classes(classes: NDArray[Any]) -> None:
-    """Refuse labels of fewer than two classes, and what looks like the targets of a regression."""
-    k, remedy = len(classes), "use a method of cakrr, or make classes of them (cacore.io convert --binarize)"
+def require_classes(classes: NDArray[Any], pairs: bool = True) -> None:
+    """Refuse labels of fewer than two classes, and what looks like the targets of a regression.
+
+    `pairs` says whether there is a problem for each pair of classes, or a column for each class.
+    """
+    way = "use a method of cakrr" if pairs else "leave --classify out, or use a regressor"
+    k, remedy = len(classes), f"{way}, or make classes of them (cacore.io convert --binarize)"
     if not k:
         raise InputError("Sample weights must contain at least one non-zero number.")
     if k == 1:
@@ -29,10 +33,16 @@ def require_classes(classes: NDArray[Any]) -> None:
         first = classes[classes != np.rint(classes)][0]
         raise InputError(f"the labels look like targets of a regression, {first:g} is no whole number: {remedy}")
     if k > MOST_CLASSES:
-        raise InputError(
-            f"the labels look like targets of a regression, {k:,} classes make {k * (k - 1) // 2:,} pairs of them: "
-            f"{remedy}"
-        )
+        many = f"{k:,} classes make {k * (k - 1) // 2:,} pairs of them" if pairs else f"there are {k:,} of them"
+        raise InputError(f"the labels look like targets of a regression, {many}: {remedy}")
+
+
+def class_codes(y: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
+    """The place of each label among the classes, which ascend; -1 of one that is not there."""
+    codes = np.searchsorted(classes, y).astype(np.int64)
+    codes[codes == len(classes)] = 0
+    codes[classes[codes] != y] = -1
+    return codes
 
 
 def all_classes(y: NDArray[Any], comm: Communicator) -> NDArray[Any]:
@@ -56,18 +66,38 @@ def class_factors(
 
 
 def from_file(data: Dataset, comm: Communicator) -> NDArray[Any]:
-    """The labels of a file: whole numbers, if they are so on all ranks."""
+    """The labels of a file: text, or whole numbers, if they are so on all ranks."""
     y = data.target()
+    if y.dtype.kind == "U":
+        return y
     whole = bool((y == np.rint(y)).all() and np.abs(y).max(initial=0) < 2**53)
     with comm.uncounted():
         return y.astype(np.int64) if comm.all(whole) else y
 
 
+def stored_classes(classes: NDArray[Any]) -> dict[str, Any]:
+    """The labels, ascending, as a model file's attributes hold them."""
+    return {"classes": classes.tolist(), "labels": classes.dtype.str}
+
+
+def read_classes(attributes: dict[str, Any]) -> NDArray[Any]:
+    """The labels out of a model file's attributes, which lose the type that is kept beside them."""
+    return np.array(attributes["classes"], np.dtype(attributes.pop("labels")))
+
+
+def check_classes(classes: NDArray[Any]) -> None:
+    """Refuse what cannot be a classifier's labels in a model file."""
+    if classes.ndim != 1 or len(classes) < 2:
+        raise InputError("not two labels or more")
+    if not (classes[1:] > classes[:-1]).all():
+        raise InputError("the labels do not ascend")
+
+
 def tested(classes: NDArray[Any], test: Dataset, predicted: NDArray[Any], comm: Communicator) -> dict[str, Any]:
     """Metrics of what a model of these classes predicted for the test rows. Collective."""
     y = from_file(test, comm)
-    if classes.dtype.kind not in "biuf":
-        return {}  # the labels of a file are numbers
+    if (classes.dtype.kind in "biuf") != (y.dtype.kind in "biuf"):
+        return {}  # text and numbers, which are never equal
     with comm.phase("predict"):
         return report.classification_metrics(y, predicted, np.union1d(classes, all_classes(y, comm)), comm)
 

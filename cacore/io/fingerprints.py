@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import Any
 
 import numba
@@ -15,9 +16,12 @@ from cacore.data.shuffle import mix64
 
 
 def row_hashes(X: Rows, y: NDArray[Any]) -> NDArray[np.uint64]:
-    """A 64-bit fingerprint, shape (m,), of each row and its target; zeros do not count, so dense and CSR agree."""
+    """A 64-bit fingerprint, shape (m,), of each row and its target; zeros do not count, so dense and CSR agree.
+
+    Targets are numbers, shape (m,) or (m, t), or labels that are text.
+    """
     # Each column has its own random word, so a sum over the columns does not depend on their order.
-    start = mix64(np.asarray(y, np.float64).view(np.uint64) + np.uint64(1))
+    start = _target_hashes(y)
     if is_sparse(X):
         value = mix64(X.data.astype(np.float64).view(np.uint64) ^ _words(X.indices))
         value[X.data == 0] = 0
@@ -25,6 +29,22 @@ def row_hashes(X: Rows, y: NDArray[Any]) -> NDArray[np.uint64]:
         return mix64(start + ends[X.indptr[1:]] - ends[X.indptr[:-1]])
     _add_hashes(X, _words(np.arange(X.shape[1])), start)
     return mix64(start)
+
+
+def _target_hashes(y: NDArray[Any]) -> NDArray[np.uint64]:
+    if y.dtype.kind not in "biuf":
+        return mix64(_numbers(y).view(np.uint64) + np.uint64(1))
+    bits = np.ascontiguousarray(y, np.float64).view(np.uint64)
+    if y.ndim == 1:
+        return mix64(bits + np.uint64(1))
+    return mix64(mix64(bits ^ _words(np.arange(y.shape[1]))).sum(axis=1, dtype=np.uint64))
+
+
+def _numbers(labels: NDArray[Any]) -> NDArray[np.float64]:
+    """A number for each label, the same in every process."""
+    words, codes = np.unique(labels, return_inverse=True)
+    digests = [blake2b(str(word).encode(), digest_size=6).digest() for word in words]
+    return np.array([float(int.from_bytes(digest, "little")) for digest in digests])[codes]
 
 
 def _words(columns: NDArray[Any]) -> NDArray[np.uint64]:
@@ -46,7 +66,7 @@ def _add_hashes(X: Any, words: Any, out: Any) -> None:  # pragma: no cover - com
                 out[i] += v ^ (v >> np.uint64(31))
 
 
-def fingerprint(X: Rows, y: NDArray[np.float64], weights: NDArray[Any] | None, comm: Communicator) -> str:
+def fingerprint(X: Rows, y: NDArray[Any], weights: NDArray[Any] | None, comm: Communicator) -> str:
     """Number of rows and a hash of all rows, targets and weights, in their order; the same for any split over ranks."""
     first, n = comm.offset(X.shape[0])
     place = np.arange(first, first + X.shape[0], dtype=np.uint64)

@@ -33,6 +33,8 @@ class Array:
     csr : bool
         Whether it may be CSR rows: a group of data, indices and indptr, with the attribute shape.
     optional : bool
+    many : str
+        A letter for the size of one more dimension, which the array has unless that size is 0; "": it never has.
     """
 
     type: str
@@ -40,6 +42,7 @@ class Array:
     meaning: str
     csr: bool = False
     optional: bool = False
+    many: str = ""
 
 
 Layout = Mapping[str, Array]
@@ -61,9 +64,10 @@ def check(layout: Layout, arrays: Mapping[str, Rows | None], sizes: dict[str, in
             continue
         if values.dtype not in TYPES[declared.type] or (is_sparse(values) and not declared.csr):
             raise InputError(f"{where}{name} has type {values.dtype}; {declared.type} is needed")
-        if len(values.shape) != len(declared.shape):
-            raise InputError(f"{where}{name} has shape {values.shape}; ({', '.join(declared.shape)}) is needed")
-        for size, found in zip(declared.shape, values.shape, strict=True):
+        shape = (*declared.shape, declared.many) if declared.many and sizes[declared.many] else declared.shape
+        if len(values.shape) != len(shape):
+            raise InputError(f"{where}{name} has shape {values.shape}; ({', '.join(shape)}) is needed")
+        for size, found in zip(shape, values.shape, strict=True):
             need = DERIVED[size](sizes) if size in DERIVED else sizes.setdefault(size, found)
             if found != need:
                 raise InputError(f"{where}{name} has shape {values.shape}; {size} is {need}")
@@ -77,7 +81,10 @@ def rows(layout: Layout, folder: str = "") -> list[str]:
     for name, declared in layout.items():
         form = f"{declared.type}{', dense or CSR' if declared.csr else ''}"
         given = " (optional)" if declared.optional else ""
-        lines.append(f"| `{folder}{name}`{given} | {form} | ({', '.join(declared.shape)}) | {declared.meaning} |")
+        shape = f"({', '.join(declared.shape)})"
+        if declared.many:
+            shape += f" or ({', '.join((*declared.shape, declared.many))})"
+        lines.append(f"| `{folder}{name}`{given} | {form} | {shape} | {declared.meaning} |")
     return lines
 
 

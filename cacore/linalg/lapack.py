@@ -120,6 +120,17 @@ def add_gram(A: NDArray[Any], G: NDArray[Any]) -> None:
             call("gemm", dtype, b"N", b"T", s, below, len(A), 1.0, at(A, 0, j), m, under, m, 1.0, at(G, j + s, j), m)
 
 
+def add_product(A: NDArray[Any], B: NDArray[Any], C: NDArray[Any]) -> None:
+    """``C += A^T B`` for `A`, shape (k, t), and `B`, shape (k, m), all C-contiguous and of one dtype: 2 k t m flops."""
+    (k, t), m = A.shape, B.shape[1]
+    if {A.dtype, B.dtype} != {C.dtype} or len(B) != k or C.shape != (t, m):
+        raise ValueError("A of shape (k, t), B of shape (k, m) and C of shape (t, m), of one dtype, are needed")
+    if not (A.flags.c_contiguous and B.flags.c_contiguous and C.flags.c_contiguous):
+        raise ValueError("all three must be C-contiguous")
+    if k:
+        call("gemm", C.dtype, b"N", b"T", m, t, k, 1.0, at(B), m, at(A), t, 1.0, at(C), m)
+
+
 def inverse_diagonal(L: NDArray[Any]) -> NDArray[Any]:
     """Diagonal of ``(L L^T)^-1``; `L`, as :func:`cholesky` leaves it, is overwritten by its inverse: m^3/3 flops."""
     m, dtype = _check(L)

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.data.rows import Rows
-from cacore.io.model_file import is_real, require
 from cacore.kernels import Kernel, Points
 from cacore.kernels.columns import Layout
 from cacore.machine import threads
@@ -85,20 +84,3 @@ def votes(scores: NDArray[np.float64]) -> NDArray[np.int64]:
     if scores.shape[1] == 1:
         return (scores[:, 0] >= 0).astype(np.int64)
     return np.asarray(np.rint(scores).argmax(axis=1))
-
-
-def stored_classes(classes: NDArray[Any]) -> dict[str, Any]:
-    """The labels, ascending, as a model file's attributes hold them."""
-    return {"classes": classes.tolist(), "labels": classes.dtype.str}
-
-
-def read_classes(attributes: dict[str, Any]) -> NDArray[Any]:
-    """The labels out of a model file's attributes, which lose the type that is kept beside them."""
-    return np.array(attributes["classes"], np.dtype(attributes.pop("labels")))
-
-
-def check_classes(classes: NDArray[Any], C: Any) -> None:
-    """Refuse what cannot be a classifier's labels and C."""
-    require(is_real(C) and C > 0, f"C {C!r}")
-    require(classes.ndim == 1 and len(classes) >= 2, "not two labels or more")
-    require((classes[1:] > classes[:-1]).all(), "the labels do not ascend")

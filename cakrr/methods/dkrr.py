@@ -104,10 +104,10 @@ class _System:
         return self.matrix.cholesky() == 0
 
     def solve(self, kernel: Kernel, lam: float, y: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-        """Alpha of all n rows, on all ranks, and the relative residual where it was refined."""
+        """Alpha of all n rows, on all ranks, and the relative residual where it was refined; as `y`, (n,) or (n, t)."""
         if self.matrix.dtype == np.float64:
             if not self.factor(kernel, lam):
-                return np.full(self.n, np.nan), np.inf
+                return np.full_like(y, np.nan), np.inf
             alpha = self.matrix.solve(y)
             return alpha, 0.0 if np.isfinite(alpha).all() and self._is_credible(kernel, lam, alpha, y) else np.inf
         return refine.solve(
@@ -127,14 +127,14 @@ class _System:
             rows, once = np.unique(rows, return_index=True)
             some = rows[longest(squares[once])]
             _, at, mine = np.intersect1d(some, self.matrix.rows, assume_unique=True, return_indices=True)
-            left = np.zeros(len(some))
+            left = np.zeros((len(some), *y.shape[1:]))
             left[at] = kernel.apply(self.right[mine], self.left, alpha[self.matrix.columns])
             left = self.comm.allreduce(left)
-        return credible(left + lam * self.ridge[some] * alpha[some] - y[some], y)
+        return credible(left + lam * _columns(self.ridge[some], y) * alpha[some] - y[some], y)
 
-    def _agreed(self, residual: float) -> float:
+    def _agreed(self, residual: NDArray[np.float64]) -> NDArray[np.float64]:
         """Rank 0's: all ranks take as many steps."""
-        return float(self.comm.bcast(np.array([residual]))[0])
+        return self.comm.bcast(np.atleast_1d(residual)).reshape(residual.shape)
 
     def _product(self, kernel: Kernel, lam: float) -> refine.Operator:
         """Multiplication by K + lambda n I in double precision: each rank's blocks, and one Allreduce of n numbers."""
@@ -142,11 +142,16 @@ class _System:
         left, right = points[self._rows], points[self._columns]
 
         def product(v: NDArray[np.float64]) -> NDArray[np.float64]:
-            out = np.zeros(self.n)
+            out = np.zeros_like(v)
             out[self.matrix.rows] = kernel.apply(left, right, v[self.matrix.columns])
-            return np.asarray(self.comm.allreduce(out) + lam * self.ridge * v)
+            return np.asarray(self.comm.allreduce(out) + lam * _columns(self.ridge, v) * v)
 
         return product
+
+
+def _columns(ridge: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A number a row, to be multiplied by `y`, shape (n,) or (n, t)."""
+    return ridge if y.ndim == 1 else ridge[:, None]
 
 
 def _panels(X: Rows, number: NDArray[np.int64], n: int, comm: Communicator) -> tuple[Rows, NDArray[np.int64]]:
@@ -180,8 +185,8 @@ class _Exact:
             self._check_memory(total / self.n)
 
     def _everywhere(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        """A number for each row of all ranks, in shuffled order, on every rank."""
-        out = np.empty(self.n)
+        """What each row of all ranks has, in shuffled order, on every rank."""
+        out = np.empty((self.n, *values.shape[1:]))
         out[self.comm.allgather(self.place)] = self.comm.allgather(values.astype(np.float64))
         return out
 
@@ -211,29 +216,29 @@ class _Exact:
                 places = comm.allgather(self.place[~learnt])
                 y, weights = y[places], weights[places]
             else:
-                X, y, weights = (self._all_ranks(values) for values in self.prepared.test_rows())
+                X, y, weights = self.prepared.test_rows()
+                X, y, weights = gather_rows(X, comm), comm.allgather(y), comm.allgather(weights)
             system = _System(self.X[learnt], self.place[learnt] - held, self.weights[held:], self.like, comm)
         predicted, failed = self._grid(system, self.X[learnt], self.place[learnt] - held, self.y[held:], X)
         system.matrix.close()
         with comm.phase("predict"):
-            gap = np.square(comm.allreduce(predicted) - y)
+            gap = np.square((comm.allreduce(predicted) - y) / self.prepared.scale)
+            if y.ndim > 1:
+                gap = gap.sum(axis=-1)
             errors = (gap @ weights / weights.sum())[None]
             _, s, ell = best(errors, self.sigmas, lams, comm)
         notes = left_out(failed, self.sigmas, lams)
         return self.sigmas[s], lams[ell], table(errors, self.sigmas, lams, options.select), notes
 
-    def _all_ranks(self, values: Any) -> Any:
-        return gather_rows(values, self.comm) if values.ndim > 1 else self.comm.allgather(values)
-
     def _grid(
         self, system: _System, X: Rows, number: NDArray[np.int64], y: NDArray[np.float64], judged: Rows
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """This rank's share of every pair's predictions, shape (S, L, q), and the pairs without a solution."""
-        lams, comm = self.options.lam, self.comm
-        need = 8 * len(self.sigmas) * len(lams) * judged.shape[0]
+        """This rank's share of every pair's predictions, (S, L, q) or (S, L, q, t), and the pairs without a solution."""
+        lams, comm, shape = self.options.lam, self.comm, (judged.shape[0], *y.shape[1:])
+        need = 8 * len(self.sigmas) * len(lams) * math.prod(shape)
         with comm.agreed():
             memory.require(need, self.options.memory_limit, "the grid's predictions", "use a smaller grid")
-        predicted = np.zeros((len(self.sigmas), len(lams), judged.shape[0]))
+        predicted = np.zeros((len(self.sigmas), len(lams), *shape))
         failed = np.full(predicted.shape[:2], -1, np.int64)
         advance = self.options.progress("choosing sigma and lambda", failed.size)
         with comm.phase("train"):
@@ -243,7 +248,7 @@ class _Exact:
                 def work(kernel: Kernel = kernel, lam: float = lams[ell]) -> dict[str, NDArray[Any]]:
                     # A step of the search is as good as the factor: nothing is refined.
                     if not system.factor(kernel, lam):
-                        return {"given": np.full(judged.shape[0], np.nan), "solved": np.array(False)}
+                        return {"given": np.full(shape, np.nan), "solved": np.array(False)}
                     self.sent += system.matrix.predicted_bytes()
                     model = PartModel(X, system.matrix.solve(y)[number].astype(X.dtype))
                     return {"given": model.predict(judged, kernel), "solved": np.array(True)}
@@ -280,6 +285,7 @@ class _Exact:
             method=method.name, route=method.route, sigma=sigma, lam=lam, offset=self.prepared.offset,
             centers=np.zeros((0, self.X.shape[1])), sizes=sizes, owners=owners,
             standardizer=self.prepared.standardizer, dtype=str(self.X.dtype), like=self.like,
+            classes=self.prepared.classes,
         )  # fmt: skip
         for i, (lo, hi) in enumerate(pieces):
             made.parts[first + i] = PartModel(self.X[lo:hi], alpha[self.place[lo:hi]])

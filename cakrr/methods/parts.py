@@ -95,7 +95,7 @@ class _Run:
         self.model = KRRModel(
             method=method.name, route=self.route, sigma=self.sigmas[0], lam=self.lams[0], offset=prepared.offset,
             centers=parts.centers, sizes=parts.sizes, owners=parts.owners, standardizer=prepared.standardizer,
-            dtype=str(parts.X.dtype), like=self.kernel,
+            dtype=str(parts.X.dtype), like=self.kernel, classes=prepared.classes,
         )  # fmt: skip
         self.fitted = Fit(self.model, parts.sizes, seconds=np.zeros(len(parts.sizes)))
 
@@ -132,7 +132,10 @@ class _Run:
             self.fitted.params |= {"soft_k": self.model.soft.k, "soft_t": self.model.soft.t}
 
     def _judging(self, held: NDArray[np.bool_], tried: Candidates | None) -> tuple[NDArray[np.float64], Samples]:
-        """What the parts learn, a column a candidate of the coarse model; and the rows that judge, likewise."""
+        """What the parts learn, shape (n_local, C, t), for each candidate of the coarse model; the judging rows likewise.
+
+        Each target is in units of `Prepared.scale`, so that squared errors add up.
+        """
         if self.options.select == "test":
             X, y, weights = self.prepared.test_rows()
         else:
@@ -142,6 +145,8 @@ class _Run:
         if tried is not None:
             with self.comm.phase("train"):
                 targets, y = targets - tried.predictions(self.parts.X), y - tried.predictions(X)
+        scale = self.prepared.scale
+        targets, y = (values.reshape(*values.shape[:2], len(scale)) / scale for values in (targets, y))
         return targets, Samples(X, {"y": y, "weight": weights})
 
     def _grid(
@@ -208,8 +213,8 @@ class _Run:
                     alpha, left = refine.solve_part(system, model.kernel, model.lam, y)
                     solved = left <= refine.ACCEPTED
                 else:
-                    alphas, good = system.solve(model.kernel, (model.lam,), y[None, :])
-                    alpha, left, solved = alphas[0, 0], 0.0, good[0]
+                    alphas, good = system.solve(model.kernel, (model.lam,), y.reshape(len(y), -1).T)
+                    alpha, left, solved = alphas[0].T.reshape(y.shape), 0.0, good[0]
                 return {
                     "alpha": alpha, "residual": np.array(left), "solved": np.array(solved),
                     "seconds": np.array(time.perf_counter() - begun),

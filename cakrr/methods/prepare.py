@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from cacore import __version__
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
+from cacore.data.labels import all_classes, class_factors, class_codes, require_classes
 from cacore.data.rows import Rows, check_alike, check_range, largest_size, largest_usable, range_remedy
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
@@ -30,9 +31,14 @@ class Prepared:
     Attributes
     ----------
     rows : Samples
-        This rank's, standardised, with the columns "y", centred, and "weight", if there are weights.
-    offset : float
+        This rank's, standardised, with the columns "y", centred, shape (n_local,) or (n_local, t), and "weight", if
+        there are weights.
+    offset : float or ndarray, shape (t,)
         Mean of the targets.
+    scale : ndarray, shape (t,)
+        What each target's errors are divided by where sigma and lambda are chosen.
+    classes : ndarray, shape (k,), or None
+        The labels, if these are what the targets stand for.
     standardizer : Standardizer or None
     test : Dataset or None
     partitions : int
@@ -40,7 +46,9 @@ class Prepared:
     """
 
     rows: Samples
-    offset: float
+    offset: Any
+    scale: NDArray[np.float64]
+    classes: NDArray[Any] | None
     standardizer: Standardizer | None
     test: Dataset | None
     partitions: int
@@ -48,7 +56,10 @@ class Prepared:
     def test_rows(self) -> tuple[Rows, NDArray[np.float64], NDArray[np.float64]]:
         """Test rows, standardised, their centred targets, and weights of 1."""
         assert self.test is not None
-        X, y = self.test.X, self.test.target() - self.offset
+        X, y = self.test.X, self.test.target()
+        if self.classes is not None:
+            y = indicators(class_codes(y, self.classes), len(self.classes))
+        y = y - self.offset
         return X if self.standardizer is None else self.standardizer.apply(X), y, np.ones(len(y))
 
 
@@ -57,22 +68,25 @@ def prepare(method: Method, train: Dataset, options: Options, comm: Communicator
     with comm.agreed():
         options.checked(method)
         y = train.target()
-        if options.select == "test" and test is None:
-            raise InputError("select test: there are no test rows; give --test, or use --select validation")
-    weights, w = train.weights, train.row_weights()
+        _check_targets(method, options, y, test)
+    classes, weights = None, train.weights
     with comm.phase("read"):
         check_alike(train.X, comm)
         comm.require_equal(
             {
                 "the parameters (their fingerprint)": zlib.crc32(repr(_facts(method, options)).encode()),
                 "sample_weight given (1) or not (0)": int(weights is not None),
+                "the targets of a row (0: a number, not an array)": math.prod(y.shape[1:]) if y.ndim > 1 else 0,
             }
         )
+        if options.classify:
+            y, classes, weights = _classes(train, options, comm)
+        w = np.ones(len(y)) if weights is None else weights
         n = comm.offset(train.X.shape[0])[1]
         with comm.agreed():
             P = _partitions(method, options, n, train.X.dtype.itemsize, comm.size)
         if options.checkpoint is not None:
-            _open_checkpoint(method, train, options, P, n, comm, test)
+            _open_checkpoint(method, replace(train, weights=weights), options, P, n, comm, test)
         X, standardizer = train.give(), None
         if options.standardize:
             standardizer = Standardizer.fit(X, comm, weights)
@@ -82,10 +96,62 @@ def prepare(method: Method, train: Dataset, options: Options, comm: Communicator
         if not like.of_distance:
             with comm.uncounted(), comm.agreed():  # of the widest kernel: a narrower one may drop out of the grid
                 like.with_sigma(max(options.widths(method.sigmas(X.shape[1])))).largest(X, X.dtype)
-        total = comm.allreduce(np.array([w @ y, w.sum()]))
-    offset = float(total[0] / total[1])
-    columns = {"y": y - offset} if weights is None else {"y": y - offset, "weight": weights}
-    return Prepared(Samples(X, columns), offset, standardizer, test, P)
+        total = comm.allreduce(np.append(w @ y, w.sum()))
+        offset = float(total[0] / total[1]) if y.ndim == 1 else total[:-1] / total[-1]
+        y = y - offset
+        scale = np.ones(1) if y.ndim == 1 else _scale(y, w, offset, options, comm)
+    columns = {"y": y} if weights is None else {"y": y, "weight": weights}
+    return Prepared(Samples(X, columns), offset, scale, classes, standardizer, test, P)
+
+
+def _check_targets(method: Method, options: Options, y: NDArray[Any], test: Dataset | None) -> None:
+    if options.select == "test" and test is None:
+        raise InputError("select test: there are no test rows; give --test, or use --select validation")
+    if options.classify and y.ndim > 1:
+        raise InputError(f"y has shape {y.shape}: a classifier takes one label a row")
+    if y.ndim > 1 and (y.ndim > 2 or not y.shape[1]):
+        raise InputError(f"y has shape {y.shape}: there is no target; give (rows,) or (rows, targets)")
+    if y.ndim > 1 and method.oracle:
+        raise InputError(f"y has shape {y.shape}: {method.name} looks at the one answer of a row; take a column of y")
+
+
+def _classes(
+    train: Dataset, options: Options, comm: Communicator
+) -> tuple[NDArray[np.float64], NDArray[Any], NDArray[np.float64] | None]:
+    """Targets that stand for the labels, the labels of all ranks, ascending, and weights with those of the classes."""
+    y, weights = train.target(), train.weights
+    classes = all_classes(y, comm)
+    with comm.agreed():
+        require_classes(classes, pairs=False)
+    codes = class_codes(y, classes)
+    if options.class_weight is not None:
+        factors = class_factors(options.class_weight, codes, train.row_weights(), len(classes), comm)
+        weights = train.row_weights() * factors[codes]
+    return indicators(codes, len(classes)), classes, weights
+
+
+def indicators(codes: NDArray[np.int64], k: int) -> NDArray[np.float64]:
+    """A column a class, 1 for its rows and 0 for the others; of two classes one, -1 and 1, shape (n,)."""
+    if k == 2:
+        return np.where(codes < 0, 0.0, 2.0 * codes - 1.0)
+    return np.asarray(codes[:, None] == np.arange(k), np.float64)
+
+
+def _scale(
+    y: NDArray[np.float64], w: NDArray[np.float64], offset: NDArray[np.float64], options: Options, comm: Communicator
+) -> NDArray[np.float64]:
+    """By how much the errors of t targets are divided, so that their squares add up to the mean of MSE over variance.
+
+    One Allreduce of t + 1 numbers; of one target nothing. Indicators of classes are in one unit already, and a target
+    that is constant has no error: it counts for nothing.
+    """
+    t = y.shape[1]
+    if t == 1 or options.classify:
+        return np.ones(t)
+    *squares, weight = comm.allreduce(np.append(w @ np.square(y), w.sum()))
+    deviation = np.sqrt(np.array(squares) / weight)
+    constant = deviation <= 10 * np.finfo(np.float64).eps * np.abs(offset)
+    return np.where(constant, np.inf, deviation * math.sqrt(t))
 
 
 def _check_size(X: Rows, comm: Communicator) -> None:

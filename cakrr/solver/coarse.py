@@ -5,7 +5,7 @@ f(x) = sum_j beta_j k(x, z_j) minimises sum_i (f(x_i) - y_i)^2 + lambda n |f|^2,
 With K_MM = L L^T and W = K_nM L^-T that is (W^T W + lambda n I) L^T beta = W^T y, whose matrix is as well
 conditioned as the lambda allows: K_nM^T K_nM itself loses, at half the digits, what small lambdas need.
 Each rank adds up its rows' share of W^T W; one Allreduce of M x M + M numbers makes the whole (M x M + 3 M where
-validation rows are summed apart).
+validation rows are summed apart; of t targets M x M + (2 t + 1) M).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class CoarseModel:
     kernel: Kernel = field(default_factory=Kernel)
 
     def predict(self, X: Rows) -> NDArray[np.float64]:
-        """``K(X, centers) beta``: 2 len(X) M d flops in blocks; in double precision."""
+        """``K(X, centers) beta``, for beta of shape (M,) or (M, t): 2 len(X) M d flops in blocks; in double precision."""
         return _apply(X, self.centers, self.kernel.with_sigma(self.sigma), self.beta)
 
 
@@ -56,7 +56,7 @@ class Candidates:
     kernel : Kernel
         Of any width.
     settings : list of (M, sigma, lambda)
-    learned, whole : ndarray, shape (len(settings), M_max)
+    learned, whole : ndarray, shape (len(settings), M_max) or (len(settings), M_max, t)
         Coefficients from the rows that are not held out, and from all rows. Not a number where the
         equations could not be solved.
     """
@@ -68,14 +68,14 @@ class Candidates:
     whole: NDArray[np.float64]
 
     def predictions(self, X: Rows) -> NDArray[np.float64]:
-        """Of the models from the learning rows, shape (n, len(settings)); K(X, centers) is formed once a sigma."""
-        out = np.empty((X.shape[0], len(self.settings)))
+        """Of the models from the learning rows, shape (n, len(settings), ...); K(X, centers) is formed once a sigma."""
+        out = np.empty((X.shape[0], len(self.settings), *self.learned.shape[2:]))
         sigmas = np.array([sigma for _, sigma, _ in self.settings])
         for sigma in np.unique(sigmas):
             these = np.flatnonzero(sigmas == sigma)
-            out[:, these] = _apply(
-                X, self.centers, self.kernel.with_sigma(float(sigma)), np.ascontiguousarray(self.learned[these].T)
-            )
+            beta = np.ascontiguousarray(self.learned[these].swapaxes(0, 1))
+            flat = _apply(X, self.centers, self.kernel.with_sigma(float(sigma)), beta.reshape(len(beta), -1))
+            out[:, these] = flat.reshape(len(flat), *beta.shape[1:])
         return out
 
     def facts(self, c: int) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def candidates(
     Parameters
     ----------
     parts : Parts
-        With the columns "y" (centred), "order" (the row's place in the shuffled order) and, optionally, "weight".
+        With the columns "y" (centred; one or more a row), "order" (the row's place in the shuffled order) and, optionally, "weight".
     held : ndarray of bool, shape (n_local,)
         Validation rows: left out of `learned`, part of `whole`.
     kernel : Kernel
@@ -157,11 +157,13 @@ def candidates(
                 _solve(L, packed.reshape(-1, len(L)), known, Ms, lams, most)
                 for (_, Ms, lams), L, packed in zip(sets, factors, sums, strict=True)
             ]
-        learned, whole = (np.concatenate(rows) for rows in zip(*found, strict=True))
+        kinds = parts["y"].shape[1:]
+        learned, whole = (np.concatenate(rows).reshape(-1, most, *kinds) for rows in zip(*found, strict=True))
         if checkpoint is not None and comm.rank == 0:
             checkpoint.put("coarse", learned=learned, whole=whole)
     # Those that have a solution: one without must not spoil the others' grid.
-    good = comm.bcast(np.flatnonzero(np.isfinite(learned).all(axis=1) & np.isfinite(whole).all(axis=1)))
+    solved = np.isfinite(learned) & np.isfinite(whole)
+    good = comm.bcast(np.flatnonzero(solved.reshape(len(tried), -1).all(axis=1)))
     with comm.agreed():
         if not good.size:
             raise InputError("no coarse model could be solved: its lambda is too small; use a larger --coarse-lambda")
@@ -201,16 +203,16 @@ def _factor(centers: Rows, kernel: Kernel) -> NDArray[np.float64]:
 def _normal_equations(
     parts: Parts, held: NDArray[np.bool_], centers: Rows, kernel: Kernel, L: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """This rank's W^T W and W^T y of its learning rows and of its held-out rows, in (M + 3) x M numbers.
+    """This rank's W^T W and W^T y of its learning rows and of its held-out rows, in (M + 1 + 2 t) x M numbers.
 
     The two symmetric matrices share the first M + 1 rows: one lies on and above the diagonal, the
     other, a row further down, below it.
     """
     M = len(L)
-    packed = np.zeros((M + 3, M))
-    G, packed[M + 1] = _products(parts, np.flatnonzero(~held), centers, kernel, L)
-    packed[1 : M + 1] += np.tril(G)
-    G, packed[M + 2] = _products(parts, np.flatnonzero(held), centers, kernel, L)
+    G, r = _products(parts, np.flatnonzero(~held), centers, kernel, L)
+    packed = np.zeros((M + 1 + 2 * len(r), M))
+    packed[1 : M + 1], packed[M + 1 : M + 1 + len(r)] = np.tril(G), r
+    G, packed[M + 1 + len(r) :] = _products(parts, np.flatnonzero(held), centers, kernel, L)
     packed[:M] += np.tril(G).T
     return packed
 
@@ -218,10 +220,12 @@ def _normal_equations(
 def _products(
     parts: Parts, rows: NDArray[np.int64], centers: Rows, kernel: Kernel, L: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """W^T W, in the lower triangle, and W^T y, for W of some rows."""
+    """W^T W, in the lower triangle, and y^T W, shape (t, M), for W of some rows."""
     M = len(L)
     right = kernel.points(centers)
-    y, G, r = parts.columns["y"], np.zeros((M, M)), np.zeros(M)
+    G, kinds = np.zeros((M, M)), parts["y"].shape[1:]
+    r = np.zeros((int(np.prod(kinds)), M))
+    y = parts["y"].reshape(len(parts), len(r))
     buffer = np.empty((min(_ROWS, len(rows)), M))
     for lo, hi in threads.blocks(len(rows), _ROWS):
         some = rows[lo:hi]
@@ -231,11 +235,14 @@ def _products(
         if "weight" in parts.columns:
             root = np.sqrt(parts.columns["weight"][some])
             W *= root[:, None]
-            target *= root
+            target *= root[:, None]
         lapack.solve_lower(L, W)
         lapack.add_gram(W, G)
         # Not numpy's matmul: the threads of its BLAS would keep spinning while scipy's work.
-        r += np.einsum("ij,i->j", W, target)
+        if len(r) == 1:
+            r[0] += np.einsum("ij,i->j", W, target[:, 0])
+        else:
+            lapack.add_product(target, W, r)
     return G, r
 
 
@@ -246,29 +253,35 @@ def _solve(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
     """Coefficients for every M and lambda, of the learning rows and of all rows, with zeros up to this width."""
     M = len(L)
-    G = np.tril(packed[1:])[:M]
-    first = _coefficients(L, G, packed[M + 1], weight[0], Ms, lams, width)
+    G = np.tril(packed[1 : M + 1])
+    learning, held = np.split(packed[M + 1 :], 2)
+    first = _coefficients(L, G, learning, weight[0], Ms, lams, width)
     if not weight[1]:
         return first, first
     G += np.triu(packed[:M]).T
-    return first, _coefficients(L, G, packed[M + 1] + packed[M + 2], weight.sum(), Ms, lams, width)
+    return first, _coefficients(L, G, learning + held, weight.sum(), Ms, lams, width)
 
 
 def _coefficients(
     L: NDArray[np.float64], G: NDArray[np.float64], r: NDArray[np.float64], weight: float, Ms: list[int],
     lams: tuple[float, ...], width: int,
 ) -> NDArray[np.float64]:  # fmt: skip
-    """Solve (G + lambda w I) L^T beta = r; the leading blocks of L, G and r are those of fewer centres."""
-    out = np.zeros((len(Ms) * len(lams), width))
+    """Solve (G + lambda w I) L^T beta = r, shape (t, M); the leading blocks of L, G and r are those of fewer centres.
+
+    Coefficients have the shape (len(Ms) len(lams), width, t).
+    """
+    out = np.zeros((len(Ms) * len(lams), width, len(r)))
     for i, (M, lam) in enumerate((M, lam) for M in Ms for lam in lams):
         A = G[:M, :M].copy(order="C")
         A.reshape(-1)[:: M + 1] += lam * weight
         if lapack.cholesky(A) != 0:
             out[i, : len(L)] = np.nan
         else:
-            x = r[None, :M].copy()
+            x = r[:, :M].copy()
             lapack.cholesky_solve(A, x)
-            out[i, :M] = scipy.linalg.solve_triangular(L[:M, :M], x[0], trans="T", lower=True, check_finite=False)
+            found = x[0] if len(x) == 1 else x.T
+            found = scipy.linalg.solve_triangular(L[:M, :M], found, trans="T", lower=True, check_finite=False)
+            out[i, :M] = found.reshape(M, -1)
     return out
 
 

@@ -168,9 +168,11 @@ class System:
         lapack.cholesky_solve(self.K, r)
 
     def left_out(
-        self, kernel: Kernel, lams: tuple[float, ...], y: NDArray[Any]
+        self, kernel: Kernel, lams: tuple[float, ...], Y: NDArray[Any]
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Leave-one-out errors in closed form: y_i - f(x_i) of the model without row i is alpha_i / (G^-1)_ii.
+
+        See :meth:`cakrr.solver.system.RidgeSystem.left_out`.
 
         G = K + lambda m I keeps its lambda m when a row leaves (Wahba, 1990, for smoothing splines;
         Rifkin and Lippert, 2007, for this case).
@@ -179,21 +181,22 @@ class System:
         the price of 25 factorisations, where its five matrices stay under `EIGEN_BYTES`.
         """
         m = len(self.points)
-        errors, solved = np.full((len(lams), m), np.nan), np.zeros(len(lams), np.bool_)
+        errors, solved = np.full((len(lams), len(Y), m), np.nan), np.zeros(len(lams), np.bool_)
         if len(lams) >= EIGEN_FROM and 5 * m * m * self.K.itemsize <= EIGEN_BYTES:
             self._form_scaled(kernel)
             values, V = scipy.linalg.eigh(self.K, lower=True, driver="evd", check_finite=False)
             inverse = 1.0 / (values.astype(np.float64) + np.array(lams)[:, None] * m)  # (L, m)
             solved = (inverse > 0).all(axis=1)
-            alphas = (inverse * (V.T @ (self.scale * y))) @ V.T
-            errors = alphas / (self.scale * (inverse @ np.square(V).T))
+            diagonal = self.scale * (inverse @ np.square(V).T)
+            for k, y in enumerate(Y):
+                errors[:, k] = (inverse * (V.T @ (self.scale * y))) @ V.T / diagonal
         else:
             for i, lam in enumerate(lams):
                 solved[i] = self.factor(kernel, lam)
                 if solved[i]:
-                    alpha = y.astype(self.K.dtype)[None, :].copy()
-                    self.apply_inverse(alpha)
-                    errors[i] = alpha[0] / lapack.inverse_diagonal(self.K)
-        solved &= np.isfinite(errors).all(axis=1)
+                    alphas = np.array(Y, self.K.dtype, order="C")
+                    self.apply_inverse(alphas)
+                    errors[i] = alphas / lapack.inverse_diagonal(self.K)
+        solved &= np.isfinite(errors).all(axis=(1, 2))
         errors[~solved] = np.nan
         return errors, solved

@@ -2,7 +2,8 @@
 
 The factor preconditions conjugate gradients on the system in double precision, whose matrix is formed
 anew, block by block, for every product. It may be of a slightly larger lambda than the system's, where
-the system's own matrix is not positive definite to single precision.
+the system's own matrix is not positive definite to single precision. Many targets are a run of conjugate
+gradients each, side by side: a product forms the matrix once for all of them.
 """
 
 from __future__ import annotations
@@ -22,38 +23,53 @@ _WIDER = 6  # times that lambda is tried ten times larger in the factor
 
 Vector = NDArray[np.float64]
 Operator = Callable[[Vector], Vector]
+Agreed = Callable[[Vector], Vector]
 
 
 def conjugate_gradients(
-    product: Operator, precondition: Operator, y: Vector, agreed: Callable[[float], float] = float
+    product: Operator, precondition: Operator, y: Vector, agreed: Agreed = np.asarray
 ) -> tuple[Vector, float]:
     """Solve a positive definite system; the solution and its relative residual |y - A x| / |y|, recomputed.
 
-    Stops at `TOLERANCE`, after `STEPS` products, or when the residual has not halved in 20 of them.
+    `y`, shape (m,) or (m, t), has a right-hand side a column, and the residual is the largest of theirs. A column
+    stops at `TOLERANCE`, or when its residual has not halved in 20 products; all do after `STEPS`.
     """
-    x, r = np.zeros_like(y), y.copy()
-    size = float(np.linalg.norm(y))
-    if size == 0.0:
+    x, r, size = np.zeros_like(y), y.copy(), _norm(y)
+    if not size.any():
         return x, 0.0
+    going = size > 0.0
     z = precondition(r)
-    p, rz = z.copy(), float(r @ z)
-    least, since = np.inf, 0
+    p, rz = z.copy(), _inner(r, z)
+    least, since = np.full_like(size, np.inf), np.zeros_like(size)
     for _ in range(STEPS):
         Ap = product(p)
-        curvature = float(p @ Ap)
-        if not curvature > 0.0:
-            break  # rounding is all that is left
-        step = rz / curvature
+        curvature = _inner(p, Ap)
+        going = going & (curvature > 0.0)  # rounding is all that is left
+        if not going.any():
+            break
+        step = np.divide(rz, curvature, out=np.zeros_like(rz), where=going)
         x += step * p
         r -= step * Ap
-        now = agreed(float(np.linalg.norm(r)))
-        least, since = (now, 0) if now < 0.5 * least else (least, since + 1)
-        if not now > TOLERANCE * size or since > 20:
+        now = agreed(_norm(r))
+        since = np.where(now < 0.5 * least, 0, since + 1)
+        least = np.where(since, least, now)
+        going = going & (now > TOLERANCE * size) & (since <= 20)
+        if not going.any():
             break
         z = precondition(r)
-        rz, old = float(r @ z), rz
-        p = z + (rz / old) * p
-    return x, float(np.linalg.norm(y - product(x))) / size
+        rz, old = _inner(r, z), rz
+        p = z + np.divide(rz, old, out=np.zeros_like(rz), where=going) * p
+    left = np.divide(_norm(y - product(x)), size, out=np.zeros_like(size), where=size != 0)
+    return x, float(left.max())
+
+
+def _inner(a: Vector, b: Vector) -> Vector:
+    """Of each column of `a` with that of `b`; of two vectors as an array of no dimensions."""
+    return np.asarray(a @ b if a.ndim == 1 else np.einsum("ij,ij->j", a, b))
+
+
+def _norm(a: Vector) -> Vector:
+    return np.asarray(np.linalg.norm(a) if a.ndim == 1 else np.linalg.norm(a, axis=0))
 
 
 def solve(
@@ -62,7 +78,7 @@ def solve(
     product: Operator,
     lam: float,
     y: Vector,
-    agreed: Callable[[float], float] = float,
+    agreed: Agreed = np.asarray,
 ) -> tuple[Vector, float]:
     """Solve a system to double precision with a factor in single precision.
 
@@ -75,15 +91,15 @@ def solve(
     product : callable
         Multiply by the system's matrix in double precision.
     lam : float
-    y : ndarray of float64, shape (m,)
+    y : ndarray of float64, shape (m,) or (m, t)
     agreed : callable
-        Makes a number the same on all ranks, where they solve together.
+        Makes numbers the same on all ranks, where they solve together.
 
     Returns
     -------
-    alpha : ndarray of float64, shape (m,)
+    alpha : ndarray of float64, shape of `y`
     residual : float
-        Relative; infinite where there was no factor.
+        Relative, the largest of all columns; infinite where there was no factor.
 
     Notes
     -----
@@ -96,10 +112,11 @@ def solve(
             break
         wider *= 10
     else:
-        return np.full(len(y), np.nan), np.inf
+        return np.full_like(y, np.nan), np.inf
 
     def precondition(r: Vector) -> Vector:
-        largest = float(np.abs(r).max()) or 1.0  # single precision has little room below 1
+        largest = np.abs(r).max(axis=0)  # single precision has little room below 1
+        largest = np.where(largest > 0, largest, 1.0)
         return apply_inverse(r / largest).astype(np.float64) * largest
 
     return conjugate_gradients(product, precondition, y, agreed)
@@ -109,13 +126,14 @@ def solve_part(system: RidgeSystem, kernel: Kernel, lam: float, y: Vector) -> tu
     """:func:`solve` on the rows of one part; m^2 d flops and m^2 exponentials a step."""
     points = kernel.points(system.rows.astype(np.float64))
     ridge = lam * len(y) / system.scale**2
+    ridge = ridge if y.ndim == 1 else ridge[:, None]
 
     def product(v: Vector) -> Vector:
         return np.asarray(kernel.apply(points, points, v) + ridge * v)
 
     def apply_inverse(r: Vector) -> Vector:
-        z = r.astype(np.float32)[None, :]
+        z = np.array(np.atleast_2d(r.T), np.float32, order="C")
         system.apply_inverse(z)
-        return np.asarray(z[0])
+        return z.T.reshape(r.shape)
 
     return solve(lambda wider: system.factor(kernel, wider), apply_inverse, product, lam, y)

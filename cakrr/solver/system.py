@@ -47,8 +47,8 @@ class RidgeSystem(Protocol):
     def apply_inverse(self, r: NDArray[Any]) -> None:
         """Put the inverse of the matrix that was last factored, times each row of `r`, in its place."""
 
-    def left_out(self, kernel: Kernel, lams: tuple[float, ...], y: NDArray[Any]) -> tuple[Vector, Solved]:
-        """Leave-one-out errors, shape (L, m), of targets of shape (m,); which lambdas are solved."""
+    def left_out(self, kernel: Kernel, lams: tuple[float, ...], Y: NDArray[Any]) -> tuple[Vector, Solved]:
+        """Leave-one-out errors, shape (L, k, m), of k rows of centred targets, shape (k, m); which lambdas are solved."""
 
 
 def ridge_system(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -121,13 +120,9 @@ def _open_checkpoint(
     assert options.checkpoint is not None
     apart = ("progress", "checkpoint", "memory_limit", "cache_gib", "initial")
     facts = {name: value for name, value in vars(options).items() if name not in apart}
-    y = train.target()
-    if y.dtype.kind not in "biuf":  # a number for each label, the same in every process
-        digests = [blake2b(str(label).encode(), digest_size=6).digest() for label in y]
-        y = np.array([float(int.from_bytes(digest, "little")) for digest in digests])
     facts |= {
         "method": method.name, "ranks": comm.size, "package": __version__, "features": train.X.shape[1],
         "dtype": str(train.X.dtype), "partitions": P, "class_weight": repr(options.class_weight),
-        "training rows": fingerprint(train.X, np.asarray(y, np.float64), C, comm),
+        "training rows": fingerprint(train.X, train.target(), C, comm),
     }  # fmt: skip
     options.checkpoint.open(facts, comm)

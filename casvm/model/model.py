@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.data.labels import check_classes, read_classes, stored_classes
 from cacore.data.rows import Rows
 from cacore.io import model_file
-from cacore.io.model_file import require
+from cacore.io.model_file import is_real, require
 from cacore.kernels import Kernel
-from cacore.svm.decision import check_classes, counted, read_classes, stored_classes, votes
+from cacore.svm.decision import counted, votes
 from casvm.model.part import PART, PartSVM, join
 from partition.model import InParts, visit
 from partition.routing import nearest
@@ -165,4 +166,5 @@ class SVMModel(InParts):
 
     def _check(self) -> None:
         super()._check()
-        check_classes(self.classes, self.C)
+        require(is_real(self.C) and self.C > 0, f"C {self.C!r}")
+        check_classes(self.classes)

@@ -1,0 +1,66 @@
+"""What the scikit-learn classifiers of all families share: labels, weights of classes and rows, the score."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d
+
+from cacore.comm import collective
+from cacore.data.dataset import Dataset
+from cacore.data.validation import checked_weights, validated
+from cacore.errors import InputError
+
+ROWS = {"accept_sparse": "csr", "accept_large_sparse": False, "order": "C"}
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class Labelled(ClassifierMixin, BaseEstimator):
+    """Checks of rows, labels and weights that `fit` is given; accuracy over all ranks, where there are several."""
+
+    class_weight: Any = None
+
+    def _class_weight(self, classes: NDArray[Any]) -> Any:
+        """The weights by the classes' codes."""
+        if self.class_weight is None or (isinstance(self.class_weight, str) and self.class_weight == "balanced"):
+            return self.class_weight
+        if not isinstance(self.class_weight, dict):
+            raise InputError(f"class_weight {self.class_weight!r}: give a dict, 'balanced' or None")
+        codes = dict(zip(classes.tolist(), range(len(classes)), strict=True))
+        unknown = [label for label in self.class_weight if label not in codes]
+        if unknown:
+            raise InputError(f"class_weight: there is no class {unknown[0]!r} among the labels")
+        for label, weight in self.class_weight.items():
+            if not (isinstance(weight, Real) and 0 < float(weight) < float("inf")):
+                raise InputError(f"class_weight of {label!r} = {weight!r}: it must be a positive number")
+        return {codes[label]: float(weight) for label, weight in self.class_weight.items()}
+
+    def _labelled(
+        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int = 1, **rows: Any
+    ) -> Dataset:  # fmt: skip
+        """Rows, labels and weights to train on, at least so many; `rows` is what ``validate_data`` is told of rows."""
+        X, y = validated(self, X, y, ensure_min_samples=least, **(rows or {"dtype": ("float64", "float32"), **ROWS}))
+        try:
+            check_classification_targets(y)
+            y = column_or_1d(y, warn=True)
+        except ValueError as error:
+            raise InputError(str(error)) from error
+        weights = None if sample_weight is None else checked_weights(sample_weight, X.shape[0])
+        return Dataset(X, np.asarray(y), X.shape[0], weights=weights)
+
+    def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Accuracy; with `comm`, over all ranks' rows, the same number on each: a collective call."""
+        ranks = getattr(self, "comm", None)
+        if ranks is None:
+            return float(super().score(X, y, sample_weight))
+        predicted = self.predict(X)
+        with collective(ranks) as comm:
+            weights = np.ones(len(predicted)) if sample_weight is None else np.asarray(sample_weight, np.float64)
+            right, every = comm.allreduce(np.array([weights @ (predicted == np.asarray(y)), weights.sum()]))
+        return float(right / every)

@@ -1,0 +1,149 @@
+"""The methods as scikit-learn classifiers: least squares on a column a class, whose largest value answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from cacore.comm import Communicator
+from cacore.data.classifier import Labelled
+from cacore.data.dataset import Dataset
+from cacore.data.labels import all_classes, require_classes
+from cacore.run.options import from_estimator
+from cakrr.bkrr import bkrr
+from cakrr.bkrr2 import bkrr2
+from cakrr.dckrr import dckrr
+from cakrr.dkrr import dkrr
+from cakrr.estimators import InParts, KernelRidge, OnTwoLevels
+from cakrr.kkrr import kkrr
+from cakrr.kkrr2 import kkrr2
+from cakrr.options import Options
+from cakrr.twolevel import twolevel
+
+
+class RidgeClassifier(Labelled, KernelRidge):
+    """What the classifiers share: labels, decisions, probabilities.
+
+    Two classes are one column of targets, -1 and 1; more are a column each, 1 for its rows and 0 for the others. A
+    part without a class learns that its column is 0 there. Sigma and lambda are chosen by the squared error of the
+    columns on the judging rows, not by the wrong labels among them, which a few hundred rows count too coarsely.
+    """
+
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Train on `X`, shape (n_local, d), dense or CSR, and labels `y`, shape (n_local,); neither is changed.
+
+        Rows of weight 0 count as absent. Raises InputError, a ValueError, on what cannot be used.
+        """
+        super().fit(X, y, sample_weight)
+        self.classes_ = self.model_.classes
+        return self
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Labels for `X`, shape (n_local, d); with `comm`, a collective call."""
+        values = self._values(X)
+        return self.model_.labels(values)
+
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """Values of the columns for `X`: shape (n_local,) with two classes, else (n_local, k); with `comm`, collective.
+
+        Of two classes they are positive for the second.
+        """
+        return self._values(X)
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Probabilities for `X`, shape (n_local, k); with `comm`, a collective call.
+
+        Least squares on a column of 0 and 1 estimates the probability of 1, but may leave [0, 1]: values are clipped at
+        0 and divided by their sum; see :meth:`cakrr.model.KRRModel.probabilities`.
+        """
+        values = self._values(X)
+        return self.model_.probabilities(values)
+
+    def _checked(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
+        train = self._labelled(
+            X, y, sample_weight, least, accept_sparse="csr", dtype=self.dtype, order="C", copy=True
+        )  # fmt: skip
+        if train.weights is None:
+            return train
+        kept = train.weights > 0
+        return replace(train, X=train.X[kept], y=train.target()[kept], weights=train.weights[kept])
+
+    def _options(self, train: Dataset, comm: Communicator) -> Options:
+        classes = all_classes(train.target(), comm)
+        with comm.agreed():
+            require_classes(classes, pairs=False)
+            weights = self._class_weight(classes)
+            options: Options = from_estimator(Options, self, classify=True, class_weight=weights)
+        return options
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class BKRR2Classifier(InParts, RidgeClassifier):
+    """Classes by :class:`cakrr.BKRR2`: balanced parts, the nearest centre's model answers (Algorithm 10).
+
+    Parameters
+    ----------
+    n_parts, sigma, lam, kernel, degree, coef0, select, validation_fraction, route, standardize, dtype, random_state, comm
+        As for :class:`cakrr.BKRR2`.
+    class_weight : dict, "balanced" or None
+        Weights of the rows by their labels; "balanced" is n / (classes x rows of the class), over all ranks.
+
+    Attributes
+    ----------
+    classes_ : ndarray, shape (k,)
+    model_, sigma_, lam_, params_, grid_, sizes_, centers_, n_features_in_
+        As of :class:`cakrr.BKRR2`; the errors in `grid_` are those of the columns, added up.
+
+    Notes
+    -----
+    One factorisation a part for all classes, as :class:`cakrr.BKRR2`, and 2 m^2 flops a class and part of m rows.
+    """
+
+    _method = bkrr2
+
+
+class KKRR2Classifier(BKRR2Classifier):
+    """Classes by :class:`cakrr.KKRR2`; parameters, attributes and cost are those of :class:`BKRR2Classifier`."""
+
+    _method = kkrr2
+
+
+class DCKRRClassifier(BKRR2Classifier):
+    """Classes by :class:`cakrr.DCKRR`; parameters, attributes and cost are those of :class:`BKRR2Classifier`."""
+
+    _method = dckrr
+
+
+class BKRRClassifier(BKRR2Classifier):
+    """Classes by :class:`cakrr.BKRR`; parameters, attributes and cost are those of :class:`BKRR2Classifier`."""
+
+    _method = bkrr
+
+
+class KKRRClassifier(BKRR2Classifier):
+    """Classes by :class:`cakrr.KKRR`; parameters, attributes and cost are those of :class:`BKRR2Classifier`."""
+
+    _method = kkrr
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class TwoLevelKRRClassifier(OnTwoLevels, RidgeClassifier):
+    """Classes by :class:`cakrr.TwoLevelKRR`.
+
+    Parameters are those of :class:`cakrr.TwoLevelKRR` and `class_weight`, attributes those of :class:`BKRR2Classifier`.
+    """
+
+    _method = twolevel
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class DKRRClassifier(RidgeClassifier):
+    """Classes by the exact :class:`cakrr.DKRR`.
+
+    Parameters are those of :class:`cakrr.DKRR` and `class_weight`, attributes those of :class:`BKRR2Classifier`.
+    """
+
+    _method = dkrr
