@@ -40,6 +40,8 @@ class KernelRidge(BaseEstimator):
     degree: int = 3
     coef0: float = 0.0
     validation_fraction: float = 0.1
+    metric: str = "none"
+    metric_rounds: int = 5
     standardize: bool = True
     dtype: str = "float64"
     random_state: Any = None

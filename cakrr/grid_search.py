@@ -167,11 +167,17 @@ def held_out(m: int, fraction: float) -> int:
     return max(0, min(m - 1, max(1, round(fraction * m)))) if fraction else 0
 
 
-def hold_out(parts: Parts, fraction: float) -> NDArray[np.bool_]:
-    """Mark the first rows of each part, which lie in shuffled order, as validation rows."""
+def hold_out(parts: Parts, fraction: float, among: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
+    """Mark the first rows of each part, which lie in shuffled order, as validation rows.
+
+    So many that they are `fraction` of the part; or those of `among`, the first ones of all parts' rows, so that they
+    are the same ones whatever the parts. A row of each part is left to learn from.
+    """
     held = np.zeros(len(parts.columns["y"]), np.bool_)
     for _, rows in parts:
-        held[rows.start : rows.start + held_out(rows.stop - rows.start, fraction)] = True
+        m = rows.stop - rows.start
+        count = held_out(m, fraction) if among is None else min(m - 1, int(among[rows].sum()))
+        held[rows.start : rows.start + max(0, count)] = True
     return held
 
 

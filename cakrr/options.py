@@ -219,6 +219,8 @@ class Fit:
         Seconds each rank worked on its parts.
     residual : ndarray, shape (P,)
         Relative residual of each part's system, where it was refined.
+    errors : list of float
+        Of every round of a metric, on validation rows.
     library_bytes : int
         What a library sent outside the communicator's count, by this rank, from a formula.
     notes : list of str
@@ -231,5 +233,6 @@ class Fit:
     seconds: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     busy: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     residual: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    errors: list[float] = field(default_factory=list)
     library_bytes: int = 0
     notes: list[str] = field(default_factory=list)

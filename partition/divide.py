@@ -90,7 +90,7 @@ def hand_out(
     Parameters
     ----------
     rows : Samples
-        This rank's, as they were divided. They get a column "order".
+        This rank's, as they were divided. They get a column "order" if they have none.
     division : Division
     owners : ndarray of int64, shape (P,)
         Rank of each part.
@@ -100,7 +100,7 @@ def hand_out(
     consume : bool
         As for :func:`partition.redistribute.redistribute`.
     """
-    rows.columns["order"] = order_of(rows, seed, comm)
+    rows.columns.setdefault("order", order_of(rows, seed, comm))
     parts = redistribute(rows, division.labels, owners, comm, order="order", consume=consume)
     parts.centers, parts.sizes, parts.n_iter = division.centers, division.sizes, division.n_iter
     return parts

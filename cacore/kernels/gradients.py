@@ -18,7 +18,7 @@ from cacore.data.rows import Rows, dense
 from cacore.kernels.pairs import compare
 from cacore.kernels.registry import L1, SQUARED
 from cacore.kernels.values import Kernel, Points
-from cacore.machine.threads import blocks, for_blocks
+from cacore.machine.threads import blocks
 
 _BYTES = 1 << 23  # of pairs that are held at a time, by each thread
 _EQUAL = 8.0  # roundings of |x|^2 + |z|^2 within which two rows are taken to be equal
@@ -72,28 +72,28 @@ def gradients(kernel: Kernel, X: Rows, Z: Rows, coefficients: NDArray[Any]) -> I
             yield out
 
 
+def stacked(kernel: Kernel, X: Rows, Z: Rows, coefficients: NDArray[Any]) -> NDArray[np.float64]:
+    """All of :func:`gradients`, shape (k, n, d)."""
+    k = len(coefficients)
+    found = list(gradients(kernel, X, Z, coefficients))
+    return np.stack([np.concatenate(found[i::k]) for i in range(k)])
+
+
 def moments(
     kernel: Kernel, X: Rows, Z: Rows, coefficients: NDArray[Any], diagonal: bool, base: NDArray[Any] | None = None
 ) -> NDArray[np.float64]:
     """The sum over all rows of `X` and all expansions of grad f grad f^T, shape (d, d), or its diagonal, shape (d,).
 
-    Arguments as for :func:`gradients`; `base`, shape (n, d), is added to the gradients of every row. The rows are
-    shared out over all threads; the sum does not depend on how many there are.
+    Arguments as for :func:`gradients`; `base`, shape (k, n, d), is added to the gradients. Runs in the calling thread.
     """
-    n, d = X.shape
-    tasks = blocks(n, max(1, -(-n // 8)))
-    sums = np.zeros((len(tasks), d) if diagonal else (len(tasks), d, d))
-
-    def some(lo: int, hi: int) -> None:
-        out, at = sums[tasks.index((lo, hi))], lo
-        for k, G in enumerate(gradients(kernel, X[lo:hi], Z, coefficients)):
-            if base is not None:
-                G = G + base[at : at + len(G)]
-            out += np.einsum("ij,ij->j", G, G) if diagonal else G.T @ G
-            at += len(G) if (k + 1) % len(coefficients) == 0 else 0
-
-    for_blocks(some, tasks)
-    return np.asarray(sums.sum(axis=0))
+    d, k, at = X.shape[1], len(coefficients), 0
+    total = np.zeros(d if diagonal else (d, d))
+    for i, G in enumerate(gradients(kernel, X, Z, coefficients)):
+        if base is not None:
+            G = G + base[i % k, at : at + len(G)]
+        total += np.einsum("ij,ij->j", G, G) if diagonal else G.T @ G
+        at += len(G) if i % k == k - 1 else 0
+    return total
 
 
 @numba.njit(cache=True, nogil=True)

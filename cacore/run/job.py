@@ -10,7 +10,6 @@ from typing import Any
 from cacore.errors import InputError
 from cacore.run.options import Options, one_of, option, positive, whole, yes_or_no
 
-
 METRICS = ("none", "diagonal", "full")
 
 

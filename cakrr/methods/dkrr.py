@@ -10,15 +10,18 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
+from cacore.data.metric import Root, check_features, mapped
 from cacore.data.rows import Rows, exchange_rows, gather_rows, nbytes
 from cacore.data.shuffle import Shuffle
+from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
 from cacore.io.checkpoint import remembered
 from cacore.kernels import Kernel
+from cacore.kernels.gradients import stacked
 from cacore.linalg.scalapack import BlockCyclic, layout
 from cacore.machine import memory, threads
 from cakrr.grid_search import best, held_out, left_out
-from cakrr.methods.parts import not_definite, table
+from cakrr.methods.parts import SAMPLE, in_rounds, not_definite, table
 from cakrr.methods.prepare import Prepared, prepare
 from cakrr.model import KRRModel, PartModel
 from cakrr.options import Fit, Method, Options
@@ -44,20 +47,25 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator, te
     final fit; ScaLAPACK sends about s n^2/2 (1/Pr + 1/Pc) bytes a rank and pair (s bytes a number).
     """
     prepared = prepare(method, train, options, comm, test)
-    run = _Exact(prepared, options, comm)
+    begun = comm.seconds["train"]
+    run, errors = _Exact(prepared, options, comm), []
     # Algorithm 6, lines 1 to 14: train, predict and judge every pair of sigma and lambda.
-    sigma, lam, rows, notes = run.choose()
+    if options.metric == "none":
+        run.choose()
+    else:
+        run, errors = in_rounds(run, options, comm)
     # Lines 3 to 6 once more, at the pair that was chosen, with all rows.
-    alpha, residual = run.solve(sigma, lam)
-    model = run.model(method, sigma, lam, alpha)
+    alpha, residual = run.solve()
+    model = run.model(method, alpha)
     if not residual <= refine.ACCEPTED:  # which a residual that is no number is not
         with comm.agreed():
             raise InputError(not_definite(f"the system of all {run.n:,} rows", model))
     with comm.uncounted():
-        busy = comm.allgather(np.array([comm.seconds["train"] - run.begun]))
+        busy = comm.allgather(np.array([comm.seconds["train"] - begun]))
     fitted = Fit(
-        model, np.array([run.n]), rows, seconds=np.array([busy.max()]), busy=busy, library_bytes=run.sent, notes=notes
-    )
+        model, np.array([run.n]), run.grid, seconds=np.array([busy.max()]), busy=busy, library_bytes=run.sent,
+        notes=run.notes, errors=errors,
+    )  # fmt: skip
     if str(run.X.dtype) == "float32":
         fitted.residual = np.array([residual])
     return fitted
@@ -168,18 +176,28 @@ def _panels(X: Rows, number: NDArray[np.int64], n: int, comm: Communicator) -> t
 
 
 class _Exact:
-    """One training: what its steps share."""
+    """One training, or one round of it: what its steps share."""
 
-    def __init__(self, prepared: Prepared, options: Options, comm: Communicator) -> None:
-        self.prepared, self.options, self.comm = prepared, options, comm
-        self.X, self.checkpoint, self.like = prepared.rows.X, options.checkpoint, options.like()
+    def __init__(
+        self, prepared: Prepared, options: Options, comm: Communicator, root: Root | None = None, number: int = 0
+    ) -> None:
+        self.prepared, self.options, self.comm, self.root, self.number = prepared, options, comm, root, number
+        if options.metric != "none" and not number:
+            with comm.agreed():
+                check_features(options.metric, prepared.rows.X.shape[1], options.memory_limit)
+        self.X, self.checkpoint, self.like = mapped(prepared.rows.X, root), options.checkpoint, options.like()
+        standardizer = prepared.standardizer
+        self.standardizer = standardizer if root is None else Standardizer.with_root(standardizer, root)
+        self.grid: list[dict[str, Any]] = []
+        self.notes: list[str] = []
+        self.error, self.sent = math.inf, 0
         first, self.n = comm.offset(self.X.shape[0])
         self.place = Shuffle(self.n, options.seed).position(np.arange(first, first + self.X.shape[0]))
         with comm.phase("partition"):
             self.y = self._everywhere(prepared.rows["y"])
             self.weights = self._everywhere(prepared.rows.row_weights())
         self.sigmas = options.widths((math.sqrt(self.X.shape[1]),))
-        self.begun, self.sent = comm.seconds["train"], 0
+        self.sigma, self.lam = self.sigmas[0], options.lam[0]
         total = int(comm.allreduce(np.array([nbytes(self.X)], np.int64))[0])
         with comm.agreed():
             self._check_memory(total / self.n)
@@ -200,15 +218,26 @@ class _Exact:
         remedy = "use more ranks, a larger --memory-limit, --dtype float32, or bkrr2 or twolevel"
         memory.require(need, self.options.memory_limit, what, remedy)
 
-    def choose(self) -> tuple[float, float, list[dict[str, Any]], list[str]]:
+    def again(self, root: Root) -> _Exact:
+        """The next round, in this metric; collective."""
+        run = _Exact(self.prepared, self.options, self.comm, root, self.number + 1)
+        run.sent = self.sent
+        return run
+
+    @property
+    def held(self) -> int:
+        """Rows that are validated on: the first ones in shuffled order."""
+        return held_out(self.n, self.options.validation_fraction if self.options.select == "validation" else 0.0)
+
+    def choose(self) -> None:
         """Sigma, lambda, the grid's errors, and notes: the errors of all pairs are one reduction."""
         options, comm, lams = self.options, self.comm, self.options.lam
-        if len(self.sigmas) * len(lams) == 1:
-            return self.sigmas[0], lams[0], [], []
+        if len(self.sigmas) * len(lams) == 1 and options.metric == "none":
+            return
         with comm.agreed():
             if options.select == "validation" and self.n < 2:
                 raise InputError("one row leaves none to validate on")
-        held = held_out(self.n, options.validation_fraction if options.select == "validation" else 0.0)
+        held = self.held
         learnt = self.place >= held
         with comm.phase("partition"):
             if held:
@@ -216,7 +245,7 @@ class _Exact:
                 places = comm.allgather(self.place[~learnt])
                 y, weights = y[places], weights[places]
             else:
-                X, y, weights = self.prepared.test_rows()
+                X, y, weights = self.prepared.test_rows(self.standardizer)
                 X, y, weights = gather_rows(X, comm), comm.allgather(y), comm.allgather(weights)
             system = _System(self.X[learnt], self.place[learnt] - held, self.weights[held:], self.like, comm)
         predicted, failed = self._grid(system, self.X[learnt], self.place[learnt] - held, self.y[held:], X)
@@ -227,8 +256,39 @@ class _Exact:
                 gap = gap.sum(axis=-1)
             errors = (gap @ weights / weights.sum())[None]
             _, s, ell = best(errors, self.sigmas, lams, comm)
-        notes = left_out(failed, self.sigmas, lams)
-        return self.sigmas[s], lams[ell], table(errors, self.sigmas, lams, options.select), notes
+        self.notes = left_out(failed, self.sigmas, lams)
+        self.sigma, self.lam, self.error = self.sigmas[s], lams[ell], float(errors[0, s, ell])
+        self.grid = table(errors, self.sigmas, lams, options.select)
+
+    def moments(self) -> NDArray[np.float64]:
+        """The sum of grad f grad f^T, or its diagonal, at some learning rows, of the model of all of them.
+
+        n^3/3 flops over all ranks, and the gradients'; one Allreduce of the gradients of `SAMPLE` rows.
+        """
+        comm, held, kernel = self.comm, self.held, self.like.with_sigma(self.sigma)
+        learnt, diagonal = self.place >= held, self.options.metric == "diagonal"
+        X, number = self.X[learnt], self.place[learnt] - held
+        y = (self.y[held:].reshape(self.n - held, -1)) / self.prepared.scale
+        with comm.phase("partition"):
+            sample = gather_rows(X[number < SAMPLE], comm)
+            system = _System(X, number, self.weights[held:], self.like, comm)
+
+        def work() -> dict[str, NDArray[Any]]:
+            if not system.factor(kernel, self.lam):
+                return {"alpha": np.full(y.shape, np.nan)}
+            self.sent += system.matrix.predicted_bytes()
+            return {"alpha": system.matrix.solve(y)}
+
+        with comm.phase("train"), system.matrix:
+            alpha = remembered(self.checkpoint, self._piece("moments"), work, comm)["alpha"]
+            slopes = comm.allreduce(stacked(kernel, sample, X, alpha[number].T))
+        if diagonal:
+            return np.asarray(np.square(slopes).sum(axis=(0, 1)))
+        return np.asarray(np.einsum("kij,kil->jl", slopes, slopes))
+
+    def _piece(self, name: str) -> str:
+        """The name of a piece of this round in the checkpoint."""
+        return f"round-{self.number}-{name}" if self.number else name
 
     def _grid(
         self, system: _System, X: Rows, number: NDArray[np.int64], y: NDArray[np.float64], judged: Rows
@@ -253,20 +313,20 @@ class _Exact:
                     model = PartModel(X, system.matrix.solve(y)[number].astype(X.dtype))
                     return {"given": model.predict(judged, kernel), "solved": np.array(True)}
 
-                done = remembered(self.checkpoint, f"pair-{s:04d}-{ell:04d}", work, comm)
+                done = remembered(self.checkpoint, self._piece(f"pair-{s:04d}-{ell:04d}"), work, comm)
                 predicted[s, ell] = done["given"]
                 failed[s, ell] = -1 if done["solved"] else 0
                 advance()
         comm.wait()
         return predicted, failed
 
-    def solve(self, sigma: float, lam: float) -> tuple[NDArray[np.float64], float]:
+    def solve(self) -> tuple[NDArray[np.float64], float]:
         """Alpha of all rows, in shuffled order, and the relative residual."""
         with self.comm.phase("partition"):
             system = _System(self.X, self.place, self.weights, self.like, self.comm)
 
         def work() -> dict[str, NDArray[Any]]:
-            alpha, residual = system.solve(self.like.with_sigma(sigma), lam, self.y)
+            alpha, residual = system.solve(self.like.with_sigma(self.sigma), self.lam, self.y)
             self.sent += system.matrix.predicted_bytes()
             return {"alpha": alpha, "residual": np.array(residual)}
 
@@ -275,16 +335,16 @@ class _Exact:
         self.comm.wait()
         return done["alpha"], float(done["residual"])
 
-    def model(self, method: Method, sigma: float, lam: float, alpha: NDArray[np.float64]) -> KRRModel:
+    def model(self, method: Method, alpha: NDArray[np.float64]) -> KRRModel:
         """The model in pieces, each on the rank that read its rows."""
         pieces = threads.blocks(self.X.shape[0], PIECE)
         first, _ = self.comm.offset(len(pieces))
         owners = self.comm.allgather(np.full(len(pieces), self.comm.rank, np.int64))
         sizes = self.comm.allgather(np.array([hi - lo for lo, hi in pieces], np.int64))
         made = KRRModel(
-            method=method.name, route=method.route, sigma=sigma, lam=lam, offset=self.prepared.offset,
+            method=method.name, route=method.route, sigma=self.sigma, lam=self.lam, offset=self.prepared.offset,
             centers=np.zeros((0, self.X.shape[1])), sizes=sizes, owners=owners,
-            standardizer=self.prepared.standardizer, dtype=str(self.X.dtype), like=self.like,
+            standardizer=self.standardizer, dtype=str(self.X.dtype), like=self.like,
             classes=self.prepared.classes,
         )  # fmt: skip
         for i, (lo, hi) in enumerate(pieces):

@@ -11,9 +11,12 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
+from cacore.data.metric import AnyRound, Root, best_round, check_features, mapped
 from cacore.data.rows import nbytes
+from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
 from cacore.io.checkpoint import remembered
+from cacore.kernels.gradients import moments, stacked
 from cacore.machine import memory
 from cakrr.grid_search import Judges, Search, best, hold_out, left_out
 from cakrr.methods.prepare import Prepared, prepare
@@ -23,9 +26,11 @@ from cakrr.solver import refine
 from cakrr.solver.coarse import Candidates, candidates
 from cakrr.solver.local import Workspace
 from cakrr.solver.system import ridge_system
-from partition.divide import divide, hand_out
+from partition.divide import divide, hand_out, order_of
 from partition.redistribute import Parts, assign_owners
 from partition.routing import SOFT, Soft, gap
+
+SAMPLE = 2000  # rows of a part whose gradients make the metric
 
 # Sigma and lambda are chosen under the soft route SOFT; then these are tried.
 SOFT_TRIED = (Soft(1, 1.0), *(Soft(k, t) for k in (3, 8) for t in (0.1, 0.2, 0.4, 0.8)))
@@ -49,40 +54,49 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator, te
     grid's errors are one reduction, counted under "predict".
     """
     prepared = prepare(method, train, options, comm, test)
+    begun = comm.seconds["train"]
     # Algorithm 10, lines 1 to 7 (Algorithm 8, lines 1 to 5): divide the rows.
-    with comm.phase("partition"):
-        parts = _divide(method, prepared, options, comm)
-    run = _Run(method, options, prepared, parts, comm)
+    run = _Run.begin(method, options, prepared, comm)
     # Lines 8 and 13 to 23: for every pair of sigma and lambda, train, predict, one reduction of the errors; the best.
-    run.choose()
+    errors: list[float] = []
+    if options.metric == "none":
+        run.choose()
+    else:
+        run, errors = in_rounds(run, options, comm)
     # Lines 9 to 12, at the pair that was chosen, with all rows.
     run.train()
     fitted = run.fitted
+    fitted.errors = errors
     with comm.uncounted():
         fitted.seconds = comm.allreduce(fitted.seconds)
-        fitted.busy = comm.allgather(np.array([comm.seconds["train"] - run.begun]))
+        fitted.busy = comm.allgather(np.array([comm.seconds["train"] - begun]))
     return fitted
 
 
-def _divide(method: Method, prepared: Prepared, options: Options, comm: Communicator) -> Parts:
-    """Partition the rows and send them to the owners of their parts."""
-    rows = prepared.rows.give()
+def _divide(method: Method, prepared: Prepared, root: Root | None, options: Options, comm: Communicator) -> Parts:
+    """Partition the rows, in their metric, and send them to the owners of their parts."""
+    if options.metric == "none":
+        rows = prepared.rows.give()
+    else:  # they stay, for the next round
+        rows = Samples(mapped(prepared.rows.X, root), dict(prepared.rows.columns))
     division = divide(method.partitioner, prepared.partitions, rows.X, comm, options.seed)
     owners = assign_owners(division.sizes, comm.size)
     with comm.agreed():
         _check_memory(division.sizes, rows.X.dtype.itemsize, nbytes(rows.X), options.memory_limit)
-    return hand_out(rows, division, owners, options.seed, comm, consume=True)
+    return hand_out(rows, division, owners, options.seed, comm, consume=options.metric == "none")
 
 
 class _Run:
-    """One training: what its steps share, and the model and its report, which they fill in."""
+    """One training, or one round of it: what its steps share, and the model and its report, which they fill in."""
 
     def __init__(
-        self, method: Method, options: Options, prepared: Prepared, parts: Parts, comm: Communicator
+        self, method: Method, options: Options, prepared: Prepared, parts: Parts, comm: Communicator,
+        root: Root | None = None, number: int = 0, workspace: Workspace | None = None,
     ) -> None:  # fmt: skip
         self.method, self.options, self.prepared, self.parts, self.comm = method, options, prepared, parts, comm
+        self.root, self.number = root, number
         largest = int(np.diff(parts.bounds).max(initial=0))
-        self.workspace = Workspace(largest, parts.X.dtype, options.memory_limit)
+        self.workspace = workspace or Workspace(largest, parts.X.dtype, options.memory_limit)
         self.route = options.route or method.route
         if self.route == "soft" and len(parts.sizes) == 1:
             self.route = "nearest"  # there is one model to ask
@@ -90,46 +104,77 @@ class _Run:
         self.kernel = options.like()
         self.sigmas = options.widths(method.sigmas(d) if method.coarse else (math.sqrt(d),))
         self.lams = options.lam
-        self.begun = comm.seconds["train"]
         self.y = self.parts.columns["y"].astype(np.float64)
+        self.held = np.zeros(len(self.y), np.bool_)
+        self.targets: NDArray[np.float64] = self.y[:, None]
+        self.tried: Candidates | None = None
+        self.candidate, self.error = 0, math.inf
+        standardizer = prepared.standardizer
+        self.standardizer = standardizer if root is None else Standardizer.with_root(standardizer, root)
         self.model = KRRModel(
             method=method.name, route=self.route, sigma=self.sigmas[0], lam=self.lams[0], offset=prepared.offset,
-            centers=parts.centers, sizes=parts.sizes, owners=parts.owners, standardizer=prepared.standardizer,
+            centers=parts.centers, sizes=parts.sizes, owners=parts.owners, standardizer=self.standardizer,
             dtype=str(parts.X.dtype), like=self.kernel, classes=prepared.classes,
         )  # fmt: skip
         self.fitted = Fit(self.model, parts.sizes, seconds=np.zeros(len(parts.sizes)))
 
+    @classmethod
+    def begin(cls, method: Method, options: Options, prepared: Prepared, comm: Communicator) -> _Run:
+        """The first round, or the only one; collective."""
+        with comm.phase("partition"):
+            if options.metric != "none":
+                with comm.agreed():
+                    check_features(options.metric, prepared.rows.X.shape[1], options.memory_limit)
+                prepared.rows.columns["order"] = order_of(prepared.rows, options.seed, comm)
+            parts = _divide(method, prepared, None, options, comm)
+        return cls(method, options, prepared, parts, comm)
+
+    def again(self, root: Root) -> _Run:
+        """The next round: parts made anew in this metric; collective."""
+        with self.comm.phase("partition"):
+            parts = _divide(self.method, self.prepared, root, self.options, self.comm)
+        number = self.number + 1
+        return _Run(self.method, self.options, self.prepared, parts, self.comm, root, number, self.workspace)
+
     def choose(self) -> None:
         """Sigma, lambda, and what else there is to choose: the loop of Algorithm 10 around lines 9 to 22."""
         options, parts, soft = self.options, self.parts, self.route == "soft"
-        settings, candidate, tried = len(self.sigmas) * len(self.lams), 0, None
-        validated = options.select != "test" and (settings > 1 or soft or self.method.coarse)
+        pairs, learns = len(self.sigmas) * len(self.lams), options.metric != "none"
+        validated = options.select != "test" and (pairs > 1 or soft or self.method.coarse or learns)
         n = int(parts.sizes.sum())
         with self.comm.agreed():
             if validated and parts.sizes.max() < 2:
                 remedy = "ask for fewer parts" if n > 1 else "n_samples = 1, and a choice needs 2"
                 raise InputError(f"parts of one row leave no rows to validate on; {remedy}")
-        held = hold_out(parts, options.validation_fraction if validated else 0.0)
+        fraction = options.validation_fraction if validated else 0.0
+        self.held = hold_out(parts, fraction, parts["order"] < fraction * n if learns else None)
         if self.method.coarse:
             sets = options.coarse_grid(n, parts.X.shape[1])
-            tried = candidates(parts, held, self.kernel, sets, options.memory_limit, options.checkpoint, self.comm)
-            settings *= len(tried.settings)
-        if settings > 1 or soft:
-            targets, judging = self._judging(held, tried)
+            self.tried = candidates(
+                parts, self.held, self.kernel, sets, options.memory_limit, options.checkpoint, self.comm,
+                self._piece("coarse"),
+            )  # fmt: skip
+        settings = pairs * (1 if self.tried is None else len(self.tried.settings))
+        if settings > 1 or soft or learns:
+            self.targets, judging = self._judging(self.held, self.tried)
             unit = 1.0
             if soft:
                 with self.comm.phase("partition"):
                     unit = gap(judging.X, parts.centers, self.comm)
-            if settings > 1:
-                candidate = self._grid(targets, held, judging, tried, [SOFT.scaled(unit, len(parts.sizes))])
+            if settings > 1 or not soft:
+                self._grid(judging, [SOFT.scaled(unit, len(parts.sizes))])
             if soft:
                 routes = dict.fromkeys(one.scaled(unit, len(parts.sizes)) for one in SOFT_TRIED)
-                self._soften(targets[:, [candidate]], held, judging, candidate, list(routes))
-        if tried is not None:
-            self.model.coarse = tried.chosen(candidate)
-            self.fitted.params |= tried.facts(candidate)
+                self._soften(judging, list(routes))
+        if self.tried is not None:
+            self.model.coarse = self.tried.chosen(self.candidate)
+            self.fitted.params |= self.tried.facts(self.candidate)
         if self.model.soft is not None:
             self.fitted.params |= {"soft_k": self.model.soft.k, "soft_t": self.model.soft.t}
+
+    def _piece(self, name: str) -> str:
+        """The name of a piece of this round in the checkpoint."""
+        return f"round-{self.number}-{name}" if self.number else name
 
     def _judging(self, held: NDArray[np.bool_], tried: Candidates | None) -> tuple[NDArray[np.float64], Samples]:
         """What the parts learn, shape (n_local, C, t), for each candidate of the coarse model; the judging rows likewise.
@@ -137,7 +182,7 @@ class _Run:
         Each target is in units of `Prepared.scale`, so that squared errors add up.
         """
         if self.options.select == "test":
-            X, y, weights = self.prepared.test_rows()
+            X, y, weights = self.prepared.test_rows(self.standardizer)
         else:
             X, y = self.parts.X[held], self.y[held]
             weights = self.parts.row_weights()[held]
@@ -149,35 +194,33 @@ class _Run:
         targets, y = (values.reshape(*values.shape[:2], len(scale)) / scale for values in (targets, y))
         return targets, Samples(X, {"y": y, "weight": weights})
 
-    def _grid(
-        self, targets: NDArray[np.float64], held: NDArray[np.bool_], judging: Samples, tried: Candidates | None,
-        routes: list[Soft],
-    ) -> int:  # fmt: skip
-        """Choose sigma and lambda; the number of the coarse candidate that goes with them."""
-        loo = self.options.select == "loo"
-        search = self._search("grid", targets, np.zeros_like(held) if loo else held, self.sigmas, self.lams)
+    def _grid(self, judging: Samples, routes: list[Soft]) -> None:
+        """Choose sigma and lambda, and the candidate of the coarse model that goes with them."""
+        loo, held = self.options.select == "loo", self.held
+        if loo:
+            self.held = np.zeros_like(held)
+        search = self._search("grid", self.targets, self.sigmas, self.lams)
         if loo:
             errors, failed = search.left_out_errors(self.comm)
         else:
             errors, failed = search.errors(self._judges(judging, routes), self.comm)
         with self.comm.phase("predict"):
-            candidate, s, ell = best(errors, self.sigmas, self.lams, self.comm)
+            self.candidate, s, ell = best(errors, self.sigmas, self.lams, self.comm)
+        self.error = float(errors[self.candidate, s, ell])
         self.model.sigma, self.model.lam = self.sigmas[s], self.lams[ell]
-        self.fitted.grid = table(errors, self.sigmas, self.lams, self.options.select, tried)
+        self.fitted.grid = table(errors, self.sigmas, self.lams, self.options.select, self.tried)
         self.fitted.notes += left_out(failed, self.sigmas, self.lams)
-        return candidate
+        self.held = held
 
-    def _soften(
-        self, targets: NDArray[np.float64], held: NDArray[np.bool_], judging: Samples, candidate: int,
-        routes: list[Soft],
-    ) -> None:  # fmt: skip
+    def _soften(self, judging: Samples, routes: list[Soft]) -> None:
         """Choose k and t of soft routing, at the chosen pair."""
-        sigma, lam = (self.model.sigma,), (self.model.lam,)
-        search = self._search("soft", targets, held, sigma, lam)
-        judges = self._judges(Samples(judging.X, {**judging.columns, "y": judging["y"][:, [candidate]]}), routes)
+        sigma, lam, c = (self.model.sigma,), (self.model.lam,), [self.candidate]
+        search = self._search("soft", self.targets[:, c], sigma, lam)
+        judges = self._judges(Samples(judging.X, {**judging.columns, "y": judging["y"][:, c]}), routes)
         errors, _ = search.errors(judges, self.comm, len(routes))
         with self.comm.phase("predict"):
-            self.model.soft = routes[best(errors, sigma, lam, self.comm)[0]]
+            chosen = best(errors, sigma, lam, self.comm)[0]
+        self.model.soft, self.error = routes[chosen], float(errors[chosen, 0, 0])
 
     def _judges(self, judging: Samples, routes: list[Soft]) -> Judges:
         parts = self.parts
@@ -185,14 +228,48 @@ class _Run:
             return Judges.routed(judging, self.route, routes, parts.centers, parts.owners, self.comm)
 
     def _search(
-        self, name: str, targets: NDArray[np.float64], held: NDArray[np.bool_], sigmas: tuple[float, ...],
-        lams: tuple[float, ...],
-    ) -> Search:  # fmt: skip
+        self, name: str, targets: NDArray[np.float64], sigmas: tuple[float, ...], lams: tuple[float, ...]
+    ) -> Search:
         what = "choosing sigma and lambda" if name == "grid" else "choosing the soft route"
         return Search(
-            self.parts, targets, held, self.kernel, sigmas, lams, self.workspace, self.options.checkpoint, name,
-            self.fitted.seconds, self.options.progress(what, len(self.parts.parts)),
+            self.parts, targets, self.held, self.kernel, sigmas, lams, self.workspace, self.options.checkpoint,
+            self._piece(name), self.fitted.seconds, self.options.progress(what, len(self.parts.parts)),
         )  # fmt: skip
+
+    def moments(self) -> NDArray[np.float64]:
+        """The sum of grad f grad f^T, or its diagonal: of the parts' models from their learning rows, at some of these.
+
+        m^3/3 flops a part, and the gradients'; one Allreduce of d x d numbers, or d.
+        """
+        comm, parts, d = self.comm, self.parts, self.parts.X.shape[1]
+        kernel, diagonal = self.model.kernel, self.options.metric == "diagonal"
+        coarse = None if self.tried is None else self.tried.chosen(self.candidate, learned=True)
+        scale = self.prepared.scale
+
+        def work(part: int, rows: slice) -> NDArray[np.float64]:
+            learn = slice(rows.start + int(self.held[rows].sum()), rows.stop)
+            X, targets = parts.X[learn], self.targets[learn, self.candidate]
+
+            def found() -> dict[str, NDArray[Any]]:
+                weights = parts.columns["weight"][learn] if "weight" in parts.columns else None
+                alphas, _ = ridge_system(X, self.workspace, self.kernel, weights).solve(
+                    kernel, (self.model.lam,), targets.T
+                )
+                sample, base = X[:SAMPLE], None
+                if coarse is not None:
+                    wide = coarse.kernel.with_sigma(coarse.sigma)
+                    beta = coarse.beta.reshape(len(coarse.beta), -1).T / scale[:, None]
+                    base = stacked(wide, sample, coarse.centers, beta)
+                share = X.shape[0] / max(1, sample.shape[0])
+                return {"moments": share * moments(kernel, sample, X, alphas[0], diagonal, base)}
+
+            return remembered(self.options.checkpoint, self._piece(f"moments-{part:06d}"), found)["moments"]
+
+        with comm.phase("train"):
+            total = np.zeros(d if diagonal else (d, d))
+            for _, one in self.workspace.over_parts(work, parts):
+                total += one
+            return comm.allreduce(total)
 
     def train(self) -> None:
         """Solve every part at the chosen setting: lines 9 to 12 of Algorithm 10. Sends nothing."""
@@ -237,6 +314,16 @@ class _Run:
         if mixed:
             with comm.uncounted():
                 fitted.residual = comm.allreduce(residual)
+
+
+def in_rounds(first: AnyRound, options: Options, comm: Communicator) -> tuple[AnyRound, list[float]]:
+    """The best round of training in a metric that the rounds learn, and every round's error; collective."""
+
+    def agreed(error: float) -> float:
+        with comm.uncounted():
+            return float(comm.bcast(np.array([error]))[0])
+
+    return best_round(first, options.metric_rounds, agreed)
 
 
 def table(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from cacore import __version__
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
-from cacore.data.labels import all_classes, class_factors, class_codes, require_classes
+from cacore.data.labels import all_classes, class_codes, class_factors, require_classes
 from cacore.data.rows import Rows, check_alike, check_range, largest_size, largest_usable, range_remedy
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
@@ -53,14 +53,14 @@ class Prepared:
     test: Dataset | None
     partitions: int
 
-    def test_rows(self) -> tuple[Rows, NDArray[np.float64], NDArray[np.float64]]:
-        """Test rows, standardised, their centred targets, and weights of 1."""
+    def test_rows(self, standardizer: Standardizer | None) -> tuple[Rows, NDArray[np.float64], NDArray[np.float64]]:
+        """Test rows, as this standardiser makes them, their centred targets, and weights of 1."""
         assert self.test is not None
         X, y = self.test.X, self.test.target()
         if self.classes is not None:
             y = indicators(class_codes(y, self.classes), len(self.classes))
         y = y - self.offset
-        return X if self.standardizer is None else self.standardizer.apply(X), y, np.ones(len(y))
+        return X if standardizer is None else standardizer.apply(X), y, np.ones(len(y))
 
 
 def prepare(method: Method, train: Dataset, options: Options, comm: Communicator, test: Dataset | None) -> Prepared:

@@ -82,10 +82,11 @@ class Candidates:
         """What a report says about the c-th candidate."""
         return dict(zip(("centers", "coarse_sigma", "coarse_lambda"), self.settings[c], strict=True))
 
-    def chosen(self, c: int) -> CoarseModel:
-        """The c-th candidate, from all rows."""
+    def chosen(self, c: int, learned: bool = False) -> CoarseModel:
+        """The c-th candidate, from all rows or from the learning rows."""
         M, sigma, lam = self.settings[c]
-        return CoarseModel(self.centers[:M].copy(), self.whole[c, :M].copy(), sigma, lam, self.kernel)
+        beta = (self.learned if learned else self.whole)[c, :M].copy()
+        return CoarseModel(self.centers[:M].copy(), beta, sigma, lam, self.kernel)
 
 
 def candidates(
@@ -96,6 +97,7 @@ def candidates(
     limit: int,
     checkpoint: Checkpoint | None,
     comm: Communicator,
+    piece: str = "coarse",
 ) -> Candidates:
     """Coarse models of all rows; a collective call.
 
@@ -113,6 +115,8 @@ def candidates(
         Bytes that this rank may use.
     checkpoint : Checkpoint or None
     comm : Communicator
+    piece : str
+        Their name in the checkpoint.
 
     Returns
     -------
@@ -136,7 +140,7 @@ def candidates(
     with comm.phase("partition"):
         centers = _centers(parts, most, comm)
     with comm.agreed():
-        kept = checkpoint.get("coarse") if checkpoint is not None else None
+        kept = checkpoint.get(piece) if checkpoint is not None else None
     done = comm.all(kept is not None)
     if kept is not None and done:
         learned, whole = kept["learned"], kept["whole"]
@@ -160,7 +164,7 @@ def candidates(
         kinds = parts["y"].shape[1:]
         learned, whole = (np.concatenate(rows).reshape(-1, most, *kinds) for rows in zip(*found, strict=True))
         if checkpoint is not None and comm.rank == 0:
-            checkpoint.put("coarse", learned=learned, whole=whole)
+            checkpoint.put(piece, learned=learned, whole=whole)
     # Those that have a solution: one without must not spoil the others' grid.
     solved = np.isfinite(learned) & np.isfinite(whole)
     good = comm.bcast(np.flatnonzero(solved.reshape(len(tried), -1).all(axis=1)))
