@@ -57,7 +57,7 @@ class Method(AnyMethod):
 
     def has(self, name: str) -> bool:
         """Whether its command has the option `name`."""
-        return name not in ("comm_matrix", "libsvm")
+        return name not in ("comm_matrix", "libsvm", "plot")
 
     def family(self) -> AsyGCDFamily:
         """What its command needs of the family."""

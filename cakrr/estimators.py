@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from cacore.comm import Communicator, collective
 from cacore.data.dataset import Dataset
+from cacore.data.metric import expose as expose_metric
 from cacore.data.rows import is_sparse
 from cacore.data.validation import checked_weights, shared_seed, validated
 from cacore.errors import InputError
@@ -75,6 +76,7 @@ class KernelRidge(BaseEstimator):
         self.sigma_, self.lam_ = fitted.model.sigma, fitted.model.lam
         self.params_ = fitted.params
         self.sizes_, self.centers_ = fitted.sizes, fitted.model.centers
+        expose_metric(self, fitted)
         return self
 
     def _checked(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:

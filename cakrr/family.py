@@ -17,7 +17,7 @@ from cacore.files import replacing
 from cacore.io.fingerprints import row_hashes
 from cacore.kernels.registry import KINDS
 from cacore.run import report
-from cacore.run.family import Family
+from cacore.run.family import Family, described_metric
 from cacore.run.job import Training
 from cacore.run.options import reported
 from cakrr.bkrr2 import bkrr2
@@ -89,6 +89,7 @@ class Ridge(Family):
                 **({"residual": fitted.residual} if fitted.residual.size else {}),
             },
             "busy": fitted.busy,
+            "metric": described_metric(options.metric, fitted),
             "library_bytes": fitted.library_bytes,
         }  # fmt: skip
 

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from cacore.comm import collective
 from cacore.data.labels import all_classes
+from cacore.data.metric import expose as expose_metric
 from cacore.data.validation import shared_seed
 from cacore.errors import InputError
 from cacore.machine import memory, threads
@@ -38,6 +39,9 @@ _METHODS = {"random": casvm, "fcfs": fcfssvm, "bkm": bkmsvm, "kmeans": cpsvm}
 class CollectiveSVC(KernelClassifier):
     """A classifier whose `fit` and `predict` take each rank's own rows, if it is given `comm`."""
 
+    metric: str = "none"
+    metric_rounds: int = 5
+    validation_fraction: float = 0.1
     standardize: bool = False
     comm: Any = None
 
@@ -74,6 +78,7 @@ class CollectiveSVC(KernelClassifier):
         expose(self, fitted.model)
         self.sizes_, self.solver_ = fitted.sizes, fitted.solver
         self.n_iter_ = fitted.solver["iterations"]
+        expose_metric(self, fitted)
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Decisions for `X`, shape (n_local,) with two classes, else (n_local, k); with `comm`, collective."""

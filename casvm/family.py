@@ -14,6 +14,7 @@ from cacore.data.dataset import Dataset
 from cacore.errors import InputError
 from cacore.io.fingerprints import row_hashes
 from cacore.run import reading
+from cacore.run.family import described_metric
 from cacore.run.job import Training
 from cacore.run.options import reported
 from cacore.svm.family import Classifiers
@@ -33,6 +34,8 @@ class SupportVectors(Classifiers):
             return {}
         if comm.size > 1:
             raise InputError("--libsvm: one process writes the parts; save --model, and convert it on one rank")
+        if options.metric != "none":
+            raise InputError("--libsvm: LIBSVM's format has no metric; leave one of the two out")
         return {"--libsvm": job.libsvm}
 
     def warm_up(self, dtype: str) -> None:
@@ -65,13 +68,14 @@ class SupportVectors(Classifiers):
         """The kernel's parameters, what each part's solver did, and the volume that theory predicts."""
         model = fitted.model
         soft = {} if model.soft is None else {"soft_k": model.soft.k, "soft_t": model.soft.t}
-        volume = {} if options.initial == "root" else predicted(method.name, fitted.terms)
+        volume = {} if options.initial == "root" or options.metric != "none" else predicted(method.name, fitted.terms)
         if volume and fitted.more.get("passes", 1) > 1:
             volume["formula"] += ", one pass"
         return {
             "params": {**self.params(model, options), "route": model.route, **soft, **reported(options, method.has)},
             "solver": {**fitted.solver, **fitted.more},
             "busy": fitted.busy,
+            "metric": described_metric(options.metric, fitted),
             "volume": volume,
         }
 

@@ -59,6 +59,11 @@ class Options(DualOptions):
     working_set: int | None = option(
         None, "rows of a round (default: the solver's; 2: the textbook's)", declare.whole(2), report=True, metavar="Q"
     )
+    metric: str = job.metric()
+    metric_rounds: int = job.metric_rounds()
+    validation_fraction: float = option(
+        0.1, "of the rows, that judge the rounds of --metric", declare.share, metavar="F"
+    )  # fmt: skip
     checkpoint: Checkpoint | None = job.checkpoint()
     progress: Callable[[str, int], Callable[[], None]] = silent
 
@@ -163,6 +168,8 @@ class Fit:
         That a solver did not meet its rule.
     more : dict
         What the report says besides: a tree's layers.
+    errors : list of float
+        Of every round of a metric: the share of wrong answers for the validation rows.
     """
 
     model: SVMModel
@@ -172,3 +179,4 @@ class Fit:
     terms: Terms
     notes: list[str] = field(default_factory=list)
     more: dict[str, Any] = field(default_factory=dict)
+    errors: list[float] = field(default_factory=list)

@@ -1,13 +1,13 @@
 """A metric learned from models: a linear map of standardised rows, after which kernels measure distances in it.
 
 M is the mean over rows of grad f(x) grad f(x)^T, f the model that answers for x, scaled to trace d; rows are mapped by
-its symmetric root (Radhakrishnan, Beaglehole, Pandit and Belkin, Science, 2024). Its diagonal alone weighs the features.
+its symmetric root (Radhakrishnan, Beaglehole, Pandit and Belkin, Science, 2024). Its diagonal weighs the features.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 import scipy.linalg
@@ -55,7 +55,7 @@ def next_root(root: Root | None, moments: NDArray[np.float64]) -> Root:
     Raises
     ------
     InputError
-        The gradients are all 0, or not finite.
+        Their squares are all 0, or not finite.
 
     Notes
     -----
@@ -70,7 +70,7 @@ def next_root(root: Root | None, moments: NDArray[np.float64]) -> Root:
             M = moments if root is None else root @ moments @ root
             total = np.trace(M)
     if not 0.0 < total < np.inf:
-        raise InputError("metric: the model does not change with the features, or too fast for double precision")
+        raise InputError("metric: the model's gradients vanish, or overflow, in double precision; scale the features")
     M = M * (d / total)
     if moments.ndim == 1:
         return np.asarray(np.sqrt(np.maximum(M, FLOOR * M.max())))
@@ -79,7 +79,7 @@ def next_root(root: Root | None, moments: NDArray[np.float64]) -> Root:
 
 
 class Round(Protocol):
-    """A round of training: models, their error on validation rows, and the gradients that the next metric is made of."""
+    """A round of training: models, their error on validation rows, and the gradients that make the next metric."""
 
     root: Root | None
     error: float
@@ -123,7 +123,10 @@ def best_round(first: AnyRound, rounds: int, agreed: Callable[[float], float]) -
         elif number - int(np.argmin(errors)) >= PATIENCE:
             break
         if number < rounds:
-            run = run.again(next_root(run.root, run.moments()))
+            found = run.moments()
+            if not found.any():
+                break  # the model does not change with the features
+            run = run.again(next_root(run.root, found))
     return best, errors
 
 
@@ -137,6 +140,25 @@ def importances(root: Root) -> NDArray[np.float64]:
     M = matrix(root)
     diagonal = M if M.ndim == 1 else np.diagonal(M)
     return np.asarray(diagonal / diagonal.sum())
+
+
+def described(form: str, errors: list[float], root: Root | None, d: int) -> dict[str, Any]:
+    """What a report says of a metric: the error of every round on validation rows, the best round, importances."""
+    shares = np.full(d, 1.0 / d) if root is None else importances(root)
+    return {"form": form, "errors": errors, "round": int(np.nanargmin(errors)), "importances": shares.tolist()}
+
+
+def expose(estimator: Any, fitted: Any) -> None:
+    """Give an estimator `metric_`, `feature_importances_` and `metric_errors_`, or none where there is no metric."""
+    form, standardizer, d = estimator.metric, fitted.model.standardizer, fitted.model.n_features
+    root = None if standardizer is None else standardizer.root
+    for name in ("metric_", "feature_importances_", "metric_errors_"):
+        vars(estimator).pop(name, None)
+    if form != "none":
+        same = np.eye(d) if form == "full" else np.ones(d)
+        estimator.metric_ = same if root is None else matrix(root)
+        estimator.feature_importances_ = np.array(described(form, fitted.errors, root, d)["importances"])
+        estimator.metric_errors_ = np.array(fitted.errors)
 
 
 def check_features(form: str, d: int, limit: int) -> None:

@@ -103,7 +103,7 @@ class Standardizer:
         return cls(mean, scale)
 
     def apply(self, X: Rows, in_place: bool = False) -> Rows:
-        """Standardised rows in the metric, in the dtype of `X`; `in_place` is for rows that are the caller's to give."""
+        """Standardised rows, in the metric, in the dtype of `X`; `in_place` if the rows are the caller's to give."""
         return mapped(self._scaled(X, in_place), self.root)
 
     def _scaled(self, X: Rows, in_place: bool) -> Rows:

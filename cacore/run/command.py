@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cacore.comm import Communicator
+from cacore.errors import InputError
 from cacore.files import check_apart, check_writable
 from cacore.run.job import Job, Predicting, Training
 from cacore.run.launch import Parser, compiled, start
@@ -34,7 +35,11 @@ def train(method: Method, comm: Communicator, argv: list[str] | None) -> None:
     family = method.family()
     with comm.agreed():
         others = family.check(method, job, options, comm)
-        outputs = {"--model": job.model, "--report": job.report, "--comm-matrix": job.comm_matrix, **others}
+        if job.plot is not None and options.metric == "none":
+            raise InputError("--plot draws the metric that was learned: give --metric diagonal or full")
+        outputs = {
+            "--model": job.model, "--report": job.report, "--comm-matrix": job.comm_matrix, "--plot": job.plot, **others
+        }  # fmt: skip
         _check_files(outputs, {"DATA": job.data, "--test": job.test}, comm)
     compiled(lambda: _warm_up(family, job.dtype, options.kernel), comm)
     with family.progress(comm.rank == 0 and not job.quiet) as progress:
@@ -76,6 +81,11 @@ def _write(
     with unwritten, comm.agreed():
         if traffic is not None and job.comm_matrix is not None:
             traffic.save(job.comm_matrix)
+    with unwritten, comm.agreed():
+        if job.plot is not None and comm.rank == 0:
+            from cacore.run import figures
+
+            figures.save(figures.metric(made["metric"], fitted.model.standardizer), job.plot)
     with unwritten, comm.agreed():
         if comm.rank == 0:
             _show(job, made, [*family.notes(method, fitted, options), *_notes(made["data"])], family.lines(made))

@@ -95,3 +95,13 @@ class Family(ABC):
     @abstractmethod
     def write(self, path: Path | None, model: Any, answers: Any, decisions: bool, comm: Communicator) -> None:
         """Gather the answers, and write them on rank 0; collective."""
+
+
+def described_metric(form: str, fitted: Any) -> dict[str, Any]:
+    """What the report says of the metric; nothing if none was learned."""
+    if form == "none":
+        return {}
+    from cacore.data.metric import described
+
+    model = fitted.model
+    return described(form, fitted.errors, model.standardizer and model.standardizer.root, model.n_features)

@@ -16,6 +16,7 @@ from cacore.files import replacing
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_FEATURES = 20  # of the most important ones, with a bar each
 _LABELLED = 5  # ranks up to which every cell of a matrix has room for its number
 _SPREAD = (
     "Contributions to reductions and allgathers have no single receiver: they are spread evenly over the other ranks."
@@ -109,4 +110,33 @@ def ratios(titles: Sequence[str], seconds: Sequence[tuple[float, float]], phases
     panel.margins(x=0.3)
     panel.set(xlabel="seconds, mean over ranks", title=f"Communication and computation in {phases}")
     figure.legend(loc="outside lower center", ncols=2, fontsize=8)
+    return figure
+
+
+def metric(described: dict[str, Any], standardizer: Any) -> Figure:
+    """How much each standardised feature counts, the errors of the rounds, and the metric itself where it is full.
+
+    `described` is what the report says of it, `standardizer` that of the model.
+    """
+    shares, errors = np.array(described["importances"]), np.array(described["errors"])
+    root = np.zeros(0) if standardizer is None or standardizer.root is None else standardizer.root
+    full = root.ndim == 2
+    figure = _figure(11.0 if full else 7.5, 4.0)
+    left, middle, *right = figure.subplots(1, 3 if full else 2, squeeze=True)
+    order = np.argsort(-shares, kind="stable")[:_FEATURES]
+    left.barh(np.arange(len(order)), shares[order], color="tab:blue")
+    left.set_yticks(np.arange(len(order)), [str(k) for k in order])
+    left.invert_yaxis()
+    shown = f" ({len(order)} of {len(shares)})" if len(order) < len(shares) else ""
+    left.set(xlabel="importance", ylabel=f"feature{shown}", title="How much each feature counts")
+    middle.plot(errors, "o-", color="tab:gray")
+    middle.plot(described["round"], errors[described["round"]], "o", color="tab:orange", label="kept")
+    middle.set(xlabel="round", ylabel="error on validation rows", title="Rounds", xticks=range(len(errors)))
+    middle.legend()
+    if full:
+        M = root @ root
+        most = float(np.abs(M).max())
+        image = right[0].imshow(M, cmap="RdBu_r", vmin=-most, vmax=most)
+        right[0].set(xlabel="feature", ylabel="feature", title="The metric")
+        figure.colorbar(image, ax=right[0], shrink=0.8)
     return figure

@@ -90,6 +90,7 @@ def build(
     busy: NDArray[np.float64] | None = None,
     library_bytes: int = 0,
     volume: dict[str, Any] | None = None,
+    metric: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Assemble the report; a collective call, whose own messages are not counted."""
     counted, seconds = comm.totals()
@@ -120,6 +121,7 @@ def build(
         "partition_sizes": [int(m) for m in partition_sizes],
         "params": params,
         "grid": grid or [],
+        **({"metric": metric} if metric else {}),
         "metrics": metrics,
         **({"metrics_without_overlap": metrics_without_overlap} if metrics_without_overlap else {}),
         "seconds": seconds,
@@ -202,6 +204,8 @@ def show(report: dict[str, Any], notes: list[str], lines: Iterable[tuple[str, st
         f"{report['ranks']} ranks of {report['threads_per_rank']} threads",
     )
     table.add_row("parameters", _listed(report["params"]))
+    if "metric" in report:
+        table.add_row("metric", _metric(report["metric"]))
     for name, value in report["metrics"].items():
         table.add_row(name.replace("_", " "), _short(value))
     for name, value in report.get("metrics_without_overlap", {}).items():
@@ -217,6 +221,14 @@ def show(report: dict[str, Any], notes: list[str], lines: Iterable[tuple[str, st
     for note in notes:
         table.add_row("note", note)
     Console(highlight=False, markup=False, emoji=False).print(table)  # a file's name may be "[/a].csv"
+
+
+def _metric(metric: dict[str, Any]) -> str:
+    shares = metric["importances"]
+    first = sorted(range(len(shares)), key=lambda k: -shares[k])[:5]
+    most = ", ".join(f"{k} ({shares[k]:.3g})" for k in first)
+    rounds = f"the best of rounds 0 to {len(metric['errors']) - 1} by validation error"
+    return f"{metric['form']}, of round {metric['round']}, {rounds}; features that count most: {most}"
 
 
 def _listed(values: dict[str, Any]) -> str:

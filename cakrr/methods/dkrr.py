@@ -48,7 +48,8 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator, te
     """
     prepared = prepare(method, train, options, comm, test)
     begun = comm.seconds["train"]
-    run, errors = _Exact(prepared, options, comm), []
+    run = _Exact(prepared, options, comm)
+    errors: list[float] = []
     # Algorithm 6, lines 1 to 14: train, predict and judge every pair of sigma and lambda.
     if options.metric == "none":
         run.choose()

@@ -14,18 +14,28 @@ def in_parts(method: Method, train: Dataset, options: Options, comm: Communicato
     """One SVM a part; see :func:`casvm.methods.parts.fit`."""
     from casvm.methods.parts import fit
 
-    return fit(method, train, options, comm)
+    return _trained(fit, method, train, options, comm)
 
 
 def in_a_tree(method: Method, train: Dataset, options: Options, comm: Communicator, test: Any = None) -> Fit:
     """A tree of merges; see :func:`casvm.methods.tree.fit`."""
     from casvm.methods.tree import fit
 
-    return fit(method, train, options, comm)
+    return _trained(fit, method, train, options, comm)
 
 
 def of_all_rows(method: Method, train: Dataset, options: Options, comm: Communicator, test: Any = None) -> Fit:
     """One problem of all rows; see :func:`casvm.methods.dissmo.fit`."""
     from casvm.methods.dissmo import fit
 
-    return fit(method, train, options, comm)
+    return _trained(fit, method, train, options, comm)
+
+
+def _trained(fit: Any, method: Method, train: Dataset, options: Options, comm: Communicator) -> Fit:
+    """By this trainer, in a metric that is learned if that is asked for."""
+    if options.metric == "none":
+        made: Fit = fit(method, train, options, comm)
+        return made
+    from casvm.methods import metric
+
+    return metric.fit(fit, method, train, options, comm)

@@ -38,6 +38,8 @@ def export_libsvm(model: SVMModel, path: str | Path) -> list[Path]:
     check_writable(path)
     if model.kernel is None:
         raise InputError("a model of a precomputed kernel has no support vectors to export")
+    if model.standardizer is not None and model.standardizer.root is not None:
+        raise InputError("LIBSVM's format has no metric: a model that learned one cannot be exported")
     if KINDS[model.kernel.kind].libsvm is None:
         raise InputError(f"LIBSVM has no {model.kernel.kind} kernel")
     try:

@@ -1,0 +1,139 @@
+"""A metric for kernel SVMs, learned in rounds by whichever method trains them.
+
+Validation rows are held out of all rounds. After each, the gradients of the decisions at some learning rows make the
+next metric (:mod:`cacore.data.metric`); the round with the fewest wrong answers on the validation rows is trained again
+on all rows. It may well be the first one: SVMs gain less by a metric than regression does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.data.dataset import Dataset
+from cacore.data.metric import Root, best_round, check_features, mapped
+from cacore.data.rows import check_alike, gather_rows
+from cacore.data.shuffle import Shuffle
+from cacore.data.standardize import Standardizer
+from cacore.errors import InputError
+from cacore.kernels.gradients import moments, stacked
+from casvm.options import Fit, Method, Options
+from partition.routing import nearest
+
+SAMPLE = 2000  # learning rows of all ranks whose gradients make the metric
+_NUMBERS = 1 << 23  # of all gradients of a model in pieces, which every rank holds
+
+Trainer = Callable[[Method, Dataset, Options, Communicator], Fit]
+
+
+def fit(train: Trainer, method: Method, rows: Dataset, options: Options, comm: Communicator) -> Fit:
+    """Train in the best metric of some rounds; arguments and result are those of the trainer. Collective.
+
+    Notes
+    -----
+    Every round costs a training on 1 - `validation_fraction` of the rows, and sends what that sends; the validation
+    rows to their models; `SAMPLE` rows to all ranks; and an Allreduce of d x d numbers, or d (of the gradients of
+    those rows where one model lies on all ranks in pieces).
+    """
+    with comm.phase("read"):
+        check_alike(rows.X, comm)
+        with comm.agreed():
+            y, weights = rows.target(), rows.weights
+            check_features(options.metric, rows.X.shape[1], options.memory_limit)
+        X, standardizer = rows.give(), None
+        if weights is not None:  # rows of weight 0 count as absent
+            kept = weights > 0
+            X, y, weights = X[kept], y[kept], weights[kept]
+        if options.standardize:
+            standardizer = Standardizer.fit(X, comm, weights)
+            X = standardizer.apply(X)
+    inner = replace(options, standardize=False, metric="none")
+    first = _Round(train, method, Dataset(X, y, weights=weights), inner, options.metric, comm)
+    best, errors = best_round(first, options.metric_rounds, first.agreed)
+    fitted = best.trained(slice(None), "whole")
+    if best.root is not None:
+        standardizer = Standardizer.with_root(standardizer, best.root)
+    fitted.model.standardizer = standardizer
+    fitted.errors = errors
+    return fitted
+
+
+class _Round:
+    """A round of training: see :class:`cacore.data.metric.Round`."""
+
+    def __init__(
+        self, train: Trainer, method: Method, rows: Dataset, options: Options, form: str, comm: Communicator,
+        root: Root | None = None, number: int = 0,
+    ) -> None:  # fmt: skip
+        self.train, self.method, self.rows, self.options, self.comm = train, method, rows, options, comm
+        self.form, self.root, self.number, self.error = form, root, number, np.inf
+        first, n = comm.offset(rows.X.shape[0])
+        self.order = Shuffle(n, options.seed).position(np.arange(first, first + rows.X.shape[0]))
+        self.first = max(1, round(options.validation_fraction * n))  # in this order, of the learning rows
+        with comm.agreed():
+            if n < 2:
+                raise InputError("n_samples = 1, and a metric needs 2: one row leaves none to validate on")
+        self.fitted: Fit | None = None
+
+    def again(self, root: Root) -> _Round:
+        """The next round, in this metric."""
+        return _Round(
+            self.train, self.method, self.rows, self.options, self.form, self.comm, root, self.number + 1
+        )  # fmt: skip
+
+    def agreed(self, error: float) -> float:
+        """Rank 0's number, on all ranks."""
+        with self.comm.uncounted():
+            return float(self.comm.bcast(np.array([error]))[0])
+
+    def trained(self, which: slice | NDArray[np.bool_], name: str) -> Fit:
+        """The method's fit of some rows, in the metric; collective."""
+        X, checkpoint = mapped(self.rows.X[which], self.root), self.options.checkpoint
+        weights = None if self.rows.weights is None else self.rows.weights[which].copy()
+        train = Dataset(X.copy() if X is self.rows.X else X, self.rows.target()[which], weights=weights)
+        if checkpoint is not None:
+            checkpoint = type(checkpoint)(Path(checkpoint.path) / name)
+        return self.train(self.method, train, replace(self.options, checkpoint=checkpoint), self.comm)
+
+    def choose(self) -> None:
+        """Train on the learning rows, and count wrong answers for the others; collective."""
+        held = self.order < self.first
+        self.fitted = self.trained(~held, f"round-{self.number}")
+        predicted = self.fitted.model.predict(mapped(self.rows.X[held], self.root), self.comm)
+        w = self.rows.row_weights()[held]
+        with self.comm.phase("predict"):
+            wrong, total = self.comm.allreduce(np.array([w @ (predicted != self.rows.target()[held]), w.sum()]))
+        self.error = float(wrong / total)
+
+    def moments(self) -> NDArray[np.float64]:
+        """The sum of grad f grad f^T, or its diagonal, over pairs of classes and some learning rows; collective."""
+        assert self.fitted is not None
+        comm, model, d = self.comm, self.fitted.model, self.rows.X.shape[1]
+        assert model.kernel is not None
+        diagonal, pieces, k = self.form == "diagonal", model.route == "sum", len(model.classes)
+        count = max(1, min(SAMPLE, _NUMBERS // (d * k * (k - 1) // 2))) if pieces else SAMPLE
+        with comm.phase("train"):
+            sample = gather_rows(mapped(self.rows.X[self._sampled(count)], self.root), comm)
+            if pieces:
+                slopes = np.zeros((k * (k - 1) // 2, sample.shape[0], d))
+                for part in model.parts.values():
+                    if len(part.rows):
+                        slopes += stacked(model.kernel, sample, part.X, part.weights().T)
+                slopes = comm.allreduce(slopes)
+                if diagonal:
+                    return np.asarray(np.square(slopes).sum(axis=(0, 1)))
+                return np.asarray(np.einsum("kij,kil->jl", slopes, slopes))
+            total, near = np.zeros(d if diagonal else (d, d)), nearest(sample, model.centers)
+            for number, part in model.parts.items():
+                rows = sample[near == number]
+                if rows.shape[0] and len(part.rows) and len(part.classes) > 1:
+                    total += moments(model.kernel, rows, part.X, part.weights().T, diagonal)
+            return comm.allreduce(total)
+
+    def _sampled(self, count: int) -> NDArray[np.bool_]:
+        return np.asarray((self.order >= self.first) & (self.order < self.first + count))
