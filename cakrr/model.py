@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +153,7 @@ class KRRModel(InParts):
     def _stored(self) -> tuple[dict[str, Any], dict[str, Rows]]:
         attributes: dict[str, Any] = {"sigma": self.sigma, "lambda": self.lam, "offset": self.offset, "coarse": None}
         if self.like.kind != "gaussian":
-            attributes["kernel"] = asdict(self.like)
+            attributes["kernel"] = self.like.stored()
         if self.coarse is None:
             return attributes, {}
         attributes["coarse"] = {"sigma": self.coarse.sigma, "lambda": self.coarse.lam}

@@ -112,7 +112,9 @@ class SMOSVC(KernelClassifier):
         # Of a precomputed kernel nothing is evaluated.
         known = {"kernel": "linear"} if precomputed else {}
         options = from_estimator(Options, self, class_weight=self._class_weight(classes), **known)
-        kernel = None if precomputed else options.kernel_with(numeric_gamma(train.X, options.gamma, comm))
+        kernel = (
+            None if precomputed else options.kernel_with(numeric_gamma(train.X, options.gamma, comm, options.kernel))
+        )
         budget = min(options.cache_bytes, n * n * 8 + 2 * n * d * 8)
         memory.require(budget, memory.limit_per_rank(comm), "the kernel cache", "use a smaller cache_gib")
         codes = np.clip(np.searchsorted(classes, labels), 0, len(classes) - 1).astype(np.int64)
