@@ -13,7 +13,7 @@ from asygcd.model import AsyGCDModel
 from cacore.errors import InputError
 from cacore.io import Dataset
 from cacore.kernels import KINDS, Kernel, KernelKind, Points, register
-from cacore.kernels.registry import canonical, distance
+from cacore.kernels.registry import SQUARED, canonical, distance
 from cakrr import KRRModel
 from cakrr.bkrr2 import bkrr2
 from cakrr.options import Options
@@ -33,7 +33,7 @@ def cauchy_slope(t, gamma, coef0, degree):
 
 
 CAUCHY = KernelKind(
-    "cauchy", "1 / (1 + gamma |x-z|^2)", True, cauchy_row, cauchy_slope, ("gamma",), aliases=("student",)
+    "cauchy", "1 / (1 + gamma |x-z|^2)", SQUARED, cauchy_row, cauchy_slope, ("gamma",), aliases=("student",)
 )
 
 
@@ -136,7 +136,7 @@ def test_names():
     ]  # fmt: skip
     for name, aliases in (("cauchy", ()), ("another", ("rbf",)), ("student", ())):
         with pytest.raises(ValueError, match="there is a kernel"):
-            register(KernelKind(name, "", True, cauchy_row, cauchy_slope, aliases=aliases))
+            register(KernelKind(name, "", SQUARED, cauchy_row, cauchy_slope, aliases=aliases))
     assert "another" not in KINDS
 
 

@@ -14,7 +14,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 from cacore.errors import InputError
 from cacore.io import Dataset
-from cacore.kernels import Kernel, products
+from cacore.kernels import Kernel
 from cacore.linalg import lapack
 from cakrr import bkrr2, dckrr, dkrr, kkrr, kkrr2, kkrr3, twolevel
 from cakrr.options import Options
@@ -59,11 +59,11 @@ def test_inner_products_survive_every_sigma(kind, m, dtype, csr):
     prototype = Kernel(kind, degree=2, coef0=0.5)
     points = prototype.points(X)
     G, formed = np.full((m, m), np.nan, dtype), np.empty((m, m), dtype)
-    products(points, G)
+    prototype.compare(points, G)
     above = G[np.triu_indices(m, 1)].copy()
     for sigma in (0.1, 1.0, 30.0):
         kernel = prototype.with_sigma(sigma)
-        kernel.gram_from(G, points.squares)
+        kernel.gram_from(G, points)
         kernel.gram(points, formed)
         # Two orders of the same sums: a few roundings of |x|^2 times the kernel's slope, of values up to the largest.
         slope = float(np.abs(kernel.derivative(0.0 if kind == "gaussian" else points.squares)).max())

@@ -26,7 +26,7 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):
     """Parameters of the dual problem and of its solver, and checks of what `fit` and `predict` are given."""
 
     C: float = 1.0
-    kernel: str = "gaussian"
+    kernel: Any = "gaussian"
     gamma: Any = "scale"
     degree: int = 3
     coef0: float = 0.0
