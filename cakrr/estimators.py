@@ -16,7 +16,7 @@ from cacore.data.dataset import Dataset
 from cacore.data.rows import is_sparse
 from cacore.data.validation import checked_weights, shared_seed, validated
 from cacore.errors import InputError
-from cacore.kernels.given import numbered, precomputed
+from cacore.kernels.given import Precomputed, numbered, of_new_rows
 from cacore.machine import memory, threads
 from cacore.run import report
 from cacore.run.options import from_estimator, one_of
@@ -282,7 +282,7 @@ class DKRR(KernelRidge):
         """Train on `X`, shape (n_local, d), dense or CSR, or (n, n) with a precomputed kernel, and `y`, (n_local,)."""
         super().fit(X, y, sample_weight)
         if self._has_matrix():  # which is not needed any longer: new rows bring their kernel values
-            self.model_.like = precomputed()
+            self.model_.like = of_new_rows()
             self.centers_ = self.model_.centers = np.zeros((0, self.n_features_in_))
         return self
 
@@ -310,7 +310,7 @@ class DKRR(KernelRidge):
             weights = checked_weights(sample_weight, len(K))
             kept = weights > 0
             rows = Dataset(rows.X[kept], rows.target()[kept], weights=weights[kept])
-        return rows, from_estimator(Options, self, kernel=precomputed(K), standardize=False)
+        return rows, from_estimator(Options, self, kernel=Precomputed(K), standardize=False)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

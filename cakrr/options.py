@@ -122,12 +122,10 @@ class Options(declare.Options):
         """The kernel, of any width."""
         from cacore.kernels import Kernel
 
-        if isinstance(self.kernel, Kernel):
-            return self.kernel
         if callable(self.kernel):
-            from cacore.kernels.given import callable_kernel
+            from cacore.kernels.given import given_kernel
 
-            return callable_kernel(self.kernel)
+            return given_kernel(self.kernel)
         return Kernel(self.kernel, degree=self.degree, coef0=self.coef0)
 
     def widths(self, default: tuple[float, ...]) -> tuple[float, ...]:

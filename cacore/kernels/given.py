@@ -15,6 +15,7 @@ from cacore.kernels.registry import GIVEN, KernelKind, named
 from cacore.kernels.values import Kernel, Points
 from cacore.machine.threads import blocks
 
+_PRECOMPUTED = "a precomputed kernel"
 _ALONE = 32  # rows whose values with themselves are taken from one block
 
 
@@ -116,26 +117,27 @@ def _numbers(X: Rows) -> NDArray[np.int64]:
     return np.asarray(X)[:, 0].astype(np.int64)
 
 
-@dataclass(frozen=True)
-class _Table:
-    """Kernel values of numbered rows with each other, from K, shape (n, n)."""
+@dataclass(frozen=True, eq=False)
+class Precomputed:
+    """The function of :func:`numbered` rows whose kernel values with each other are in `K`, shape (n, n)."""
 
     K: NDArray[Any]
 
     def __call__(self, A: Rows, B: Rows) -> NDArray[Any]:
+        """Kernel values, shape (len(A), len(B))."""
         return np.asarray(self.K[np.ix_(_numbers(A), _numbers(B))])
 
 
 def _of_new_rows(A: Rows, B: Rows) -> NDArray[Any]:
-    """Of new rows, given by their kernel values with all training rows, with numbered training rows."""
     return np.asarray(A)[:, _numbers(B)]
 
 
-def precomputed(K: NDArray[Any] | None = None) -> GivenKernel:
-    """The kernel of :func:`numbered` rows, whose values are in `K`; None: of new rows, given by their kernel values."""
-    return GivenKernel(function=_of_new_rows if K is None else _Table(K), name="a precomputed kernel")
+def of_new_rows() -> GivenKernel:
+    """Of new rows, given by their kernel values with all training rows, with :func:`numbered` training rows."""
+    return GivenKernel(function=_of_new_rows, name=_PRECOMPUTED)
 
 
-def callable_kernel(function: Callable[[Rows, Rows], Any]) -> GivenKernel:
+def given_kernel(function: Callable[[Rows, Rows], Any]) -> GivenKernel:
     """The kernel that is this function."""
-    return GivenKernel(function=function, name=f"the callable kernel {named(function)}")
+    known = isinstance(function, Precomputed)
+    return GivenKernel(function=function, name=_PRECOMPUTED if known else f"the callable kernel {named(function)}")

@@ -68,7 +68,7 @@ class DualOptions(declare.Options):
         from cacore.kernels import Kernel
 
         if callable(self.kernel):
-            from cacore.kernels.given import callable_kernel
+            from cacore.kernels.given import given_kernel
 
-            return callable_kernel(self.kernel)
+            return given_kernel(self.kernel)
         return Kernel(self.kernel, gamma, self.degree, self.coef0)
