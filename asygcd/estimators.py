@@ -29,12 +29,17 @@ class AsyGCDSVC(KernelClassifier):
     ----------
     C : float
         Bound of the coefficients.
-    kernel : {"gaussian", "linear", "polynomial", "sigmoid"}
-        scikit-learn's names "rbf" and "poly" are understood. Without a bias, a linear kernel separates by a plane
-        through the origin.
+    kernel : {"gaussian", "laplacian", "matern32", "matern52", "l1", "rational", "linear", "polynomial", "sigmoid"}
+        scikit-learn's names "rbf" and "poly" are understood, and its "laplacian" is "l1". Without a bias, a linear
+        kernel separates by a plane through the origin.
     gamma : float or {"scale", "auto"}
-        exp(-gamma |x-z|^2); (gamma x.z + coef0)^degree; tanh(gamma x.z + coef0). "scale" is 1 / (d var(X)).
+        Gaussian exp(-gamma |x-z|^2); laplacian exp(-gamma |x-z|); matern32 (1 + r) exp(-r), r = sqrt(6 gamma) |x-z|;
+        matern52 (1 + r + r^2/3) exp(-r), r = sqrt(10 gamma) |x-z|; l1 exp(-gamma |x-z|_1); rational
+        (1 + gamma |x-z|^2 / degree)^-degree; polynomial (gamma x.z + coef0)^degree; sigmoid tanh(gamma x.z + coef0).
+        "scale" is 1 / (d var(X)), of laplacian its square root, of l1 1 / (d std(X)); "auto" is "scale" of a variance
+        of 1.
     degree : int
+        For "rational" at least 1; it costs about `degree` units of rounding.
     coef0 : float
     tol : float
         Largest |projected gradient| at which training stops (eq. 4.11); times C, if that is below 1.

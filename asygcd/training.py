@@ -55,7 +55,7 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator, te
     check_range(X, "the training rows")
     codes = np.searchsorted(classes, y[kept]).astype(np.int64)
     factors = class_factors(options.class_weight, codes, weights[kept], len(classes), comm)
-    kernel = options.kernel_with(numeric_gamma(X, options.gamma, comm))
+    kernel = options.kernel_with(numeric_gamma(X, options.gamma, comm, options.kernel))
     team = options.threads or threads.available()
     options = replace(options, threads=team)
     check_memory(X, team, options.cache_bytes, options.memory_limit)

@@ -62,9 +62,9 @@ class RidgeClassifier(Labelled, KernelRidge):
         values = self._values(X)
         return self.model_.probabilities(values)
 
-    def _checked(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
+    def _checked(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int, copy: bool = True) -> Dataset:
         train = self._labelled(
-            X, y, sample_weight, least, accept_sparse="csr", dtype=self.dtype, order="C", copy=True
+            X, y, sample_weight, least, accept_sparse="csr", dtype=self.dtype, order="C", copy=copy
         )  # fmt: skip
         if train.weights is None:
             return train

@@ -17,6 +17,7 @@ from cacore.data.metric import expose as expose_metric
 from cacore.data.rows import is_sparse
 from cacore.data.validation import checked_weights, shared_seed, validated
 from cacore.errors import InputError
+from cacore.kernels.given import Precomputed, numbered, of_new_rows
 from cacore.machine import memory, threads
 from cacore.run import report
 from cacore.run.options import from_estimator, one_of
@@ -37,7 +38,7 @@ class KernelRidge(BaseEstimator):
 
     sigma: Any = None
     lam: Any = 1e-4
-    kernel: str = "gaussian"
+    kernel: Any = "gaussian"
     degree: int = 3
     coef0: float = 0.0
     validation_fraction: float = 0.1
@@ -60,8 +61,7 @@ class KernelRidge(BaseEstimator):
             threads.share_once(comm)
             with comm.agreed():
                 one_of("float64", "float32")(self.dtype, "dtype =")
-                train = self._checked(X, y, sample_weight, int(comm.size == 1))
-            options = self._options(train, comm)
+            train, options = self._problem(X, y, sample_weight, comm)
             train.n = comm.offset(train.X.shape[0])[1]
             with comm.agreed():
                 if train.n == 0:
@@ -79,7 +79,15 @@ class KernelRidge(BaseEstimator):
         expose_metric(self, fitted)
         return self
 
-    def _checked(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
+    def _problem(
+        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, comm: Communicator
+    ) -> tuple[Dataset, Options]:
+        """This rank's rows, and what to do with them; collective."""
+        with comm.agreed():
+            train = self._checked(X, y, sample_weight, int(comm.size == 1))
+        return train, self._options(train, comm)
+
+    def _checked(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int, copy: bool = True) -> Dataset:
         """A copy of this rank's rows, which training takes over, without those of weight 0."""
         raise NotImplementedError
 
@@ -123,9 +131,9 @@ class Regressor(RegressorMixin, KernelRidge):
             r2 = report.regression_metrics(np.asarray(y), predicted, comm, weights)["r2"]
         return float("nan") if r2 is None else r2
 
-    def _checked(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
+    def _checked(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int, copy: bool = True) -> Dataset:
         X, y = validated(
-            self, X, y, accept_sparse="csr", dtype=self.dtype, order="C", copy=True, multi_output=True,
+            self, X, y, accept_sparse="csr", dtype=self.dtype, order="C", copy=copy, multi_output=True,
             ensure_min_samples=least,
         )  # fmt: skip
         if is_sparse(y):
@@ -180,14 +188,19 @@ class BKRR2(InParts, Regressor):
     n_parts : int or None
         Parts, P. None: one a rank, or as many as keep a part at 8,000 rows and its matrix in memory.
     sigma : float, sequence of float or None
-        Width: gamma = 1 / (2 sigma^2), for the Gaussian exp(-|x-z|^2 / (2 sigma^2)); None is the square root of the
-        number of features. With a sequence here or in `lam`, the pair with the least validation error is chosen, and
-        all rows are used for the final fit.
+        Width: gamma = 1 / (2 sigma^2), for the Gaussian exp(-|x-z|^2 / (2 sigma^2)), and 1 / sigma of "laplacian" and
+        "l1"; None is the square root of the number of features, of "l1" their number. With a sequence here or in `lam`,
+        the pair with the least validation error is chosen, and all rows are used for the final fit.
     lam : float or sequence of float
         Ridge, lambda: a part of m rows solves (K + lambda m I) alpha = y.
-    kernel : {"gaussian", "linear", "polynomial", "sigmoid"}
-        scikit-learn's names "rbf" and "poly" are understood. The linear kernel has no width.
+    kernel : {"gaussian", "laplacian", "matern32", "matern52", "l1", "rational", "linear", "polynomial", "sigmoid"}
+        Or a callable ``k(A, B) -> K`` on blocks of rows, shape (len(A), len(B)), which may be called from several
+        threads at once; its model is not written to a file. scikit-learn's names "rbf" and "poly" are understood, and
+        its "laplacian" is "l1". The linear kernel and a callable have no width. With s for sigma and r for |x-z|/s:
+        laplacian exp(-r); matern32 (1 + q) exp(-q), q = sqrt(3) r; matern52 (1 + q + q^2/3) exp(-q), q = sqrt(5) r;
+        l1 exp(-|x-z|_1 / s); rational (1 + r^2 / (2 degree))^-degree.
     degree : int
+        For "rational" the exponent, at least 1; it costs about `degree` units of rounding.
     coef0 : float
         (gamma x.z + coef0)^degree; tanh(gamma x.z + coef0).
     select : {"validation", "loo"}
@@ -295,8 +308,12 @@ class DKRR(Regressor):
 
     Parameters
     ----------
-    sigma, lam, kernel, degree, coef0, validation_fraction, standardize, dtype, random_state, comm
+    sigma, lam, degree, coef0, validation_fraction, standardize, dtype, random_state, comm
         As for :class:`BKRR2`, and so are the attributes.
+    kernel : as for :class:`BKRR2`, or "precomputed"
+        With "precomputed" `X` is K, shape (n, n), in `fit`, and kernel values of new rows with all training rows, shape
+        (n_new, n), in `predict`; in one process. There are no features then: `standardize` is ignored, and `sigma` has
+        to be left out. The model is not written to a file.
 
     Notes
     -----
@@ -305,3 +322,49 @@ class DKRR(Regressor):
     """
 
     _method = dkrr
+
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Train on `X`, shape (n_local, d), dense or CSR, or (n, n) with a precomputed kernel, and `y`, (n_local,)."""
+        super().fit(X, y, sample_weight)
+        if self._has_matrix():  # which is not needed any longer: new rows bring their kernel values
+            self.model_.like = of_new_rows()
+            self.centers_ = self.model_.centers = np.zeros((0, self.n_features_in_))
+        return self
+
+    def _has_matrix(self) -> bool:
+        return isinstance(self.kernel, str) and self.kernel == "precomputed"
+
+    def _problem(
+        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, comm: Communicator
+    ) -> tuple[Dataset, Options]:
+        if not self._has_matrix():
+            return super()._problem(X, y, sample_weight, comm)
+        with comm.agreed():
+            return self._of_matrix(X, y, sample_weight, comm)
+
+    def _of_matrix(
+        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, comm: Communicator
+    ) -> tuple[Dataset, Options]:
+        if comm.size > 1:
+            raise InputError(
+                f"a precomputed kernel is for one process, and these are {comm.size} ranks: use a callable"
+            )
+        if self.sigma is not None:
+            raise InputError("sigma: a precomputed kernel has no width; leave it out")
+        train = self._checked(X, y, None, 1, copy=False)
+        if is_sparse(train.X):
+            raise InputError("a precomputed kernel has to be dense")
+        if train.X.shape[0] != train.X.shape[1]:
+            raise InputError(f"a precomputed kernel is square; this has shape {train.X.shape}")
+        K, rows = train.X, Dataset(numbered(len(train.X), train.X.dtype), train.target())
+        if sample_weight is not None:
+            weights = checked_weights(sample_weight, len(K))
+            kept = weights > 0
+            rows = Dataset(rows.X[kept], rows.target()[kept], weights=weights[kept])
+        return rows, from_estimator(Options, self, kernel=Precomputed(K), standardize=False)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.pairwise = self._has_matrix()
+        tags.input_tags.sparse = not tags.input_tags.pairwise
+        return tags

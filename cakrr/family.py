@@ -15,7 +15,6 @@ from cacore.data.dataset import Dataset
 from cacore.errors import InputError
 from cacore.files import replacing
 from cacore.io.fingerprints import row_hashes
-from cacore.kernels.registry import KINDS
 from cacore.run import report
 from cacore.run.family import Family, described_metric
 from cacore.run.job import Training
@@ -49,9 +48,10 @@ class Ridge(Family):
 
     def options(self, method: Method, options: Options, train: Dataset) -> Options:
         """The widths depend on the number of features."""
-        if "gamma" not in KINDS[options.kernel].parameters:
+        if not options.kind.has_width:
             return options
-        return replace(options, sigma=options.sigma or method.sigmas(train.X.shape[1]))
+        width = options.kind.typical_distance(train.X.shape[1])
+        return replace(options, sigma=options.sigma or method.sigmas(width))
 
     def load(self, path: Path, comm: Communicator) -> KRRModel:
         """A saved model; collective."""
@@ -81,7 +81,7 @@ class Ridge(Family):
             "params": {
                 **chosen, **({"oracle": True} if method.oracle else {}), "dtype": model.dtype,
                 **reported(options, method.has),
-                **{name: getattr(options, name) for name in KINDS[options.kernel].parameters if name != "gamma"},
+                **{name: getattr(options, name) for name in options.kind.parameters if name != "gamma"},
             },
             "grid": fitted.grid,
             "solver": {

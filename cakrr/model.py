@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +189,7 @@ class KRRModel(InParts):
         if self.classes is not None:
             attributes |= stored_classes(self.classes)
         if self.like.kind != "gaussian":
-            attributes["kernel"] = asdict(self.like)
+            attributes["kernel"] = self.like.stored()
         if self.coarse is None:
             return attributes, {}
         attributes["coarse"] = {"sigma": self.coarse.sigma, "lambda": self.coarse.lam}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.errors import InputError
-from cacore.kernels.registry import KINDS, MOST_DEGREE
+from cacore.kernels.registry import KINDS, MOST_DEGREE, KernelKind, declaration
 from cacore.run import grid, job
 from cacore.run import options as declare
 from cacore.run.method import Method as AnyMethod
@@ -30,7 +29,7 @@ ROUTES = ("nearest", "soft", "all")
 # Small grids that lost little against large ones on the five data sets of docs/benchmarks.md. A wide kernel needs few
 # centres: it is tried with CENTERS_WIDE.
 CENTERS = (500, 1000, 1500)
-NARROW, WIDE = 0.5, 2.0  # times the square root of the number of features
+NARROW, WIDE = 0.5, 2.0  # times the kernel's natural width, of the Gaussian the square root of the number of features
 CENTERS_WIDE = (500, 1000)
 LAMS = (1e-7, 1e-6, 1e-5)
 LOCAL_SIGMAS = (0.125, 0.25, 0.5, 1.0)  # likewise, of the parts' models of the coarse model's residual
@@ -43,7 +42,7 @@ class Options(declare.Options):
     """Options of a training run; each option's text says what it is.
 
     `partitions` None is one part a rank, or as many as keep a part at 8,000 rows and its matrix inside the limit;
-    `sigma` None is the square root of the number of features, or with a coarse model :meth:`Method.sigmas`.
+    `sigma` None is the kernel's natural width, or with a coarse model :meth:`Method.sigmas` of it.
     `class_weight` maps a class's code to its weight; "balanced" is n / (classes x rows of the class), over all ranks.
     `memory_limit` is in bytes a rank; `progress` is as :func:`cacore.run.progress.bar` yields it.
     """
@@ -56,14 +55,19 @@ class Options(declare.Options):
         None, "which models answer for a row", declare.one_of(*ROUTES, "oracle", "sum"), choices=ROUTES
     )
     sigma: tuple[float, ...] | None = option(
-        None, "number, comma list or lo:hi:COUNT (default: 5 around sqrt(features); 4 from 1/8 of it with centers)",
-        declare.values, metavar="GRID",
+        None,
+        "number, comma list or lo:hi:COUNT (default: 5 around sqrt(features), l1: features; 4 from 1/8 of it with "
+        "centers)", declare.values, metavar="GRID",
     )  # fmt: skip
     lam: tuple[float, ...] = option(
         (1e-4,), "number, comma list or lo:hi:COUNT", declare.values, flag="--lambda", metavar="GRID"
     )
-    kernel: str = option("gaussian", "sigma is its width", declare.kernel, report=True, choices=tuple(KINDS))
-    degree: int = option(3, "of the polynomial kernel", declare.whole(0, MOST_DEGREE), metavar="D")
+    kernel: Any = option(
+        "gaussian", "sigma is its width", declare.kernel_or_callable, report=True, choices=tuple(KINDS)
+    )
+    degree: int = option(
+        3, "of the polynomial kernel; exponent of the rational one", declare.whole(0, MOST_DEGREE), metavar="D"
+    )
     coef0: float = option(0.0, "of the polynomial and sigmoid kernels", declare.finite, metavar="R")
     centers: tuple[int, ...] | None = option(
         None, f"of the coarse model, or a list (default: {grid.listed(CENTERS)})", declare.whole_values, metavar="M"
@@ -107,8 +111,9 @@ class Options(declare.Options):
                 raise InputError(f"route {self.route}: {method.name} has a route of its own; leave it out")
             if self.route not in ROUTES:
                 raise InputError(f"route {self.route!r}: choose one of {', '.join(ROUTES)}")
-        if "gamma" not in KINDS[self.kernel].parameters and (self.sigma or self.coarse_sigma):
-            raise InputError(f"sigma: the {self.kernel} kernel has no width; leave it out")
+        if not self.kind.has_width and (self.sigma or self.coarse_sigma):
+            raise InputError(f"sigma: the {self.kind.name} kernel has no width; leave it out")
+        self.like()
         if self.select == "loo" and (method.coarse or (self.route or method.route) not in ("nearest", "soft")):
             fixed = method.coarse or method.oracle or not method.partitioner
             raise InputError(
@@ -123,23 +128,32 @@ class Options(declare.Options):
             raise InputError(f"partitions = {self.partitions}: {method.name} has one model of all rows; leave it out")
         return self
 
+    @property
+    def kind(self) -> KernelKind:
+        """The kernel's declaration."""
+        return declaration(self.kernel)
+
     def like(self) -> Kernel:
         """The kernel, of any width."""
         from cacore.kernels import Kernel
 
+        if callable(self.kernel):
+            from cacore.kernels.given import given_kernel
+
+            return given_kernel(self.kernel)
         return Kernel(self.kernel, degree=self.degree, coef0=self.coef0)
 
     def widths(self, default: tuple[float, ...]) -> tuple[float, ...]:
         """The sigmas to try; 1 of a kernel without a width."""
-        return (self.sigma or default) if "gamma" in KINDS[self.kernel].parameters else (1.0,)
+        return (self.sigma or default) if self.kind.has_width else (1.0,)
 
     def coarse_grid(self, n: int, d: int) -> list[tuple[float, list[int], tuple[float, ...]]]:
         """Sigma, numbers of centres and lambdas of the coarse models to try, for n rows of d features."""
-        if "gamma" not in KINDS[self.kernel].parameters:
+        if not self.kind.has_width:
             sets = [(1.0, self.centers or CENTERS)]
         elif self.coarse_sigma is None:
-            wide = self.centers or CENTERS_WIDE
-            sets = [(NARROW * math.sqrt(d), self.centers or CENTERS), (WIDE * math.sqrt(d), wide)]
+            wide, width = self.centers or CENTERS_WIDE, self.kind.typical_distance(d)
+            sets = [(NARROW * width, self.centers or CENTERS), (WIDE * width, wide)]
         else:
             sets = [(sigma, self.centers or CENTERS) for sigma in self.coarse_sigma]
         return [(sigma, sorted({min(M, n) for M in Ms}), self.coarse_lam or LAMS) for sigma, Ms in sets]
@@ -172,11 +186,11 @@ class Method(AnyMethod):
         """Whether it looks at the answers: a bound for the others, not a method to use."""
         return self.route == "oracle"
 
-    def sigmas(self, d: int) -> tuple[float, ...]:
-        """Widths that its command tries, for d features."""
+    def sigmas(self, width: float) -> tuple[float, ...]:
+        """Widths that its command tries, around the kernel's natural one (:meth:`KernelKind.typical_distance`)."""
         if self.coarse:
-            return tuple(times * math.sqrt(d) for times in LOCAL_SIGMAS)
-        return tuple(grid.spaced(math.sqrt(d) / 4, math.sqrt(d) * 4, 5))
+            return tuple(times * width for times in LOCAL_SIGMAS)
+        return tuple(grid.spaced(width / 4, width * 4, 5))
 
     def has(self, name: str) -> bool:
         """Whether its command has the option `name`."""

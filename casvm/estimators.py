@@ -108,7 +108,8 @@ class CASVC(CollectiveSVC):
         "random" is CA-SVM, "fcfs" FCFS-SVM, "bkm" BKM-SVM and "kmeans" CP-SVM. Of a Partitioner its own
         parameters are used, but for `n_parts`, if that is given here, and `random_state`.
     C, kernel, gamma, degree, coef0, tol, class_weight, max_iter, max_time
-        As for :class:`SMOSVC`, of every part. "balanced" counts the rows of all parts.
+        As for :class:`SMOSVC`, of every part, without "precomputed"; a callable for the exact solver alone. "balanced"
+        counts the rows of all parts.
     solver : {"smo", "asygcd"}
         Of each part: exact; or asynchronous greedy coordinate descent, whose models have no bias; or another that is
         registered in :mod:`cacore.svm.solvers`.
@@ -260,7 +261,7 @@ class DisSMOSVC(OneModelSVC):
     Parameters
     ----------
     C, kernel, gamma, degree, coef0, tol, class_weight, max_iter, max_time
-        As for :class:`SMOSVC`.
+        As for :class:`SMOSVC`, without "precomputed".
     working_set : int or None
         Rows of a round; None leaves it to the solver, 2 is the textbook's pair.
     standardize, cache_gib, comm

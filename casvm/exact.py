@@ -35,11 +35,18 @@ class SMOSVC(KernelClassifier):
     ----------
     C : float
         Bound of the coefficients.
-    kernel : {"gaussian", "linear", "polynomial", "sigmoid", "precomputed"}
-        scikit-learn's names "rbf" and "poly" are understood.
+    kernel : {"gaussian", "laplacian", "matern32", "matern52", "l1", "rational", "linear", "polynomial", "sigmoid"}
+        Or "precomputed", or a callable ``k(A, B) -> K`` on blocks of rows, shape (len(A), len(B)), which may be called
+        from several threads at once; its model is not written to a file. scikit-learn's names "rbf" and "poly" are
+        understood, and its "laplacian" is "l1".
     gamma : float or {"scale", "auto"}
-        exp(-gamma |x-z|^2); (gamma x.z + coef0)^degree; tanh(gamma x.z + coef0). "scale" is 1 / (d var(X)).
+        Gaussian exp(-gamma |x-z|^2); laplacian exp(-gamma |x-z|); matern32 (1 + r) exp(-r), r = sqrt(6 gamma) |x-z|;
+        matern52 (1 + r + r^2/3) exp(-r), r = sqrt(10 gamma) |x-z|; l1 exp(-gamma |x-z|_1); rational
+        (1 + gamma |x-z|^2 / degree)^-degree; polynomial (gamma x.z + coef0)^degree; sigmoid tanh(gamma x.z + coef0).
+        "scale" is 1 / (d var(X)), of laplacian its square root, of l1 1 / (d std(X)); "auto" is "scale" of a variance
+        of 1.
     degree : int
+        For "rational" at least 1; it costs about `degree` units of rounding.
     coef0 : float
     tol : float
         Largest violation of the optimality conditions at which training stops, as LIBSVM's.
@@ -112,7 +119,9 @@ class SMOSVC(KernelClassifier):
         # Of a precomputed kernel nothing is evaluated.
         known = {"kernel": "linear"} if precomputed else {}
         options = from_estimator(Options, self, class_weight=self._class_weight(classes), **known)
-        kernel = None if precomputed else options.kernel_with(numeric_gamma(train.X, options.gamma, comm))
+        kernel = (
+            None if precomputed else options.kernel_with(numeric_gamma(train.X, options.gamma, comm, options.kernel))
+        )
         budget = min(options.cache_bytes, n * n * 8 + 2 * n * d * 8)
         memory.require(budget, memory.limit_per_rank(comm), "the kernel cache", "use a smaller cache_gib")
         codes = np.clip(np.searchsorted(classes, labels), 0, len(classes) - 1).astype(np.int64)

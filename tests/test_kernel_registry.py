@@ -13,13 +13,14 @@ from asygcd.model import AsyGCDModel
 from cacore.errors import InputError
 from cacore.io import Dataset
 from cacore.kernels import KINDS, Kernel, KernelKind, Points, register
-from cacore.kernels.registry import canonical, distance
+from cacore.kernels.registry import L1, PRODUCT, SQUARED, canonical, distance
 from cakrr import KRRModel
 from cakrr.bkrr2 import bkrr2
 from cakrr.options import Options
 from casvm import SMOSVC, SVMModel, export_libsvm
 
 GAMMA, C = 0.7, 3.0
+NAMES = ("linear", "polynomial", "gaussian", "sigmoid", "laplacian", "matern32", "matern52", "l1", "rational")
 
 
 def cauchy_row(row, a, b, gamma, coef0, degree):
@@ -33,7 +34,7 @@ def cauchy_slope(t, gamma, coef0, degree):
 
 
 CAUCHY = KernelKind(
-    "cauchy", "1 / (1 + gamma |x-z|^2)", True, cauchy_row, cauchy_slope, ("gamma",), aliases=("student",)
+    "cauchy", "1 / (1 + gamma |x-z|^2)", SQUARED, cauchy_row, cauchy_slope, ("gamma",), aliases=("student",)
 )
 
 
@@ -119,36 +120,37 @@ def test_ridge(csr, tmp_path):
 def test_derivatives(name, parameters):
     """Against differences of the values."""
     gamma, coef0, degree = parameters
+    degree = max(degree, KINDS[name].least_degree)
     kernel, t, h = Kernel(name, gamma, degree, coef0), np.linspace(0.05, 4.0, 60), 1e-5
 
     def values(t):
-        """Of rows of one number: |sqrt(t) - 0|^2 = t, and t x 1 = t."""
-        x, z = (np.sqrt(t), 0.0) if kernel.of_distance else (t, 1.0)
+        """Of rows of one number: |sqrt(t) - 0|^2 = t, |t - 0| = t, and t x 1 = t."""
+        x, z = {PRODUCT: (t, 1.0), SQUARED: (np.sqrt(t), 0.0), L1: (t, 0.0)}[kernel.declared.of]
         return kernel.block(Points(x[:, None]), Points(np.array([[z]])))[:, 0]
 
     np.testing.assert_allclose(kernel.derivative(t), (values(t + h) - values(t - h)) / (2 * h), rtol=1e-6, atol=1e-8)
 
 
 def test_names():
-    assert list(KINDS) == ["linear", "polynomial", "gaussian", "sigmoid", "cauchy"]
+    assert list(KINDS) == [*NAMES, "cauchy"]
     assert [canonical(name) for name in ("rbf", "poly", "student", "linear", "no such")] == [
         "gaussian", "polynomial", "cauchy", "linear", "no such",
     ]  # fmt: skip
     for name, aliases in (("cauchy", ()), ("another", ("rbf",)), ("student", ())):
         with pytest.raises(ValueError, match="there is a kernel"):
-            register(KernelKind(name, "", True, cauchy_row, cauchy_slope, aliases=aliases))
+            register(KernelKind(name, "", SQUARED, cauchy_row, cauchy_slope, aliases=aliases))
     assert "another" not in KINDS
 
 
 def test_a_kernel_is_not_known_before_it_is_declared(python):
     done = python("-c", "from cacore.kernels import Kernel; Kernel('cauchy')")
-    assert "kernel 'cauchy': choose one of linear, polynomial, gaussian, sigmoid" in done.stderr
+    assert "kernel 'cauchy': choose one of " + ", ".join(NAMES) in done.stderr
 
 
 def test_names_need_no_compiler(python):
     done = python("-c", "import sys; from cacore.kernels.registry import KINDS; print(*KINDS);"
                   "print('numba' in sys.modules)")  # fmt: skip
-    assert (done.returncode, done.stdout) == (0, "linear polynomial gaussian sigmoid\nFalse\n")
+    assert (done.returncode, done.stdout) == (0, f"{' '.join(NAMES)}\nFalse\n")
 
 
 @pytest.mark.parametrize("turn", ["compiled or loaded", "loaded"])

@@ -16,6 +16,9 @@ from cacore.kernels.evaluate import exp32, exp64
 KERNELS = {
     "linear": Kernel("linear"), "polynomial": Kernel("polynomial", gamma=0.3, degree=4, coef0=0.7),
     "gaussian": Kernel("gaussian", gamma=0.2), "sigmoid": Kernel("sigmoid", gamma=0.1, coef0=-0.4),
+    "laplacian": Kernel("laplacian", gamma=0.4), "matern32": Kernel("matern32", gamma=0.2),
+    "matern52": Kernel("matern52", gamma=0.2), "l1": Kernel("l1", gamma=0.3),
+    "rational": Kernel("rational", gamma=0.2, degree=2),
 }  # fmt: skip
 TOLERANCE = {"float64": 1e-12, "float32": 2e-5}
 
@@ -78,7 +81,7 @@ def test_gram_over_many_blocks(kind, dtype, form):
     want = matrix(kernel, X)
     lower = np.tril_indices(700)
     np.testing.assert_allclose(K[lower], want[lower], rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
-    if kind == "gaussian":
+    if kernel.of_distance:
         assert (np.diagonal(K) == 1.0).all()
 
 
@@ -146,6 +149,7 @@ def test_sigma_and_gamma_say_the_same():
         (lambda: Kernel("polynomial", gamma=math.nan), "gamma = nan"),
         (lambda: Kernel.gaussian(-1.0), "sigma = -1"),
         (lambda: Kernel.gaussian(math.inf), "sigma = inf"),
+        (lambda: Kernel("rational", degree=0), "degree = 0: the rational kernel needs a whole number of at least 1"),
     ],
 )
 def test_bad_parameters(make, named):

@@ -11,12 +11,14 @@ from helpers.references import by_differences, matrix
 
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Blocks, Layout
-from cacore.kernels.panels import GROUP, ROWS, Panels, nonzeros, width
+from cacore.kernels.panels import ROWS, Panels, nonzeros
+from cacore.kernels.sums import GROUP, NONZEROS, PRODUCTS, WHOLE, width
 
 KERNELS = {
     "linear": Kernel("linear"), "polynomial": Kernel("polynomial", gamma=0.3, degree=3, coef0=0.7),
     "gaussian": Kernel("gaussian", gamma=0.2), "sigmoid": Kernel("sigmoid", gamma=0.1, coef0=-0.4),
 }  # fmt: skip
+L1 = Kernel("l1", gamma=0.2)
 TOLERANCE = {"float64": 1e-12, "float32": 2e-5}
 FORMS = {"dense": np.array, "csr": sp.csr_matrix}
 SIDES = ["panels", "blocks"]
@@ -35,9 +37,9 @@ def values(kind, A, B):
     return by_differences(KERNELS[kind], A, B) if kind == "gaussian" else matrix(KERNELS[kind], A, B)
 
 
-def sides(side, A, B, dtype, shift=None):
+def sides(side, A, B, dtype, shift=None, measure=PRODUCTS):
     """`A` as rows and `B` as columns."""
-    layout = Layout(np.dtype(dtype), shift, side == "panels")
+    layout = Layout(np.dtype(dtype), shift, side == "panels", measure=measure)
     assert isinstance(layout.columns(B), Panels if side == "panels" else Blocks)
     return layout.rows(A), layout.columns(B)
 
@@ -52,17 +54,17 @@ def kept(columns, kernel, A, dtype, tasks=3):
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("kind", KERNELS)
+@pytest.mark.parametrize("kind", [*KERNELS, "l1"])
 @pytest.mark.parametrize("side", SIDES)
 def test_add_equals_brute_force(side, kind, form, dtype):
     """Columns that fill several groups of panels and part of one more, rows that fill several tiles and part of one."""
-    n, m, kernel = 2 * GROUP * width("float32") + 37, 2 * ROWS + 3, KERNELS[kind]
+    n, m, kernel = 2 * GROUP * width("float32") + 37, 2 * ROWS + 3, {**KERNELS, "l1": L1}[kind]
     A, B = rows_of(m, seed=1, dtype=dtype), rows_of(n, dtype=dtype)
-    rows, columns = sides(side, FORMS[form](A), FORMS[form](B), dtype)
+    rows, columns = sides(side, FORMS[form](A), FORMS[form](B), dtype, measure=kernel.measure(form == "csr"))
     c, total, store = np.linspace(-1, 2, m), np.arange(n, dtype=float), np.full((m, n + 5), -7, dtype)
     for lo, hi in columns.tasks(5):
         columns.add(kernel, rows, lo, hi, c, total, store)
-    want = values(kind, A, B)
+    want = matrix(kernel, A, B) if kind == "l1" else values(kind, A, B)
     np.testing.assert_allclose(store[:, :n], want, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
     near(total - np.arange(n), c @ want, 30 * m * TOLERANCE[dtype])
     # What is added up is what is kept, and nothing is written behind the columns.
@@ -344,3 +346,39 @@ def test_diagonal(kind, form, dtype):
     got = KERNELS[kind].diagonal(FORMS[form](X))
     assert (got.dtype, got.shape) == (np.float64, (80,))
     np.testing.assert_allclose(got, np.diagonal(values(kind, X, X)), rtol=1e-12)
+
+
+# -- l1 distances ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("measure", [WHOLE, NONZEROS])
+def test_l1_distances_of_equal_rows(measure, dtype):
+    """Exactly 0, and the same whichever of the rows is the column (to rounding, by the nonzeros)."""
+    X = rows_of(300, d=11, dtype=dtype) * np.asarray(3, dtype)
+    X[200:] = X[:100]
+    rows, columns = sides("panels", X, X, dtype, measure=measure)
+    K = kept(columns, L1, rows, dtype)
+    equal = (X[:, None] == X[None]).all(axis=2)
+    assert (K[equal] == 1).all()
+    np.testing.assert_allclose(K, K.T, rtol=0, atol=0 if measure == WHOLE else 20 * np.finfo(dtype).eps)
+
+
+def test_l1_layouts():
+    """By nonzeros where there are few, never shifted, and in double precision only where norms are far apart."""
+    X = np.random.default_rng(0).standard_normal((500, 70)).astype(np.float32) + 100
+    assert Layout.of(X, L1, "float32") == Layout(np.dtype(np.float32), None, True, 70.0, WHOLE)
+    assert Layout.of(one_hot(), L1, "float32") == Layout(np.dtype(np.float32), None, True, 1.0, NONZEROS)
+    csr = sp.csr_matrix(X)
+    assert Layout.of(csr, Kernel("l1", gamma=1e-4), "float32").measure == NONZEROS
+    assert Layout.of(csr, Kernel("l1", gamma=1e-4), "float32").dtype == np.float32
+    assert Layout.of(csr, Kernel("l1", gamma=10.0), "float32").dtype == np.float64
+
+
+@pytest.mark.parametrize("given", [np.array, sp.csr_matrix])
+def test_l1_rows_of_another_form_than_the_columns(given):
+    """A model of dense rows is asked about CSR rows, and the other way round."""
+    X = rows_of(90)
+    for measure, other in ((WHOLE, sp.csr_matrix), (NONZEROS, np.array)):
+        rows, columns = sides("panels", given(X[:20]), other(X), "float64", measure=measure)
+        np.testing.assert_allclose(kept(columns, L1, rows, "float64"), matrix(L1, X[:20], X), rtol=1e-12)

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.kernels.evaluate import finish
-from cacore.kernels.panels import accumulate
 from cacore.kernels.pairs import sparse
+from cacore.kernels.panels import accumulate
 from cacore.kernels.values import Parameters
 
 HITS, MISSES, VALUES = range(3)  # places of what is counted

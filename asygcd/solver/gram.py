@@ -14,8 +14,8 @@ from cacore.data.rows import Rows
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.kernels.columns import WIDEST, Layout
-from cacore.kernels.panels import Panels, nonzeros, width
-from cacore.kernels.sums import room
+from cacore.kernels.panels import Panels, nonzeros
+from cacore.kernels.sums import room, width
 from cacore.machine import memory
 
 Index = NDArray[np.int64]
@@ -65,6 +65,8 @@ class Gram:
     def __init__(
         self, X: Rows, kernel: Kernel, order: Index, bounds: Index, cache_bytes: int, dtype: Any, by_rows: bool
     ) -> None:  # fmt: skip
+        if not kernel.compiled:
+            raise InputError("Asy-GCD evaluates kernels in compiled code, and not a callable: use SMOSVC or CASVC")
         self._X, self._dtype, self.n, self._wide = X, np.dtype(dtype), len(order), _wide(X)
         self._layout = Layout.of(X, kernel, self._dtype)
         self._kernel = kernel.parameters(np.dtype(self._layout.dtype), self._layout.measure)

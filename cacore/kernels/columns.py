@@ -95,6 +95,8 @@ class Layout:
         sample = X[:: max(1, n // _SAMPLE)]
         if (largest_size(X) if largest is None else largest) > largest_usable(dtype) or not kernel.fits(dtype):
             dtype = np.dtype(np.float64)
+        if not kernel.compiled:
+            return cls(np.dtype(np.float64), None, False, float(d))
         if sp.issparse(X):
             measure = kernel.measure(nonzeros=True)
             wide = _reach(kernel, Points(sample), measure) > _FAR
@@ -179,9 +181,7 @@ def _reach(kernel: Kernel, sample: Points, measure: int) -> float:
     if not (kernel.of_distance and len(sample)) or measure == WHOLE:
         return 0.0
     with np.errstate(all="ignore"):  # it may be infinite
-        if measure == NONZEROS:
-            size = float(abs(sample.X).sum(axis=1).mean())
-        else:
-            size = float(np.mean(sample.squares))
+        sizes = abs(sample.X).sum(axis=1) if measure == NONZEROS else sample.squares
+        size = float(np.mean(sizes))
         where = np.array([0.0, _NEAR * size]) if kernel.declared.rooted else np.zeros(1)
         return float(np.abs(kernel.derivative(where)).max()) * size

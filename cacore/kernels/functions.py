@@ -1,7 +1,7 @@
 """The kernels of the package, one declaration each: those of Tables 2.1 and 3.1, and others of a distance.
 
-In formulas |x-z| is the Euclidean distance, |x-z|_1 the sum of the features' distances. What exp makes of far rows is not
-0 but next to nothing (:mod:`cacore.kernels.evaluate`), and so it is with the other kernels here.
+In formulas |x-z| is the Euclidean distance, |x-z|_1 the sum of the features' distances. What exp makes of far rows is
+not 0 but next to nothing (:mod:`cacore.kernels.evaluate`), and so it is with the other kernels here.
 """
 
 from __future__ import annotations

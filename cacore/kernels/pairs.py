@@ -1,4 +1,4 @@
-"""What a kernel is a function of, for all pairs of rows: inner products, or l1 distances. The passes under the kernels."""
+"""What a kernel is a function of, for all pairs of rows: inner products, or l1 distances."""
 
 from __future__ import annotations
 

@@ -22,6 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from cacore.errors import InputError
+
 # What a kernel may be a function of: x.z, the sum of (x_k - z_k)^2, the sum of |x_k - z_k|.
 PRODUCT, SQUARED, L1 = "inner product", "squared distance", "l1 distance"
 
@@ -112,6 +114,13 @@ MOST_DEGREE = 2**31 - 1
 KINDS: dict[str, KernelKind] = {}  # by name
 
 
+def _unknown(t: Any, gamma: float, coef0: float, degree: int) -> Any:
+    raise InputError("a callable kernel has no derivative: declare the kernel, see CONTRIBUTING.md")
+
+
+GIVEN = KernelKind("callable", "k(x, z)", PRODUCT, None, _unknown)  # what is known of the caller's own: not registered
+
+
 def register(kind: KernelKind) -> None:
     """Make a kernel known by its name and aliases.
 
@@ -124,6 +133,16 @@ def register(kind: KernelKind) -> None:
         if name in KINDS or canonical(name) != name:
             raise ValueError(f"there is a kernel {name!r} already")
     KINDS[kind.name] = kind
+
+
+def declaration(kernel: Any) -> KernelKind:
+    """The declaration of the kernel of this name; of a callable :data:`GIVEN`."""
+    return KINDS[kernel] if isinstance(kernel, str) else GIVEN
+
+
+def named(kernel: Any) -> str:
+    """A kernel's name, or that of a callable: the same in every process."""
+    return kernel if isinstance(kernel, str) else str(getattr(kernel, "__qualname__", type(kernel).__name__))
 
 
 def canonical(name: str) -> str:

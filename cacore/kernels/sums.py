@@ -63,7 +63,7 @@ def _excess(b: Any, total: Any, value: Any, x: Any) -> Any:
 
 
 def _sums(term: Callable[[Any, Any, Any, Any], Any]) -> Any:
-    """Compiled code for ``out[:width] = sum of terms of values[q] and panel[columns[q], :width], first <= q < last``."""
+    """Compiled code: ``out[:width]`` is the sum of terms of values[q], panel[columns[q], :width], first <= q < last."""
 
     @intrinsic
     def sums(typingctx: Any, values: Any, columns: Any, first: Any, last: Any, panel: Any, out: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numba
@@ -87,8 +87,18 @@ class Kernel:
             raise InputError(f"kernel {self.kind!r}: choose one of {', '.join(KINDS)}")
         if self.has("gamma") and not (math.isfinite(self.gamma) and self.gamma > 0):
             raise InputError(f"gamma = {self.gamma:g}: it must be a positive number")
-        if self.degree < self.declared.least_degree:
-            raise InputError(f"degree = {self.degree}: the {self.kind} kernel needs {self.declared.least_degree} or more")
+        least = self.declared.least_degree
+        if self.degree < least:
+            raise InputError(f"degree = {self.degree}: the {self.kind} kernel needs a whole number of at least {least}")
+
+    @property
+    def compiled(self) -> bool:
+        """Whether compiled code can evaluate it."""
+        return True
+
+    def stored(self) -> dict[str, Any]:
+        """What a model's file holds: the fields."""
+        return asdict(self)
 
     @property
     def declared(self) -> KernelKind:
@@ -232,9 +242,12 @@ class Kernel:
         m^2 d flops, on all threads. What lies on and below the diagonal, where the kernel values and their
         factor go, is undefined.
         """
-        m, measure = len(A), self.measure()
+        m = len(A)
         tasks = blocks(m, _block_rows(m, out.itemsize))
-        for_blocks(lambda lo, hi: compare(measure, A[lo:hi].X, A[lo:m].X, out[lo:hi, lo:]), tasks)
+        for_blocks(lambda lo, hi: self._compare(A[lo:hi], A[lo:m], out[lo:hi, lo:]), tasks)
+
+    def _compare(self, A: Points, B: Points, out: NDArray[Any]) -> None:
+        compare(self.measure(), A.X, B.X, out)
 
     def gram_from(self, G: NDArray[Any], A: Points) -> None:
         """Kernel values in the lower triangle of `G` and its diagonal, from what :meth:`compare` left above it.
@@ -252,7 +265,7 @@ class Kernel:
         m, parameters = len(G), self.parameters(G.dtype)
 
         for_blocks(lambda lo, hi: _mirrored(G.reshape(-1), A.squares, lo, hi, parameters), blocks(m, _TILE))
-        G.reshape(-1)[:: m + 1] = self.of_squares(A.squares)
+        G.reshape(-1)[:: m + 1] = self.of_squares(A.squares) if self.compiled else self.diagonal(A.X)
 
     def apply(self, A: Points, B: Points, coefficients: NDArray[Any]) -> NDArray[Any]:
         """``K(A, B) @ coefficients`` without ever holding K, on all threads.

@@ -170,6 +170,11 @@ def kernel(value: Any, name: str) -> str:
     return str(one_of(*KINDS)(canonical(value), name))
 
 
+def kernel_or_callable(value: Any, name: str) -> Any:
+    """As :func:`kernel`, or a function of two blocks of rows."""
+    return value if callable(value) else kernel(value, name)
+
+
 def number_or(*words: str) -> Convert:
     """A positive number, or one of some words."""
 

@@ -18,7 +18,7 @@ class KernelClassifier(Labelled):
     """Parameters of the dual problem and of its solver, and checks of what `predict` is given."""
 
     C: float = 1.0
-    kernel: str = "gaussian"
+    kernel: Any = "gaussian"
     gamma: Any = "scale"
     degree: int = 3
     coef0: float = 0.0

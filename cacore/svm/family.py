@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data import labels
 from cacore.data.dataset import Dataset
-from cacore.kernels.registry import KINDS
 from cacore.run.family import Family
 from cacore.svm.options import DualOptions
 
@@ -33,7 +32,7 @@ class Classifiers(Family):
         """C, the kernel and its parameters, for the report."""
         kernel = model.kernel
         described: dict[str, Any] = {"C": model.C, "kernel": kernel.kind}
-        described |= {name: getattr(kernel, name) for name in KINDS[kernel.kind].parameters}
+        described |= {name: getattr(kernel, name) for name in kernel.declared.parameters}
         return {**described, "balanced": options.class_weight == "balanced", "dtype": model.dtype}
 
     def answers(self, model: Any, rows: Dataset, comm: Communicator) -> NDArray[np.float64]:

@@ -28,11 +28,14 @@ class DualOptions(declare.Options):
     """
 
     C: float = option(1.0, "bound of the coefficients alpha", declare.positive, metavar="C")
-    kernel: str = option("gaussian", "of the rows", declare.kernel, choices=tuple(KINDS))
+    kernel: Any = option("gaussian", "of the rows", declare.kernel_or_callable, choices=tuple(KINDS))
     gamma: float | str = option(
-        "scale", "number, scale = 1 / (features x variance), or auto", declare.number_or("scale", "auto"), metavar="G"
+        "scale", "number, scale = 1 / (features x variance; of laplacian and l1 their lengths), or auto",
+        declare.number_or("scale", "auto"), metavar="G",
+    )  # fmt: skip
+    degree: int = option(
+        3, "of the polynomial kernel; exponent of the rational one", declare.whole(0, MOST_DEGREE), metavar="D"
     )
-    degree: int = option(3, "of the polynomial kernel", declare.whole(0, MOST_DEGREE), metavar="D")
     coef0: float = option(0.0, "of the polynomial and sigmoid kernels", declare.finite, metavar="R")
     tol: float = option(
         1e-3, "largest violation at which training stops", declare.positive, report=True, metavar="T"
@@ -64,4 +67,8 @@ class DualOptions(declare.Options):
         """The kernel, with gamma as a number."""
         from cacore.kernels import Kernel
 
+        if callable(self.kernel):
+            from cacore.kernels.given import given_kernel
+
+            return given_kernel(self.kernel)
         return Kernel(self.kernel, gamma, self.degree, self.coef0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,16 @@ from cacore.comm import Communicator
 from cacore.data.rows import Rows, is_sparse
 from cacore.errors import InputError
 from cacore.kernels import Kernel
+from cacore.kernels.registry import declaration
 
 _SMALL = 2000, 100_000  # rows, and numbers in them, whose kernel values cost next to nothing in double precision
 
 
-def numeric_gamma(X: Rows, gamma: float | str, comm: Communicator) -> float:
+def numeric_gamma(X: Rows, gamma: float | str, comm: Communicator, kernel: Any = "gaussian") -> float:
     """Gamma as a number; "scale" is one Allreduce of 3 numbers.
+
+    "scale" is 1 / (d var(X)); of a kernel whose gamma is 1 over a length the root of that (laplacian), or 1 over d
+    times the deviation (l1). "auto" is the same for a variance of 1.
 
     Raises
     ------
@@ -24,8 +29,10 @@ def numeric_gamma(X: Rows, gamma: float | str, comm: Communicator) -> float:
     """
     if not isinstance(gamma, str):
         return float(gamma)
+    kind = declaration(kernel)
+    length, d = kind.typical_distance(X.shape[1]), int(X.shape[1])
     if gamma == "auto":
-        return 1.0 / int(X.shape[1])
+        return 1.0 / (length if kind.per_length else d)
     values = X.data if is_sparse(X) else X
     shift = float(comm.bcast(np.array([values.flat[0] if values.size and not is_sparse(X) else 0.0]))[0])
     about = values.ravel() - shift if not is_sparse(X) else values
@@ -40,7 +47,9 @@ def numeric_gamma(X: Rows, gamma: float | str, comm: Communicator) -> float:
             f'gamma = "scale": the features are so {"small" if vanished else "large"} that their variance is no number '
             "of double precision; standardise the features"
         )
-    return float(1.0 / (X.shape[1] * variance)) if variance > 0 else 1.0
+    if not variance > 0:
+        return 1.0
+    return float(1.0 / (length * math.sqrt(variance) if kind.per_length else d * variance))
 
 
 def precision(n: int, sample: Rows, kernel: Kernel, C: float, tol: float) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -197,7 +196,7 @@ class _Exact:
         with comm.phase("partition"):
             self.y = self._everywhere(prepared.rows["y"])
             self.weights = self._everywhere(prepared.rows.row_weights())
-        self.sigmas = options.widths((math.sqrt(self.X.shape[1]),))
+        self.sigmas = options.widths((options.kind.typical_distance(self.X.shape[1]),))
         self.sigma, self.lam = self.sigmas[0], options.lam[0]
         total = int(comm.allreduce(np.array([nbytes(self.X)], np.int64))[0])
         with comm.agreed():

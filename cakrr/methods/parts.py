@@ -100,9 +100,9 @@ class _Run:
         self.route = options.route or method.route
         if self.route == "soft" and len(parts.sizes) == 1:
             self.route = "nearest"  # there is one model to ask
-        d = parts.centers.shape[1]
+        width = options.kind.typical_distance(parts.centers.shape[1])
         self.kernel = options.like()
-        self.sigmas = options.widths(method.sigmas(d) if method.coarse else (math.sqrt(d),))
+        self.sigmas = options.widths(method.sigmas(width) if method.coarse else (width,))
         self.lams = options.lam
         self.y = self.parts.columns["y"].astype(np.float64)
         self.held = np.zeros(len(self.y), np.bool_)

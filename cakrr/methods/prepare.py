@@ -18,6 +18,7 @@ from cacore.data.rows import Rows, check_alike, check_range, largest_size, large
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
 from cacore.io.fingerprints import fingerprint
+from cacore.kernels.registry import named
 from cacore.machine import memory, threads
 from cakrr.options import Method, Options
 
@@ -95,7 +96,8 @@ def prepare(method: Method, train: Dataset, options: Options, comm: Communicator
         like = options.like()
         if not like.of_distance:
             with comm.uncounted(), comm.agreed():  # of the widest kernel: a narrower one may drop out of the grid
-                like.with_sigma(max(options.widths(method.sigmas(X.shape[1])))).largest(X, X.dtype)
+                widths = options.widths(method.sigmas(like.declared.typical_distance(X.shape[1])))
+                like.with_sigma(max(widths)).largest(X, X.dtype)
         total = comm.allreduce(np.append(w @ y, w.sum()))
         offset = float(total[0] / total[1]) if y.ndim == 1 else total[:-1] / total[-1]
         y = y - offset
@@ -214,4 +216,4 @@ def default_parts(n: int, itemsize: int, limit: int, ranks: int) -> int:
 def _facts(method: Method, options: Options) -> dict[str, Any]:
     """The options that decide about the result."""
     values = {name: value for name, value in vars(options).items() if name not in ("progress", "checkpoint")}
-    return {"method": method.name, **values}
+    return {"method": method.name, **values, "kernel": named(options.kernel)}

@@ -95,7 +95,7 @@ def prepare(method: Method, train: Dataset, options: Options, comm: Communicator
             rows.X = standardizer.apply(rows.X)
         with comm.uncounted(), comm.agreed():
             check_range(rows.X, "the training rows")
-        kernel = options.kernel_with(numeric_gamma(rows.X, options.gamma, comm))
+        kernel = options.kernel_with(numeric_gamma(rows.X, options.gamma, comm, options.kernel))
         with comm.uncounted():
             count = rows.X.nnz if is_sparse(rows.X) else np.count_nonzero(rows.X)
             total, n = comm.allreduce(np.array([count, len(rows)], np.int64)).tolist()

@@ -9,7 +9,6 @@ import scipy.sparse as sp
 
 from cacore.errors import InputError
 from cacore.files import check_writable, replacing
-from cacore.kernels import KINDS
 from casvm.model.model import SVMModel
 from casvm.model.part import PartSVM
 
@@ -40,7 +39,7 @@ def export_libsvm(model: SVMModel, path: str | Path) -> list[Path]:
         raise InputError("a model of a precomputed kernel has no support vectors to export")
     if model.standardizer is not None and model.standardizer.root is not None:
         raise InputError("LIBSVM's format has no metric: a model that learned one cannot be exported")
-    if KINDS[model.kernel.kind].libsvm is None:
+    if model.kernel.declared.libsvm is None:
         raise InputError(f"LIBSVM has no {model.kernel.kind} kernel")
     try:
         labels = model.classes.astype(np.int64)
@@ -71,7 +70,7 @@ def _header(model: SVMModel, part: PartSVM, labels: np.ndarray) -> str:
     numbers = (("degree", str(kernel.degree)), ("gamma", f"{kernel.gamma:.17g}"), ("coef0", f"{kernel.coef0:.17g}"))
     lines = [
         "svm_type c_svc",
-        f"kernel_type {KINDS[kernel.kind].libsvm}",
+        f"kernel_type {kernel.declared.libsvm}",
         *(f"{name} {value}" for name, value in numbers if kernel.has(name)),
         f"nr_class {len(labels)}",
         f"total_sv {len(part.rows)}",

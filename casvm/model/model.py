@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -140,7 +140,7 @@ class SVMModel(InParts):
         return (one.scores if self._alone else one.shares)(rows, self.kernel, len(self.classes))
 
     def _stored(self) -> tuple[dict[str, Any], dict[str, Rows]]:
-        kernel = None if self.kernel is None else asdict(self.kernel)
+        kernel = None if self.kernel is None else self.kernel.stored()
         return {"C": self.C, **stored_classes(self.classes), "kernel": kernel}, {}
 
     @classmethod

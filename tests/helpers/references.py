@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import scipy.sparse as sp
+from scipy.spatial.distance import cdist
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.metrics.pairwise import pairwise_kernels
@@ -14,6 +15,18 @@ from sklearn.svm import SVC
 from helpers.data import dense
 
 METRICS = {"linear": "linear", "polynomial": "poly", "gaussian": "rbf", "sigmoid": "sigmoid"}
+
+
+# Of the distance and of the kernel's parameters, which scikit-learn does not have.
+DISTANCES = {
+    "laplacian": lambda r, gamma, _: np.exp(-gamma * r),
+    "matern32": lambda r, gamma, _: (1 + np.sqrt(6 * gamma) * r) * np.exp(-np.sqrt(6 * gamma) * r),
+    "matern52": lambda r, gamma, _: (1 + np.sqrt(10 * gamma) * r + 10 / 3 * gamma * r**2) * np.exp(
+        -np.sqrt(10 * gamma) * r
+    ),
+    "l1": lambda r, gamma, _: np.exp(-gamma * r),
+    "rational": lambda r, gamma, degree: (1 + gamma * r**2 / degree) ** -degree,
+}  # fmt: skip
 
 
 def parameters(kernel):
@@ -26,6 +39,9 @@ def parameters(kernel):
 def matrix(kernel, X, Z=None):
     """Kernel values of all rows with all rows of `Z`, or with each other, in double precision."""
     X, Z = (None if rows is None else dense(rows).astype(np.float64) for rows in (X, Z))
+    if kernel.kind in DISTANCES:
+        r = cdist(X, X if Z is None else Z, "cityblock" if kernel.kind == "l1" else "euclidean")
+        return DISTANCES[kernel.kind](r, kernel.gamma, kernel.degree)
     return pairwise_kernels(X, Z, metric=METRICS[kernel.kind], **parameters(kernel))
 
 

@@ -1,16 +1,20 @@
-"""The exact method over all ranks with kernels whose k(x, x) is not 1, and whose rows are not shifted."""
+"""The exact method over all ranks with other kernels than the Gaussian, among them the caller's own."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 from helpers.checks import close
-from helpers.data import as_csr, formats
-from helpers.distributed import EVERY_ROW, WORLD, R, dataset, even
+from helpers.data import as_csr, dense, formats
+from helpers.distributed import EVERY_ROW, RANK, WORLD, R, dataset, even
+from helpers.references import DISTANCES, matrix
+from scipy.spatial.distance import cdist
 from sklearn.kernel_ridge import KernelRidge
 
 from cacore.comm import Communicator
+from cacore.errors import InputError, RankError
 from cacore.linalg import scalapack
+from cakrr import DKRR
 from cakrr.dkrr import dkrr
 from cakrr.options import Options
 
@@ -41,6 +45,7 @@ def block(monkeypatch):
     [
         ("linear", None, {"kernel": "linear"}),
         ("polynomial", SIGMA, {"kernel": "poly", "gamma": 1 / (2 * SIGMA**2), "degree": 2, "coef0": 1.0}),
+        *((kind, SIGMA, None) for kind in DISTANCES),
     ],
 )
 def test_other_kernels(kernel, sigma, reference, dtype, csr, everywhere):
@@ -51,9 +56,46 @@ def test_other_kernels(kernel, sigma, reference, dtype, csr, everywhere):
     fitted = dkrr(dataset(X, y, even(157), dtype), given, comm)
     got = everywhere(fitted.model.predict(T[even(41)], comm))
     X, T = X.astype(np.float64), T.astype(np.float64)
+    if reference is None:
+        declared = fitted.model.kernel
+        X, T, reference = matrix(declared, X), matrix(declared, T, X), {"kernel": "precomputed"}
     ridge = KernelRidge(alpha=fitted.model.lam * 157, **reference).fit(X, y - y.mean())
     close(got, ridge.predict(T) + y.mean(), 1e-8 if exact else 1e-4)
     if exact:  # in single precision the grid's errors have few digits
         serial = dkrr(dataset(X, y, EVERY_ROW), given)
         errors = [[row["validation_mse"] for row in one.grid] for one in (fitted, serial)]
         np.testing.assert_allclose(*errors, rtol=1e-7)
+
+
+def matern(A, B):
+    r = cdist(dense(A), dense(B)) * np.sqrt(3) / SIGMA
+    return (1 + r) * np.exp(-r)
+
+
+@formats
+def test_callable(csr, everywhere):
+    """The model of the declared kernel."""
+    (X, y), (T, _), comm = rows(157, 0, csr), rows(41, 1, csr), Communicator(WORLD)
+    given = {"lam": (1e-3, 1.0), "standardize": False}
+    mine = dkrr(dataset(X, y, even(157)), Options(kernel=matern, **given), comm)
+    declared = dkrr(dataset(X, y, EVERY_ROW), Options(kernel="matern32", sigma=(SIGMA,), **given))
+    assert mine.model.lam == declared.model.lam
+    close(everywhere(mine.model.predict(T[even(41)], comm)), declared.model.predict(T), 1e-8)
+
+
+def test_a_callable_that_fails_on_one_rank():
+    """All ranks say what it returned."""
+
+    def odd(A, B):
+        return np.full((len(A), len(B)), np.nan if RANK == R - 1 else 1.0)
+
+    X, y = rows(157, 0, False)
+    with pytest.raises((InputError, RankError), match="returned nan for row 0 of A and row 0 of B"):
+        dkrr(dataset(X, y, even(157)), Options(kernel=odd), Communicator(WORLD))
+
+
+@pytest.mark.mpi(min_size=2)
+def test_precomputed_is_for_one_process():
+    X, y = rows(40, 0, False)
+    with pytest.raises(InputError, match=f"a precomputed kernel: these are {R} ranks, and it lies on one"):
+        DKRR(kernel="precomputed", comm=WORLD).fit(X[even(40)] @ X.T, y[even(40)])

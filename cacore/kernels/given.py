@@ -1,0 +1,143 @@
+"""Kernels that the caller evaluates: a function of blocks of rows, and a matrix of kernel values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.data.rows import Rows, dense, is_sparse
+from cacore.errors import InputError
+from cacore.kernels.registry import GIVEN, KernelKind, named
+from cacore.kernels.values import Kernel, Points
+from cacore.machine.threads import blocks
+
+_PRECOMPUTED = "a precomputed kernel"
+_ALONE = 32  # rows whose values with themselves are taken from one block
+
+
+@dataclass(frozen=True)
+class GivenKernel(Kernel):
+    """A kernel ``function(A, B) -> K`` on blocks of rows, which has no width and no parameters.
+
+    Attributes
+    ----------
+    function : callable
+        Takes rows, ndarray or CSR, shape (m, d) and (n, d), and returns K, shape (m, n), of finite numbers. It must
+        say the same of a pair of rows in whatever block they are, K(B, A) being the transpose, and may be called from
+        several threads at once.
+    name : str
+        In messages.
+    """
+
+    kind: str = GIVEN.name
+    function: Callable[[Rows, Rows], Any] = np.dot
+    name: str = "the callable kernel"
+
+    def __post_init__(self) -> None:
+        """There is nothing to check before it is called."""
+
+    @property
+    def compiled(self) -> bool:
+        """See :class:`Kernel`."""
+        return False
+
+    @property
+    def declared(self) -> KernelKind:
+        """See :class:`Kernel`."""
+        return GIVEN
+
+    def stored(self) -> dict[str, Any]:
+        """See :class:`Kernel`; a file cannot hold a function."""
+        raise InputError(
+            f"a model of {self.name} cannot be written to a file: pickle it, or declare the kernel, see CONTRIBUTING.md"
+        )
+
+    def block(self, A: Points, B: Points, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """See :class:`Kernel`.
+
+        Raises
+        ------
+        InputError
+            What the function returned cannot be used.
+        """
+        if out is None:
+            out = np.empty((len(A), len(B)), A.X.dtype)
+        if out.size:
+            X, Z = A.X, B.X
+            if is_sparse(X) != is_sparse(Z):
+                X, Z = dense(X), dense(Z)
+            out[...] = self._checked(self.function(X, Z), out.shape)
+        return out
+
+    def _compare(self, A: Points, B: Points, out: NDArray[Any]) -> None:
+        self.block(A, B, out)
+
+    def _checked(self, returned: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+        """Kernel values of this shape, or one line about what is wrong with them."""
+        need = f"numbers of shape {shape} are needed, one for each row of A and of B"
+        if not isinstance(returned, np.ndarray) or returned.dtype.kind not in "fiub":
+            kind = f"an array of {returned.dtype}" if isinstance(returned, np.ndarray) else type(returned).__name__
+            raise InputError(f"{self.name} returned {kind}: {need}")
+        if returned.shape != shape:
+            raise InputError(f"{self.name} returned the shape {returned.shape}: {need}")
+        if not np.isfinite(returned).all():
+            row, column = np.argwhere(~np.isfinite(returned))[0].tolist()
+            raise InputError(
+                f"{self.name} returned {returned[row, column]} for row {row} of A and row {column} of B: "
+                "finite numbers are needed"
+            )
+        return returned
+
+    def diagonal(self, X: Rows) -> NDArray[np.float64]:
+        """See :class:`Kernel`; from blocks of a few rows."""
+        out = np.empty(X.shape[0])
+        for lo, hi in blocks(len(out), _ALONE):
+            some = Points(X[lo:hi].astype(np.float64))
+            out[lo:hi] = np.diagonal(self.block(some, some))
+        return out
+
+    def largest(self, X: Rows, dtype: Any) -> float:
+        """See :class:`Kernel`; of a positive definite kernel the largest value is on the diagonal."""
+        value = float(np.abs(self.diagonal(X)).max(initial=0.0))
+        if not value <= float(np.finfo(dtype).max) / 4:
+            raise InputError(f"{self.name}: its values overflow {np.dtype(dtype)}; scale them")
+        return value
+
+
+def numbered(n: int, dtype: Any) -> NDArray[Any]:
+    """What stands for the rows of a precomputed kernel: their numbers, shape (n, 1)."""
+    return np.arange(n, dtype=dtype)[:, None]
+
+
+def _numbers(X: Rows) -> NDArray[np.int64]:
+    return np.asarray(X)[:, 0].astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Precomputed:
+    """The function of :func:`numbered` rows whose kernel values with each other are in `K`, shape (n, n)."""
+
+    K: NDArray[Any]
+
+    def __call__(self, A: Rows, B: Rows) -> NDArray[Any]:
+        """Kernel values, shape (len(A), len(B))."""
+        return np.asarray(self.K[np.ix_(_numbers(A), _numbers(B))])
+
+
+def _of_new_rows(A: Rows, B: Rows) -> NDArray[Any]:
+    return np.asarray(A)[:, _numbers(B)]
+
+
+def of_new_rows() -> GivenKernel:
+    """Of new rows, given by their kernel values with all training rows, with :func:`numbered` training rows."""
+    return GivenKernel(function=_of_new_rows, name=_PRECOMPUTED)
+
+
+def given_kernel(function: Callable[[Rows, Rows], Any]) -> GivenKernel:
+    """The kernel that is this function."""
+    known = isinstance(function, Precomputed)
+    return GivenKernel(function=function, name=_PRECOMPUTED if known else f"the callable kernel {named(function)}")
