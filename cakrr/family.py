@@ -11,11 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
+from cacore.data import labels
 from cacore.data.dataset import Dataset
 from cacore.errors import InputError
 from cacore.files import replacing
 from cacore.io.fingerprints import row_hashes
-from cacore.run import report
+from cacore.io.table import Targets
+from cacore.run import reading, report
 from cacore.run.family import Family, described_metric
 from cacore.run.job import Training
 from cacore.run.options import reported
@@ -23,6 +25,12 @@ from cakrr.bkrr2 import bkrr2
 from cakrr.model import KRRModel
 from cakrr.options import ALONE, Fit, Method, Options
 from cakrr.solver.local import BAND_FROM
+
+
+_NUMBERS = Targets(
+    many=True, remedy="--classify learns its classes; cacore.io convert --binarize CLASS makes it +1 and -1"
+)
+_CLASSES = Targets(text=True)
 
 
 class Ridge(Family):
@@ -53,6 +61,20 @@ class Ridge(Family):
         width = options.kind.typical_distance(train.X.shape[1])
         return replace(options, sigma=options.sigma or method.sigmas(width))
 
+    def read(
+        self, method: Method, job: Training, options: Options, comm: Communicator, limit: int
+    ) -> tuple[Dataset, Dataset | None]:
+        """Training rows with their targets, or with their labels, and test rows if there are any."""
+        wanted = _CLASSES if options.classify else _NUMBERS
+        train, test = reading.read(job, comm, limit, wanted)
+        if options.classify:
+            train.y = labels.from_file(train, comm)
+        return train, test
+
+    def targets(self, model: KRRModel) -> tuple[Targets, tuple[int, ...]]:
+        """Labels of a classifier; otherwise as many numbers as it predicts."""
+        return (_NUMBERS, np.shape(model.offset)) if model.classes is None else (_CLASSES, ())
+
     def load(self, path: Path, comm: Communicator) -> KRRModel:
         """A saved model; collective."""
         return KRRModel.load(path, comm)
@@ -67,9 +89,7 @@ class Ridge(Family):
         self, model: KRRModel, test: Dataset, answers: dict[str, NDArray[Any]], comm: Communicator
     ) -> dict[str, Any]:
         """The errors of the model's route, and of the others under their names."""
-        y = test.target()
-        with comm.phase("predict"):
-            metrics = {route: report.regression_metrics(y, answer, comm) for route, answer in answers.items()}
+        metrics = {route: self.judged(model, test, answer, comm) for route, answer in answers.items()}
         own = metrics.pop(model.route)
         return own | {f"{route}_{name}": value for route, other in metrics.items() for name, value in other.items()}
 
@@ -81,6 +101,8 @@ class Ridge(Family):
             "params": {
                 **chosen, **({"oracle": True} if method.oracle else {}), "dtype": model.dtype,
                 **reported(options, method.has),
+                **({"classify": True, "balanced": options.class_weight is not None} if options.classify else {}),
+                **({"targets": len(model.offset)} if np.ndim(model.offset) and not options.classify else {}),
                 **{name: getattr(options, name) for name in options.kind.parameters if name != "gamma"},
             },
             "grid": fitted.grid,
@@ -142,17 +164,25 @@ class Ridge(Family):
         return model.predict(rows.X, comm)
 
     def judged(self, model: KRRModel, rows: Dataset, answers: NDArray[Any], comm: Communicator) -> dict[str, Any]:
-        """Their errors; collective."""
+        """Their errors, or how many labels are right; collective."""
+        if model.classes is not None:
+            return labels.tested(model.classes, rows, model.labels(answers), comm)
         with comm.phase("predict"):
             return report.regression_metrics(rows.target(), answers, comm)
 
     def write(
         self, path: Path | None, model: KRRModel, answers: NDArray[Any], decisions: bool, comm: Communicator
     ) -> None:
-        """One column, ``prediction``, in the order of the rows; collective."""
+        """Column ``prediction``, of many targets a column each, in the order of the rows; collective."""
+        if path is not None and model.classes is not None:
+            codes = comm.gather(np.searchsorted(model.classes, model.labels(answers)).astype(np.int64))
+            if comm.rank == 0 and codes is not None:
+                labels.write(path, model.classes, codes, None)
+            return
         values = None if path is None else comm.gather(answers)
         if path is None or values is None:
             return
         form = "%.17g" if values.dtype == np.float64 else "%.9g"
+        names = ["prediction"] if values.ndim == 1 else [f"prediction {j}" for j in range(values.shape[1])]
         with replacing(path) as temporary:
-            np.savetxt(temporary, values, fmt=form, header="prediction", comments="")
+            np.savetxt(temporary, values, fmt=form, header=",".join(names), delimiter=",", comments="")

@@ -17,9 +17,12 @@ from cacore.files import check_apart, check_writable
 from cacore.io import native, text
 from cacore.io.fingerprints import row_hashes
 from cacore.io.stream import REMEDY
-from cacore.io.table import Table, plain
+from cacore.io.table import Table, Targets, plain
 from cacore.io.words import printable
 from cacore.machine import memory
+
+
+_ANY = Targets(many=True, remedy="choose a class with --binarize CLASS")
 
 
 def read_all(
@@ -31,7 +34,7 @@ def read_all(
 ) -> dict[str, Table]:
     """Every row of a file of any format, checked: numbers as the file has them, which a given `dtype` can hold."""
     if text.kind(path) != "hdf5":
-        tables = text.parse(path, target, None, binarize, limit=limit)
+        tables = text.parse(path, target, None, binarize, limit=limit, wanted=_ANY)
         return {split: table.checked(dtype) for split, table in tables.items()}
     if binarize is not None or target is not None:
         raise InputError(f"{path}: --target and --binarize are for sources that are not HDF5")
@@ -89,8 +92,6 @@ def _with_test(tables: dict[str, Table], args: argparse.Namespace, limit: int) -
 
 def _without_duplicates(table: Table) -> Table:
     y = np.zeros(table.X.shape[0]) if table.y is None else table.y
-    if y.dtype.kind not in "biuf":
-        y = np.unique(y, return_inverse=True)[1].astype(np.float64)
     _, first = np.unique(row_hashes(table.X, y), return_index=True)
     return _take(table, np.sort(first))
 
@@ -102,8 +103,10 @@ def _take(table: Table, rows: NDArray[Any]) -> Table:
 
 def _without_overlap(train: Table, test: Table) -> Table:
     """The test rows that are not training rows."""
-    if train.y is None or test.y is None or "U" in (train.y.dtype.kind, test.y.dtype.kind):
+    if train.y is None or test.y is None or train.y.dtype.kind == "U" or test.y.dtype.kind == "U":
         return test
+    if train.y.shape[1:] != test.y.shape[1:]:
+        raise InputError(f"{test.where}: y has shape {test.y.shape}, and {train.y.shape} in {train.where}")
     return _take(test, ~np.isin(row_hashes(test.X, test.y), row_hashes(train.X, train.y)))
 
 
@@ -154,6 +157,8 @@ def _print(path: Path, tables: dict[str, Table]) -> None:
 def _target_text(table: Table) -> str:
     if table.y is None:
         return "no target"
+    if table.y.ndim > 1:
+        return f"{table.y.shape[1]} targets of mean {', '.join(f'{mean:g}' for mean in table.y.mean(axis=0)[:20])}"
     values, counts = np.unique(table.y, return_counts=True)
     words = table.y.dtype.kind == "U"
     if len(values) <= 20 or words:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.data.rows import block_bounds, scatter_rows
 from cacore.errors import InputError
-from cacore.io.table import Table
+from cacore.io.table import LABELS, Table, Targets
 from cacore.machine import memory
 
 if TYPE_CHECKING:  # each rank loads what it reads with
@@ -26,6 +28,7 @@ def load(
     n_features: int | None = None,
     usual_target: str | None = None,
     limit: int = 1 << 62,
+    wanted: Targets = LABELS,
 ) -> dict[str, Dataset]:
     """Read a file; every rank ends with its block of each split. Collective.
 
@@ -37,13 +40,15 @@ def load(
     comm : Communicator
     dtype : {"float64", "float32"}
     target : str, optional
-        Name or number of a CSV file's target column; the last by default.
+        Name or number of a CSV file's target column, or several with commas between them; the last by default.
     n_features : int, optional
         What a model expects: a CSV file with just so many columns has no target, and LIBSVM rows may have fewer.
     usual_target : str, optional
         Target column of a CSV file that has more columns than `n_features`, if `target` is not given.
     limit : int
         Bytes that a rank may use: what needs more is refused before it is read, or as soon as that is known.
+    wanted : Targets
+        Which targets are not refused.
 
     Returns
     -------
@@ -67,6 +72,8 @@ def load(
                 if target is not None:
                     raise InputError(f"{path}: HDF5 files name their target themselves; drop --target {target}")
                 shapes = native.describe(path)
+                for split, shape in shapes.items():
+                    wanted.check(shape.y or (), f"{path} ({split})")
                 mine = {split: block_bounds(shape.n, comm.size, comm.rank) for split, shape in shapes.items()}
                 size = sum(native.needed(path, split, *rows, real, limit) for split, rows in mine.items())
                 memory.require(
@@ -79,9 +86,9 @@ def load(
             elif comm.rank == 0:
                 from cacore.io import text
 
-                tables = text.parse(path, target, n_features, None, usual_target, limit)
+                tables = text.parse(path, target, n_features, None, usual_target, limit, wanted)
                 for table in tables.values():
-                    table.checked(real).check_numeric("make it +1 and -1 with cacore.io convert --binarize CLASS")
+                    table.checked(real).check_targets(wanted)
                     table.X = table.X.astype(real, copy=False)
         if hdf5:
             return {split: Dataset(t.X, t.y, shapes[split].n, t.where) for split, t in tables.items()}
@@ -106,13 +113,23 @@ def _splits(tables: dict[str, Table], comm: Communicator) -> list[str]:
 
 def _scattered(table: Table | None, where: str, comm: Communicator) -> Dataset:
     """Rank 0's table by even blocks of rows."""
-    facts = np.zeros(3, np.int64)
+    facts = np.zeros(4, np.int64)
+    column: NDArray[Any] | None = None
+    words = np.zeros(0, np.uint8)
     if table is not None:
-        facts[:] = table.X.shape[0], table.y is not None, -1 if table.base is None else table.base
-    n, has_y, base = comm.bcast(facts).tolist()
+        if table.y is not None and table.y.dtype.kind == "U":
+            classes, codes = np.unique(table.y, return_inverse=True)
+            words, column = np.frombuffer(json.dumps(classes.tolist()).encode(), np.uint8), codes.astype(np.float64)
+        else:
+            column = table.y
+        many = 0 if column is None else column.ndim
+        facts[:] = table.X.shape[0], many, -1 if table.base is None else table.base, len(words)
+    n, many, base, text = comm.bcast(facts).tolist()
     X = scatter_rows(None if table is None else table.X, n, comm)
     y = None
-    if has_y:
-        column = None if table is None or table.y is None else table.y.reshape(-1, 1)
-        y = np.asarray(scatter_rows(column, n, comm)).ravel()
+    if many:
+        y = np.asarray(scatter_rows(None if column is None else column.reshape(n, -1), n, comm))
+        y = y if many > 1 else y.ravel()
+    if text and y is not None:
+        y = np.array(json.loads(comm.bcast(words).tobytes()))[y.astype(np.int64)]
     return Dataset(X, y, n, where, None if base < 0 else base)

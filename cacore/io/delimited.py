@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from cacore.errors import InputError
 from cacore.io.stream import REMEDY, Lines
-from cacore.io.table import Table
+from cacore.io.table import LABELS, Table, Targets
 from cacore.io.words import as_number, short, some
 from cacore.machine import memory
 
@@ -42,6 +42,7 @@ def parse(
     binarize: str | None,
     usual_target: str | None,
     limit: int,
+    wanted: Targets = LABELS,
 ) -> Table:
     """The rows of a file; parameters as for :func:`cacore.io.text.parse`.
 
@@ -49,23 +50,26 @@ def parse(
     """
     layout = _layout(path, delimiter, limit)
     names, columns = layout.names, layout.columns
-    chosen: int | None = None
+    chosen: list[int] = []
     if target is not None or columns != n_features:
-        chosen = _column(target or usual_target or "-1", layout)
-    features = [j for j in range(columns) if j != chosen]
+        chosen = _columns(target or usual_target or "-1", layout)
+    features = [j for j in range(columns) if j not in chosen]
     if not features:
         raise InputError(f"{path}: no feature columns beside the target")
     kept = tuple(names[j] for j in features) if names else ()
     line_of = partial(_line_of, layout)
-    if chosen is None:
+    if not chosen:
         return Table(_numbers(layout), None, str(path), line_of=line_of, names=kept)
-    words = _Words()
-    if binarize is None:
-        both = _numbers(layout)
-        y = both[:, chosen].copy()
+    if len(chosen) > 1 and (binarize is not None or not wanted.many):
+        raise InputError(f"{path}: --target {target or usual_target}: {len(chosen)} columns, and one is needed here")
+    words, remedy = _Words(), {j: wanted.remedy for j in chosen}
+    if binarize is None and not wanted.text:
+        both = _numbers(layout, remedy=remedy)
+        y = both[:, chosen] if len(chosen) > 1 else both[:, chosen[0]].copy()
     else:
-        both = _numbers(layout, words, converters={chosen: words.code}, encoding=None)
-        y = words.picked(binarize, path)[both[:, chosen].astype(np.int64)]
+        both = _numbers(layout, words, converters={chosen[0]: words.code}, encoding=None)
+        found = words.labels() if binarize is None else words.picked(binarize, path)
+        y = found[both[:, chosen[0]].astype(np.int64)]
     return Table(np.delete(both, chosen, axis=1), y, str(path), line_of=line_of, names=kept)
 
 
@@ -90,6 +94,11 @@ class _Words:
             self._codes[word] = float(len(self._codes))
         return self._codes[word]
 
+    def labels(self) -> NDArray[Any]:
+        """Of each code: numbers if all words are, and otherwise the words."""
+        numbers = [as_number(word) for word in self._codes]
+        return np.array(list(self._codes) if None in numbers else numbers)
+
     def picked(self, positive: str, path: Path) -> NDArray[np.float64]:
         """+1 for the code of this class, which may be written in several ways, and -1 for the others'."""
         number = as_number(positive)
@@ -100,8 +109,10 @@ class _Words:
         return np.where(hit, 1.0, -1.0)
 
 
-def _numbers(layout: _Layout, words: _Words | None = None, **options: Any) -> NDArray[np.float64]:
-    """All columns."""
+def _numbers(
+    layout: _Layout, words: _Words | None = None, remedy: dict[int, str] | None = None, **options: Any
+) -> NDArray[np.float64]:  # fmt: skip
+    """All columns; `remedy` says of some what to do about words in them."""
     lines = Lines(layout.path, layout.limit, layout.first_line)
     try:
         return np.loadtxt(
@@ -111,7 +122,7 @@ def _numbers(layout: _Layout, words: _Words | None = None, **options: Any) -> ND
     except InputError:
         raise
     except ValueError as error:
-        _explain(str(error), layout, lines.number)
+        _explain(str(error), layout, lines.number, remedy or {})
 
 
 def _within(lines: Lines, layout: _Layout, words: _Words | None) -> Iterator[str]:
@@ -131,14 +142,15 @@ def _within(lines: Lines, layout: _Layout, words: _Words | None) -> Iterator[str
     memory.require(lines.rows * a_row, layout.limit, f"{layout.path}: to read its {lines.rows:,} rows", REMEDY)
 
 
-def _explain(message: str, layout: _Layout, line: int) -> NoReturn:
+def _explain(message: str, layout: _Layout, line: int, remedies: dict[int, str]) -> NoReturn:
     """Say what numpy's message says, with the line that it had come to, and the column's name."""
     where = f"{layout.path}: line {line}"
     bad = re.search(r"could not convert string (.*) to float64 at row \d+, column (\d+)", message)
     if bad:
         column, word = int(bad[2]), short(bad[1])
         name = f" ({layout.names[column - 1]})" if column <= len(layout.names) else ""
-        remedy = "; write decimal points" if re.fullmatch(r"'\s*[+-]?\d+,\d+\s*'", word) else ""
+        remedy = f"; {remedies[column - 1]}" if column - 1 in remedies else ""
+        remedy = "; write decimal points" if re.fullmatch(r"'\s*[+-]?\d+,\d+\s*'", word) else remedy
         raise InputError(f"{where}, column {column - 1}{name}: {word} is not a number{remedy}")
     ragged = re.search(r"number of columns changed from (\d+) to (\d+)", message)
     if ragged:
@@ -172,6 +184,16 @@ def _layout(path: Path, delimiter: str, limit: int) -> _Layout:
     except csv.Error as error:
         raise InputError(f"{path}: line {before + 1}: {error}; is a quote left open there?") from error
     raise InputError(f"{path}: {'a header and no rows' if names else 'the file is empty'}")
+
+
+def _columns(target: str, layout: _Layout) -> list[int]:
+    """The columns of a name or number, or of several with commas between them."""
+    if "," not in target or " ".join(target.split()) in layout.names:
+        return [_column(target, layout)]
+    chosen = [_column(one, layout) for one in target.split(",")]
+    if len(set(chosen)) < len(chosen):
+        raise InputError(f"{layout.path}: --target {target}: a column is named twice")
+    return chosen
 
 
 def _column(target: str, layout: _Layout) -> int:

@@ -30,12 +30,13 @@ _CSR = ("data", "indices", "indptr")
 
 @dataclass(frozen=True)
 class Shape:
-    """What a split holds, known without reading its rows."""
+    """What a split holds, known without reading its rows; `y` is the shape of its targets, if it has some."""
 
     n: int
     d: int
     sparse: bool
     dtype: np.dtype[Any]
+    y: tuple[int, ...] | None
 
 
 @contextmanager
@@ -112,9 +113,14 @@ def _shape(group: h5py.Group, where: str) -> Shape:
         (n, d), dtype = X.shape, X.dtype
     check_size(n, d, where)
     y = _numbers(group, "y", f"{where}: the target beside it")
-    if y is not None and y.shape != (n,):
+    if y is not None and (y.ndim not in (1, 2) or len(y) != n or not all(y.shape)):
         raise InputError(f"{where}: {n} rows, but y has shape {y.shape}")
-    return Shape(n, d, isinstance(X, h5py.Group), dtype)
+    return Shape(n, d, isinstance(X, h5py.Group), dtype, None if y is None else _one_or_many(y.shape))
+
+
+def _one_or_many(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Of targets: a column of them is one a row."""
+    return shape[:1] if shape[1:] == (1,) else shape
 
 
 def _csr_shape(X: h5py.Group, where: str) -> tuple[int, int]:
@@ -138,7 +144,9 @@ def needed(path: Path, split: str, lo: int, hi: int, dtype: np.dtype[Any], limit
     with opened(path) as file:
         group, n = _place(file, split), hi - lo
         X, width = group["X"], dtype.itemsize
-        size = 16 * n + (_chunk(group["y"]) if "y" in group else 0)
+        size = 16 * n
+        if "y" in group:
+            size = 16 * n * math.prod(group["y"].shape[1:]) + _chunk(group["y"])
         if not isinstance(X, h5py.Group):
             row = X.shape[1] * X.dtype.itemsize
             block = 0 if X.dtype == dtype else min(_BLOCK + row, n * row)
@@ -167,6 +175,7 @@ def read_block(path: Path, split: str, lo: int, hi: int, dtype: np.dtype[Any]) -
         group = _place(file, split)
         X, where = group["X"], f"{path} ({split})"
         y = np.asarray(group["y"][lo:hi]) if "y" in group else None
+        y = None if y is None else y.reshape(hi - lo, *_one_or_many(y.shape)[1:])
         if isinstance(X, h5py.Group):
             table = Table(_csr_rows(X, lo, hi, where), y, where, lo).checked(dtype, whole=False)
             table.X = table.X.astype(dtype, copy=False)

@@ -95,8 +95,8 @@ def _target(array: NDArray[Any] | None, path: Path, name: str) -> NDArray[Any] |
         return None
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
-    if array.ndim != 1:
-        raise InputError(f"{path}: {name} has shape {array.shape}; one number a row is needed")
-    if array.dtype.kind not in "biufU":
+    if array.ndim not in (1, 2) or 0 in array.shape[1:]:
+        raise InputError(f"{path}: {name} has shape {array.shape}; one number a row, or several, are needed")
+    if array.dtype.kind not in ("biufU" if array.ndim == 1 else "biuf"):
         raise InputError(f"{path}: {name} is of type {array.dtype}; numbers, or text to --binarize, are needed")
     return array

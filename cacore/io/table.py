@@ -15,6 +15,34 @@ from cacore.errors import InputError
 _DOUBLE = np.dtype(np.float64)
 
 
+@dataclass(frozen=True)
+class Targets:
+    """What targets a run can use.
+
+    Attributes
+    ----------
+    many : bool
+        Several numbers a row.
+    text : bool
+        Labels that are words.
+    remedy : str
+        What to do about text where it cannot be used.
+    """
+
+    many: bool = False
+    text: bool = False
+    remedy: str = "make it +1 and -1 with cacore.io convert --binarize CLASS"
+
+    def check(self, shape: tuple[int, ...], where: str) -> None:
+        """Refuse several targets a row where one is wanted, or none at all."""
+        if len(shape) > 1 and not (self.many and len(shape) == 2 and shape[1]):
+            need = "an n x t array of targets" if self.many else "one label or target a row"
+            raise InputError(f"{where}: y has shape {shape}; {need} is needed")
+
+
+LABELS = Targets()  # of the kernel SVMs
+
+
 @dataclass
 class Table:
     """Some rows of a data set.
@@ -22,7 +50,7 @@ class Table:
     Attributes
     ----------
     X : ndarray or CSR, shape (m, d)
-    y : ndarray, shape (m,), or None
+    y : ndarray, shape (m,) or (m, t), or None
     where : str
         What messages call it: the file, and the split in it.
     first : int
@@ -64,8 +92,10 @@ class Table:
         if self.y is not None and self.y.dtype.kind in "biuf":
             found = first_nonfinite(self.y, _DOUBLE)
             if found is not None:
+                row, column, value = found
+                which = f"target {column}" if self.y.ndim > 1 else "the target"
                 raise InputError(
-                    f"{self.where}: {self._row(found[0])}, the target is {_remedy(found[2], _DOUBLE, 'remove the row')}"
+                    f"{self.where}: {self._row(row)}, {which} is {_remedy(value, _DOUBLE, 'remove the row')}"
                 )
             self.y = self.y.astype(_DOUBLE, copy=False)
         return self
@@ -74,6 +104,13 @@ class Table:
         """Refuse targets that are text."""
         if self.y is not None and self.y.dtype.kind not in "biuf":
             raise InputError(f"{self.where}: the target is text; {remedy}")
+
+    def check_targets(self, wanted: Targets) -> None:
+        """Refuse targets that are not of the kind that is wanted."""
+        if not wanted.text:
+            self.check_numeric(wanted.remedy)
+        if self.y is not None:
+            wanted.check(self.y.shape, self.where)
 
     def _row(self, row: int) -> str:
         row += self.first

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from cacore.errors import InputError, MemoryLimitError
 from cacore.io import stream
-from cacore.io.table import Table
+from cacore.io.table import LABELS, Table, Targets
 from cacore.io.words import as_number, some
 
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -60,6 +60,7 @@ def parse(
     binarize: str | None,
     usual_target: str | None = None,
     limit: int = 1 << 62,
+    wanted: Targets = LABELS,
 ) -> dict[str, Table]:
     """All rows of a file that is not HDF5: "train", and "test" where the file has both.
 
@@ -81,7 +82,7 @@ def parse(
             from cacore.io import delimited
 
             delimiter = "," if form == "csv" else "\t"
-            table = delimited.parse(path, delimiter, target, n_features, binarize, usual_target, limit)
+            table = delimited.parse(path, delimiter, target, n_features, binarize, usual_target, limit, wanted)
             return {"train": table}
     except (*stream.DAMAGE, zipfile.BadZipFile) as error:
         raise InputError(f"{path}: damaged or truncated ({error}); copy it again") from error
@@ -94,6 +95,8 @@ def parse(
 
 
 def _binarized(y: NDArray[Any], positive: str, where: str) -> NDArray[np.float64]:
+    if y.ndim > 1:
+        raise InputError(f"{where}: --binarize {positive}: y has shape {y.shape}; one class a row is needed")
     number = as_number(positive)
     classes = np.unique(y)
     hit = [c for c in classes.tolist() if c == positive or (number is not None and as_number(c) == number)]

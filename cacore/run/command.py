@@ -136,7 +136,8 @@ def predict(
     compiled(lambda: family.warm_up_prediction(model.dtype), comm)
     from cacore.run import reading, report
 
-    rows = reading.read_to_predict(job, comm, model.n_features, model.dtype, model.source, limit)
+    wanted, kind = family.targets(model)
+    rows = reading.read_to_predict(job, comm, model.n_features, model.dtype, model.source, limit, wanted, kind)
     answers = family.answers(model, rows, comm)
     metrics = {} if rows.y is None else family.judged(model, rows, answers, comm)
     made = report.build(

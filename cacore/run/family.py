@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cacore.comm import Communicator
+from cacore.io.table import LABELS, Targets
 from cacore.run.job import Training
 from cacore.run.progress import bar
 
@@ -54,6 +55,10 @@ class Family(ABC):
     def load(self, path: Path, comm: Communicator) -> Any:
         """A saved model; collective."""
         raise NotImplementedError
+
+    def targets(self, model: Any) -> tuple[Targets, tuple[int, ...]]:
+        """Targets that the model's answers can be compared with, and the shape of a row's."""
+        return LABELS, ()
 
     @abstractmethod
     def tested(self, model: Any, test: Dataset, comm: Communicator) -> dict[str, NDArray[Any]]:

@@ -13,12 +13,15 @@ from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError
 from cacore.io import Dataset, load
 from cacore.io.fingerprints import overlap
+from cacore.io.table import LABELS, Targets
 from cacore.run.job import Predicting, Training
 
 
-def read(job: Training, comm: Communicator, limit: int) -> tuple[Dataset, Dataset | None]:
+def read(
+    job: Training, comm: Communicator, limit: int, wanted: Targets = LABELS
+) -> tuple[Dataset, Dataset | None]:  # fmt: skip
     """Training rows, and test rows if there are any, which must match; those that are training rows too are marked."""
-    splits = load(job.data, comm, job.dtype, job.target, limit=limit)
+    splits = load(job.data, comm, job.dtype, job.target, limit=limit, wanted=wanted)
     with comm.agreed():
         if "train" not in splits:
             raise InputError(f"{job.data}: test rows alone; there is nothing to learn from")
@@ -29,7 +32,7 @@ def read(job: Training, comm: Communicator, limit: int) -> tuple[Dataset, Datase
             if job.test is not None and test is not None:
                 raise InputError(f"{job.data}: has test rows of its own; drop --test")
         if job.test is not None:
-            others = load(job.test, comm, job.dtype, job.target, train.X.shape[1], limit=limit)
+            others = load(job.test, comm, job.dtype, job.target, train.X.shape[1], limit=limit, wanted=wanted)
             test = others.get("test", others.get("train"))
         comm.wait()
         if test is None:
@@ -39,6 +42,7 @@ def read(job: Training, comm: Communicator, limit: int) -> tuple[Dataset, Datase
             _check_base(test, train.base, train.where)
             if test.X.shape[1] != train.X.shape[1]:
                 raise InputError(f"{test.where}: {test.X.shape[1]} features, and {train.X.shape[1]} in {train.where}")
+            _check_same_targets(test, train.target().shape[1:], train.where)
         if not job.allow_overlap:
             _mark_overlap(job, train, test, comm)
     return train, test
@@ -62,6 +66,13 @@ def _mark_overlap(job: Training, train: Dataset, test: Dataset, comm: Communicat
         print(f"warning: {what}", file=sys.stderr)
 
 
+def _check_same_targets(rows: Dataset, kind: tuple[int, ...], where: str) -> None:
+    """Refuse targets that are more, or fewer, than those of the training rows."""
+    if rows.target().shape[1:] != kind:
+        found, need = (shape[0] if shape else 1 for shape in (rows.target().shape[1:], kind))
+        raise InputError(f"{rows.where}: {found} targets a row, and {need} in {where}")
+
+
 def _check_base(rows: Dataset, base: int | None, where: str) -> None:
     if None not in (rows.base, base) and rows.base != base:
         raise InputError(
@@ -71,15 +82,18 @@ def _check_base(rows: Dataset, base: int | None, where: str) -> None:
 
 
 def read_to_predict(
-    job: Predicting, comm: Communicator, d: int, dtype: str, source: dict[str, Any], limit: int
-) -> Dataset:
-    """Rows for a model of `d` features, which was trained on a file read as `source` tells."""
-    splits = load(job.data, comm, dtype, job.target, d, source.get("target"), limit)
+    job: Predicting, comm: Communicator, d: int, dtype: str, source: dict[str, Any], limit: int,
+    wanted: Targets = LABELS, kind: tuple[int, ...] = (),
+) -> Dataset:  # fmt: skip
+    """Rows for a model of `d` features, and of targets of this shape, trained on a file read as `source` tells."""
+    splits = load(job.data, comm, dtype, job.target, d, source.get("target"), limit, wanted)
     rows = splits["test"] if "test" in splits else splits["train"]
     with comm.agreed():
         _check_base(rows, source.get("base"), "the training rows")
         if rows.X.shape[1] != d:
             raise InputError(f"{rows.where}: {rows.X.shape[1]} features, the model {job.model} has {d}")
+        if rows.y is not None:
+            _check_same_targets(rows, kind, f"the model {job.model}")
     return rows
 
 
