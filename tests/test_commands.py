@@ -315,6 +315,26 @@ def test_refused(program, what, inputs, refuses):
     refuses(program, [*words, *out], message, inputs)
 
 
+@pytest.mark.parametrize(
+    ("program", "words", "message"),
+    [
+        ("asygcd", ["nosuch.h5"], "nosuch.h5: no such file"),
+        ("cakrr.bkrr2", ["train.h5", "--test", "nosuch"], "nosuch: no such file"),
+        ("casvm.predict", ["svm.h5", "nosuch"], "nosuch: no such file"),
+        ("casvm.cpsvm", ["svm.h5"], "svm.h5: a model that this package saved; name a file that holds rows"),
+        ("casvm.cpsvm", [""], "DATA '': it must be the name of a file"),
+        ("casvm.cpsvm", ["good.h5", "--model", "-"], "--model '-': it must be the name of a file"),
+        ("casvm.predict", ["svm.h5", "test.csv", "-o", "-"], "--output '-': it must be the name of a file"),
+        ("cacore.io", ["convert", "good.h5", ""], "argument DST.h5: '': it must be the name of a file"),
+        ("cacore.io", ["info", "train.csv", "--target", " "], "--target ' ': give the name or the number of a column"),
+    ],
+)
+def test_refused_at_once(program, words, message, inputs, refuses, monkeypatch):
+    """Nothing is compiled, which takes minutes on a new machine, before it is known that there are rows."""
+    monkeypatch.setattr("cacore.run.command.compiled", None)
+    refuses(program, words, message, inputs)
+
+
 def test_usage_errors_are_input_errors():
     refusal(Parser(prog="x").parse_args, ["--nonsense"], match="unrecognized arguments: --nonsense")
 

@@ -134,7 +134,7 @@ def _split(table: Table, n_train: int, seed: int) -> dict[str, Table]:
     if not 0 <= seed < 2**32:
         raise InputError(f"--seed {seed}: it must be from 0 to {2**32 - 1}")
     if not 0 < n_train < n:
-        raise InputError(f"--split {n_train}: {table.where} has {n} rows; at least one must be left on each side")
+        raise InputError(f"--split {n_train}: {table.where} has {n:,} rows; at least one must be left on each side")
     train, test = train_test_split(np.arange(n), train_size=n_train, random_state=seed)
     return {"train": _take(table, train), "test": _take(table, test)}
 

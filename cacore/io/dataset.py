@@ -108,6 +108,7 @@ def _scattered(table: Table | None, where: str, comm: Communicator) -> Dataset:
     """Rank 0's table by even blocks of rows."""
     facts = np.zeros(3, np.int64)
     if table is not None:
+        where = table.where  # of rank 0, whose errors count first: the array, in a file of several
         facts[:] = table.X.shape[0], table.y is not None, -1 if table.base is None else table.base
     n, has_y, base = comm.bcast(facts).tolist()
     X = scatter_rows(None if table is None else table.X, n, comm)

@@ -75,7 +75,8 @@ def _check(path: Path, first: int, block: bytes) -> None:
             if place == 1 and re.match(r"qid:\d+$", token):
                 continue
             if not (_ENTRY if place else _TARGET).match(token):
-                raise InputError(f"{where}: {short(token)!r} is not {'index:value' if place else 'the target'}")
+                need = "index:value" if place else "the target, which must be a number"
+                raise InputError(f"{where}: {short(token)!r} is not {need}")
             if place:
                 index = int(token.split(":")[0][:20])
                 if index >= 2**31:

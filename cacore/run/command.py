@@ -36,6 +36,7 @@ def train(method: Method, comm: Communicator, argv: list[str] | None) -> None:
         others = family.check(method, job, options, comm)
         outputs = {"--model": job.model, "--report": job.report, "--comm-matrix": job.comm_matrix, **others}
         _check_files(outputs, {"DATA": job.data, "--test": job.test}, comm)
+        _check_rows(job.data, job.test, comm=comm)
     compiled(lambda: _warm_up(family, job.dtype, options.kernel), comm)
     with family.progress(comm.rank == 0 and not job.quiet) as progress:
         rows, test = family.read(method, job, options, comm, limit)
@@ -126,6 +127,8 @@ def predict(
     compiled(lambda: family.warm_up_prediction(model.dtype), comm)
     from cacore.run import reading, report
 
+    with comm.agreed():
+        _check_rows(job.data, comm=comm)
     rows = reading.read_to_predict(job, comm, model.n_features, model.dtype, model.source, limit)
     answers = family.answers(model, rows, comm)
     metrics = {} if rows.y is None else family.judged(model, rows, answers, comm)
@@ -164,6 +167,16 @@ def _show(job: Job, made: dict[str, Any], notes: list[str], lines: Iterable[tupl
         from cacore.run import report
 
         report.show(made, notes, lines)
+def _check_rows(*paths: Path | None, comm: Communicator) -> None:
+    """Refuse what is no file of rows, before what may take minutes to compile is compiled."""
+    if comm.rank == 0:
+        from cacore.io import text
+
+        for path in paths:
+            if path is not None:
+                text.kind(path)
+
+
 
 
 def _report(job: Job, made: dict[str, Any]) -> None:

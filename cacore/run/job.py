@@ -12,7 +12,10 @@ from cacore.run.options import Options, one_of, option, positive, whole, yes_or_
 
 
 def path(value: Any, name: str) -> Path:
-    """A file's name."""
+    """A file's name. ``Path("")`` would be the directory, and ``-`` a file that few can name afterwards."""
+    if value in ("", "-"):
+        name = name if name.startswith("-") else name.upper()
+        raise InputError(f"{name} {value!r}: it must be the name of a file (/dev/stdout is what is printed)")
     return Path(value)
 
 

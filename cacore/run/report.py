@@ -178,7 +178,7 @@ def show(report: dict[str, Any], notes: list[str], lines: Iterable[tuple[str, st
     table.add_row(
         "parts",
         f"{len(sizes)} of {min(sizes):,} to {max(sizes):,} rows; "
-        f"{report['ranks']} ranks of {report['threads_per_rank']} threads",
+        f"{_counted(report['ranks'], 'rank')} of {_counted(report['threads_per_rank'], 'thread')}",
     )
     table.add_row("parameters", _listed(report["params"]))
     for name, value in report["metrics"].items():
@@ -195,7 +195,14 @@ def show(report: dict[str, Any], notes: list[str], lines: Iterable[tuple[str, st
     table.add_row("peak memory", f"{max(report['memory']['peak_rss_mib']):,.0f} MiB a rank")
     for note in notes:
         table.add_row("note", note)
-    Console(highlight=False, markup=False, emoji=False).print(table)  # a file's name may be "[/a].csv"
+    console = Console(highlight=False, markup=False, emoji=False)  # a file's name may be "[/a].csv"
+    with console.capture() as captured:
+        console.print(table)
+    print(captured.get(), end="")  # rich would end the process where a pipe is closed
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _listed(values: dict[str, Any]) -> str:
