@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from cacore.data.rows import is_sparse, nbytes
 from cacore.errors import InputError
-from cacore.files import check_apart, check_writable
+from cacore.files import check_apart, check_writable, printing
 from cacore.io import native, text
 from cacore.io.fingerprints import row_hashes
 from cacore.io.stream import REMEDY
@@ -145,10 +145,12 @@ def show(path: Path, target: str | None = None, limit: int = 1 << 62) -> None:
 
 
 def _print(path: Path, tables: dict[str, Table]) -> None:
-    for split, table in tables.items():
-        n, d = table.X.shape
-        form = f"CSR, {table.X.nnz / max(1, n):.1f} nonzeros a row" if is_sparse(table.X) else "dense"
-        print(f"{printable(path)} {split}: {n:,} rows x {d} features, {table.X.dtype}, {form}; {_target_text(table)}")
+    with printing():
+        for split, table in tables.items():
+            n, d = table.X.shape
+            form = f"CSR, {table.X.nnz / max(1, n):.1f} nonzeros a row" if is_sparse(table.X) else "dense"
+            what = f"{n:,} rows x {d} features, {table.X.dtype}, {form}; {_target_text(table)}"
+            print(f"{printable(path)} {split}: {what}")
 
 
 def _target_text(table: Table) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cacore.comm import Communicator
-from cacore.files import check_apart, check_writable
+from cacore.files import check_apart, check_writable, printing
 from cacore.run.job import Job, Predicting, Training
 from cacore.run.launch import Parser, compiled, start
 from cacore.run.method import Method
@@ -79,10 +79,13 @@ def _write(
             traffic.save(job.comm_matrix)
     with unwritten, comm.agreed():
         if comm.rank == 0:
-            _show(job, made, [*family.notes(method, fitted, options), *_notes(made["data"])], family.lines(made))
-            if job.verbose:
-                print(*family.details(made), sep="\n")
             _report(job, made)
+    with unwritten, comm.agreed():
+        if comm.rank == 0:
+            with printing():
+                _show(job, made, [*family.notes(method, fitted, options), *_notes(made["data"])], family.lines(made))
+                if job.verbose:
+                    print(*family.details(made), sep="\n")
     unwritten.tell()
 
 
@@ -124,11 +127,11 @@ def predict(
         _check_files(outputs, {"MODEL": job.model, "DATA": job.data}, comm)
     limit, family = start(job, comm), load_family()
     model = family.load(job.model, comm)
+    with comm.agreed():
+        _check_rows(job.data, comm=comm)
     compiled(lambda: family.warm_up_prediction(model.dtype), comm)
     from cacore.run import reading, report
 
-    with comm.agreed():
-        _check_rows(job.data, comm=comm)
     rows = reading.read_to_predict(job, comm, model.n_features, model.dtype, model.source, limit)
     answers = family.answers(model, rows, comm)
     metrics = {} if rows.y is None else family.judged(model, rows, answers, comm)
@@ -139,9 +142,11 @@ def predict(
     )  # fmt: skip
     with comm.phase("write"):
         family.write(job.output, model, answers, job.decisions, comm)
-    if comm.rank == 0:
-        _show(job, made, [] if job.output else ["give -o OUT.csv to keep the predictions"])
-        _report(job, made)
+    with comm.agreed():
+        if comm.rank == 0:
+            _report(job, made)
+            with printing():
+                _show(job, made, [] if job.output else ["give -o OUT.csv to keep the predictions"])
 
 
 def _warm_up(family: Family, dtype: str, kernel: str) -> None:
@@ -162,11 +167,6 @@ def _check_files(outputs: dict[str, Path | None], inputs: dict[str, Path | None]
                 check_writable(path)
 
 
-def _show(job: Job, made: dict[str, Any], notes: list[str], lines: Iterable[tuple[str, str]] = ()) -> None:
-    if not job.quiet:
-        from cacore.run import report
-
-        report.show(made, notes, lines)
 def _check_rows(*paths: Path | None, comm: Communicator) -> None:
     """Refuse what is no file of rows, before what may take minutes to compile is compiled."""
     if comm.rank == 0:
@@ -177,6 +177,11 @@ def _check_rows(*paths: Path | None, comm: Communicator) -> None:
                 text.kind(path)
 
 
+def _show(job: Job, made: dict[str, Any], notes: list[str], lines: Iterable[tuple[str, str]] = ()) -> None:
+    if not job.quiet:
+        from cacore.run import report
+
+        report.show(made, notes, lines)
 
 
 def _report(job: Job, made: dict[str, Any]) -> None:

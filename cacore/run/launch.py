@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from cacore.comm import Communicator, launched, world
 from cacore.errors import InputError, OutputError
+from cacore.files import printing
 
 if TYPE_CHECKING:
     from cacore.run.job import Job
@@ -47,10 +48,14 @@ def run(
     rank ends the whole job with that rank's message and status 1.
     """
     try:
-        comm = comm if comm is not None else _ranks(sys.argv[1:] if argv is None else argv)
-        with comm.guard():
-            work(comm)
-            comm.free()
+        try:
+            comm = comm if comm is not None else _ranks(sys.argv[1:] if argv is None else argv)
+            with comm.guard():
+                work(comm)
+                comm.free()
+        finally:
+            with printing():  # help, which ends the process
+                pass
     except (InputError, OutputError) as error:
         if comm is None or comm.rank == 0:
             print(f"{prog}: {error}", file=sys.stderr)
