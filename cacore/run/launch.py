@@ -80,6 +80,9 @@ def start(job: Job, comm: Communicator) -> int:
     if comm.size > 1 and comm.node().rank == 0:
         segments.remove_dead()
     threads.set_threads(threads.share(comm, job.threads))
+    if comm.rank == 0 and not job.quiet and (job.threads or 0) > (usable := len(threads.cores())):
+        what = f"--threads {job.threads}: this process may use {usable} core{'' if usable == 1 else 's'}"
+        print(f"warning: {what}, and more threads than that are slower", file=sys.stderr)
     return memory.limit_per_rank(comm, job.memory_limit)
 
 
