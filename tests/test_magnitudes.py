@@ -226,6 +226,16 @@ def test_kernel_values_times_c_that_overflow(update):
     refusal(lambda: model.fit(1e149 * X, y), match="C times the kernel values overflows")
 
 
+@pytest.mark.parametrize(("size", "dtype"), [(1e160, "float64"), (1.7e308, "float64"), (1e31, "float32")])
+@pytest.mark.parametrize("make", [BKRR2, DKRR, TwoLevelKRR])
+def test_targets_that_are_too_large(make, size, dtype):
+    X, y = moons()
+    y = np.where(np.arange(len(y)) == 1234, size, y)
+    message = refusal(lambda: make(dtype=dtype, lam=[1e-3, 1e-2]).fit(X, y), match="row 1,234, the target is")
+    assert message.endswith("scale the targets")
+    refusal(lambda: make().fit(X[:200], 1e-160 * y[:200]), match="squares of such numbers vanish: scale the targets")
+
+
 # -- statistics ---------------------------------------------------------------------------------------
 
 

@@ -28,9 +28,11 @@ def regression_metrics(
     """Mean squared error, its root, and R^2, in the target's own units; one Allreduce of four numbers."""
     y = np.asarray(y, np.float64)
     shift = comm.bcast(y[:1] if comm.rank == 0 and len(y) else np.zeros(1))[0]  # R^2 far from 0 loses digits otherwise
-    error, about = predicted - y, y - shift
     w = np.ones(len(y)) if weights is None else weights
-    n, sse, total, square = comm.allreduce(np.array([w.sum(), w @ error**2, w @ about, w @ about**2]))
+    with np.errstate(over="ignore", invalid="ignore"):  # of huge targets: the error is infinite, and says so
+        error, about = predicted - y, y - shift
+        mine = np.array([w.sum(), w @ error**2, w @ about, w @ about**2])
+    n, sse, total, square = comm.allreduce(mine)
     spread = square - total * total / n
     mse = sse / n
     return {"mse": mse, "rmse": math.sqrt(mse), "r2": 1.0 - sse / spread if spread > 0 else None}
