@@ -43,6 +43,11 @@ def numeric_gamma(X: Rows, gamma: float | str, comm: Communicator) -> float:
     return float(1.0 / (X.shape[1] * variance)) if variance > 0 else 1.0
 
 
+def overflow() -> InputError:
+    """What every solver raises where its gradients cannot be numbers."""
+    return InputError("C times the kernel values overflows: scale the features, or use a smaller C")
+
+
 def precision(n: int, sample: Rows, kernel: Kernel, C: float, tol: float) -> Any:
     """float64 for few rows, and where the rounding of C K_ij in single precision comes near the tolerance.
 

@@ -218,7 +218,7 @@ class _Exact:
         with comm.phase("predict"):
             gap = np.square(comm.allreduce(predicted) - y)
             errors = (gap @ weights / weights.sum())[None]
-            _, s, ell = best(errors, self.sigmas, lams, comm)
+            _, s, ell = best(errors, self.sigmas, lams, self.X.dtype, comm)
         notes = left_out(failed, self.sigmas, lams)
         return self.sigmas[s], lams[ell], table(errors, self.sigmas, lams, options.select), notes
 
