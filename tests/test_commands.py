@@ -249,6 +249,23 @@ def test_predict(k, program, more, inputs, tmp_path, capsys):
     assert capsys.readouterr() == ("", "")
 
 
+@families
+def test_libsvm_files_of_fewer_features(family, inputs, tmp_path, refuses, capfd, monkeypatch):
+    """They leave out features that are 0 in all their rows: that is said, and refused where training rows have all."""
+    program, narrow = {"cakrr": "cakrr.bkrr2", "casvm": "casvm.cpsvm", "asygcd": "asygcd"}[family], tmp_path / "narrow"
+    narrow.write_text("1 1:0.5 3:1\n-1 2:0.5\n4 1:3\n")
+    monkeypatch.chdir(tmp_path)
+    run(program, [inputs / "train", "--test", "narrow", "--model", "m.h5"])
+    note = "narrow has 3 of 12 features; the others are taken as 0"
+    assert note in flat(capfd.readouterr().out)
+    run(f"{family}.predict", ["m.h5", "narrow"])
+    assert note in flat(capfd.readouterr().out)
+    narrow.write_text("1 1:0.5 2:1\n-1 2:0.5\n")
+    line = refuses(program, ["train.h5", "--test", narrow], f"{narrow}: 2 features, and 3 in train.h5", inputs)
+    assert "convert both files together" in line
+    refuses(f"{family}.predict", [PREDICT[family][0], narrow], "features, and 3 in the training rows of", inputs)
+
+
 # -- what is refused: the arguments, and what the line on stderr must say ----------------------------
 
 BAD = {

@@ -85,7 +85,10 @@ def load(
                     table.X = table.X.astype(real, copy=False)
         if hdf5:
             return {split: Dataset(t.X, t.y, shapes[split].n, t.where) for split, t in tables.items()}
-        return {split: _scattered(tables.get(split), str(path), comm) for split in _splits(tables, comm)}
+        parts = {split: _scattered(tables.get(split), str(path), comm) for split in _splits(tables, comm)}
+        for split, table in tables.items():
+            parts[split].features = table.features
+        return parts
 
 
 def _agree_on_kind(path: Path, comm: Communicator) -> bool:

@@ -48,7 +48,8 @@ def parse(path: Path, n_features: int | None, limit: int) -> Table:
         held += sum(part.nbytes for part in pieces[-1])
         memory.require(2 * held, limit, f"{path}: to read its first {rows:,} rows", REMEDY)
     base = int(entries > 0 and least > 0)
-    width = max(width - base, n_features or 0)  # the last features may be 0 in all these rows
+    own = width - base
+    width = max(own, n_features or 0)  # the last features may be 0 in all these rows
     dense = entries >= _DENSE_FROM * rows * width
     what = f"{path}: {rows:,} rows of {width:,} features"
     memory.require(2 * held + 8 * width * (rows if dense else 1), limit, what, REMEDY)
@@ -56,7 +57,7 @@ def parse(path: Path, n_features: int | None, limit: int) -> Table:
     indices -= indices.dtype.type(base)
     ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
     X = csr(data, indices, ends.astype(np.int32) if entries < 2**31 else ends, (rows, width))
-    return Table(X.toarray() if dense else X, y, str(path), line_of=partial(_line_of, path), base=base)
+    return Table(X.toarray() if dense else X, y, str(path), line_of=partial(_line_of, path), base=base, features=own)
 
 
 def _joined(pieces: list[tuple[NDArray[Any], ...]]) -> list[NDArray[Any]]:

@@ -33,6 +33,8 @@ class Table:
         Of LIBSVM rows, whose width is only what they use: the number of their first feature.
     names : tuple of str
         Column names, where the file has them.
+    features : int or None
+        Of LIBSVM rows: how many the file itself has; the others in `X` are taken as 0.
     """
 
     X: Rows
@@ -42,6 +44,7 @@ class Table:
     line_of: Callable[[int], int] | None = None
     base: int | None = None
     names: tuple[str, ...] = ()
+    features: int | None = None
 
     def checked(self, dtype: np.dtype[Any] | None = None, whole: bool = True) -> Table:
         """This table, if `dtype` can hold all its numbers, and it has some unless it is a block of a larger one.
