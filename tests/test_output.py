@@ -237,7 +237,7 @@ def test_no_room_for_a_checkpoint(inputs, tmp_path, full, capsys):
 
 
 PRINT = {
-    "help": ("casvm.cpsvm", ["--help"]),
+    "help": ("cakrr.bkrr2", ["--help"]),
     "info": ("cacore.io", ["info", "test.csv"]),
     "train": ("casvm.cpsvm", ["good.h5", "--report", "REPORT", "--verbose"]),
     "predict": ("casvm.predict", ["svm.h5", "test.csv", "--report", "REPORT"]),

@@ -35,8 +35,11 @@ class Parser(argparse.ArgumentParser):
         raise InputError(f"{message} (see {self.prog} --help)")
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        if self._rank == 0:
-            super()._print_message(message, file)
+        if self._rank == 0 and launched():
+            super()._print_message(message, file)  # which ignores errors: the other ranks have left already
+        elif self._rank == 0:
+            with printing():
+                print(message, end="", file=file)
 
 
 def run(
