@@ -31,9 +31,8 @@ def regression_metrics(
     w = np.ones(len(y)) if weights is None else weights
     with np.errstate(over="ignore", invalid="ignore"):  # of huge targets: the error is infinite, and says so
         error, about = predicted - y, y - shift
-        mine = np.array([w.sum(), w @ error**2, w @ about, w @ about**2])
-    n, sse, total, square = comm.allreduce(mine)
-    spread = square - total * total / n
+        n, sse, total, square = comm.allreduce(np.array([w.sum(), w @ error**2, w @ about, w @ about**2]))
+        spread = square - total * total / n
     mse = sse / n
     return {"mse": mse, "rmse": math.sqrt(mse), "r2": 1.0 - sse / spread if spread > 0 else None}
 
