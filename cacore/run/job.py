@@ -19,6 +19,14 @@ def path(value: Any, name: str) -> Path:
     return Path(value)
 
 
+def path_argument(word: str) -> Path:
+    """As :func:`path`, for argparse, which names the argument."""
+    try:
+        return path(word, "")
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 @dataclass(frozen=True)
 class Job(Options):
     """Options of training and prediction alike; sizes in GiB."""
