@@ -9,9 +9,10 @@ import os
 import secrets
 import shutil
 import stat
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cacore.errors import InputError, OutputError
@@ -94,6 +95,32 @@ def check_apart(outputs: Iterable[tuple[str, Path | None]], inputs: Iterable[tup
         if other := named.get(place := os.path.realpath(path)):
             raise InputError(f"{flag} {path}: the file of {other}, which it would replace; name another")
         named[place] = flag
+
+
+@contextmanager
+def printing() -> Iterator[None]:
+    """Around what prints: it is on its way when the block ends, and who closes a pipe early wants no more of it.
+
+    Raises
+    ------
+    OutputError
+        It could not be written: the output goes to a file on a full disk.
+    """
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except OutputError:
+        raise
+    except OSError as error:
+        # What is left in the buffer would be tried again at the interpreter's end, which has a status of its own.
+        with suppress(OSError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, sys.stdout.fileno())
+            os.close(nowhere)
+        if not isinstance(error, BrokenPipeError):
+            raise OutputError.of("standard output", error) from error
 
 
 def _is_stream(path: str | os.PathLike[str]) -> bool:

@@ -20,6 +20,7 @@ from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.files import check_writable, replacing
 from cacore.run import figures
+from cacore.run.job import path_argument
 from cacore.run.launch import Parser, run
 
 SCHEMA = "cakernels-traffic/1"
@@ -131,8 +132,8 @@ def _parser() -> Parser:
         ("ratio", "seconds inside MPI calls and outside them, a bar a file (Fig. 2.8)"),
     ):
         command = commands.add_parser(name, help=text, description=text)
-        command.add_argument("files", metavar="FILE.npz", nargs="+", type=Path)
-        command.add_argument("-o", "--output", metavar="OUT.png", type=Path, required=True)
+        command.add_argument("files", metavar="FILE.npz", nargs="+", type=path_argument)
+        command.add_argument("-o", "--output", metavar="OUT.png", type=path_argument, required=True)
         command.add_argument(
             "--phases", metavar="LIST", help="the phases to add up (default: partition,train; of seconds also wait)"
         )

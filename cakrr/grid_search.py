@@ -322,8 +322,13 @@ def left_out(failed: NDArray[np.int64], sigmas: tuple[float, ...], lams: tuple[f
     return [f"left out, K + lambda m I is not positive definite: {', '.join(pairs[:3])}{more}"] if pairs else []
 
 
+def larger_lambda(dtype: Any) -> str:
+    """The remedy for systems of this precision that have no solution, in words for options and parameters alike."""
+    return "a larger lambda" + (", or float64" if dtype == np.float32 else "")
+
+
 def best(
-    errors: NDArray[np.float64], sigmas: tuple[float, ...], lams: tuple[float, ...], comm: Communicator
+    errors: NDArray[np.float64], sigmas: tuple[float, ...], lams: tuple[float, ...], dtype: Any, comm: Communicator
 ) -> tuple[int, int, int]:
     """The setting with the least error; of equal ones the smoothest: last sigma and lambda, first candidate.
 
@@ -338,7 +343,7 @@ def best(
         if not np.isfinite(errors).any():
             raise InputError(
                 f"no pair of the grid could be solved: lambda up to {max(lams):g} is too small "
-                f"for sigma {min(sigmas):g} to {max(sigmas):g}; use a larger --lambda or --dtype float64"
+                f"for sigma {min(sigmas):g} to {max(sigmas):g}; use {larger_lambda(dtype)}"
             )
     least = comm.bcast(np.array([np.nanargmin(errors[:, ::-1, ::-1])], np.int64))[0]
     c, s, ell = np.unravel_index(int(least), errors.shape)

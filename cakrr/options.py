@@ -37,6 +37,12 @@ ALONE = 1e3  # a lambda so large that the parts' models add next to nothing to t
 LOCAL_LAMS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, ALONE)
 
 
+def _route(value: Any, name: str) -> str:
+    """A route that can be asked for, or one of those that methods have of their own."""
+    own = isinstance(value, str) and value in ("oracle", "sum")
+    return str(value) if own else declare.one_of(*ROUTES)(value, name)
+
+
 @dataclass(frozen=True)
 class Options(declare.Options):
     """Options of a training run; each option's text says what it is.
@@ -51,9 +57,7 @@ class Options(declare.Options):
         None, "number of parts (default: what ranks and memory ask for)", declare.whole(1), estimator="n_parts",
         metavar="P",
     )  # fmt: skip
-    route: str | None = option(
-        None, "which models answer for a row", declare.one_of(*ROUTES, "oracle", "sum"), choices=ROUTES
-    )
+    route: str | None = option(None, "which models answer for a row", _route, choices=ROUTES)
     sigma: tuple[float, ...] | None = option(
         None,
         "number, comma list or lo:hi:COUNT (default: 5 around sqrt(features), l1: features; 4 from 1/8 of it with "

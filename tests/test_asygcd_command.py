@@ -118,7 +118,7 @@ def test_as_a_program(python, inputs, tmp_path):
                   "r.json", cwd=tmp_path)  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert "150 training, 40 test, 3 features" in flat(done.stdout)
-    assert "1 ranks of 2 threads" in flat(done.stdout)
+    assert "1 rank of 2 threads" in flat(done.stdout)
     done = python("-W", "error", "-m", "asygcd.predict", "m.h5", inputs / "good.h5", "-o", "p.csv", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "predict on" in done.stdout

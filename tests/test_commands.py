@@ -249,6 +249,23 @@ def test_predict(k, program, more, inputs, tmp_path, capsys):
     assert capsys.readouterr() == ("", "")
 
 
+@families
+def test_libsvm_files_of_fewer_features(family, inputs, tmp_path, refuses, capfd, monkeypatch):
+    """They leave out features that are 0 in all their rows: that is said, and refused where training rows have all."""
+    program, narrow = {"cakrr": "cakrr.bkrr2", "casvm": "casvm.cpsvm", "asygcd": "asygcd"}[family], tmp_path / "narrow"
+    narrow.write_text("1 1:0.5 3:1\n-1 2:0.5\n4 1:3\n")
+    monkeypatch.chdir(tmp_path)
+    run(program, [inputs / "train", "--test", "narrow", "--model", "m.h5"])
+    note = "narrow has 3 of 12 features; the others are taken as 0"
+    assert note in flat(capfd.readouterr().out)
+    run(f"{family}.predict", ["m.h5", "narrow"])
+    assert note in flat(capfd.readouterr().out)
+    narrow.write_text("1 1:0.5 2:1\n-1 2:0.5\n")
+    line = refuses(program, ["train.h5", "--test", narrow], f"{narrow}: 2 features, and 3 in train.h5", inputs)
+    assert "convert both files together" in line
+    refuses(f"{family}.predict", [PREDICT[family][0], narrow], "features, and 3 in the training rows of", inputs)
+
+
 # -- what is refused: the arguments, and what the line on stderr must say ----------------------------
 
 BAD = {
@@ -313,6 +330,27 @@ def test_refused(program, what, inputs, refuses):
     outputs = {"--report": "out.json", "--model": "out.h5"}  # what could be written must not be, either
     out = [word for pair in outputs.items() if pair[0] not in words for word in pair]
     refuses(program, [*words, *out], message, inputs)
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "message"),
+    [
+        ("asygcd", ["nosuch.h5"], "nosuch.h5: no such file"),
+        ("cakrr.bkrr2", ["train.h5", "--test", "nosuch"], "nosuch: no such file"),
+        ("casvm.predict", ["svm.h5", "nosuch"], "nosuch: no such file"),
+        ("casvm.cpsvm", ["svm.h5"], "svm.h5: a model that this package saved; name a file that holds rows"),
+        ("casvm.cpsvm", [""], "DATA '': it must be the name of a file"),
+        ("casvm.cpsvm", ["good.h5", "--model", "-"], "--model '-': it must be the name of a file"),
+        ("casvm.predict", ["svm.h5", "test.csv", "-o", "-"], "--output '-': it must be the name of a file"),
+        ("cacore.traffic", ["ratio", "c.npz", "-o", "-"], "argument -o/--output: '-': it must be the name of a file"),
+        ("cacore.io", ["convert", "good.h5", ""], "argument DST.h5: '': it must be the name of a file"),
+        ("cacore.io", ["info", "train.csv", "--target", " "], "--target ' ': give the name or the number of a column"),
+    ],
+)
+def test_refused_at_once(program, words, message, inputs, refuses, monkeypatch):
+    """Nothing is compiled, which takes minutes on a new machine, before it is known that there are rows."""
+    monkeypatch.setattr("cacore.run.command.compiled", None)
+    refuses(program, words, message, inputs)
 
 
 def test_usage_errors_are_input_errors():

@@ -65,7 +65,7 @@ def test_not_a_file(tmp_path, refuses):
     for name in (".", "pipe", "/dev/null", "/dev/zero"):
         for words in (["info", name], ["convert", "rows.csv", "out.h5", "--test", name]):
             line = refuses("cacore.io", words, "cannot be read; name a file that holds the rows", tmp_path)
-            assert f" {name}: " in line
+            assert f" {name}: a {'directory' if name == '.' else 'pipe or a device'} cannot" in line
     refuses("cacore.io", ["info", "rows.csv/more"], "rows.csv/more: no such file", tmp_path)
     refuses("cacore.io", ["info", "a" * 300], "cannot be read", tmp_path)
 
@@ -116,7 +116,7 @@ def test_damaged(refused, pack, form):
         ("+1 1:2\n-1 1:\n", "line 2: '1:' "),
         ("+1 1:2\n-1 1:2 7\n", "line 2: '7' "),
         ("+1 1:2\n-1 -3:1\n", "line 2: '-3:1' "),
-        ("+1 1:2\nabc 1:1\n", "line 2: 'abc' is not the target"),
+        ("+1 1:2\nabc 1:1\n", "line 2: 'abc' is not the target, which must be a number"),
         ("+1 1:2\n\n# words\n-1 one:1\n", "line 4: 'one:1' "),
         ("+1 1:2\n-1 3:1 2:1\n", "line 2: '2:1': the indices must ascend"),
         ("+1 1:2\n-1 2:1 2:1\n", "line 2: '2:1': the indices must ascend"),
@@ -212,6 +212,10 @@ def test_unknown_target(refused, target, message):
     refused("rows.csv", "a,b,y\n1,2,3\n", message, target=target)
 
 
+def test_names_with_commas(refused):
+    refused("rows.csv", '"a, in m",b\n1,2\n', 'the columns are "a, in m", b', target="c")
+
+
 def test_unknown_target_without_names(refused):
     refused("rows.csv", "1,2,3\n", "no target column 'y'; the file has no header, give a number below 3", target="y")
 
@@ -225,6 +229,12 @@ def npz(**arrays):
     stream = io.BytesIO()
     np.savez(stream, **arrays)
     return stream.getvalue()
+
+
+def test_two_arrays_of_one_file_are_told_apart(tmp_path):
+    (tmp_path / "rows.npz").write_bytes(npz(x_train=np.ones((4, 3)), x_test=np.ones((2, 2))))
+    splits = load(tmp_path / "rows.npz", Communicator())
+    assert [splits[name].where.rsplit("/")[-1] for name in splits] == ["rows.npz (x_train)", "rows.npz (x_test)"]
 
 
 def members(**contents):

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.checks import refusal
 from helpers.data import as_csr, formats, waves
 from helpers.references import ridge
 from scipy.spatial.distance import cdist
@@ -325,3 +326,8 @@ def test_grid_of_other_rules(name):
 def test_an_oracle_has_a_route_of_its_own(route):
     with pytest.raises(InputError, match=f"route {route}: bkrr3 has a route of its own"):
         train(bkrr3.METHOD, *waves(), replace(FIXED, route=route))
+
+
+def test_a_route_that_is_none():
+    """The routes that are offered instead can be asked for."""
+    refusal(lambda: BKRR2(route="x").fit(np.ones((9, 2)), np.ones(9)), match="it must be one of nearest, soft, all")

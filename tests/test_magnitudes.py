@@ -193,7 +193,7 @@ def test_ridge_of_kernel_values_that_overflow(make, degree, coef0):
 def test_svm_of_kernel_values_that_overflow(name, degree, coef0):
     X, y = moons()
     more = {"kernel": "polynomial", "degree": degree, "coef0": coef0, "gamma": 5.0}
-    refusal(lambda: trained(name, X, y, **more), match="polynomial kernel: its values overflow float64")
+    refusal(lambda: trained(name, X, y, **more), match="scale the features, or use a smaller degree")
 
 
 @pytest.mark.parametrize("name", SVMS)
@@ -224,6 +224,16 @@ def test_kernel_values_times_c_that_overflow(update):
     X, y = (part[:200] for part in moons())
     model = AsyGCDSVC(kernel="linear", C=1e20, update=update, threads=2, max_time=30)
     refusal(lambda: model.fit(1e149 * X, y), match="C times the kernel values overflows")
+
+
+@pytest.mark.parametrize(("size", "dtype"), [(1e160, "float64"), (1.7e308, "float64"), (1e31, "float32")])
+@pytest.mark.parametrize("make", [BKRR2, DKRR, TwoLevelKRR])
+def test_targets_that_are_too_large(make, size, dtype):
+    X, y = moons()
+    y = np.where(np.arange(len(y)) == 1234, size, y)
+    message = refusal(lambda: make(dtype=dtype, lam=[1e-3, 1e-2]).fit(X, y), match="row 1,234, the target is")
+    assert message.endswith("scale the targets")
+    refusal(lambda: make().fit(X[:200], 1e-160 * y[:200]), match="squares of such numbers vanish: scale the targets")
 
 
 # -- statistics ---------------------------------------------------------------------------------------

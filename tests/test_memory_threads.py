@@ -13,6 +13,8 @@ from threadpoolctl import threadpool_info
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.machine import memory, threads
+from cacore.run.job import Job
+from cacore.run.launch import start
 
 GIB = 1 << 30
 
@@ -153,6 +155,16 @@ def test_blas_has_its_threads_again_after_several_fits_at_once():
     other.join()
     assert set(inside) == {1}
     assert [lib["num_threads"] for lib in threadpool_info()] == before
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_more_threads_than_cores(count, monkeypatch, capsys):
+    monkeypatch.setattr(threads, "set_threads", lambda _: None)
+    monkeypatch.setattr(threads, "cores", lambda: {0})
+    for quiet in (False, True):
+        start(Job(threads=count, quiet=quiet), Communicator())
+    line = "warning: --threads 3: this process may use 1 core, and more threads than that are slower\n"
+    assert capsys.readouterr().err == (line if count > 1 else "")
 
 
 def test_set_threads(monkeypatch):

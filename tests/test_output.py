@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -233,6 +234,36 @@ def test_no_room_for_a_checkpoint(inputs, tmp_path, full, capsys):
     T = np.random.default_rng(0).normal(size=(20, 3))
     one, other = (SVMModel.load(tmp_path / name).decision_function(T) for name in ("2.h5", "3.h5"))
     np.testing.assert_array_equal(one, other)
+
+
+PRINT = {
+    "help": ("cakrr.bkrr2", ["--help"]),
+    "info": ("cacore.io", ["info", "test.csv"]),
+    "train": ("casvm.cpsvm", ["good.h5", "--report", "REPORT", "--verbose"]),
+    "predict": ("casvm.predict", ["svm.h5", "test.csv", "--report", "REPORT"]),
+}
+
+
+@pytest.mark.parametrize("what", PRINT)
+def test_no_room_for_what_is_printed(what, inputs, tmp_path, capsys, monkeypatch):
+    """One line; and none where a pipe is closed, as by head. Nothing is left for the interpreter's end."""
+    monkeypatch.chdir(inputs)
+    program, words = PRINT[what]
+    words = [tmp_path / "r.json" if word == "REPORT" else word for word in words]
+    with open("/dev/full", "w") as disk:
+        monkeypatch.setattr(sys, "stdout", disk)
+        with pytest.raises(SystemExit) as ended:
+            run(program, words)
+    line = f"{program}: standard output: cannot be written (No space left on device)\n"
+    assert (ended.value.code, capsys.readouterr().err) == (1, line)
+    assert ("REPORT" in PRINT[what][1]) == (tmp_path / "r.json").exists()
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        with pytest.raises(SystemExit) if what == "help" else nullcontext():
+            run(program, words)
+    assert capsys.readouterr().err == ""
 
 
 LIMITED = """

@@ -41,6 +41,12 @@ def test_r2_of_a_constant_is_unknown():
     assert got == {"mse": pytest.approx(0.01), "rmse": pytest.approx(0.1), "r2": None}
 
 
+def test_errors_of_huge_targets_are_infinite():
+    """Of rows to predict; a model of them is refused."""
+    got = report.regression_metrics(np.array([0.0, 1e160]), np.zeros(2), COMM)
+    assert got == {"mse": math.inf, "rmse": math.inf, "r2": None}
+
+
 # -- the report --------------------------------------------------------------------------------
 
 

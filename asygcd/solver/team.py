@@ -28,6 +28,7 @@ from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout, weighted
 from cacore.limits import Limits
 from cacore.machine.threads import for_blocks
+from cacore.svm.problem import overflow
 
 Vector = NDArray[np.float64]
 _Loop = tuple[Callable[[], int], Callable[[], None] | None]
@@ -186,7 +187,7 @@ class AsyGCD:
         signs, bounds = np.asarray(y, np.float64)[self.order], np.asarray(C, np.float64)[self.order]
         # A violation that is not a number never falls below the tolerance.
         if not self.n * float(bounds.max(initial=0.0)) * self.gram.largest < np.inf:
-            raise InputError("C times the kernel values overflows: scale the features, or use a smaller C")
+            raise overflow()
         state = board(signs, bounds, self.gram.diagonal, self.threads, self._log, self.update != "owned")
         if start is not None:
             state.beta[:] = np.clip(signs * start[self.order], state.low, state.high)

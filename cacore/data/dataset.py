@@ -32,6 +32,8 @@ class Dataset:
         Of the rows; one of weight 0 counts as absent.
     overlap : ndarray of bool, shape (m,), or None
         Of test rows: which of them are training rows too, if that was looked for.
+    features : int or None
+        Of LIBSVM rows, on rank 0: how many the file itself has; the others in `X` are taken as 0.
     """
 
     X: Rows
@@ -41,6 +43,7 @@ class Dataset:
     base: int | None = None
     weights: NDArray[np.float64] | None = None
     overlap: NDArray[np.bool_] | None = None
+    features: int | None = None
 
     def target(self) -> NDArray[Any]:
         """`y`, or an InputError that says it is missing."""

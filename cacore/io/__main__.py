@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from cacore.comm import Communicator
+from cacore.run.job import path_argument
 from cacore.run.launch import Parser, run
 
 
@@ -13,9 +13,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="python -m cacore.io", description="Convert data to the native HDF5 layout, and look at it.")
     commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
     convert = commands.add_parser("convert", help="LIBSVM, CSV, TSV, NPZ (also .gz, .bz2, .xz) or HDF5 to native HDF5")
-    convert.add_argument("source", metavar="SRC", type=Path)
-    convert.add_argument("destination", metavar="DST.h5", type=Path)
-    convert.add_argument("--test", metavar="SRC", type=Path, help="a second source, the test rows")
+    convert.add_argument("source", metavar="SRC", type=path_argument)
+    convert.add_argument("destination", metavar="DST.h5", type=path_argument)
+    convert.add_argument("--test", metavar="SRC", type=path_argument, help="a second source, the test rows")
     convert.add_argument("--target", metavar="COLUMN", help="name or number of the target column (default: the last)")
     convert.add_argument("--dtype", choices=("float32", "float64"), default="float64")
     convert.add_argument("--binarize", metavar="CLASS", help="CLASS becomes +1, the rest -1")
@@ -31,7 +31,7 @@ def _parser() -> argparse.ArgumentParser:
     limit = "memory that may be used (default: 0.9 of what is free)"
     convert.add_argument("--memory-limit", metavar="GIB", type=float, help=limit)
     info = commands.add_parser("info", help="what a file holds")
-    info.add_argument("data", metavar="DATA", type=Path)
+    info.add_argument("data", metavar="DATA", type=path_argument)
     info.add_argument("--target", metavar="COLUMN")
     info.add_argument("--memory-limit", metavar="GIB", type=float, help=limit)
     return parser

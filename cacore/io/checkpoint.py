@@ -48,13 +48,17 @@ class Checkpoint:
         """Take up the run that `facts` describe, or begin it; collective.
 
         A directory that cannot be made, that another process is using, or that belongs to another run, is an InputError
-        on all ranks, which names the process, or the first fact that differs.
+        on all ranks, which names the process, or the first fact that differs. So is a damaged piece: the ranks share
+        out the reading of all, once more than is needed, for a rank that finds one alone would end when others work.
         """
         known = json.loads(json.dumps({"schema": SCHEMA, **facts}, default=lambda value: value.item()))
         with comm.agreed():
             if comm.rank == 0:
                 self._begin(known)
         comm.barrier()
+        with comm.agreed():
+            for path in sorted(self.path.glob("*.npz"))[comm.rank :: comm.size]:
+                self.get(path.stem)
 
     def _begin(self, facts: dict[str, Any]) -> None:
         try:
@@ -137,7 +141,7 @@ class Checkpoint:
             with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
                 return {key: file[key] for key in file.files}
         except Exception as error:  # numpy, zipfile and zlib each have names of their own for a file that is none
-            raise InputError(f"{path}: damaged ({error}); remove it, and it will be computed again") from error
+            raise InputError(f"{path}: damaged; remove it, and it will be computed again") from error
 
     def put(self, name: str, **arrays: NDArray[Any]) -> None:
         """Keep a finished piece; see :attr:`failure`."""

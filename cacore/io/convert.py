@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from cacore.data.rows import is_sparse, nbytes
 from cacore.errors import InputError
-from cacore.files import check_apart, check_writable
+from cacore.files import check_apart, check_writable, printing
 from cacore.io import native, text
 from cacore.io.fingerprints import row_hashes
 from cacore.io.stream import REMEDY
@@ -137,7 +137,7 @@ def _split(table: Table, n_train: int, seed: int) -> dict[str, Table]:
     if not 0 <= seed < 2**32:
         raise InputError(f"--seed {seed}: it must be from 0 to {2**32 - 1}")
     if not 0 < n_train < n:
-        raise InputError(f"--split {n_train}: {table.where} has {n} rows; at least one must be left on each side")
+        raise InputError(f"--split {n_train}: {table.where} has {n:,} rows; at least one must be left on each side")
     train, test = train_test_split(np.arange(n), train_size=n_train, random_state=seed)
     return {"train": _take(table, train), "test": _take(table, test)}
 
@@ -148,10 +148,12 @@ def show(path: Path, target: str | None = None, limit: int = 1 << 62) -> None:
 
 
 def _print(path: Path, tables: dict[str, Table]) -> None:
-    for split, table in tables.items():
-        n, d = table.X.shape
-        form = f"CSR, {table.X.nnz / max(1, n):.1f} nonzeros a row" if is_sparse(table.X) else "dense"
-        print(f"{printable(path)} {split}: {n:,} rows x {d} features, {table.X.dtype}, {form}; {_target_text(table)}")
+    with printing():
+        for split, table in tables.items():
+            n, d = table.X.shape
+            form = f"CSR, {table.X.nnz / max(1, n):.1f} nonzeros a row" if is_sparse(table.X) else "dense"
+            what = f"{n:,} rows x {d} features, {table.X.dtype}, {form}; {_target_text(table)}"
+            print(f"{printable(path)} {split}: {what}")
 
 
 def _target_text(table: Table) -> str:

@@ -92,7 +92,10 @@ def load(
                     table.X = table.X.astype(real, copy=False)
         if hdf5:
             return {split: Dataset(t.X, t.y, shapes[split].n, t.where) for split, t in tables.items()}
-        return {split: _scattered(tables.get(split), str(path), comm) for split in _splits(tables, comm)}
+        parts = {split: _scattered(tables.get(split), str(path), comm) for split in _splits(tables, comm)}
+        for split, table in tables.items():
+            parts[split].features = table.features
+        return parts
 
 
 def _agree_on_kind(path: Path, comm: Communicator) -> bool:
@@ -117,6 +120,7 @@ def _scattered(table: Table | None, where: str, comm: Communicator) -> Dataset:
     column: NDArray[Any] | None = None
     words = np.zeros(0, np.uint8)
     if table is not None:
+        where = table.where  # of rank 0, whose errors count first: the array, in a file of several
         if table.y is not None and table.y.dtype.kind == "U":
             classes, codes = np.unique(table.y, return_inverse=True)
             words, column = np.frombuffer(json.dumps(classes.tolist()).encode(), np.uint8), codes.astype(np.float64)

@@ -206,7 +206,9 @@ def _column(target: str, layout: _Layout) -> int:
     try:
         column = int(target)
     except ValueError:
-        known = f"the columns are {some(names)}" if names else f"the file has no header, give a number below {columns}"
+        known = f"the file has no header, give a number below {columns}"
+        if names:
+            known = "the columns are " + some([f'"{name}"' if "," in name else name for name in names])
         raise InputError(f"{path}: no target column {target!r}; {known}") from None
     if not -columns <= column < columns:
         raise InputError(f"{path}: no target column {column}; there are {columns}, numbered from 0")

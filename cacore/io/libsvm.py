@@ -48,7 +48,8 @@ def parse(path: Path, n_features: int | None, limit: int) -> Table:
         held += sum(part.nbytes for part in pieces[-1])
         memory.require(2 * held, limit, f"{path}: to read its first {rows:,} rows", REMEDY)
     base = int(entries > 0 and least > 0)
-    width = max(width - base, n_features or 0)  # the last features may be 0 in all these rows
+    own = width - base
+    width = max(own, n_features or 0)  # the last features may be 0 in all these rows
     dense = entries >= _DENSE_FROM * rows * width
     what = f"{path}: {rows:,} rows of {width:,} features"
     memory.require(2 * held + 8 * width * (rows if dense else 1), limit, what, REMEDY)
@@ -56,7 +57,7 @@ def parse(path: Path, n_features: int | None, limit: int) -> Table:
     indices -= indices.dtype.type(base)
     ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
     X = csr(data, indices, ends.astype(np.int32) if entries < 2**31 else ends, (rows, width))
-    return Table(X.toarray() if dense else X, y, str(path), line_of=partial(_line_of, path), base=base)
+    return Table(X.toarray() if dense else X, y, str(path), line_of=partial(_line_of, path), base=base, features=own)
 
 
 def _joined(pieces: list[tuple[NDArray[Any], ...]]) -> list[NDArray[Any]]:
@@ -75,7 +76,8 @@ def _check(path: Path, first: int, block: bytes) -> None:
             if place == 1 and re.match(r"qid:\d+$", token):
                 continue
             if not (_ENTRY if place else _TARGET).match(token):
-                raise InputError(f"{where}: {short(token)!r} is not {'index:value' if place else 'the target'}")
+                need = "index:value" if place else "the target, which must be a number"
+                raise InputError(f"{where}: {short(token)!r} is not {need}")
             if place:
                 index = int(token.split(":")[0][:20])
                 if index >= 2**31:

@@ -114,7 +114,7 @@ def _shape(group: h5py.Group, where: str) -> Shape:
     check_size(n, d, where)
     y = _numbers(group, "y", f"{where}: the target beside it")
     if y is not None and (y.ndim not in (1, 2) or len(y) != n or not all(y.shape)):
-        raise InputError(f"{where}: {n} rows, but y has shape {y.shape}")
+        raise InputError(f"{where}: {n:,} rows, but y has shape {y.shape}")
     return Shape(n, d, isinstance(X, h5py.Group), dtype, None if y is None else _one_or_many(y.shape))
 
 

@@ -13,13 +13,13 @@ from typing import Any
 from cacore.errors import InputError
 
 BLOCK = 512  # bytes, the least that HDF5 has
-_MARK, _HDF5 = b"cakernels sha256 ", b"\x89HDF\r\n\x1a\n"
+MARK, _HDF5 = b"cakernels sha256 ", b"\x89HDF\r\n\x1a\n"
 
 
 def seal(path: Path) -> None:
     """Write the checksum of what comes after the first block into it; the file is read once."""
     with path.open("r+b") as file:
-        word = _MARK + _checksum(file) + b"\n"
+        word = MARK + _checksum(file) + b"\n"
         file.seek(0)
         file.write(word.ljust(BLOCK, b"\0"))
 
@@ -30,9 +30,9 @@ def check_seal(path: Path) -> None:
         head = file.read(BLOCK)
         if head.startswith(_HDF5):
             return
-        if not head.startswith(_MARK):
+        if not head.startswith(MARK):
             raise InputError(f"{path}: not a model file of this package, or a damaged one")
-        if head.rstrip(b"\0") != _MARK + _checksum(file) + b"\n":
+        if head.rstrip(b"\0") != MARK + _checksum(file) + b"\n":
             raise InputError(f"{path}: damaged: it has changed since it was written; copy it again")
 
 

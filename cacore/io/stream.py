@@ -40,7 +40,7 @@ def check_regular(path: Path) -> None:
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read ({error})") from error
     if not stat.S_ISREG(mode):
-        what = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
+        what = "a directory" if stat.S_ISDIR(mode) else "a pipe or a device"
         raise InputError(f"{path}: {what} cannot be read; name a file that holds the rows")
 
 

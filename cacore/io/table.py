@@ -61,6 +61,8 @@ class Table:
         Of LIBSVM rows, whose width is only what they use: the number of their first feature.
     names : tuple of str
         Column names, where the file has them.
+    features : int or None
+        Of LIBSVM rows: how many the file itself has; the others in `X` are taken as 0.
     """
 
     X: Rows
@@ -70,6 +72,7 @@ class Table:
     line_of: Callable[[int], int] | None = None
     base: int | None = None
     names: tuple[str, ...] = ()
+    features: int | None = None
 
     def checked(self, dtype: np.dtype[Any] | None = None, whole: bool = True) -> Table:
         """This table, if `dtype` can hold all its numbers, and it has some unless it is a block of a larger one.
@@ -80,7 +83,7 @@ class Table:
         if whole:
             check_size(self.X.shape[0], self.X.shape[1], self.where)
         if self.y is not None and len(self.y) != self.X.shape[0]:
-            raise InputError(f"{self.where}: {self.X.shape[0]} rows of features and {len(self.y)} targets")
+            raise InputError(f"{self.where}: {self.X.shape[0]:,} rows of features and {len(self.y):,} targets")
         dtype = plain(self.X.dtype) if dtype is None else dtype
         found = first_nonfinite(self.X, dtype)
         if found is not None:

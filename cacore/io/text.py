@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.errors import InputError, MemoryLimitError
-from cacore.io import stream
+from cacore.io import seal, stream
 from cacore.io.table import LABELS, Table, Targets
 from cacore.io.words import as_number, some
 
@@ -38,6 +38,8 @@ def kind(path: Path) -> str:
 
 
 def _text_kind(path: Path, head: bytes) -> str:
+    if head.startswith(seal.MARK):
+        raise InputError(f"{path}: a model that this package saved; name a file that holds rows")
     if b"\x00" in head:
         raise InputError(f"{path}: not HDF5, NPZ, CSV, TSV or LIBSVM text (in UTF-8)")
     stem = [suffix for suffix in path.suffixes if suffix not in (".gz", ".bz2", ".xz")]
@@ -67,6 +69,8 @@ def parse(
     The class `binarize` becomes +1 and the others -1; the other parameters are those of :func:`cacore.io.load`.
     """
     form = kind(path)
+    if target is not None and not target.strip():
+        raise InputError(f"{path}: --target {target!r}: give the name or the number of a column")
     if target is not None and form in ("npz", "libsvm"):
         raise InputError(f"{path}: --target {target} is for CSV and TSV files; this one names its target itself")
     try:

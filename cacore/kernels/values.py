@@ -205,7 +205,8 @@ class Kernel:
         # Of the longest row with itself, and with one that points the other way.
         value = float(np.abs(self.of_squares(np.array([most, -most]))).max())
         if not value <= float(np.finfo(dtype).max) / 4:  # the curvature of a pair of rows has four of them
-            raise InputError(f"{self.kind} kernel: its values overflow {np.dtype(dtype)}; scale the features")
+            remedy = "scale the features" + (", or use a smaller degree" if self.has("degree") else "")
+            raise InputError(f"{self.kind} kernel: its values overflow {np.dtype(dtype)}; {remedy}")
         return value
 
     def _squares(self, X: Rows) -> NDArray[np.float64]:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cacore.comm import Communicator
+from cacore.data.rows import is_sparse
 from cacore.errors import InputError
-from cacore.files import check_apart, check_writable
+from cacore.files import check_apart, check_writable, printing
 from cacore.run.job import Job, Predicting, Training
 from cacore.run.launch import Parser, compiled, start
 from cacore.run.method import Method
@@ -41,27 +42,30 @@ def train(method: Method, comm: Communicator, argv: list[str] | None) -> None:
             "--model": job.model, "--report": job.report, "--comm-matrix": job.comm_matrix, "--plot": job.plot, **others
         }  # fmt: skip
         _check_files(outputs, {"DATA": job.data, "--test": job.test}, comm)
+        _check_rows(job.data, job.test, comm=comm)
     compiled(lambda: _warm_up(family, job.dtype, options.kernel), comm)
     with family.progress(comm.rank == 0 and not job.quiet) as progress:
         rows, test = family.read(method, job, options, comm, limit)
         options = replace(family.options(method, options, rows), memory_limit=limit, **progress)
-        n_train, d, base = rows.n, rows.X.shape[1], rows.base
+        n_train, d, source = rows.n, rows.X.shape[1], {"base": rows.base, "sparse": is_sparse(rows.X)}
         fitted = method(rows, options, comm, test)
-        fitted.model.source |= {"target": job.target, "base": base}
+        fitted.model.source |= {"target": job.target, **source}
         tested = {} if test is None else _tested(family, fitted.model, test, comm)
-    from cacore.run import report
+    from cacore.run import reading, report
 
+    notes = reading.filled(test, job.test or job.data)
     data = {"path": str(job.data), "n_train": n_train, "n_test": 0 if test is None else test.n, "n_features": d}
     made = report.build(
         method.name, comm, data=data | tested.pop("data", {}), metrics=tested.pop("metrics", {}),
         partition_sizes=fitted.sizes, **tested, **family.report(method, fitted, options, job),
     )  # fmt: skip
-    _write(method, family, job, options, fitted, made, comm)
+    _write(method, family, job, options, fitted, made, notes, comm)
 
 
 def _write(
-    method: Method, family: Family, job: Training, options: Any, fitted: Any, made: dict[str, Any], comm: Communicator
-) -> None:
+    method: Method, family: Family, job: Training, options: Any, fitted: Any, made: dict[str, Any], notes: list[str],
+    comm: Communicator,
+) -> None:  # fmt: skip
     """Write the model, the other files and the table, each of them also if another cannot be written; collective."""
     unwritten = Unwritten()
     with unwritten, comm.agreed():
@@ -88,10 +92,14 @@ def _write(
             figures.save(figures.metric(made["metric"], fitted.model.standardizer), job.plot)
     with unwritten, comm.agreed():
         if comm.rank == 0:
-            _show(job, made, [*family.notes(method, fitted, options), *_notes(made["data"])], family.lines(made))
-            if job.verbose:
-                print(*family.details(made), sep="\n")
             _report(job, made)
+    with unwritten, comm.agreed():
+        if comm.rank == 0:
+            with printing():
+                notes = [*family.notes(method, fitted, options), *_notes(made["data"]), *notes]
+                _show(job, made, notes, family.lines(made))
+                if job.verbose:
+                    print(*family.details(made), sep="\n")
     unwritten.tell()
 
 
@@ -133,11 +141,14 @@ def predict(
         _check_files(outputs, {"MODEL": job.model, "DATA": job.data}, comm)
     limit, family = start(job, comm), load_family()
     model = family.load(job.model, comm)
+    with comm.agreed():
+        _check_rows(job.data, comm=comm)
     compiled(lambda: family.warm_up_prediction(model.dtype), comm)
     from cacore.run import reading, report
 
     wanted, kind = family.targets(model)
     rows = reading.read_to_predict(job, comm, model.n_features, model.dtype, model.source, limit, wanted, kind)
+    notes = reading.filled(rows, job.data)
     answers = family.answers(model, rows, comm)
     metrics = {} if rows.y is None else family.judged(model, rows, answers, comm)
     made = report.build(
@@ -147,9 +158,11 @@ def predict(
     )  # fmt: skip
     with comm.phase("write"):
         family.write(job.output, model, answers, job.decisions, comm)
-    if comm.rank == 0:
-        _show(job, made, [] if job.output else ["give -o OUT.csv to keep the predictions"])
-        _report(job, made)
+    with comm.agreed():
+        if comm.rank == 0:
+            _report(job, made)
+            with printing():
+                _show(job, made, notes if job.output else [*notes, "give -o OUT.csv to keep the predictions"])
 
 
 def _warm_up(family: Family, dtype: str, kernel: str) -> None:
@@ -168,6 +181,16 @@ def _check_files(outputs: dict[str, Path | None], inputs: dict[str, Path | None]
         for path in outputs.values():
             if path is not None:
                 check_writable(path)
+
+
+def _check_rows(*paths: Path | None, comm: Communicator) -> None:
+    """Refuse what is no file of rows, before what may take minutes to compile is compiled."""
+    if comm.rank == 0:
+        from cacore.io import text
+
+        for path in paths:
+            if path is not None:
+                text.kind(path)
 
 
 def _show(job: Job, made: dict[str, Any], notes: list[str], lines: Iterable[tuple[str, str]] = ()) -> None:

@@ -14,8 +14,19 @@ METRICS = ("none", "diagonal", "full")
 
 
 def path(value: Any, name: str) -> Path:
-    """A file's name."""
+    """A file's name. ``Path("")`` would be the directory, and ``-`` a file that few can name afterwards."""
+    if value in ("", "-"):
+        name = name if name.startswith("-") else name.upper()
+        raise InputError(f"{name} {value!r}: it must be the name of a file (/dev/stdout is what is printed)")
     return Path(value)
+
+
+def path_argument(word: str) -> Path:
+    """As :func:`path`, for argparse, which names the argument."""
+    try:
+        return path(word, "")
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from cacore.comm import Communicator, launched, world
 from cacore.errors import InputError, OutputError
+from cacore.files import printing
 
 if TYPE_CHECKING:
     from cacore.run.job import Job
@@ -34,8 +35,11 @@ class Parser(argparse.ArgumentParser):
         raise InputError(f"{message} (see {self.prog} --help)")
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        if self._rank == 0:
-            super()._print_message(message, file)
+        if self._rank == 0 and launched():
+            super()._print_message(message, file)  # which ignores errors: the other ranks have left already
+        elif self._rank == 0:
+            with printing():
+                print(message, end="", file=file)
 
 
 def run(
@@ -47,10 +51,14 @@ def run(
     rank ends the whole job with that rank's message and status 1.
     """
     try:
-        comm = comm if comm is not None else _ranks(sys.argv[1:] if argv is None else argv)
-        with comm.guard():
-            work(comm)
-            comm.free()
+        try:
+            comm = comm if comm is not None else _ranks(sys.argv[1:] if argv is None else argv)
+            with comm.guard():
+                work(comm)
+                comm.free()
+        finally:
+            with printing():  # help, which ends the process
+                pass
     except (InputError, OutputError) as error:
         if comm is None or comm.rank == 0:
             print(f"{prog}: {error}", file=sys.stderr)
@@ -75,6 +83,9 @@ def start(job: Job, comm: Communicator) -> int:
     if comm.size > 1 and comm.node().rank == 0:
         segments.remove_dead()
     threads.set_threads(threads.share(comm, job.threads))
+    if comm.rank == 0 and not job.quiet and (job.threads or 0) > (usable := len(threads.cores())):
+        what = f"--threads {job.threads}: this process may use {usable} core{'' if usable == 1 else 's'}"
+        print(f"warning: {what}, and more threads than that are slower", file=sys.stderr)
     return memory.limit_per_rank(comm, job.memory_limit)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cacore.comm import Communicator
-from cacore.data.rows import block_bounds, scatter_rows
+from cacore.data.rows import block_bounds, is_sparse, scatter_rows
 from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError
 from cacore.io import Dataset, load
@@ -40,6 +41,7 @@ def read(
         with comm.agreed():
             test.target()
             _check_base(test, train.base, train.where)
+            _check_filled(test, not is_sparse(train.X) and train.base is None, train.where)
             if test.X.shape[1] != train.X.shape[1]:
                 raise InputError(f"{test.where}: {test.X.shape[1]} features, and {train.X.shape[1]} in {train.where}")
             _check_same_targets(test, train.target().shape[1:], train.where)
@@ -81,6 +83,26 @@ def _check_base(rows: Dataset, base: int | None, where: str) -> None:
         )
 
 
+def _check_filled(rows: Dataset, dense: bool, where: str) -> None:
+    """Refuse LIBSVM rows with fewer features than `dense` rows, which leave none out: they are other features."""
+    if dense and _lacks(rows):
+        raise InputError(
+            f"{rows.where}: {rows.features} features, and {rows.X.shape[1]} in {where}, which leave out none: "
+            "convert both files together, with cacore.io convert --test"
+        )
+
+
+def _lacks(rows: Dataset) -> bool:
+    return rows.features is not None and rows.features < rows.X.shape[1]
+
+
+def filled(rows: Dataset | None, path: Path) -> list[str]:
+    """A note about features that the rows' file does not have, on rank 0."""
+    if rows is None or not _lacks(rows):
+        return []
+    return [f"{path} has {rows.features} of {rows.X.shape[1]} features; the others are taken as 0"]
+
+
 def read_to_predict(
     job: Predicting, comm: Communicator, d: int, dtype: str, source: dict[str, Any], limit: int,
     wanted: Targets = LABELS, kind: tuple[int, ...] = (),
@@ -90,6 +112,9 @@ def read_to_predict(
     rows = splits["test"] if "test" in splits else splits["train"]
     with comm.agreed():
         _check_base(rows, source.get("base"), "the training rows")
+        # A model that an estimator trained, or an older version, does not know what its rows were.
+        dense = "base" in source and source["base"] is None and not source.get("sparse", True)
+        _check_filled(rows, dense, f"the training rows of {job.model}")
         if rows.X.shape[1] != d:
             raise InputError(f"{rows.where}: {rows.X.shape[1]} features, the model {job.model} has {d}")
         if rows.y is not None:
@@ -130,4 +155,5 @@ def _dealt(data: Dataset | None, comm: Communicator, seed: int | None) -> Datase
     if marked:
         column = None if data is None or data.overlap is None else data.overlap.astype(np.int8)
         dealt.overlap = np.asarray(scatter_rows(column, n, comm)).astype(np.bool_)
+    dealt.features = None if data is None else data.features
     return dealt

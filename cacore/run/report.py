@@ -34,10 +34,11 @@ def regression_metrics(
     if y.ndim > 1:
         return _mean_metrics(y, predicted, comm, weights)
     shift = comm.bcast(y[:1] if comm.rank == 0 and len(y) else np.zeros(1))[0]  # R^2 far from 0 loses digits otherwise
-    error, about = predicted - y, y - shift
     w = np.ones(len(y)) if weights is None else weights
-    n, sse, total, square = comm.allreduce(np.array([w.sum(), w @ error**2, w @ about, w @ about**2]))
-    spread = square - total * total / n
+    with np.errstate(over="ignore", invalid="ignore"):  # of huge targets: the error is infinite, and says so
+        error, about = predicted - y, y - shift
+        n, sse, total, square = comm.allreduce(np.array([w.sum(), w @ error**2, w @ about, w @ about**2]))
+        spread = square - total * total / n
     mse = sse / n
     return {"mse": mse, "rmse": math.sqrt(mse), "r2": 1.0 - sse / spread if spread > 0 else None}
 
@@ -201,7 +202,7 @@ def show(report: dict[str, Any], notes: list[str], lines: Iterable[tuple[str, st
     table.add_row(
         "parts",
         f"{len(sizes)} of {min(sizes):,} to {max(sizes):,} rows; "
-        f"{report['ranks']} ranks of {report['threads_per_rank']} threads",
+        f"{_counted(report['ranks'], 'rank')} of {_counted(report['threads_per_rank'], 'thread')}",
     )
     table.add_row("parameters", _listed(report["params"]))
     if "metric" in report:
@@ -220,7 +221,14 @@ def show(report: dict[str, Any], notes: list[str], lines: Iterable[tuple[str, st
     table.add_row("peak memory", f"{max(report['memory']['peak_rss_mib']):,.0f} MiB a rank")
     for note in notes:
         table.add_row("note", note)
-    Console(highlight=False, markup=False, emoji=False).print(table)  # a file's name may be "[/a].csv"
+    console = Console(highlight=False, markup=False, emoji=False)  # a file's name may be "[/a].csv"
+    with console.capture() as captured:
+        console.print(table)
+    print(captured.get(), end="")  # rich would end the process where a pipe is closed
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _metric(metric: dict[str, Any]) -> str:

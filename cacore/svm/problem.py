@@ -52,6 +52,11 @@ def numeric_gamma(X: Rows, gamma: float | str, comm: Communicator, kernel: Any =
     return float(1.0 / (length * math.sqrt(variance) if kind.per_length else d * variance))
 
 
+def overflow() -> InputError:
+    """What every solver raises where its gradients cannot be numbers."""
+    return InputError("C times the kernel values overflows: scale the features, or use a smaller C")
+
+
 def precision(n: int, sample: Rows, kernel: Kernel, C: float, tol: float) -> Any:
     """float64 for few rows, and where the rounding of C K_ij in single precision comes near the tolerance.
 

@@ -256,7 +256,7 @@ class _Exact:
             if y.ndim > 1:
                 gap = gap.sum(axis=-1)
             errors = (gap @ weights / weights.sum())[None]
-            _, s, ell = best(errors, self.sigmas, lams, comm)
+            _, s, ell = best(errors, self.sigmas, lams, self.X.dtype, comm)
         self.notes = left_out(failed, self.sigmas, lams)
         self.sigma, self.lam, self.error = self.sigmas[s], lams[ell], float(errors[0, s, ell])
         self.grid = table(errors, self.sigmas, lams, options.select)

@@ -18,7 +18,7 @@ from cacore.errors import InputError
 from cacore.io.checkpoint import remembered
 from cacore.kernels.gradients import moments, stacked
 from cacore.machine import memory
-from cakrr.grid_search import Judges, Search, best, hold_out, left_out
+from cakrr.grid_search import Judges, Search, best, hold_out, larger_lambda, left_out
 from cakrr.methods.prepare import Prepared, prepare
 from cakrr.model import KRRModel, PartModel
 from cakrr.options import Fit, Method, Options
@@ -205,7 +205,7 @@ class _Run:
         else:
             errors, failed = search.errors(self._judges(judging, routes), self.comm)
         with self.comm.phase("predict"):
-            self.candidate, s, ell = best(errors, self.sigmas, self.lams, self.comm)
+            self.candidate, s, ell = best(errors, self.sigmas, self.lams, self.workspace.dtype, self.comm)
         self.error = float(errors[self.candidate, s, ell])
         self.model.sigma, self.model.lam = self.sigmas[s], self.lams[ell]
         self.fitted.grid = table(errors, self.sigmas, self.lams, self.options.select, self.tried)
@@ -219,7 +219,7 @@ class _Run:
         judges = self._judges(Samples(judging.X, {**judging.columns, "y": judging["y"][:, c]}), routes)
         errors, _ = search.errors(judges, self.comm, len(routes))
         with self.comm.phase("predict"):
-            chosen = best(errors, sigma, lam, self.comm)[0]
+            chosen = best(errors, sigma, lam, self.workspace.dtype, self.comm)[0]
         self.model.soft, self.error = routes[chosen], float(errors[chosen, 0, 0])
 
     def _judges(self, judging: Samples, routes: list[Soft]) -> Judges:
@@ -343,10 +343,8 @@ def table(
 
 def not_definite(where: str, model: KRRModel) -> str:
     """One line about a system without a solution."""
-    remedy = "a larger --lambda" + (" or --dtype float64" if model.dtype == "float32" else "")
-    return (
-        f"{where}: K + lambda m I is not positive definite at sigma {model.sigma:g}, lambda {model.lam:g}; use {remedy}"
-    )
+    pair = f"sigma {model.sigma:g}, lambda {model.lam:g}"
+    return f"{where}: K + lambda m I is not positive definite at {pair}; use {larger_lambda(model.dtype)}"
 
 
 def _check_memory(sizes: NDArray[np.int64], itemsize: int, rows: int, limit: int) -> None:

@@ -93,6 +93,7 @@ def prepare(method: Method, train: Dataset, options: Options, comm: Communicator
             standardizer = Standardizer.fit(X, comm, weights)
             X = standardizer.apply(X, in_place=True)
         _check_size(X, comm)
+        _check_magnitude(y, train.where, X.dtype, comm)
         like = options.like()
         if not like.of_distance:
             with comm.uncounted(), comm.agreed():  # of the widest kernel: a narrower one may drop out of the grid
@@ -167,6 +168,24 @@ def _check_size(X: Rows, comm: Communicator) -> None:
             f"the training rows: no number is above {largest:g}, and squares of such numbers vanish in {X.dtype}: "
             f"{range_remedy(X.dtype)}"
         )
+
+
+def _check_magnitude(y: NDArray[Any], where: str, dtype: Any, comm: Communicator) -> None:
+    """Refuse targets whose squares overflow, or all vanish: no error would be a number, or all would be 0."""
+    most = 1e30 if dtype == np.float32 else largest_usable(np.float64)  # alpha, in that precision, may be larger
+    sizes = np.abs(y).reshape(len(y), -1).max(axis=1, initial=0.0)
+    with comm.uncounted():
+        first = comm.offset(len(y))[0]
+        largest = float(comm.allreduce(np.array([sizes.max(initial=0.0)]), "max")[0])
+        with comm.agreed():
+            if (over := np.flatnonzero(sizes > most)).size:
+                value = f"row {first + over[0]:,}, the target is {np.ravel(y[over[0]])[0]:g}"
+                raise InputError(
+                    f"{where}: {value}, and a model's errors may overflow above {most:g}: scale the targets"
+                )
+            if 0 < largest < 1 / most:
+                what = f"no target is above {largest:g}, and squares of such numbers vanish"
+                raise InputError(f"{where}: {what}: scale the targets")
 
 
 def _partitions(method: Method, options: Options, n: int, itemsize: int, ranks: int) -> int:

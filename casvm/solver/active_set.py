@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from cacore.errors import InputError
 from cacore.limits import Limits
 from cacore.svm.dual import Dual, Progress, Solution
+from cacore.svm.problem import overflow
 from casvm.solver.gram import Gram
 from casvm.solver.pair import Index, Pairs, Vector
 
@@ -242,7 +243,7 @@ class SMO(ABC):
         while True:
             top, bottom, late = self._look()
             if math.isnan(top - bottom):  # on all ranks, or on none
-                raise InputError("C times the kernel values overflows: scale the features, or use a smaller C")
+                raise overflow()
             ending = late or not moved or self.iterations >= most
             if top - bottom < limits.tol or ending:
                 if not active.unshrink(limits.tol, ending):

@@ -278,6 +278,16 @@ def test_nothing_is_summed_again(folder):
         assert comm.totals()[0]["train"]["messages"] == sent
 
 
+def test_damaged_pieces(folder):
+    """All ranks refuse the first, whoever has read it, before anyone works."""
+    kept, comm = Checkpoint(folder / "kept"), Communicator(WORLD)
+    kept.open({}, comm)
+    if RANK == 0:
+        for number in range(3, 9):
+            (folder / "kept" / f"part-00000{number}.npz").touch()
+    refused_by_all(kept.open, {}, comm, match="part-000003.npz: damaged; remove it")
+
+
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("name", ["bkrr", "twolevel"])
 def test_checkpoint_of_another_number_of_ranks(name, folder):
