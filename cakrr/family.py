@@ -26,7 +26,6 @@ from cakrr.model import KRRModel
 from cakrr.options import ALONE, Fit, Method, Options
 from cakrr.solver.local import BAND_FROM
 
-
 _NUMBERS = Targets(
     many=True, remedy="--classify learns its classes; cacore.io convert --binarize CLASS makes it +1 and -1"
 )
@@ -55,11 +54,8 @@ class Ridge(Family):
     warm_up_prediction = warm_up
 
     def options(self, method: Method, options: Options, train: Dataset) -> Options:
-        """The widths depend on the number of features."""
-        if not options.kind.has_width:
-            return options
-        width = options.kind.typical_distance(train.X.shape[1])
-        return replace(options, sigma=options.sigma or method.sigmas(width))
+        """A command tries several widths."""
+        return replace(options, wide=True)
 
     def read(
         self, method: Method, job: Training, options: Options, comm: Communicator, limit: int
@@ -103,7 +99,8 @@ class Ridge(Family):
                 **reported(options, method.has),
                 **({"classify": True, "balanced": options.class_weight is not None} if options.classify else {}),
                 **({"targets": len(model.offset)} if np.ndim(model.offset) and not options.classify else {}),
-                **{name: getattr(options, name) for name in options.kind.parameters if name != "gamma"},
+                "kernel": model.like.kind,
+                **{name: getattr(options, name) for name in model.like.declared.parameters if name != "gamma"},
             },
             "grid": fitted.grid,
             "solver": {
@@ -141,7 +138,8 @@ class Ridge(Family):
             notes.append(f"lambda {ALONE:g}: the parts' models add next to nothing to the coarse model")
         for name, value in (("sigma", fitted.model.sigma), ("lambda", fitted.model.lam)):
             apart = {ALONE} if method.coarse and name == "lambda" else set()
-            values = sorted({row[name] for row in fitted.grid} - apart)
+            rows = [row for row in fitted.grid if row.get("kernel", fitted.model.like.kind) == fitted.model.like.kind]
+            values = sorted({row[name] for row in rows} - apart)
             if len(values) > 2 and value in (values[0], values[-1]):
                 notes.append(f"the chosen {name} {value:g} is the end of its grid: a wider one may be better")
         return notes
@@ -155,7 +153,8 @@ class Ridge(Family):
             if "centers" in row:
                 coarse = f"centers {row['centers']:<6} coarse sigma {row['coarse_sigma']:<8.4g} "
                 coarse += f"coarse lambda {row['coarse_lambda']:<8.4g} "
-            yield f"{coarse}sigma {row['sigma']:<10.4g} lambda {row['lambda']:<10.4g} mse {shown}"
+            kernel = f"{row['kernel']:<10} " if "kernel" in row else ""
+            yield f"{coarse}{kernel}sigma {row['sigma']:<10.4g} lambda {row['lambda']:<10.4g} mse {shown}"
         for part, (m, seconds) in enumerate(zip(made["partition_sizes"], made["solver"]["seconds"], strict=True)):
             yield f"part {part}: {m:,} rows, {seconds:.3f} s"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint, remembered
 from cacore.kernels import Kernel
 from cacore.machine import memory, threads
+from cakrr.options import Width
 from cakrr.solver.local import Workspace
 from cakrr.solver.system import RidgeSystem, ridge_system
 from partition.redistribute import Parts, redistribute
@@ -192,9 +194,9 @@ class Search:
         What the parts learn: t columns a candidate of the coarse model, or of one.
     held : ndarray of bool, shape (n_local,)
         Rows that are not learnt from; the first ones of each part.
-    kernel : Kernel
-        Of any width.
-    sigmas, lams : tuple of float
+    widths : tuple of Width
+        Kernels of the same measure of distance side by side.
+    lams : tuple of float
     workspace : Workspace
     checkpoint : Checkpoint or None
     name : str
@@ -208,8 +210,7 @@ class Search:
     parts: Parts
     targets: NDArray[np.float64]
     held: NDArray[np.bool_]
-    kernel: Kernel
-    sigmas: tuple[float, ...]
+    widths: tuple[Width, ...]
     lams: tuple[float, ...]
     workspace: Workspace
     checkpoint: Checkpoint | None
@@ -219,8 +220,8 @@ class Search:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Candidates of the coarse model, sigmas, lambdas."""
-        return self.targets.shape[1], len(self.sigmas), len(self.lams)
+        """Candidates of the coarse model, kernels of a width, lambdas."""
+        return self.targets.shape[1], len(self.widths), len(self.lams)
 
     def errors(
         self, judges: Judges, comm: Communicator, ways: int = 1
@@ -293,9 +294,11 @@ class Search:
                 begun = time.perf_counter()
                 learn = slice(rows.start + int(self.held[rows].sum()), rows.stop)
                 weights = self.parts.columns["weight"][learn] if "weight" in self.parts.columns else None
-                system = ridge_system(self.parts.X[learn], self.workspace, self.kernel, weights, grid=True)
-                y = self.targets[learn]
-                results = [judge(part, system, self.kernel.with_sigma(sigma), y) for sigma in self.sigmas]
+                y, results = self.targets[learn], []
+                for _, alike in groupby(self.widths, lambda width: width.like.declared.of):
+                    kernels = [width.kernel for width in alike]
+                    system = ridge_system(self.parts.X[learn], self.workspace, kernels[0], weights, grid=True)
+                    results += [judge(part, system, kernel, y) for kernel in kernels]
                 given, solved = np.stack([r[0] for r in results], axis=1), np.stack([r[1] for r in results])
                 return {"given": given, "solved": solved, "seconds": np.array(time.perf_counter() - begun)}
 
@@ -315,9 +318,12 @@ class Search:
             return errors, comm.allreduce(failed, "max") if np.isnan(errors).any() else failed
 
 
-def left_out(failed: NDArray[np.int64], sigmas: tuple[float, ...], lams: tuple[float, ...]) -> list[str]:
+def left_out(failed: NDArray[np.int64], widths: tuple[Width, ...], lams: tuple[float, ...]) -> list[str]:
     """A sentence about the pairs that could not be solved; none if all could."""
-    pairs = [f"sigma {sigmas[s]:g} lambda {lams[ell]:g} (part {failed[s, ell]})" for s, ell in np.argwhere(failed >= 0)]
+    pairs = [
+        f"sigma {widths[s].sigma:g} lambda {lams[ell]:g} (part {failed[s, ell]})"
+        for s, ell in np.argwhere(failed >= 0)
+    ]  # fmt: skip
     more = f" and {len(pairs) - 3} more" if len(pairs) > 3 else ""
     return [f"left out, K + lambda m I is not positive definite: {', '.join(pairs[:3])}{more}"] if pairs else []
 
@@ -328,7 +334,7 @@ def larger_lambda(dtype: Any) -> str:
 
 
 def best(
-    errors: NDArray[np.float64], sigmas: tuple[float, ...], lams: tuple[float, ...], dtype: Any, comm: Communicator
+    errors: NDArray[np.float64], widths: tuple[Width, ...], lams: tuple[float, ...], dtype: Any, comm: Communicator
 ) -> tuple[int, int, int]:
     """The setting with the least error; of equal ones the smoothest: last sigma and lambda, first candidate.
 
@@ -341,10 +347,11 @@ def best(
     """
     with comm.agreed():
         if not np.isfinite(errors).any():
+            sigmas = [width.sigma for width in widths]
             raise InputError(
                 f"no pair of the grid could be solved: lambda up to {max(lams):g} is too small "
                 f"for sigma {min(sigmas):g} to {max(sigmas):g}; use {larger_lambda(dtype)}"
             )
     least = comm.bcast(np.array([np.nanargmin(errors[:, ::-1, ::-1])], np.int64))[0]
     c, s, ell = np.unravel_index(int(least), errors.shape)
-    return int(c), len(sigmas) - 1 - int(s), len(lams) - 1 - int(ell)
+    return int(c), len(widths) - 1 - int(s), len(lams) - 1 - int(ell)

@@ -193,6 +193,8 @@ class KRRModel(InParts):
         if self.coarse is None:
             return attributes, {}
         attributes["coarse"] = {"sigma": self.coarse.sigma, "lambda": self.coarse.lam}
+        if self.coarse.kernel != self.like:
+            attributes["coarse"]["kernel"] = self.coarse.kernel.stored()
         return attributes, {"coarse_centers": self.coarse.centers, "coarse_beta": self.coarse.beta}
 
     @classmethod
@@ -207,8 +209,9 @@ class KRRModel(InParts):
     def _made(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.Parts) -> KRRModel:
         coarse, like = attributes.pop("coarse", None), Kernel(**attributes.pop("kernel", {}))
         if coarse is not None:
+            wide = Kernel(**coarse["kernel"]) if "kernel" in coarse else like
             coarse = CoarseModel(
-                shared["coarse_centers"], shared["coarse_beta"], coarse["sigma"], coarse["lambda"], like
+                shared["coarse_centers"], shared["coarse_beta"], coarse["sigma"], coarse["lambda"], wide
             )
         attributes |= {"lam": attributes.pop("lambda"), "soft": attributes.get("soft"), "coarse": coarse, "like": like}
         if isinstance(attributes["offset"], list):

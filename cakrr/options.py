@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.errors import InputError
-from cacore.kernels.registry import KINDS, MOST_DEGREE, KernelKind, declaration
+from cacore.kernels.registry import KINDS, MOST_DEGREE
 from cacore.run import grid, job
 from cacore.run import options as declare
 from cacore.run.method import Method as AnyMethod
@@ -43,6 +43,22 @@ def _route(value: Any, name: str) -> str:
     return str(value) if own else declare.one_of(*ROUTES)(value, name)
 
 
+AUTO = ("gaussian", "matern52", "laplacian", "l1")  # kernels that "auto" chooses from
+
+
+@dataclass(frozen=True)
+class Width:
+    """A kernel of any width, and a width to try."""
+
+    like: Kernel
+    sigma: float
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel of this width."""
+        return self.like.with_sigma(self.sigma)
+
+
 @dataclass(frozen=True)
 class Options(declare.Options):
     """Options of a training run; each option's text says what it is.
@@ -67,7 +83,7 @@ class Options(declare.Options):
         (1e-4,), "number, comma list or lo:hi:COUNT", declare.values, flag="--lambda", metavar="GRID"
     )
     kernel: Any = option(
-        "gaussian", "sigma is its width", declare.kernel_or_callable, report=True, choices=tuple(KINDS)
+        "gaussian", "sigma is its width", declare.kernel_or_auto, report=True, choices=(*KINDS, "auto")
     )
     degree: int = option(
         3, "of the polynomial kernel; exponent of the rational one", declare.whole(0, MOST_DEGREE), metavar="D"
@@ -100,6 +116,7 @@ class Options(declare.Options):
         action="store_const", const="balanced",
     )  # fmt: skip
     checkpoint: Checkpoint | None = job.checkpoint()
+    wide: bool = False  # the command's grid of sigmas, where none is given, and not the natural width alone
     memory_limit: int = 1 << 62
     progress: Callable[[str, int], Callable[[], None]] = silent
 
@@ -115,9 +132,11 @@ class Options(declare.Options):
                 raise InputError(f"route {self.route}: {method.name} has a route of its own; leave it out")
             if self.route not in ROUTES:
                 raise InputError(f"route {self.route!r}: choose one of {', '.join(ROUTES)}")
-        if not self.kind.has_width and (self.sigma or self.coarse_sigma):
-            raise InputError(f"sigma: the {self.kind.name} kernel has no width; leave it out")
-        self.like()
+        for like in self.kernels():
+            if not like.declared.has_width and (self.sigma or self.coarse_sigma):
+                raise InputError(f"sigma: the {like.kind} kernel has no width; leave it out")
+        if self.metric != "none" and callable(self.kernel):
+            raise InputError("metric: it needs the derivative of the kernel, and this one is a function; name a kernel")
         if self.select == "loo" and (method.coarse or (self.route or method.route) not in ("nearest", "soft")):
             fixed = method.coarse or method.oracle or not method.partitioner
             raise InputError(
@@ -132,35 +151,39 @@ class Options(declare.Options):
             raise InputError(f"partitions = {self.partitions}: {method.name} has one model of all rows; leave it out")
         return self
 
-    @property
-    def kind(self) -> KernelKind:
-        """The kernel's declaration."""
-        return declaration(self.kernel)
-
-    def like(self) -> Kernel:
-        """The kernel, of any width."""
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The kernel, of any width, or those that are tried."""
         from cacore.kernels import Kernel
 
         if callable(self.kernel):
             from cacore.kernels.given import given_kernel
 
-            return given_kernel(self.kernel)
-        return Kernel(self.kernel, degree=self.degree, coef0=self.coef0)
+            return (given_kernel(self.kernel),)
+        kinds = AUTO if self.kernel == "auto" else (self.kernel,)
+        return tuple(Kernel(kind, degree=self.degree, coef0=self.coef0) for kind in kinds)
 
-    def widths(self, default: tuple[float, ...]) -> tuple[float, ...]:
-        """The sigmas to try; 1 of a kernel without a width."""
-        return (self.sigma or default) if self.kind.has_width else (1.0,)
+    def widths(self, method: Method, d: int) -> tuple[Width, ...]:
+        """The widths to try of each kernel, for d features; 1 of a kernel without a width."""
+        found: list[Width] = []
+        for like in self.kernels():
+            natural = like.declared.typical_distance(d)
+            sigmas = self.sigma or (method.sigmas(natural) if self.wide or method.coarse else (natural,))
+            found += [Width(like, sigma) for sigma in (sigmas if like.declared.has_width else (1.0,))]
+        return tuple(found)
 
-    def coarse_grid(self, n: int, d: int) -> list[tuple[float, list[int], tuple[float, ...]]]:
-        """Sigma, numbers of centres and lambdas of the coarse models to try, for n rows of d features."""
-        if not self.kind.has_width:
-            sets = [(1.0, self.centers or CENTERS)]
-        elif self.coarse_sigma is None:
-            wide, width = self.centers or CENTERS_WIDE, self.kind.typical_distance(d)
-            sets = [(NARROW * width, self.centers or CENTERS), (WIDE * width, wide)]
-        else:
-            sets = [(sigma, self.centers or CENTERS) for sigma in self.coarse_sigma]
-        return [(sigma, sorted({min(M, n) for M in Ms}), self.coarse_lam or LAMS) for sigma, Ms in sets]
+    def coarse_grid(self, n: int, d: int) -> list[tuple[Width, list[int], tuple[float, ...]]]:
+        """Width, numbers of centres and lambdas of the coarse models to try, for n rows of d features."""
+        sets: list[tuple[Width, tuple[int, ...]]] = []
+        for like in self.kernels():
+            if not like.declared.has_width:
+                sets.append((Width(like, 1.0), self.centers or CENTERS))
+            elif self.coarse_sigma is None:
+                natural = like.declared.typical_distance(d)
+                sets.append((Width(like, NARROW * natural), self.centers or CENTERS))
+                sets.append((Width(like, WIDE * natural), self.centers or CENTERS_WIDE))
+            else:
+                sets += [(Width(like, sigma), self.centers or CENTERS) for sigma in self.coarse_sigma]
+        return [(width, sorted({min(M, n) for M in Ms}), self.coarse_lam or LAMS) for width, Ms in sets]
 
 
 @dataclass(frozen=True, kw_only=True)

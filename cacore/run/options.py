@@ -175,6 +175,11 @@ def kernel_or_callable(value: Any, name: str) -> Any:
     return value if callable(value) else kernel(value, name)
 
 
+def kernel_or_auto(value: Any, name: str) -> Any:
+    """As :func:`kernel_or_callable`, or "auto"."""
+    return value if isinstance(value, str) and value == "auto" else kernel_or_callable(value, name)
+
+
 def number_or(*words: str) -> Convert:
     """A positive number, or one of some words."""
 

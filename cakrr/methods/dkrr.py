@@ -48,7 +48,7 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator, te
     """
     prepared = prepare(method, train, options, comm, test)
     begun = comm.seconds["train"]
-    run = _Exact(prepared, options, comm)
+    run = _Exact(method, prepared, options, comm)
     errors: list[float] = []
     # Algorithm 6, lines 1 to 14: train, predict and judge every pair of sigma and lambda.
     if options.metric == "none":
@@ -57,7 +57,7 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator, te
         run, errors = in_rounds(run, options, comm)
     # Lines 3 to 6 once more, at the pair that was chosen, with all rows.
     alpha, residual = run.solve()
-    model = run.model(method, alpha)
+    model = run.model(alpha)
     if not residual <= refine.ACCEPTED:  # which a residual that is no number is not
         with comm.agreed():
             raise InputError(not_definite(f"the system of all {run.n:,} rows", model))
@@ -180,13 +180,15 @@ class _Exact:
     """One training, or one round of it: what its steps share."""
 
     def __init__(
-        self, prepared: Prepared, options: Options, comm: Communicator, root: Root | None = None, number: int = 0
-    ) -> None:
+        self, method: Method, prepared: Prepared, options: Options, comm: Communicator, root: Root | None = None,
+        number: int = 0,
+    ) -> None:  # fmt: skip
+        self.method = method
         self.prepared, self.options, self.comm, self.root, self.number = prepared, options, comm, root, number
         if options.metric != "none" and not number:
             with comm.agreed():
                 check_features(options.metric, prepared.rows.X.shape[1], options.memory_limit)
-        self.X, self.checkpoint, self.like = mapped(prepared.rows.X, root), options.checkpoint, options.like()
+        self.X, self.checkpoint, self.like = mapped(prepared.rows.X, root), options.checkpoint, options.kernels()[0]
         standardizer = prepared.standardizer
         self.standardizer = standardizer if root is None else Standardizer.with_root(standardizer, root)
         self.grid: list[dict[str, Any]] = []
@@ -197,8 +199,8 @@ class _Exact:
         with comm.phase("partition"):
             self.y = self._everywhere(prepared.rows["y"])
             self.weights = self._everywhere(prepared.rows.row_weights())
-        self.sigmas = options.widths((options.kind.typical_distance(self.X.shape[1]),))
-        self.sigma, self.lam = self.sigmas[0], options.lam[0]
+        self.widths = options.widths(method, self.X.shape[1])
+        self.width, self.lam = self.widths[0], options.lam[0]
         total = int(comm.allreduce(np.array([nbytes(self.X)], np.int64))[0])
         with comm.agreed():
             self._check_memory(total / self.n)
@@ -221,7 +223,7 @@ class _Exact:
 
     def again(self, root: Root) -> _Exact:
         """The next round, in this metric; collective."""
-        run = _Exact(self.prepared, self.options, self.comm, root, self.number + 1)
+        run = _Exact(self.method, self.prepared, self.options, self.comm, root, self.number + 1)
         run.sent = self.sent
         return run
 
@@ -233,7 +235,7 @@ class _Exact:
     def choose(self) -> None:
         """Sigma, lambda, the grid's errors, and notes: the errors of all pairs are one reduction."""
         options, comm, lams = self.options, self.comm, self.options.lam
-        if len(self.sigmas) * len(lams) == 1 and options.metric == "none":
+        if len(self.widths) * len(lams) == 1 and options.metric == "none":
             return
         with comm.agreed():
             if options.select == "validation" and self.n < 2:
@@ -256,17 +258,17 @@ class _Exact:
             if y.ndim > 1:
                 gap = gap.sum(axis=-1)
             errors = (gap @ weights / weights.sum())[None]
-            _, s, ell = best(errors, self.sigmas, lams, self.X.dtype, comm)
-        self.notes = left_out(failed, self.sigmas, lams)
-        self.sigma, self.lam, self.error = self.sigmas[s], lams[ell], float(errors[0, s, ell])
-        self.grid = table(errors, self.sigmas, lams, options.select)
+            _, s, ell = best(errors, self.widths, lams, self.X.dtype, comm)
+        self.notes = left_out(failed, self.widths, lams)
+        self.width, self.lam, self.error = self.widths[s], lams[ell], float(errors[0, s, ell])
+        self.grid = table(errors, self.widths, lams, options.select)
 
     def moments(self) -> NDArray[np.float64]:
         """The sum of grad f grad f^T, or its diagonal, at some learning rows, of the model of all of them.
 
         n^3/3 flops over all ranks, and the gradients'; one Allreduce of the gradients of `SAMPLE` rows.
         """
-        comm, held, kernel = self.comm, self.held, self.like.with_sigma(self.sigma)
+        comm, held, kernel = self.comm, self.held, self.width.kernel
         learnt, diagonal = self.place >= held, self.options.metric == "diagonal"
         X, number = self.X[learnt], self.place[learnt] - held
         y = (self.y[held:].reshape(self.n - held, -1)) / self.prepared.scale
@@ -296,15 +298,15 @@ class _Exact:
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """This rank's share of every pair's predictions, (S, L, q) or (S, L, q, t), and the pairs without a solution."""
         lams, comm, shape = self.options.lam, self.comm, (judged.shape[0], *y.shape[1:])
-        need = 8 * len(self.sigmas) * len(lams) * math.prod(shape)
+        need = 8 * len(self.widths) * len(lams) * math.prod(shape)
         with comm.agreed():
             memory.require(need, self.options.memory_limit, "the grid's predictions", "use a smaller grid")
-        predicted = np.zeros((len(self.sigmas), len(lams), *shape))
+        predicted = np.zeros((len(self.widths), len(lams), *shape))
         failed = np.full(predicted.shape[:2], -1, np.int64)
         advance = self.options.progress("choosing sigma and lambda", failed.size)
         with comm.phase("train"):
             for s, ell in np.ndindex(failed.shape):
-                kernel = self.like.with_sigma(self.sigmas[s])
+                kernel = self.widths[s].kernel
 
                 def work(kernel: Kernel = kernel, lam: float = lams[ell]) -> dict[str, NDArray[Any]]:
                     # A step of the search is as good as the factor: nothing is refined.
@@ -327,7 +329,7 @@ class _Exact:
             system = _System(self.X, self.place, self.weights, self.like, self.comm)
 
         def work() -> dict[str, NDArray[Any]]:
-            alpha, residual = system.solve(self.like.with_sigma(self.sigma), self.lam, self.y)
+            alpha, residual = system.solve(self.width.kernel, self.lam, self.y)
             self.sent += system.matrix.predicted_bytes()
             return {"alpha": alpha, "residual": np.array(residual)}
 
@@ -336,16 +338,16 @@ class _Exact:
         self.comm.wait()
         return done["alpha"], float(done["residual"])
 
-    def model(self, method: Method, alpha: NDArray[np.float64]) -> KRRModel:
+    def model(self, alpha: NDArray[np.float64]) -> KRRModel:
         """The model in pieces, each on the rank that read its rows."""
         pieces = threads.blocks(self.X.shape[0], PIECE)
         first, _ = self.comm.offset(len(pieces))
         owners = self.comm.allgather(np.full(len(pieces), self.comm.rank, np.int64))
         sizes = self.comm.allgather(np.array([hi - lo for lo, hi in pieces], np.int64))
         made = KRRModel(
-            method=method.name, route=method.route, sigma=self.sigma, lam=self.lam, offset=self.prepared.offset,
+            method=self.method.name, route=self.method.route, sigma=self.width.sigma, lam=self.lam, offset=self.prepared.offset,
             centers=np.zeros((0, self.X.shape[1])), sizes=sizes, owners=owners,
-            standardizer=self.standardizer, dtype=str(self.X.dtype), like=self.like,
+            standardizer=self.standardizer, dtype=str(self.X.dtype), like=self.width.like,
             classes=self.prepared.classes,
         )  # fmt: skip
         for i, (lo, hi) in enumerate(pieces):

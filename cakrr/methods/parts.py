@@ -21,7 +21,7 @@ from cacore.machine import memory
 from cakrr.grid_search import Judges, Search, best, hold_out, larger_lambda, left_out
 from cakrr.methods.prepare import Prepared, prepare
 from cakrr.model import KRRModel, PartModel
-from cakrr.options import Fit, Method, Options
+from cakrr.options import Fit, Method, Options, Width
 from cakrr.solver import refine
 from cakrr.solver.coarse import Candidates, candidates
 from cakrr.solver.local import Workspace
@@ -100,9 +100,7 @@ class _Run:
         self.route = options.route or method.route
         if self.route == "soft" and len(parts.sizes) == 1:
             self.route = "nearest"  # there is one model to ask
-        width = options.kind.typical_distance(parts.centers.shape[1])
-        self.kernel = options.like()
-        self.sigmas = options.widths(method.sigmas(width) if method.coarse else (width,))
+        self.widths = options.widths(method, parts.centers.shape[1])
         self.lams = options.lam
         self.y = self.parts.columns["y"].astype(np.float64)
         self.held = np.zeros(len(self.y), np.bool_)
@@ -112,9 +110,9 @@ class _Run:
         standardizer = prepared.standardizer
         self.standardizer = standardizer if root is None else Standardizer.with_root(standardizer, root)
         self.model = KRRModel(
-            method=method.name, route=self.route, sigma=self.sigmas[0], lam=self.lams[0], offset=prepared.offset,
+            method=method.name, route=self.route, sigma=self.widths[0].sigma, lam=self.lams[0], offset=prepared.offset,
             centers=parts.centers, sizes=parts.sizes, owners=parts.owners, standardizer=self.standardizer,
-            dtype=str(parts.X.dtype), like=self.kernel, classes=prepared.classes,
+            dtype=str(parts.X.dtype), like=self.widths[0].like, classes=prepared.classes,
         )  # fmt: skip
         self.fitted = Fit(self.model, parts.sizes, seconds=np.zeros(len(parts.sizes)))
 
@@ -139,7 +137,7 @@ class _Run:
     def choose(self) -> None:
         """Sigma, lambda, and what else there is to choose: the loop of Algorithm 10 around lines 9 to 22."""
         options, parts, soft = self.options, self.parts, self.route == "soft"
-        pairs, learns = len(self.sigmas) * len(self.lams), options.metric != "none"
+        pairs, learns = len(self.widths) * len(self.lams), options.metric != "none"
         validated = options.select != "test" and (pairs > 1 or soft or self.method.coarse or learns)
         n = int(parts.sizes.sum())
         with self.comm.agreed():
@@ -151,7 +149,7 @@ class _Run:
         if self.method.coarse:
             sets = options.coarse_grid(n, parts.X.shape[1])
             self.tried = candidates(
-                parts, self.held, self.kernel, sets, options.memory_limit, options.checkpoint, self.comm,
+                parts, self.held, sets, options.memory_limit, options.checkpoint, self.comm,
                 self._piece("coarse"),
             )  # fmt: skip
         settings = pairs * (1 if self.tried is None else len(self.tried.settings))
@@ -199,27 +197,28 @@ class _Run:
         loo, held = self.options.select == "loo", self.held
         if loo:
             self.held = np.zeros_like(held)
-        search = self._search("grid", self.targets, self.sigmas, self.lams)
+        search = self._search("grid", self.targets, self.widths, self.lams)
         if loo:
             errors, failed = search.left_out_errors(self.comm)
         else:
             errors, failed = search.errors(self._judges(judging, routes), self.comm)
         with self.comm.phase("predict"):
-            self.candidate, s, ell = best(errors, self.sigmas, self.lams, self.workspace.dtype, self.comm)
+            self.candidate, s, ell = best(errors, self.widths, self.lams, self.workspace.dtype, self.comm)
         self.error = float(errors[self.candidate, s, ell])
-        self.model.sigma, self.model.lam = self.sigmas[s], self.lams[ell]
-        self.fitted.grid = table(errors, self.sigmas, self.lams, self.options.select, self.tried)
-        self.fitted.notes += left_out(failed, self.sigmas, self.lams)
+        self.model.like, self.model.sigma = self.widths[s].like, self.widths[s].sigma
+        self.model.lam = self.lams[ell]
+        self.fitted.grid = table(errors, self.widths, self.lams, self.options.select, self.tried)
+        self.fitted.notes += left_out(failed, self.widths, self.lams)
         self.held = held
 
     def _soften(self, judging: Samples, routes: list[Soft]) -> None:
         """Choose k and t of soft routing, at the chosen pair."""
-        sigma, lam, c = (self.model.sigma,), (self.model.lam,), [self.candidate]
-        search = self._search("soft", self.targets[:, c], sigma, lam)
+        width, lam, c = (Width(self.model.like, self.model.sigma),), (self.model.lam,), [self.candidate]
+        search = self._search("soft", self.targets[:, c], width, lam)
         judges = self._judges(Samples(judging.X, {**judging.columns, "y": judging["y"][:, c]}), routes)
         errors, _ = search.errors(judges, self.comm, len(routes))
         with self.comm.phase("predict"):
-            chosen = best(errors, sigma, lam, self.workspace.dtype, self.comm)[0]
+            chosen = best(errors, width, lam, self.workspace.dtype, self.comm)[0]
         self.model.soft, self.error = routes[chosen], float(errors[chosen, 0, 0])
 
     def _judges(self, judging: Samples, routes: list[Soft]) -> Judges:
@@ -228,11 +227,11 @@ class _Run:
             return Judges.routed(judging, self.route, routes, parts.centers, parts.owners, self.comm)
 
     def _search(
-        self, name: str, targets: NDArray[np.float64], sigmas: tuple[float, ...], lams: tuple[float, ...]
+        self, name: str, targets: NDArray[np.float64], widths: tuple[Width, ...], lams: tuple[float, ...]
     ) -> Search:
         what = "choosing sigma and lambda" if name == "grid" else "choosing the soft route"
         return Search(
-            self.parts, targets, self.held, self.kernel, sigmas, lams, self.workspace, self.options.checkpoint,
+            self.parts, targets, self.held, widths, lams, self.workspace, self.options.checkpoint,
             self._piece(name), self.fitted.seconds, self.options.progress(what, len(self.parts.parts)),
         )  # fmt: skip
 
@@ -252,9 +251,7 @@ class _Run:
 
             def found() -> dict[str, NDArray[Any]]:
                 weights = parts.columns["weight"][learn] if "weight" in parts.columns else None
-                alphas, _ = ridge_system(X, self.workspace, self.kernel, weights).solve(
-                    kernel, (self.model.lam,), targets.T
-                )
+                alphas, _ = ridge_system(X, self.workspace, kernel, weights).solve(kernel, (self.model.lam,), targets.T)
                 sample, base = X[:SAMPLE], None
                 if coarse is not None:
                     wide = coarse.kernel.with_sigma(coarse.sigma)
@@ -285,7 +282,7 @@ class _Run:
                 if model.coarse is not None:
                     y = y - model.coarse.predict(parts.X[rows])
                 weights = parts.columns["weight"][rows] if "weight" in parts.columns else None
-                system = ridge_system(parts.X[rows], self.workspace, self.kernel, weights)
+                system = ridge_system(parts.X[rows], self.workspace, model.like, weights)
                 if mixed:
                     alpha, left = refine.solve_part(system, model.kernel, model.lam, y)
                     solved = left <= refine.ACCEPTED
@@ -327,14 +324,16 @@ def in_rounds(first: AnyRound, options: Options, comm: Communicator) -> tuple[An
 
 
 def table(
-    errors: NDArray[np.float64], sigmas: tuple[float, ...], lams: tuple[float, ...], select: str,
+    errors: NDArray[np.float64], widths: tuple[Width, ...], lams: tuple[float, ...], select: str,
     tried: Candidates | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """The report's grid: errors, shape (C, S, L), in the column of the rows that judged them."""
     columns = [f"{name}_mse" for name in ("validation", "test", *(["loo"] if select == "loo" else []))]
+    several = len({width.like for width in widths}) > 1
     return [
         {
-            **({} if tried is None else tried.facts(c)), "sigma": sigmas[s], "lambda": lams[ell],
+            **({} if tried is None else tried.facts(c)), **({"kernel": widths[s].like.kind} if several else {}),
+            "sigma": widths[s].sigma, "lambda": lams[ell],
             **dict.fromkeys(columns), f"{select}_mse": float(mse) if np.isfinite(mse) else None,
         }
         for (c, s, ell), mse in np.ndenumerate(errors)

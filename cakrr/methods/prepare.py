@@ -94,11 +94,10 @@ def prepare(method: Method, train: Dataset, options: Options, comm: Communicator
             X = standardizer.apply(X, in_place=True)
         _check_size(X, comm)
         _check_magnitude(y, train.where, X.dtype, comm)
-        like = options.like()
-        if not like.of_distance:
+        if not options.kernels()[0].of_distance:
             with comm.uncounted(), comm.agreed():  # of the widest kernel: a narrower one may drop out of the grid
-                widths = options.widths(method.sigmas(like.declared.typical_distance(X.shape[1])))
-                like.with_sigma(max(widths)).largest(X, X.dtype)
+                widest = max(options.widths(method, X.shape[1]), key=lambda width: width.sigma)
+                widest.kernel.largest(X, X.dtype)
         total = comm.allreduce(np.append(w @ y, w.sum()))
         offset = float(total[0] / total[1]) if y.ndim == 1 else total[:-1] / total[-1]
         y = y - offset
@@ -210,7 +209,8 @@ def _open_checkpoint(
         "package": __version__,
     }  # fmt: skip
     if method.coarse:
-        facts["coarse tried"] = options.coarse_grid(n, train.X.shape[1])
+        tried = options.coarse_grid(n, train.X.shape[1])
+        facts["coarse tried"] = [(width.sigma, Ms, lams) for width, Ms, lams in tried]
     if options.select == "test" and test is not None:
         facts["test rows"] = fingerprint(test.X, test.target(), None, comm)
     options.checkpoint.open(facts, comm)

@@ -24,6 +24,7 @@ from cacore.io.checkpoint import Checkpoint
 from cacore.kernels import Kernel
 from cacore.linalg import lapack
 from cacore.machine import memory, threads
+from cakrr.options import Width
 from partition.redistribute import Parts
 
 _ROWS = 2048  # of K_nM at a time
@@ -53,47 +54,45 @@ class Candidates:
     ----------
     centers : ndarray or CSR, shape (M_max, d)
         A candidate with fewer uses the first ones.
-    kernel : Kernel
-        Of any width.
-    settings : list of (M, sigma, lambda)
+    settings : list of (M, width, lambda)
     learned, whole : ndarray, shape (len(settings), M_max) or (len(settings), M_max, t)
         Coefficients from the rows that are not held out, and from all rows. Not a number where the
         equations could not be solved.
     """
 
     centers: Rows
-    kernel: Kernel
-    settings: list[tuple[int, float, float]]
+    settings: list[tuple[int, Width, float]]
     learned: NDArray[np.float64]
     whole: NDArray[np.float64]
 
     def predictions(self, X: Rows) -> NDArray[np.float64]:
-        """Of the models from the learning rows, shape (n, len(settings), ...); K(X, centers) is formed once a sigma."""
+        """Of the models from the learning rows, shape (n, len(settings), ...); K(X, centers) is formed once a width."""
         out = np.empty((X.shape[0], len(self.settings), *self.learned.shape[2:]))
-        sigmas = np.array([sigma for _, sigma, _ in self.settings])
-        for sigma in np.unique(sigmas):
-            these = np.flatnonzero(sigmas == sigma)
+        for width in dict.fromkeys(width for _, width, _ in self.settings):
+            these = [c for c, (_, of, _) in enumerate(self.settings) if of == width]
             beta = np.ascontiguousarray(self.learned[these].swapaxes(0, 1))
-            flat = _apply(X, self.centers, self.kernel.with_sigma(float(sigma)), beta.reshape(len(beta), -1))
+            flat = _apply(X, self.centers, width.kernel, beta.reshape(len(beta), -1))
             out[:, these] = flat.reshape(len(flat), *beta.shape[1:])
         return out
 
     def facts(self, c: int) -> dict[str, Any]:
         """What a report says about the c-th candidate."""
-        return dict(zip(("centers", "coarse_sigma", "coarse_lambda"), self.settings[c], strict=True))
+        M, width, lam = self.settings[c]
+        several = len({width.like for _, width, _ in self.settings}) > 1
+        kernel = {"coarse_kernel": width.like.kind} if several else {}
+        return {"centers": M, **kernel, "coarse_sigma": width.sigma, "coarse_lambda": lam}
 
     def chosen(self, c: int, learned: bool = False) -> CoarseModel:
         """The c-th candidate, from all rows or from the learning rows."""
-        M, sigma, lam = self.settings[c]
+        M, width, lam = self.settings[c]
         beta = (self.learned if learned else self.whole)[c, :M].copy()
-        return CoarseModel(self.centers[:M].copy(), beta, sigma, lam, self.kernel)
+        return CoarseModel(self.centers[:M].copy(), beta, width.sigma, lam, width.like)
 
 
 def candidates(
     parts: Parts,
     held: NDArray[np.bool_],
-    kernel: Kernel,
-    sets: list[tuple[float, list[int], tuple[float, ...]]],
+    sets: list[tuple[Width, list[int], tuple[float, ...]]],
     limit: int,
     checkpoint: Checkpoint | None,
     comm: Communicator,
@@ -107,9 +106,7 @@ def candidates(
         With the columns "y" (centred; one or more a row), "order" (the row's place in the shuffled order) and, optionally, "weight".
     held : ndarray of bool, shape (n_local,)
         Validation rows: left out of `learned`, part of `whole`.
-    kernel : Kernel
-        Of any width.
-    sets : list of (sigma, numbers of centres, lambdas)
+    sets : list of (width, numbers of centres, lambdas)
         What to try; numbers of centres ascend.
     limit : int
         Bytes that this rank may use.
@@ -132,7 +129,7 @@ def candidates(
     n_local M^2 flops a sigma, and M^3 a candidate, the same on all ranks. The centres are sent to all
     ranks (M d numbers, phase "partition"); one Allreduce of M x M + 3 M numbers a sigma, and 2 (phase "train").
     """
-    tried = [(M, sigma, lam) for sigma, Ms, lams in sets for M in Ms for lam in lams]
+    tried = [(M, width, lam) for width, Ms, lams in sets for M in Ms for lam in lams]
     most = max(Ms[-1] for _, Ms, _ in sets)
     with comm.agreed():
         need = 8 * (sum(2 * Ms[-1] ** 2 for _, Ms, _ in sets) + 3 * most**2 + 2 * most * _ROWS)
@@ -146,10 +143,10 @@ def candidates(
         learned, whole = kept["learned"], kept["whole"]
     else:
         with comm.phase("train"):
-            factors = [_factor(centers[: Ms[-1]], kernel.with_sigma(sigma)) for sigma, Ms, _ in sets]
+            factors = [_factor(centers[: Ms[-1]], width.kernel) for width, Ms, _ in sets]
             shares = [
-                _normal_equations(parts, held, centers[: Ms[-1]], kernel.with_sigma(sigma), L)
-                for (sigma, Ms, _), L in zip(sets, factors, strict=True)
+                _normal_equations(parts, held, centers[: Ms[-1]], width.kernel, L)
+                for (width, Ms, _), L in zip(sets, factors, strict=True)
             ]
             weights = parts.row_weights()
             known = np.array([weights[~held].sum(), weights[held].sum()])
@@ -171,7 +168,7 @@ def candidates(
     with comm.agreed():
         if not good.size:
             raise InputError("no coarse model could be solved: its lambda is too small; use a larger --coarse-lambda")
-    return Candidates(centers, kernel, [tried[c] for c in good], learned[good], whole[good])
+    return Candidates(centers, [tried[c] for c in good], learned[good], whole[good])
 
 
 def _centers(parts: Parts, M: int, comm: Communicator) -> Rows:
