@@ -96,7 +96,7 @@ def measured(rows: Split, model: Callable[..., tuple[Any, Facts]], seed: int) ->
 def table(records: list[dict[str, Any]]) -> str:
     """Markdown: a line a data set and model, medians over the splits."""
     lines = [
-        "| data | model | RMSE / deviation | each split | rows not trained on | fit s | predict s | bytes in training |",
+        "| data | model | RMSE / deviation | each split | unseen rows | fit s | predict s | bytes in training |",
         "|---" * 8 + "|",
     ]
     for data, model in dict.fromkeys((one["data"], one["model"]) for one in records):
