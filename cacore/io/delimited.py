@@ -13,10 +13,11 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.data.missing import is_missing
 from cacore.errors import InputError
 from cacore.io.stream import REMEDY, Lines
 from cacore.io.table import Table
-from cacore.io.words import as_number, short, some
+from cacore.io.words import ENCODE, FILL, as_number, short, some
 from cacore.machine import memory
 
 _CHECK_EVERY = 1024  # lines
@@ -61,7 +62,7 @@ def parse(
         return Table(_numbers(layout), None, str(path), line_of=line_of, names=kept)
     words = _Words()
     if binarize is None:
-        both = _numbers(layout)
+        both = _numbers(layout, target=chosen)
         y = both[:, chosen].copy()
     else:
         both = _numbers(layout, words, converters={chosen: words.code}, encoding=None)
@@ -100,8 +101,10 @@ class _Words:
         return np.where(hit, 1.0, -1.0)
 
 
-def _numbers(layout: _Layout, words: _Words | None = None, **options: Any) -> NDArray[np.float64]:
-    """All columns."""
+def _numbers(
+    layout: _Layout, words: _Words | None = None, target: int | None = None, **options: Any
+) -> NDArray[np.float64]:
+    """All columns; `target` is the number of the one whose words are explained as a target's."""
     lines = Lines(layout.path, layout.limit, layout.first_line)
     try:
         return np.loadtxt(
@@ -111,7 +114,7 @@ def _numbers(layout: _Layout, words: _Words | None = None, **options: Any) -> ND
     except InputError:
         raise
     except ValueError as error:
-        _explain(str(error), layout, lines.number)
+        _explain(str(error), layout, lines.number, target)
 
 
 def _within(lines: Lines, layout: _Layout, words: _Words | None) -> Iterator[str]:
@@ -131,19 +134,27 @@ def _within(lines: Lines, layout: _Layout, words: _Words | None) -> Iterator[str
     memory.require(lines.rows * a_row, layout.limit, f"{layout.path}: to read its {lines.rows:,} rows", REMEDY)
 
 
-def _explain(message: str, layout: _Layout, line: int) -> NoReturn:
-    """Say what numpy's message says, with the line that it had come to, and the column's name."""
+def _explain(message: str, layout: _Layout, line: int, target: int | None) -> NoReturn:
+    """Say what numpy's message says, with the line that it had come to, the column's name, and what to do."""
     where = f"{layout.path}: line {line}"
     bad = re.search(r"could not convert string (.*) to float64 at row \d+, column (\d+)", message)
     if bad:
-        column, word = int(bad[2]), short(bad[1])
-        name = f" ({layout.names[column - 1]})" if column <= len(layout.names) else ""
-        remedy = "; write decimal points" if re.fullmatch(r"'\s*[+-]?\d+,\d+\s*'", word) else ""
-        raise InputError(f"{where}, column {column - 1}{name}: {word} is not a number{remedy}")
+        column, word = int(bad[2]) - 1, short(bad[1])
+        name = f" ({layout.names[column]})" if column < len(layout.names) else ""
+        raise InputError(f"{where}, column {column}{name}: {word} is not a number{_remedy(word, column == target)}")
     ragged = re.search(r"number of columns changed from (\d+) to (\d+)", message)
     if ragged:
         raise InputError(f"{where}: {ragged[2]} columns, the lines before have {ragged[1]}")
     raise InputError(f"{where}: {message}")
+
+
+def _remedy(word: str, target: bool) -> str:
+    """What to do about a word of a file, as numpy quotes it."""
+    if re.fullmatch(r"'\s*[+-]?\d+,\d+\s*'", word):
+        return "; write decimal points"
+    if is_missing(word.strip("'")):
+        return f", but missing: {'remove the row' if target else FILL}"
+    return "; of targets that are text, cacore.io convert --binarize CLASS picks one" if target else f"; {ENCODE}"
 
 
 def _layout(path: Path, delimiter: str, limit: int) -> _Layout:
