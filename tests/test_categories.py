@@ -45,7 +45,7 @@ BAD = {
     "nothing": (cells(3, 0, None), rf"X, column 0: row 3 is NaN .*{FILL}"),
     "nan": (cells(7, 1, np.nan, float), rf"X, column 1: row 7 is NaN: {FILL}"),
     "nan in CSR": (csr_matrix(cells(7, 1, np.nan, float)), rf"X, column 1: row 7 is NaN: {FILL}"),
-    "infinity": (cells(7, 1, -np.inf, float), "X, column 1: row 7 is -inf, which is no finite number: leave"),
+    "infinity": (cells(7, 1, -np.inf, float), "X, column 1: row 7 is -infinity: leave"),
 }
 
 

@@ -131,7 +131,7 @@ def _what(value: Any) -> str | None:
         return f"{text!r}, not a number: {ENCODE}" if isinstance(value, str | bytes) else None
     if np.isnan(number):
         return f"NaN: {FILL}"
-    return f"{number:g}, which is no finite number: leave the row out" if np.isinf(number) else None
+    return f"{'-' * (number < 0)}infinity: leave the row out" if np.isinf(number) else None
 
 
 def checked_weights(sample_weight: ArrayLike, n: int) -> NDArray[np.float64]:
