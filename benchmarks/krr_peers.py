@@ -19,7 +19,7 @@ Model = Callable[..., tuple[NDArray[np.float64], Facts]]
 
 LEAVES, RATES = (31, 63, 127), (0.05, 0.1)
 ROUNDS, PATIENCE = 3000, 30
-STAGES = ((2000, 16), (6000, 4))  # of xrfm: training rows, and how many candidates are tried on them
+STAGES = ((1000, 16), (4000, 4))  # of xrfm: training rows, and how many candidates are tried on them
 LPQ_ROWS = 3_500  # up to which xrfm's search has its kernel lpq, ten times slower than l2 on a processor
 LEAF_ROWS = 10_000  # of xrfm: its own 60,000 need a kernel matrix of up to 14 GB a solution on a processor
 
@@ -78,7 +78,7 @@ def xrfm(
 ) -> tuple[NDArray[np.float64], Facts]:
     """Recursive feature machines (xrfm), standardised as their authors say.
 
-    Its default and random draws from its authors' search space, on 2,000 training rows; the best of them on 6,000; the
+    Its default and random draws from its authors' search space, on 1,000 training rows; the best of them on 4,000; the
     best of these on all but the tenth of the rows that judges, and which xrfm uses to choose its own round as well.
     """
     import torch
@@ -137,9 +137,15 @@ def _xrfm_fit(X: Any, y: Any, mine: Any, judges: Any, chosen: dict[str, Any], se
     """The validation error of one candidate, infinite where it cannot be trained, and the model."""
     from xrfm import xRFM
 
+    class Machine(xRFM):
+        """It splits by a model of as many rows as a leaf has, not of 50,000."""
+
+        def _get_agop_on_subset(self, X: Any, y: Any, subset_size: int = leaf_rows, **more: Any) -> Any:
+            return super()._get_agop_on_subset(X, y, subset_size, **more)
+
     model = {key: value for key, value in chosen.items() if key != "reg"} | {"bandwidth_mode": "constant"}
     fit = {"reg": chosen["reg"], "iters": 5, "early_stop_rfm": True, "M_batch_size": 1000, "verbose": False}
-    machine = xRFM(
+    machine = Machine(
         {"model": model, "fit": fit}, max_leaf_size=leaf_rows, device="cpu", tuning_metric="mse", random_state=seed,
         overlap_fraction=0.1, verbose=False,
     )  # fmt: skip
