@@ -296,7 +296,7 @@ class _Exact:
     def _grid(
         self, system: _System, X: Rows, number: NDArray[np.int64], y: NDArray[np.float64], judged: Rows
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """This rank's share of every pair's predictions, (S, L, q) or (S, L, q, t), and the pairs without a solution."""
+        """This rank's share of all pairs' predictions, (S, L, q) or (S, L, q, t), and the pairs without a solution."""
         lams, comm, shape = self.options.lam, self.comm, (judged.shape[0], *y.shape[1:])
         need = 8 * len(self.widths) * len(lams) * math.prod(shape)
         with comm.agreed():
@@ -345,8 +345,8 @@ class _Exact:
         owners = self.comm.allgather(np.full(len(pieces), self.comm.rank, np.int64))
         sizes = self.comm.allgather(np.array([hi - lo for lo, hi in pieces], np.int64))
         made = KRRModel(
-            method=self.method.name, route=self.method.route, sigma=self.width.sigma, lam=self.lam, offset=self.prepared.offset,
-            centers=np.zeros((0, self.X.shape[1])), sizes=sizes, owners=owners,
+            method=self.method.name, route=self.method.route, sigma=self.width.sigma, lam=self.lam,
+            offset=self.prepared.offset, centers=np.zeros((0, self.X.shape[1])), sizes=sizes, owners=owners,
             standardizer=self.standardizer, dtype=str(self.X.dtype), like=self.width.like,
             classes=self.prepared.classes,
         )  # fmt: skip

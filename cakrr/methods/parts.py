@@ -175,7 +175,7 @@ class _Run:
         return f"round-{self.number}-{name}" if self.number else name
 
     def _judging(self, held: NDArray[np.bool_], tried: Candidates | None) -> tuple[NDArray[np.float64], Samples]:
-        """What the parts learn, shape (n_local, C, t), for each candidate of the coarse model; the judging rows likewise.
+        """What the parts learn, shape (n_local, C, t), for each candidate of the coarse model; judging rows likewise.
 
         Each target is in units of `Prepared.scale`, so that squared errors add up.
         """
