@@ -148,11 +148,12 @@ class Options(declare.Options):
         return self
 
     def _check_kernel(self) -> None:
+        from cacore.data.metric import check_kernel
+
         for like in self.kernels():
             if not like.declared.has_width and (self.sigma or self.coarse_sigma):
                 raise InputError(f"sigma: the {like.kind} kernel has no width; leave it out")
-        if self.metric != "none" and callable(self.kernel):
-            raise InputError("metric: it needs the derivative of the kernel, and this one is a function; name a kernel")
+        check_kernel(self.metric, self.kernel)
 
     def kernels(self) -> tuple[Kernel, ...]:
         """The kernel, of any width, or those that are tried."""

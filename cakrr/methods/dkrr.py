@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
-from cacore.data.metric import Root, check_features, mapped
+from cacore.data.metric import Root, check_features, mapped, sample_of
 from cacore.data.rows import Rows, exchange_rows, gather_rows, nbytes
 from cacore.data.shuffle import Shuffle
 from cacore.data.standardize import Standardizer
@@ -21,7 +21,7 @@ from cacore.kernels.gradients import stacked
 from cacore.linalg.scalapack import BlockCyclic, layout
 from cacore.machine import memory, threads
 from cakrr.grid_search import best, held_out, left_out
-from cakrr.methods.parts import SAMPLE, in_rounds, not_definite, table
+from cakrr.methods.parts import in_rounds, not_definite, table
 from cakrr.methods.prepare import Prepared, prepare
 from cakrr.model import KRRModel, PartModel
 from cakrr.options import Fit, Method, Options
@@ -239,7 +239,7 @@ class _Exact:
             return
         with comm.agreed():
             if options.select == "validation" and self.n < 2:
-                raise InputError("one row leaves none to validate on")
+                raise InputError("n_samples = 1, and a choice needs 2: one row leaves none to validate on")
         held = self.held
         learnt = self.place >= held
         with comm.phase("partition"):
@@ -266,14 +266,14 @@ class _Exact:
     def moments(self) -> NDArray[np.float64]:
         """The sum of grad f grad f^T, or its diagonal, at some learning rows, of the model of all of them.
 
-        n^3/3 flops over all ranks, and the gradients'; one Allreduce of the gradients of `SAMPLE` rows.
+        n^3/3 flops over all ranks, and the gradients'; one Allreduce of the gradients of the sample.
         """
         comm, held, kernel = self.comm, self.held, self.width.kernel
         learnt, diagonal = self.place >= held, self.options.metric == "diagonal"
         X, number = self.X[learnt], self.place[learnt] - held
         y = (self.y[held:].reshape(self.n - held, -1)) / self.prepared.scale
         with comm.phase("partition"):
-            sample = gather_rows(X[number < SAMPLE], comm)
+            sample = gather_rows(X[number < sample_of(X.shape[1] * y.shape[1])], comm)
             system = _System(X, number, self.weights[held:], self.like, comm)
 
         def work() -> dict[str, NDArray[Any]]:
