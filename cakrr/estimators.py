@@ -349,6 +349,8 @@ class DKRR(Regressor):
             raise InputError(
                 f"a precomputed kernel is for one process, and these are {comm.size} ranks: use a callable"
             )
+        if self.metric != "none":
+            raise InputError("metric: a precomputed kernel has no features to weigh; leave it out")
         if self.sigma is not None:
             raise InputError("sigma: a precomputed kernel has no width; leave it out")
         train = self._checked(X, y, None, 1, copy=False)

@@ -53,6 +53,10 @@ class Ridge(Family):
 
     warm_up_prediction = warm_up
 
+    def kernels(self, options: Options) -> tuple[str, ...]:
+        """The kernel, or those that "auto" tries."""
+        return tuple(like.kind for like in options.kernels())
+
     def options(self, method: Method, options: Options, train: Dataset) -> Options:
         """A command tries several widths."""
         return replace(options, wide=True)

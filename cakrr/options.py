@@ -132,11 +132,7 @@ class Options(declare.Options):
                 raise InputError(f"route {self.route}: {method.name} has a route of its own; leave it out")
             if self.route not in ROUTES:
                 raise InputError(f"route {self.route!r}: choose one of {', '.join(ROUTES)}")
-        for like in self.kernels():
-            if not like.declared.has_width and (self.sigma or self.coarse_sigma):
-                raise InputError(f"sigma: the {like.kind} kernel has no width; leave it out")
-        if self.metric != "none" and callable(self.kernel):
-            raise InputError("metric: it needs the derivative of the kernel, and this one is a function; name a kernel")
+        self._check_kernel()
         if self.select == "loo" and (method.coarse or (self.route or method.route) not in ("nearest", "soft")):
             fixed = method.coarse or method.oracle or not method.partitioner
             raise InputError(
@@ -150,6 +146,14 @@ class Options(declare.Options):
         if not method.partitioner and (self.partitions or 1) != 1:
             raise InputError(f"partitions = {self.partitions}: {method.name} has one model of all rows; leave it out")
         return self
+
+    def _check_kernel(self) -> None:
+        from cacore.data.metric import check_kernel
+
+        for like in self.kernels():
+            if not like.declared.has_width and (self.sigma or self.coarse_sigma):
+                raise InputError(f"sigma: the {like.kind} kernel has no width; leave it out")
+        check_kernel(self.metric, self.kernel)
 
     def kernels(self) -> tuple[Kernel, ...]:
         """The kernel, of any width, or those that are tried."""

@@ -62,7 +62,7 @@ class CollectiveSVC(KernelClassifier):
             with comm.agreed():
                 train = self._labelled(X, y, sample_weight, int(comm.size == 1))
             classes = all_classes(train.target()[train.row_weights() > 0], comm)
-            seed, limit = shared_seed(getattr(self, "random_state", None), comm), memory.limit_per_rank(comm)
+            seed, limit = shared_seed(getattr(self, "random_state", 0), comm), memory.limit_per_rank(comm)
             with comm.agreed():
                 method, chosen = self._trained_by()
                 options = from_estimator(Options, self, class_weight=self._class_weight(classes), **chosen)

@@ -20,6 +20,8 @@ from cacore.machine.threads import blocks
 
 FLOOR = 1e-6  # of the largest eigenvalue, below which none of M's is: no direction is lost for good
 MOST = 4096  # features of a full metric: its eigenvalues take 10 d^3 flops a round, on every rank
+SAMPLE = 2000  # rows, of a part or of all ranks, whose gradients make the metric
+_NUMBERS = 1 << 23  # of the gradients of one model's sample, where every rank holds them
 
 PATIENCE = 2  # rounds in a row that do not improve
 Root = NDArray[np.float64]  # (d, d) symmetric, or (d,)
@@ -109,7 +111,7 @@ def best_round(first: AnyRound, rounds: int, agreed: Callable[[float], float]) -
     Returns
     -------
     best : Round
-        With the least error.
+        With the least error, the first one of equals.
     errors : list of float
         Of every round.
     """
@@ -118,7 +120,7 @@ def best_round(first: AnyRound, rounds: int, agreed: Callable[[float], float]) -
     for number in range(rounds + 1):
         run.choose()
         errors.append(agreed(run.error))
-        if errors[-1] <= min(errors):
+        if errors[-1] < min(errors[:-1], default=np.inf):
             best = run
         elif number - int(np.argmin(errors)) >= PATIENCE:
             break
@@ -159,6 +161,17 @@ def expose(estimator: Any, fitted: Any) -> None:
         estimator.metric_ = same if root is None else matrix(root)
         estimator.feature_importances_ = np.array(described(form, fitted.errors, root, d)["importances"])
         estimator.metric_errors_ = np.array(fitted.errors)
+
+
+def sample_of(numbers: int) -> int:
+    """Rows of a sample whose gradients, so many numbers a row, every rank holds."""
+    return max(1, min(SAMPLE, _NUMBERS // numbers))
+
+
+def check_kernel(form: str, kernel: Any) -> None:
+    """Refuse a kernel that has no derivative."""
+    if form != "none" and callable(kernel):
+        raise InputError("metric: it needs the derivative of the kernel, and this one is a function; name a kernel")
 
 
 def check_features(form: str, d: int, limit: int) -> None:

@@ -39,6 +39,8 @@ class Standardizer:
             if unused := {"scale", "metric_weights", "metric_root"} & set(shared):
                 raise InputError(f"{min(unused)} without mean")
             return None
+        if {"metric_weights", "metric_root"} <= set(shared):
+            raise InputError("metric_weights beside metric_root: a model has one metric")
         return cls(shared["mean"], shared["scale"], shared.get("metric_root", shared.get("metric_weights")))
 
     @property

@@ -48,7 +48,8 @@ def gradients(kernel: Kernel, X: Rows, Z: Rows, coefficients: NDArray[Any]) -> I
     c = np.asarray(coefficients, np.float64)
     centered = kernel.shifts and not sp.issparse(Z) and len(Z)
     right = Points(Z.astype(np.float64), dense(Z).mean(axis=0, dtype=np.float64) if centered else None)
-    of, step = kernel.declared.of, max(1, _BYTES // (8 * max(1, Z.shape[0])))
+    of, step = kernel.declared.of, max(1, _BYTES // (8 * max(1, *Z.shape)))
+    whole = dense(right.X) if of == L1 else None
     for lo, hi in blocks(X.shape[0], step):
         left = Points(X[lo:hi].astype(np.float64), right.shift)
         t = np.empty((hi - lo, len(right)))
@@ -58,13 +59,11 @@ def gradients(kernel: Kernel, X: Rows, Z: Rows, coefficients: NDArray[Any]) -> I
             np.maximum(norms - 2.0 * t, 0.0, out=t)
             t[t <= _EQUAL * np.finfo(np.float64).eps * norms] = 0.0
         slopes = kernel.derivative(t)
-        if of == L1:
-            whole = dense(left.X), dense(right.X)
         for one in c:
             W = slopes * one
             if of == L1:
                 out = np.zeros((hi - lo, X.shape[1]))
-                _signs(*whole, W, out)
+                _signs(dense(left.X), whole, W, out)
             elif of == SQUARED:
                 out = 2.0 * (W.sum(axis=1)[:, None] * dense(left.X) - W @ right.X)
             else:

@@ -30,6 +30,10 @@ class Family(ABC):
     def warm_up(self, dtype: str) -> None:
         """Compile, or load what was compiled, before anything is timed."""
 
+    def kernels(self, options: Any) -> tuple[str, ...]:
+        """Names of the kernels that training will use."""
+        return (options.kernel,)
+
     @abstractmethod
     def warm_up_prediction(self, dtype: str) -> None:
         """The same for prediction alone."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
-from cacore.data.metric import Root, check_features, mapped
+from cacore.data.metric import Root, check_features, mapped, sample_of
 from cacore.data.rows import Rows, exchange_rows, gather_rows, nbytes
 from cacore.data.shuffle import Shuffle
 from cacore.data.standardize import Standardizer
@@ -21,7 +21,7 @@ from cacore.kernels.gradients import stacked
 from cacore.linalg.scalapack import BlockCyclic, layout
 from cacore.machine import memory, threads
 from cakrr.grid_search import best, held_out, left_out
-from cakrr.methods.parts import SAMPLE, in_rounds, not_definite, table
+from cakrr.methods.parts import in_rounds, not_definite, table
 from cakrr.methods.prepare import Prepared, prepare
 from cakrr.model import KRRModel, PartModel
 from cakrr.options import Fit, Method, Options
@@ -239,7 +239,7 @@ class _Exact:
             return
         with comm.agreed():
             if options.select == "validation" and self.n < 2:
-                raise InputError("one row leaves none to validate on")
+                raise InputError("n_samples = 1, and a choice needs 2: one row leaves none to validate on")
         held = self.held
         learnt = self.place >= held
         with comm.phase("partition"):
@@ -266,14 +266,14 @@ class _Exact:
     def moments(self) -> NDArray[np.float64]:
         """The sum of grad f grad f^T, or its diagonal, at some learning rows, of the model of all of them.
 
-        n^3/3 flops over all ranks, and the gradients'; one Allreduce of the gradients of `SAMPLE` rows.
+        n^3/3 flops over all ranks, and the gradients'; one Allreduce of the gradients of the sample.
         """
         comm, held, kernel = self.comm, self.held, self.width.kernel
         learnt, diagonal = self.place >= held, self.options.metric == "diagonal"
         X, number = self.X[learnt], self.place[learnt] - held
         y = (self.y[held:].reshape(self.n - held, -1)) / self.prepared.scale
         with comm.phase("partition"):
-            sample = gather_rows(X[number < SAMPLE], comm)
+            sample = gather_rows(X[number < sample_of(X.shape[1] * y.shape[1])], comm)
             system = _System(X, number, self.weights[held:], self.like, comm)
 
         def work() -> dict[str, NDArray[Any]]:
@@ -296,7 +296,7 @@ class _Exact:
     def _grid(
         self, system: _System, X: Rows, number: NDArray[np.int64], y: NDArray[np.float64], judged: Rows
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """This rank's share of every pair's predictions, (S, L, q) or (S, L, q, t), and the pairs without a solution."""
+        """This rank's share of all pairs' predictions, (S, L, q) or (S, L, q, t), and the pairs without a solution."""
         lams, comm, shape = self.options.lam, self.comm, (judged.shape[0], *y.shape[1:])
         need = 8 * len(self.widths) * len(lams) * math.prod(shape)
         with comm.agreed():
@@ -345,8 +345,8 @@ class _Exact:
         owners = self.comm.allgather(np.full(len(pieces), self.comm.rank, np.int64))
         sizes = self.comm.allgather(np.array([hi - lo for lo, hi in pieces], np.int64))
         made = KRRModel(
-            method=self.method.name, route=self.method.route, sigma=self.width.sigma, lam=self.lam, offset=self.prepared.offset,
-            centers=np.zeros((0, self.X.shape[1])), sizes=sizes, owners=owners,
+            method=self.method.name, route=self.method.route, sigma=self.width.sigma, lam=self.lam,
+            offset=self.prepared.offset, centers=np.zeros((0, self.X.shape[1])), sizes=sizes, owners=owners,
             standardizer=self.standardizer, dtype=str(self.X.dtype), like=self.width.like,
             classes=self.prepared.classes,
         )  # fmt: skip

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
-from cacore.data.metric import AnyRound, Root, best_round, check_features, mapped
+from cacore.data.metric import SAMPLE, AnyRound, Root, best_round, check_features, mapped
 from cacore.data.rows import nbytes
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
@@ -29,8 +29,6 @@ from cakrr.solver.system import ridge_system
 from partition.divide import divide, hand_out, order_of
 from partition.redistribute import Parts, assign_owners
 from partition.routing import SOFT, Soft, gap
-
-SAMPLE = 2000  # rows of a part whose gradients make the metric
 
 # Sigma and lambda are chosen under the soft route SOFT; then these are tried.
 SOFT_TRIED = (Soft(1, 1.0), *(Soft(k, t) for k in (3, 8) for t in (0.1, 0.2, 0.4, 0.8)))
@@ -145,7 +143,7 @@ class _Run:
                 remedy = "ask for fewer parts" if n > 1 else "n_samples = 1, and a choice needs 2"
                 raise InputError(f"parts of one row leave no rows to validate on; {remedy}")
         fraction = options.validation_fraction if validated else 0.0
-        self.held = hold_out(parts, fraction, parts["order"] < fraction * n if learns else None)
+        self.held = self._held_out(fraction, n)
         if self.method.coarse:
             sets = options.coarse_grid(n, parts.X.shape[1])
             self.tried = candidates(
@@ -170,12 +168,24 @@ class _Run:
         if self.model.soft is not None:
             self.fitted.params |= {"soft_k": self.model.soft.k, "soft_t": self.model.soft.t}
 
+    def _held_out(self, fraction: float, n: int) -> NDArray[np.bool_]:
+        """Validation rows; of a metric the same ones in every round, unless each is all that its part has."""
+        parts, comm = self.parts, self.comm
+        if self.options.metric == "none":
+            return hold_out(parts, fraction)
+        held = hold_out(parts, fraction, parts["order"] < fraction * n)
+        if parts.sizes.min() < 2:
+            with comm.uncounted():
+                if not comm.allreduce(np.array([np.count_nonzero(held)]))[0]:
+                    return hold_out(parts, fraction)
+        return held
+
     def _piece(self, name: str) -> str:
         """The name of a piece of this round in the checkpoint."""
         return f"round-{self.number}-{name}" if self.number else name
 
     def _judging(self, held: NDArray[np.bool_], tried: Candidates | None) -> tuple[NDArray[np.float64], Samples]:
-        """What the parts learn, shape (n_local, C, t), for each candidate of the coarse model; the judging rows likewise.
+        """What the parts learn, shape (n_local, C, t), for each candidate of the coarse model; judging rows likewise.
 
         Each target is in units of `Prepared.scale`, so that squared errors add up.
         """

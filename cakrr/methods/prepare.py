@@ -101,7 +101,7 @@ def prepare(method: Method, train: Dataset, options: Options, comm: Communicator
         total = comm.allreduce(np.append(w @ y, w.sum()))
         offset = float(total[0] / total[1]) if y.ndim == 1 else total[:-1] / total[-1]
         y = y - offset
-        scale = np.ones(1) if y.ndim == 1 else _scale(y, w, offset, options, comm)
+        scale = np.ones(1) if y.ndim == 1 else _scale(y, w, np.asarray(offset), options, comm)
     columns = {"y": y} if weights is None else {"y": y, "weight": weights}
     return Prepared(Samples(X, columns), offset, scale, classes, standardizer, test, P)
 

@@ -50,7 +50,7 @@ class Workspace(threading.local):
     Parameters
     ----------
     rows : int
-        Rows of the largest part.
+        Rows of the largest part; a larger one makes it grow.
     dtype : dtype
     limit : int
         Bytes that this rank may use.
@@ -62,7 +62,8 @@ class Workspace(threading.local):
 
     def matrix(self, m: int) -> NDArray[Any]:
         """An m x m matrix in this thread's memory; its contents are what the last user left."""
-        if not self._buffer.size:
+        if self._buffer.size < m * m:  # at first, or where a metric has made a larger part
+            self.rows, self._buffer = max(self.rows, m), np.empty(0, self.dtype)
             self._buffer = np.empty(self.rows * self.rows, self.dtype)
         return self._buffer[: m * m].reshape(m, m)
 

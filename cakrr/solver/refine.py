@@ -134,6 +134,6 @@ def solve_part(system: RidgeSystem, kernel: Kernel, lam: float, y: Vector) -> tu
     def apply_inverse(r: Vector) -> Vector:
         z = np.array(np.atleast_2d(r.T), np.float32, order="C")
         system.apply_inverse(z)
-        return z.T.reshape(r.shape)
+        return z.T.reshape(r.shape).astype(np.float64)
 
     return solve(lambda wider: system.factor(kernel, wider), apply_inverse, product, lam, y)

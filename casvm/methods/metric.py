@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
-from cacore.data.metric import Root, best_round, check_features, mapped
+from cacore.data.labels import all_classes
+from cacore.data.metric import SAMPLE, Root, best_round, check_features, check_kernel, mapped, sample_of
 from cacore.data.rows import check_alike, gather_rows
 from cacore.data.shuffle import Shuffle
 from cacore.data.standardize import Standardizer
@@ -25,8 +27,7 @@ from cacore.kernels.gradients import moments, stacked
 from casvm.options import Fit, Method, Options
 from partition.routing import nearest
 
-SAMPLE = 2000  # learning rows of all ranks whose gradients make the metric
-_NUMBERS = 1 << 23  # of all gradients of a model in pieces, which every rank holds
+_ABSENT = np.iinfo(np.int64).max  # the place of rows of weight 0
 
 Trainer = Callable[[Method, Dataset, Options, Communicator], Fit]
 
@@ -44,16 +45,18 @@ def fit(train: Trainer, method: Method, rows: Dataset, options: Options, comm: C
         check_alike(rows.X, comm)
         with comm.agreed():
             y, weights = rows.target(), rows.weights
+            check_kernel(options.metric, options.kernel)
             check_features(options.metric, rows.X.shape[1], options.memory_limit)
         X, standardizer = rows.give(), None
-        if weights is not None:  # rows of weight 0 count as absent
-            kept = weights > 0
-            X, y, weights = X[kept], y[kept], weights[kept]
         if options.standardize:
-            standardizer = Standardizer.fit(X, comm, weights)
+            if weights is None:
+                standardizer = Standardizer.fit(X, comm)
+            else:  # rows of weight 0 count as absent
+                standardizer = Standardizer.fit(X[weights > 0], comm, weights[weights > 0])
             X = standardizer.apply(X)
     inner = replace(options, standardize=False, metric="none")
     first = _Round(train, method, Dataset(X, y, weights=weights), inner, options.metric, comm)
+    _check_classes(y, first, comm)
     best, errors = best_round(first, options.metric_rounds, first.agreed)
     fitted = best.trained(slice(None), "whole")
     if best.root is not None:
@@ -61,6 +64,19 @@ def fit(train: Trainer, method: Method, rows: Dataset, options: Options, comm: C
     fitted.model.standardizer = standardizer
     fitted.errors = errors
     return fitted
+
+
+def _check_classes(y: NDArray[Any], first: _Round, comm: Communicator) -> None:
+    """Refuse classes of which the learning rows have but one; collective."""
+    known = first.order < _ABSENT
+    with comm.uncounted():
+        whole, left = all_classes(y[known], comm), all_classes(y[known & (first.order >= first.first)], comm)
+    with comm.agreed():
+        if len(left) < 2 <= len(whole):
+            raise InputError(
+                f"metric: all rows are of class {left[0]} but those held out to judge it, a share of "
+                f"validation_fraction = {first.options.validation_fraction:g}; train without a metric"
+            )
 
 
 class _Round:
@@ -72,8 +88,10 @@ class _Round:
     ) -> None:  # fmt: skip
         self.train, self.method, self.rows, self.options, self.comm = train, method, rows, options, comm
         self.form, self.root, self.number, self.error = form, root, number, np.inf
-        first, n = comm.offset(rows.X.shape[0])
-        self.order = Shuffle(n, options.seed).position(np.arange(first, first + rows.X.shape[0]))
+        counted = rows.row_weights() > 0
+        first, n = comm.offset(int(np.count_nonzero(counted)))
+        self.order = np.full(len(counted), _ABSENT)
+        self.order[counted] = Shuffle(n, options.seed).position(np.arange(first, first + np.count_nonzero(counted)))
         self.first = max(1, round(options.validation_fraction * n))  # in this order, of the learning rows
         with comm.agreed():
             if n < 2:
@@ -116,7 +134,7 @@ class _Round:
         comm, model, d = self.comm, self.fitted.model, self.rows.X.shape[1]
         assert model.kernel is not None
         diagonal, pieces, k = self.form == "diagonal", model.route == "sum", len(model.classes)
-        count = max(1, min(SAMPLE, _NUMBERS // (d * k * (k - 1) // 2))) if pieces else SAMPLE
+        count = sample_of(d * k * (k - 1) // 2) if pieces else SAMPLE
         with comm.phase("train"):
             sample = gather_rows(mapped(self.rows.X[self._sampled(count)], self.root), comm)
             if pieces:
