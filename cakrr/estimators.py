@@ -120,6 +120,8 @@ class Regressor(RegressorMixin, KernelRidge):
         return float("nan") if r2 is None else r2
 
     def _checked(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
+        if len(shape := getattr(y, "shape", ())) == 2 and not shape[1]:
+            raise InputError(f"y has shape {shape}: there is no target")
         X, y = validated(
             self, X, y, accept_sparse="csr", dtype=self.dtype, order="C", copy=True, multi_output=True,
             ensure_min_samples=least,

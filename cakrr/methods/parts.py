@@ -214,7 +214,7 @@ class _Run:
                     solved = left <= refine.ACCEPTED
                 else:
                     alphas, good = system.solve(model.kernel, (model.lam,), y.reshape(len(y), -1).T)
-                    alpha, left, solved = alphas[0].T.reshape(y.shape), 0.0, good[0]
+                    alpha, left, solved = np.ascontiguousarray(alphas[0].T).reshape(y.shape), 0.0, good[0]
                 return {
                     "alpha": alpha, "residual": np.array(left), "solved": np.array(solved),
                     "seconds": np.array(time.perf_counter() - begun),
