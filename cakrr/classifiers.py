@@ -86,8 +86,8 @@ class BKRR2Classifier(InParts, RidgeClassifier):
 
     Parameters
     ----------
-    n_parts, sigma, lam, kernel, degree, coef0, select, validation_fraction, route, standardize, dtype, random_state, comm
-        As for :class:`cakrr.BKRR2`.
+    n_parts, sigma, lam, kernel, degree, coef0, select, validation_fraction, route, standardize, dtype, comm
+        As for :class:`cakrr.BKRR2`, and so is `random_state`.
     class_weight : dict, "balanced" or None
         Weights of the rows by their labels; "balanced" is n / (classes x rows of the class), over all ranks.
 

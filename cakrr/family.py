@@ -16,8 +16,8 @@ from cacore.data.dataset import Dataset
 from cacore.errors import InputError
 from cacore.files import replacing
 from cacore.io.fingerprints import row_hashes
-from cacore.kernels.registry import KINDS
 from cacore.io.table import Targets
+from cacore.kernels.registry import KINDS
 from cacore.run import reading, report
 from cacore.run.family import Family
 from cacore.run.job import Training
@@ -26,7 +26,6 @@ from cakrr.bkrr2 import bkrr2
 from cakrr.model import KRRModel
 from cakrr.options import ALONE, Fit, Method, Options
 from cakrr.solver.local import BAND_FROM
-
 
 _NUMBERS = Targets(
     many=True, remedy="--classify learns its classes; cacore.io convert --binarize CLASS makes it +1 and -1"

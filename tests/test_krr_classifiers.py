@@ -1,4 +1,4 @@
-"""Classes by least squares: against brute force, labels of any type, weights, probabilities, commands, what is refused."""
+"""Classes by least squares: against brute force; labels of any type, weights, probabilities, commands, bad input."""
 
 from __future__ import annotations
 

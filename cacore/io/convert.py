@@ -21,7 +21,6 @@ from cacore.io.table import Table, Targets, plain
 from cacore.io.words import printable
 from cacore.machine import memory
 
-
 _ANY = Targets(many=True, remedy="choose a class with --binarize CLASS")
 
 

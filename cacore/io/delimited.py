@@ -62,7 +62,7 @@ def parse(
         return Table(_numbers(layout), None, str(path), line_of=line_of, names=kept)
     if len(chosen) > 1 and (binarize is not None or not wanted.many):
         raise InputError(f"{path}: --target {target or usual_target}: {len(chosen)} columns, and one is needed here")
-    words, remedy = _Words(), {j: wanted.remedy for j in chosen}
+    words, remedy = _Words(), dict.fromkeys(chosen, wanted.remedy)
     if binarize is None and not wanted.text:
         both = _numbers(layout, remedy=remedy)
         y = both[:, chosen] if len(chosen) > 1 else both[:, chosen[0]].copy()

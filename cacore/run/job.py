@@ -37,7 +37,9 @@ class Training(Job):
 
     data: Path = option(None, "HDF5 (native layout), LIBSVM, CSV, TSV or NPZ", path, flag="data", metavar="DATA")
     test: Path | None = option(None, "test rows, if DATA has none", path, metavar="DATA")
-    target: str | None = option(None, "target column of CSV files, or several: A,B (default: the last)", metavar="COLUMN")
+    target: str | None = option(
+        None, "target column of CSV files, or several: A,B (default: the last)", metavar="COLUMN"
+    )
     strict: bool = option(False, "refuse test rows that are also training rows", yes_or_no, action="store_true")
     allow_overlap: bool = option(
         False, "do not look for test rows that are also training rows", yes_or_no, action="store_true"

@@ -132,7 +132,7 @@ class _Run:
             self.fitted.params |= {"soft_k": self.model.soft.k, "soft_t": self.model.soft.t}
 
     def _judging(self, held: NDArray[np.bool_], tried: Candidates | None) -> tuple[NDArray[np.float64], Samples]:
-        """What the parts learn, shape (n_local, C, t), for each candidate of the coarse model; the judging rows likewise.
+        """What the parts learn, shape (n_local, C, t), for each candidate of the coarse model; and the rows that judge.
 
         Each target is in units of `Prepared.scale`, so that squared errors add up.
         """

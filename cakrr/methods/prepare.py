@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from cacore import __version__
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
-from cacore.data.labels import all_classes, class_factors, class_codes, require_classes
+from cacore.data.labels import all_classes, class_codes, class_factors, require_classes
 from cacore.data.rows import Rows, check_alike, check_range, largest_size, largest_usable, range_remedy
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
@@ -97,7 +97,7 @@ def prepare(method: Method, train: Dataset, options: Options, comm: Communicator
             with comm.uncounted(), comm.agreed():  # of the widest kernel: a narrower one may drop out of the grid
                 like.with_sigma(max(options.widths(method.sigmas(X.shape[1])))).largest(X, X.dtype)
         total = comm.allreduce(np.append(w @ y, w.sum()))
-        offset = float(total[0] / total[1]) if y.ndim == 1 else total[:-1] / total[-1]
+        offset: Any = float(total[0] / total[1]) if y.ndim == 1 else total[:-1] / total[-1]
         y = y - offset
         scale = np.ones(1) if y.ndim == 1 else _scale(y, w, offset, options, comm)
     columns = {"y": y} if weights is None else {"y": y, "weight": weights}

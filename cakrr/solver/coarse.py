@@ -41,7 +41,7 @@ class CoarseModel:
     kernel: Kernel = field(default_factory=Kernel)
 
     def predict(self, X: Rows) -> NDArray[np.float64]:
-        """``K(X, centers) beta``, for beta of shape (M,) or (M, t): 2 len(X) M d flops in blocks; in double precision."""
+        """``K(X, centers) beta`` of beta, (M,) or (M, t): 2 len(X) M (d + t) flops in blocks; in double precision."""
         return _apply(X, self.centers, self.kernel.with_sigma(self.sigma), self.beta)
 
 
@@ -102,7 +102,8 @@ def candidates(
     Parameters
     ----------
     parts : Parts
-        With the columns "y" (centred; one or more a row), "order" (the row's place in the shuffled order) and, optionally, "weight".
+        With the columns "y" (centred; one or more a row), "order" (the row's place in the shuffled order) and,
+        optionally, "weight".
     held : ndarray of bool, shape (n_local,)
         Validation rows: left out of `learned`, part of `whole`.
     kernel : Kernel

@@ -16,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 import cakrr
 from cacore.errors import InputError
 from cacore.linalg import scalapack
-from cakrr import BKRR2, BKRR2Classifier, DKRR, DKRRClassifier, KRRModel, TwoLevelKRR
+from cakrr import BKRR2, DKRR, BKRR2Classifier, DKRRClassifier, KRRModel, TwoLevelKRR
 
 pytestmark = pytest.mark.mpi(min_size=1)
 MISSING = R > 1 and not os.environ.get(scalapack.VARIABLE) and not scalapack._files("mkl")
