@@ -132,6 +132,13 @@ def best_round(first: AnyRound, rounds: int, agreed: Callable[[float], float]) -
     return best, errors
 
 
+def change(old: Root | None, new: Root) -> Root:
+    """What maps rows in the old metric to the new one: the inverse of the old root times the new one."""
+    if old is None:
+        return new
+    return new / old if new.ndim == 1 else np.asarray(scipy.linalg.solve(old, new, assume_a="pos"))
+
+
 def matrix(root: Root) -> NDArray[np.float64]:
     """The metric M itself: (d, d), or the weights of squared differences, (d,)."""
     return np.asarray(root**2 if root.ndim == 1 else root @ root)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
-from cacore.data.metric import SAMPLE, AnyRound, Root, best_round, check_features, mapped
+from cacore.data.metric import SAMPLE, AnyRound, Root, best_round, change, check_features, mapped
 from cacore.data.rows import nbytes
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
@@ -126,9 +127,13 @@ class _Run:
         return cls(method, options, prepared, parts, comm)
 
     def again(self, root: Root) -> _Run:
-        """The next round: parts made anew in this metric; collective."""
-        with self.comm.phase("partition"):
-            parts = _divide(self.method, self.prepared, root, self.options, self.comm)
+        """The next round: parts made anew in this metric, unless they are random; collective."""
+        if self.method.partitioner == "random":
+            step = change(self.root, root)
+            parts = replace(self.parts, X=mapped(self.parts.X, step), centers=mapped(self.parts.centers, step))
+        else:
+            with self.comm.phase("partition"):
+                parts = _divide(self.method, self.prepared, root, self.options, self.comm)
         number = self.number + 1
         return _Run(self.method, self.options, self.prepared, parts, self.comm, root, number, self.workspace)
 
