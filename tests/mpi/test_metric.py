@@ -44,7 +44,8 @@ def ridge(name, X, y, my=slice(None), comm=None, **options):
 
 @pytest.fixture(autouse=True)
 def _scalapack(request):
-    if "dkrr" in request.node.name.replace("-", "[").split("[") and R > 1 and scalapack_is_missing():
+    exact = "dkrr" in request.node.name or "exact" in request.node.name
+    if exact and R > 1 and scalapack_is_missing():
         pytest.skip("no ScaLAPACK")
 
 
@@ -74,20 +75,30 @@ def test_csr(name, metric, everywhere):
 
 
 @metrics
-@pytest.mark.parametrize("name", RIDGE)
+@pytest.mark.parametrize("name", [name for name in RIDGE if name != "dkrr"])
 def test_what_training_sends(name, metric):
     """One Allreduce of d x d numbers, or d, a round, beside what training sends without a metric."""
     X, y = rows(80)
     comm = Communicator(WORLD)
     errors = ridge(name, X, y, even(80), comm, metric=metric, metric_rounds=3).errors
     numbers, rounds = D * D if metric == "full" else D, len(errors) - 1
-    if name == "dkrr":
-        numbers = 72 * D  # the gradients themselves, of all learning rows
     sums, messages = rounds * numbers, rounds
     if name == "twolevel":  # and the coarse model's sums, of every round
         sums, messages = sums + (rounds + 1) * (20 * 23 + 2), messages + rounds + 1
     ranks = R if R > 1 else 0
     assert comm.totals()[0]["train"] == {"bytes": 8 * ranks * sums, "messages": ranks * messages}
+
+
+def test_what_the_exact_method_sends(monkeypatch):
+    """An Allreduce of the gradients at the sample: of 72 learning rows, or of 10."""
+    (X, y), sent = rows(80), []
+    for count in (72, 10):
+        comm = Communicator(WORLD)
+        monkeypatch.setattr("cakrr.methods.dkrr.sample_of", lambda _, count=count: count)
+        ridge("dkrr", X, y, even(80), comm, metric="full", metric_rounds=1)
+        sent.append(comm.totals()[0]["train"])
+    assert sent[0]["messages"] == sent[1]["messages"]
+    assert sent[0]["bytes"] - sent[1]["bytes"] == (8 * R * 62 * D if R > 1 else 0)
 
 
 @metrics
