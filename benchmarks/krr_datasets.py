@@ -12,17 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-# file, options of convert, parts
-SETS: dict[str, tuple[str, list[str], int]] = {
-    "mg_scale": ("mg_scale", ["--split", "1024"], 4),
-    "space_ga_scale": ("space_ga_scale", ["--split", "2560"], 4),
-    "cadata": ("cal_housing.csv.bz2", ["--split", "18432"], 16),
-    "CASP12k": ("CASP.csv.xz", ["--split", "12000", "--target", "0", "--drop-duplicates"], 16),
-    "CASP": ("CASP.csv.xz", ["--split", "41000", "--target", "0", "--drop-duplicates"], 32),
-    "keggundirected": ("keggundirected.csv.gz", ["--split", "16700", "--drop-duplicates"], 16),
-    "kin40k": ("kin40k.csv.gz", ["--split", "36000"], 32),
-    "BNG_breastTumor": ("BNG_breastTumor.tsv.gz", ["--split", "105000"], 64),
-}
+from benchmarks.krr_data import SETS
+
 METHODS = ("dckrr", "kkrr2", "bkrr2", "bkrr2:soft", "twolevel:nearest", "twolevel")
 
 
@@ -40,15 +31,15 @@ def main() -> None:
     args.out.mkdir(exist_ok=True)
     reports = []
     for name in args.only:
-        source, options, parts = SETS[name]
+        source = SETS[name]
         native = args.out / f"{name}.h5"
         if not native.exists():
-            command = [sys.executable, "-m", "cacore.io", "convert", str(args.data / source), str(native), *options]
-            subprocess.run(command, check=True)
+            command = [sys.executable, "-m", "cacore.io", "convert", str(args.data / source.file), str(native)]
+            subprocess.run([*command, *source.convert], check=True)
         for which in args.methods:
             method, _, route = which.partition(":")
             report = args.out / f"{name}_{which.replace(':', '_')}.json"
-            settings = [] if method == "dkrr" else ["--partitions", str(parts)]
+            settings = [] if method == "dkrr" else ["--partitions", str(source.parts)]
             settings += [] if method == "twolevel" else ["--sigma", args.sigma, "--lambda", args.lam]
             settings += ["--route", route] if route else []
             launch = ["mpiexec", "-n", args.ranks, sys.executable, "-m", f"cakrr.{method}", str(native)]

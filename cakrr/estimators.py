@@ -8,13 +8,13 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from cacore.comm import Communicator, collective
 from cacore.data.dataset import Dataset
 from cacore.data.metric import expose as expose_metric
-from cacore.data.rows import is_sparse
 from cacore.data.validation import checked_weights, shared_seed, validated
 from cacore.errors import InputError
 from cacore.kernels.given import Precomputed, numbered, of_new_rows
@@ -132,14 +132,17 @@ class Regressor(RegressorMixin, KernelRidge):
         return float("nan") if r2 is None else r2
 
     def _checked(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int, copy: bool = True) -> Dataset:
-        X, y = validated(
-            self, X, y, accept_sparse="csr", dtype=self.dtype, order="C", copy=copy, multi_output=True,
-            ensure_min_samples=least,
-        )  # fmt: skip
-        if is_sparse(y):
+        if issparse(y):
             raise InputError("y: sparse targets cannot be used; give y.toarray()")
+        rows = {"accept_sparse": "csr", "dtype": self.dtype, "order": "C", "copy": copy, "ensure_min_samples": least}
+        targets = {"ensure_2d": False, "dtype": None, "ensure_min_samples": 0, "ensure_min_features": 0}
+        X, given = validated(self, X, y, validate_separately=(rows, targets))
+        if not given.ndim or not all(given.shape[1:]):
+            raise InputError(f"y has shape {given.shape}: there is no target")
+        if len(given) != X.shape[0]:
+            raise InputError(f"Found input variables with inconsistent numbers of samples: {[X.shape[0], len(given)]}")
         try:
-            y = np.asarray(y, np.float64)
+            y = np.asarray(given, np.float64)
         except (ValueError, TypeError) as error:
             raise InputError(
                 f"y: {error}; the targets of a regression are numbers, and {type(self).__name__}Classifier has classes"
@@ -354,7 +357,7 @@ class DKRR(Regressor):
         if self.sigma is not None:
             raise InputError("sigma: a precomputed kernel has no width; leave it out")
         train = self._checked(X, y, None, 1, copy=False)
-        if is_sparse(train.X):
+        if issparse(train.X):
             raise InputError("a precomputed kernel has to be dense")
         if train.X.shape[0] != train.X.shape[1]:
             raise InputError(f"a precomputed kernel is square; this has shape {train.X.shape}")

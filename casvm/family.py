@@ -13,6 +13,7 @@ from cacore.data import labels
 from cacore.data.dataset import Dataset
 from cacore.errors import InputError
 from cacore.io.fingerprints import row_hashes
+from cacore.kernels.registry import declaration
 from cacore.run import reading
 from cacore.run.family import described_metric
 from cacore.run.job import Training
@@ -36,6 +37,8 @@ class SupportVectors(Classifiers):
             raise InputError("--libsvm: one process writes the parts; save --model, and convert it on one rank")
         if options.metric != "none":
             raise InputError("--libsvm: LIBSVM's format has no metric; leave one of the two out")
+        if declaration(options.kernel).libsvm is None:
+            raise InputError(f"--libsvm: LIBSVM has no {options.kernel} kernel; save --model instead")
         return {"--libsvm": job.libsvm}
 
     def warm_up(self, dtype: str) -> None:

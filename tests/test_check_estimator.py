@@ -11,7 +11,22 @@ from sklearn.utils.estimator_checks import (
 )
 
 from asygcd import AsyGCDSVC
-from cakrr import BKRR, BKRR2, DCKRR, DKRR, KKRR, KKRR2, TwoLevelKRR
+from cakrr import (
+    BKRR,
+    BKRR2,
+    DCKRR,
+    DKRR,
+    KKRR,
+    KKRR2,
+    BKRR2Classifier,
+    BKRRClassifier,
+    DCKRRClassifier,
+    DKRRClassifier,
+    KKRR2Classifier,
+    KKRRClassifier,
+    TwoLevelKRR,
+    TwoLevelKRRClassifier,
+)
 from casvm import CASVC, DCSVC, SMOSVC, CascadeSVC, DCFilterSVC, DisSMOSVC
 
 WEIGHTS = ("check_sample_weight_equivalence_on_dense_data", "check_sample_weight_equivalence_on_sparse_data")
@@ -34,11 +49,19 @@ REGRESSORS = [
     TwoLevelKRR(n_parts=2, centers=20, coarse_lam=1e-4, lam=[1e-4, 1e-2], random_state=0),
     BKRR2(metric="full", metric_rounds=1, random_state=0),
 ]  # fmt: skip
+LEAST_SQUARES = [
+    BKRR2Classifier(), DKRRClassifier(),
+    *(cls(n_parts=2, random_state=0) for cls in (BKRR2Classifier, KKRR2Classifier, DCKRRClassifier)),
+    *(cls(n_parts=2, random_state=0) for cls in (BKRRClassifier, KKRRClassifier)),
+    TwoLevelKRRClassifier(n_parts=2, centers=20, coarse_lam=1e-4, lam=[1e-4, 1e-2], random_state=0),
+]  # fmt: skip
 
 
 def expected_failures(estimator):
     """Names of checks, and why they fail."""
     parameters = estimator.get_params()
+    if "lam" in parameters and is_classifier(estimator):
+        return dict.fromkeys(WEIGHTS, ORDER) if parameters.get("n_parts") else {}
     if not is_classifier(estimator):
         judged = dict.fromkeys(WEIGHTS, ORDER) if parameters["metric"] != "none" else {}
         return PARTS if parameters.get("n_parts") else judged
@@ -46,7 +69,7 @@ def expected_failures(estimator):
     return REPETITION | (ASYNCHRONOUS if asynchronous else {})
 
 
-@parametrize_with_checks([*CLASSIFIERS, *REGRESSORS], expected_failed_checks=expected_failures)
+@parametrize_with_checks([*CLASSIFIERS, *REGRESSORS, *LEAST_SQUARES], expected_failed_checks=expected_failures)
 def test_scikit_learn(estimator, check):
     check(estimator)
 

@@ -235,6 +235,7 @@ RETURNED = {
     "nan": (lambda A, B: np.full((len(A), len(B)), np.nan), "returned nan for row 0 of A and row 0 of B"),
     "infinity": (lambda A, B: np.full((len(A), len(B)), np.inf), "returned inf for row 0 of A"),
     "nothing": (lambda A, B: None, "returned NoneType: numbers of shape"),
+    "failure": (lambda A, B: A @ B[:1], r"failed for rows of shape \(\d+, 4\) and \(\d+, 4\): ValueError: matmul"),
     "words": (lambda A, B: np.full((len(A), len(B)), "k"), "returned an array of <U1: numbers"),
 }
 

@@ -89,7 +89,7 @@ def test_a_system_solved_again_and_again(csr):
         expected, _ = system(X, w).solve(Kernel.gaussian(sigma), lams, y[None])
         assert good.all()
         np.testing.assert_array_equal(got, expected)
-        shared.left_out(Kernel.gaussian(sigma), lams[:1], y)
+        shared.left_out(Kernel.gaussian(sigma), lams[:1], y[None])
 
 
 # -- one reduction for many lambdas ------------------------------------------------------------
@@ -171,10 +171,11 @@ def test_left_out_is_refitting_without_each_row(way, kernel, scale, weighted, cs
     monkeypatch.setattr(local, "EIGEN_FROM", 1 if way == "eigen" else 99)
     X, y, w = rows(40, csr)
     weights, lams = w if weighted else None, (1e-6 * scale, 1e-3 * scale, 0.5 * scale)
-    got, good = system(X, weights, kernel).left_out(kernel, lams, y)
-    assert (got.shape, good.tolist()) == ((3, 40), [True] * 3)
+    got, good = system(X, weights, kernel).left_out(kernel, lams, np.stack([y, np.cos(y)]))
+    assert (got.shape, good.tolist()) == ((3, 2, 40), [True] * 3)
     for errors, lam in zip(got, lams, strict=True):
-        close(errors, refitted(X, y, kernel, lam, weights), 1e-8)
+        close(errors[0], refitted(X, y, kernel, lam, weights), 1e-8)
+        close(errors[1], refitted(X, np.cos(y), kernel, lam, weights), 1e-8)
 
 
 @weighting
@@ -185,7 +186,7 @@ def test_both_ways_to_leave_out_agree(m, weighted, monkeypatch):
     lams, answers = (1e-5, 1e-2), []
     for start in (1, 99):
         monkeypatch.setattr(local, "EIGEN_FROM", start)
-        answers.append(system(X, w if weighted else None).left_out(Kernel.gaussian(0.7), lams, y)[0])
+        answers.append(system(X, w if weighted else None).left_out(Kernel.gaussian(0.7), lams, y[None])[0])
     close(answers[0], answers[1], 1e-8)
     assert m < 40 or (answers[0] != answers[1]).any()
 
@@ -193,19 +194,19 @@ def test_both_ways_to_leave_out_agree(m, weighted, monkeypatch):
 def test_eigenvectors_only_where_they_fit(monkeypatch):
     """Five matrices under the limit, or factorisations, which the decomposition's failure would not harm."""
     X, y, _ = rows(50)
-    expected = system(X).left_out(Kernel.gaussian(1.0), LAMS, y)[0]
+    expected = system(X).left_out(Kernel.gaussian(1.0), LAMS, y[None])[0]
     monkeypatch.setattr(local, "EIGEN_BYTES", 5 * 8 * 50 * 50 - 1)
     monkeypatch.setattr(local.scipy.linalg, "eigh", None)
-    close(system(X).left_out(Kernel.gaussian(1.0), LAMS, y)[0], expected, 1e-8)
+    close(system(X).left_out(Kernel.gaussian(1.0), LAMS, y[None])[0], expected, 1e-8)
 
 
 def test_left_out_where_nothing_can_be_solved(monkeypatch):
     X, y, _ = rows(40)
     X, y = np.concatenate([X, X]), np.concatenate([y, y + 1])
-    errors, good = system(X).left_out(Kernel.gaussian(1.0), (1e-30, 1e-2), y)
+    errors, good = system(X).left_out(Kernel.gaussian(1.0), (1e-30, 1e-2), y[None])
     assert good.tolist() == [False, True]
     assert np.isnan(errors[0]).all()
-    close(errors[1], refitted(X, y, Kernel.gaussian(1.0), 1e-2), 1e-8)
+    close(errors[1, 0], refitted(X, y, Kernel.gaussian(1.0), 1e-2), 1e-8)
 
 
 # -- whole runs --------------------------------------------------------------------------------

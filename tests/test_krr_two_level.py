@@ -44,7 +44,7 @@ def learn(X, y, options=FEW, held=12, order=None, limit=1 << 40, **columns):
     columns |= {"y": y, "order": np.arange(n) if order is None else order}
     parts = Parts(X, columns, np.array([0]), np.array([0, n]), sizes=np.array([n]))
     held = np.arange(n) < held
-    return candidates(parts, held, options.like(), options.coarse_grid(n, d), limit, None, Communicator())
+    return candidates(parts, held, options.coarse_grid(n, d), limit, None, Communicator())
 
 
 def by_hand(X, y, Z, sigma, lam, w=None):

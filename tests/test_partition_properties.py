@@ -95,7 +95,7 @@ BAD = {
     "infinity": (2, np.where(np.eye(150, 4) > 0, np.inf, 1.0), "infinity"),
     "sparse nan": (2, sp.csr_matrix(np.where(np.eye(150, 4) > 0, np.nan, 0.0)), "NaN"),
     "one dimension": (2, np.ones(10), "2D array"),
-    "words": (2, np.array([["a"], ["b"]]), "could not convert"),
+    "words": (2, np.array([["a"], ["b"]]), "X, column 0: row 0 is 'a', not a number"),
     "no rows": (2, np.ones((0, 3)), "parts of 0 rows"),
     "no features": (2, np.ones((5, 0)), "0 feature"),
 }

@@ -90,7 +90,8 @@ def test_input_error_of_one_rank(mpiexec, train):
         file["train/X"][89, 1] = np.nan
     done = mpiexec(3, "-m", "cakrr.bkrr2", train.name, cwd=train.parent)
     assert done.stderr.splitlines() == [
-        "cakrr.bkrr2: train.h5 (train): row 89, feature 1 is nan: remove the row or fill the gap"
+        "cakrr.bkrr2: train.h5 (train): row 89, feature 1 is nan: "
+        "remove the row or fill the gap, as examples/categories.py does"
     ]
     assert (done.returncode, done.stdout) == (2, "")
 

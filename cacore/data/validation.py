@@ -1,17 +1,27 @@
-"""Checks of what users hand in: scikit-learn's own, loaded only for what is not an array that can be used as it is."""
+"""Checks of what users hand in: scikit-learn's own, loaded only for what is not an array that can be used as it is.
+
+What scikit-learn refuses for a value, without saying where it is, is looked up, and the message says what to do.
+"""
 
 from __future__ import annotations
 
+import re
 from numbers import Integral
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cacore.comm import Communicator
+from cacore.data.missing import is_missing
 from cacore.data.rows import Rows, check_range, first_nonfinite, is_sparse
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
+
+ENCODE = (
+    "encode it with scikit-learn's ColumnTransformer and TargetEncoder or OneHotEncoder, as examples/categories.py does"
+)
+FILL = "fill the gap with scikit-learn's SimpleImputer, as examples/categories.py does, or leave the row out"
 
 
 def checked_rows(X: Any, dtypes: tuple[str, ...], order: str | None = None) -> Rows:
@@ -25,8 +35,8 @@ def checked_rows(X: Any, dtypes: tuple[str, ...], order: str | None = None) -> R
 
     try:
         return check_array(X, accept_sparse="csr", dtype=dtypes, order=order, ensure_min_samples=0)
-    except ValueError as error:
-        raise InputError(str(error)) from error
+    except (ValueError, TypeError) as error:
+        _refuse(error, X)
 
 
 def _usable(X: Any, dtypes: tuple[str, ...], order: str | None) -> bool:
@@ -73,8 +83,55 @@ def validated(estimator: Any, *args: Any, **kwargs: Any) -> Any:
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # it adds all numbers up
             return validate_data(estimator, *args, **kwargs)
-    except ValueError as error:
-        raise InputError(str(error)) from error
+    except (ValueError, TypeError) as error:
+        _refuse(error, *args[:2])
+
+
+def _refuse(error: ValueError | TypeError, X: Any, y: Any = None) -> NoReturn:
+    """Raise what scikit-learn found wrong, with the place in `X` if a value is."""
+    if re.search("NaN|infinity|could not convert|argument must be|DType", str(error)):
+        place = _place(X)
+        if place is not None:
+            raise InputError(place) from error
+    if isinstance(error, TypeError):
+        raise error
+    if y is not None and "could not convert" in str(error):
+        raise InputError(f"y: {error}; the targets of a regression are numbers") from error
+    raise InputError(str(error)) from error
+
+
+def _place(X: Any) -> str | None:
+    """The first column of `X` with a value that is no finite number, the row of the first of these, and what to do."""
+    if is_sparse(X):
+        found = first_nonfinite(X)
+        return None if found is None else f"X, column {found[1]}: row {found[0]} is {_what(found[2])}"
+    names = getattr(X, "columns", None)
+    cells = X if names is not None else np.asarray(X, None if isinstance(X, np.ndarray) else object)
+    if len(np.shape(cells)) != 2:
+        return None
+    for j in range(np.shape(cells)[1]):
+        column = np.asarray(cells.iloc[:, j] if hasattr(cells, "iloc") else cells[:, j])
+        for i in np.flatnonzero(~np.isfinite(column)) if column.dtype.kind in "biuf" else range(len(column)):
+            what = _what(column[i])
+            if what is not None:
+                return f"X, column {j if names is None else repr(names[j])}: row {i} is {what}"
+    return None
+
+
+def _what(value: Any) -> str | None:
+    """What a value is that is no finite number, and what to do; None of a finite one, and of other objects."""
+    text = str(value)[:60]
+    try:
+        number = float(value)
+    except (ValueError, TypeError):
+        if is_missing(text):
+            return f"NaN ({text!r}): {FILL}"
+        if isinstance(value, np.datetime64) or hasattr(value, "isoformat"):
+            return f"{text}, not a number: write dates as numbers, such as days since the first"
+        return f"{text!r}, not a number: {ENCODE}" if isinstance(value, str | bytes) else None
+    if np.isnan(number):
+        return f"NaN: {FILL}"
+    return f"{'-' * (number < 0)}infinity: leave the row out" if np.isinf(number) else None
 
 
 def checked_weights(sample_weight: ArrayLike, n: int) -> NDArray[np.float64]:

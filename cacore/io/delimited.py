@@ -13,10 +13,11 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.data.missing import is_missing
 from cacore.errors import InputError
 from cacore.io.stream import REMEDY, Lines
 from cacore.io.table import LABELS, Table, Targets
-from cacore.io.words import as_number, short, some
+from cacore.io.words import ENCODE, FILL, as_number, short, some
 from cacore.machine import memory
 
 _CHECK_EVERY = 1024  # lines
@@ -143,19 +144,27 @@ def _within(lines: Lines, layout: _Layout, words: _Words | None) -> Iterator[str
 
 
 def _explain(message: str, layout: _Layout, line: int, remedies: dict[int, str]) -> NoReturn:
-    """Say what numpy's message says, with the line that it had come to, and the column's name."""
+    """Say what numpy's message says, with the line that it had come to, the column's name, and what to do."""
     where = f"{layout.path}: line {line}"
     bad = re.search(r"could not convert string (.*) to float64 at row \d+, column (\d+)", message)
     if bad:
-        column, word = int(bad[2]), short(bad[1])
-        name = f" ({layout.names[column - 1]})" if column <= len(layout.names) else ""
-        remedy = f"; {remedies[column - 1]}" if column - 1 in remedies else ""
-        remedy = "; write decimal points" if re.fullmatch(r"'\s*[+-]?\d+,\d+\s*'", word) else remedy
-        raise InputError(f"{where}, column {column - 1}{name}: {word} is not a number{remedy}")
+        column, word = int(bad[2]) - 1, short(bad[1])
+        name = f" ({layout.names[column]})" if column < len(layout.names) else ""
+        remedy = _remedy(word, remedies.get(column))
+        raise InputError(f"{where}, column {column}{name}: {word} is not a number{remedy}")
     ragged = re.search(r"number of columns changed from (\d+) to (\d+)", message)
     if ragged:
         raise InputError(f"{where}: {ragged[2]} columns, the lines before have {ragged[1]}")
     raise InputError(f"{where}: {message}")
+
+
+def _remedy(word: str, of_target: str | None) -> str:
+    """What to do about a word of a file, as numpy quotes it; `of_target` is the remedy for words of a target."""
+    if re.fullmatch(r"'\s*[+-]?\d+,\d+\s*'", word):
+        return "; write decimal points"
+    if is_missing(word.strip("'")):
+        return f", but missing: {FILL if of_target is None else 'remove the row'}"
+    return f"; {of_target or ENCODE}"
 
 
 def _layout(path: Path, delimiter: str, limit: int) -> _Layout:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from cacore.data.rows import Rows, first_nonfinite
 from cacore.errors import InputError
+from cacore.io.words import FILL
 
 _DOUBLE = np.dtype(np.float64)
 
@@ -89,7 +90,7 @@ class Table:
         if found is not None:
             row, column, value = found
             name = f" ({self.names[column]})" if column < len(self.names) else ""
-            remedy = _remedy(value, dtype, "remove the row or fill the gap")
+            remedy = _remedy(value, dtype, FILL)
             raise InputError(f"{self.where}: {self._row(row)}, feature {column}{name} is {remedy}")
         self.X = self.X.astype(plain(self.X.dtype), copy=False)
         if self.y is not None and self.y.dtype.kind in "biuf":

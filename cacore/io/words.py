@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+# What to do about a cell that is no number. Of a target that is missing, the row can only be removed.
+FILL = "remove the row or fill the gap, as examples/categories.py does"
+ENCODE = "encode categories as numbers first, as examples/categories.py does"
+
 
 def as_number(word: str) -> float | None:
     """The number that a word is, or None."""

@@ -90,8 +90,7 @@ def _laplacian_derivative(t: Any, gamma: float, coef0: float, degree: int) -> An
 
 register(
     KernelKind(
-        "laplacian", "exp(-gamma |x-z|)", SQUARED, _laplacian, _laplacian_derivative, ("gamma",), per_length=True,
-        rooted=True,
+        "laplacian", "exp(-gamma |x-z|)", SQUARED, _laplacian, _laplacian_derivative, ("gamma",), per_length=True
     )
 )  # fmt: skip
 
@@ -111,8 +110,7 @@ def _matern32_derivative(t: Any, gamma: float, coef0: float, degree: int) -> Any
 
 register(
     KernelKind(
-        "matern32", "(1 + r) exp(-r), r = sqrt(6 gamma) |x-z|", SQUARED, _matern32, _matern32_derivative, ("gamma",),
-        rooted=True,
+        "matern32", "(1 + r) exp(-r), r = sqrt(6 gamma) |x-z|", SQUARED, _matern32, _matern32_derivative, ("gamma",)
     )
 )  # fmt: skip
 
@@ -133,7 +131,7 @@ def _matern52_derivative(t: Any, gamma: float, coef0: float, degree: int) -> Any
 register(
     KernelKind(
         "matern52", "(1 + r + r^2/3) exp(-r), r = sqrt(10 gamma) |x-z|", SQUARED, _matern52, _matern52_derivative,
-        ("gamma",), rooted=True,
+        ("gamma",),
     )
 )  # fmt: skip
 

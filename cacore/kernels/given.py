@@ -62,7 +62,7 @@ class GivenKernel(Kernel):
         Raises
         ------
         InputError
-            What the function returned cannot be used.
+            The function failed, or what it returned cannot be used.
         """
         if out is None:
             out = np.empty((len(A), len(B)), A.X.dtype)
@@ -70,8 +70,17 @@ class GivenKernel(Kernel):
             X, Z = A.X, B.X
             if is_sparse(X) != is_sparse(Z):
                 X, Z = dense(X), dense(Z)
-            out[...] = self._checked(self.function(X, Z), out.shape)
+            out[...] = self._checked(self._called(X, Z), out.shape)
         return out
+
+    def _called(self, X: Rows, Z: Rows) -> Any:
+        try:
+            return self.function(X, Z)
+        except (InputError, MemoryError):
+            raise
+        except Exception as error:
+            what = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise InputError(f"{self.name} failed for rows of shape {X.shape} and {Z.shape}: {what}") from error
 
     def _compare(self, A: Points, B: Points, out: NDArray[Any]) -> None:
         self.block(A, B, out)

@@ -57,8 +57,6 @@ class KernelKind:
         LIBSVM's name for it, if it has one.
     per_length : bool
         Whether gamma is 1 over a length, 1 / sigma, and not over its square, 1 / (2 sigma^2).
-    rooted : bool
-        Whether f is a function of the square root of t, which magnifies the rounding of small t.
     least_degree : int
         The smallest degree for which there is such a kernel.
     """
@@ -72,7 +70,6 @@ class KernelKind:
     aliases: tuple[str, ...] = ()
     libsvm: str | None = None
     per_length: bool = False
-    rooted: bool = False
     least_degree: int = 0
 
     def __post_init__(self) -> None:

@@ -296,7 +296,7 @@ class _Exact:
     def _grid(
         self, system: _System, X: Rows, number: NDArray[np.int64], y: NDArray[np.float64], judged: Rows
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """This rank's share of all pairs' predictions, (S, L, q) or (S, L, q, t), and the pairs without a solution."""
+        """This rank's share of every pair's predictions, (S, L, q, ...), and the pairs without a solution."""
         lams, comm, shape = self.options.lam, self.comm, (judged.shape[0], *y.shape[1:])
         need = 8 * len(self.widths) * len(lams) * math.prod(shape)
         with comm.agreed():

@@ -185,7 +185,7 @@ class _Run:
         return f"round-{self.number}-{name}" if self.number else name
 
     def _judging(self, held: NDArray[np.bool_], tried: Candidates | None) -> tuple[NDArray[np.float64], Samples]:
-        """What the parts learn, shape (n_local, C, t), for each candidate of the coarse model; judging rows likewise.
+        """What the parts learn, shape (n_local, C, t), for each candidate of the coarse model; and the rows that judge.
 
         Each target is in units of `Prepared.scale`, so that squared errors add up.
         """
@@ -298,7 +298,7 @@ class _Run:
                     solved = left <= refine.ACCEPTED
                 else:
                     alphas, good = system.solve(model.kernel, (model.lam,), y.reshape(len(y), -1).T)
-                    alpha, left, solved = alphas[0].T.reshape(y.shape), 0.0, good[0]
+                    alpha, left, solved = np.ascontiguousarray(alphas[0].T).reshape(y.shape), 0.0, good[0]
                 return {
                     "alpha": alpha, "residual": np.array(left), "solved": np.array(solved),
                     "seconds": np.array(time.perf_counter() - begun),

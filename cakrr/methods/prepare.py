@@ -99,7 +99,7 @@ def prepare(method: Method, train: Dataset, options: Options, comm: Communicator
                 widest = max(options.widths(method, X.shape[1]), key=lambda width: width.sigma)
                 widest.kernel.largest(X, X.dtype)
         total = comm.allreduce(np.append(w @ y, w.sum()))
-        offset = float(total[0] / total[1]) if y.ndim == 1 else total[:-1] / total[-1]
+        offset: Any = float(total[0] / total[1]) if y.ndim == 1 else total[:-1] / total[-1]
         y = y - offset
         scale = np.ones(1) if y.ndim == 1 else _scale(y, w, np.asarray(offset), options, comm)
     columns = {"y": y} if weights is None else {"y": y, "weight": weights}

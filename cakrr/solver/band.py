@@ -18,6 +18,7 @@ from cacore.linalg.lapack import at, call
 from cacore.machine import threads
 
 TILE = 320  # rows of a task
+MANY, FEW, STEPS = 512, 64, 8  # right-hand sides that go in blocks, rows of a block, reflections at a time
 LANES = 8  # lambdas that are factored side by side, one in each lane of a vector
 
 
@@ -144,12 +145,22 @@ class Band:
         return out, solved
 
     def _applied(self, X: NDArray[np.float64], transposed: bool) -> NDArray[np.float64]:
-        """Q x, or Q^T x, for every row x of `X`, in place."""
+        """Q x, or Q^T x, for every row x of `X`, in place.
+
+        Many rows go a few at a time through a few steps: they stay in cache, and all threads work.
+        """
         starts = list(range(0, len(self.A) - self.width, self.width))
-        steps = list(zip(starts, self._T, strict=True))
-        for k, T in steps if transposed else reversed(steps):
-            V, below = self._reflectors(k), X[:, k + self.width :]
-            below -= ((below @ V) @ (T if transposed else T.T)) @ V.T
+        steps = list(zip(starts, self._T, strict=True))[:: 1 if transposed else -1]
+        few = threads.blocks(len(X), FEW if len(X) > MANY else max(1, len(X)))
+        for first in range(0, len(steps), STEPS):
+            some = [(k, self._reflectors(k), T if transposed else T.T) for k, T in steps[first : first + STEPS]]
+
+            def apply(lo: int, hi: int, some: list[tuple[int, NDArray[Any], NDArray[Any]]] = some) -> None:
+                for k, V, T in some:
+                    below = X[lo:hi, k + self.width :]
+                    below -= ((below @ V) @ T) @ V.T
+
+            threads.for_blocks(apply, few)
         return X
 
 

@@ -42,7 +42,7 @@ class CoarseModel:
     kernel: Kernel = field(default_factory=Kernel)
 
     def predict(self, X: Rows) -> NDArray[np.float64]:
-        """``K(X, centers) beta``, for beta (M,) or (M, t): 2 len(X) M d flops in blocks; in double precision."""
+        """``K(X, centers) beta`` of beta, (M,) or (M, t): 2 len(X) M (d + t) flops in blocks; in double precision."""
         return _apply(X, self.centers, self.kernel.with_sigma(self.sigma), self.beta)
 
 

@@ -69,7 +69,7 @@ def _inner(a: Vector, b: Vector) -> Vector:
 
 
 def _norm(a: Vector) -> Vector:
-    return np.asarray(np.linalg.norm(a) if a.ndim == 1 else np.linalg.norm(a, axis=0))
+    return np.asarray(np.linalg.norm(a) if a.ndim == 1 else np.linalg.norm(a, axis=0), np.float64)
 
 
 def solve(

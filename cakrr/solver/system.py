@@ -48,7 +48,7 @@ class RidgeSystem(Protocol):
         """Put the inverse of the matrix that was last factored, times each row of `r`, in its place."""
 
     def left_out(self, kernel: Kernel, lams: tuple[float, ...], Y: NDArray[Any]) -> tuple[Vector, Solved]:
-        """Leave-one-out errors, (L, k, m), of k rows of centred targets, shape (k, m); which lambdas are solved."""
+        """Leave-one-out errors, shape (L, k, m), of k rows of targets, shape (k, m); which lambdas are solved."""
 
 
 def ridge_system(

@@ -10,8 +10,10 @@ import pytest
 from helpers.checks import equal_fields, inodes, names, near
 from helpers.data import FORMS, dense, drawn_clouds
 from helpers.distributed import RANK, WORLD, R, even, labelled, refused_by_all
+from helpers.references import matrix
 from mpi4py import MPI
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.svm import SVC
 
 from cacore.comm import Communicator
 from cacore.io.checkpoint import Checkpoint
@@ -137,13 +139,25 @@ def test_rows_sorted_by_label(working_set):
     assert share.b == pytest.approx(expected.b, abs=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["linear", "polynomial"])
-def test_other_kernels(kind):
-    X, y = drawn_clouds(csr=True)
+@pytest.mark.parametrize(
+    ("kind", "csr"), [("linear", True), ("polynomial", True), ("matern32", True), ("l1", True), ("l1", False)]
+)
+def test_other_kernels(kind, csr):
+    X, y = drawn_clouds(csr=csr)
     kernel = Kernel(kind, gamma=0.2, degree=2, coef0=1.0)
     share, _ = solve(X, signs(y), even(N), kernel=kernel, bound=0.3)
     assert share.converged
     assert share.objective == pytest.approx(serial(X, signs(y), kernel, 0.3).objective, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["laplacian", "matern52", "l1", "rational"])
+def test_classifier_of_other_kernels(kind, everywhere):
+    """Against scikit-learn's with the kernel precomputed, and with a callable the same."""
+    (X, y), (T, _), kernel = drawn_clouds(), drawn_clouds(41, 1), Kernel(kind, gamma=0.3, degree=2)
+    exact = SVC(kernel="precomputed", tol=1e-6).fit(matrix(kernel, X), y)
+    for given in (kind, lambda A, B: matrix(kernel, A, B)):
+        model = DisSMOSVC(kernel=given, gamma=0.3, degree=2, tol=1e-6, comm=WORLD).fit(X[even(N)], y[even(N)])
+        near(everywhere(model.decision_function(T[even(41)])), exact.decision_function(matrix(kernel, T, X)), 1e-4)
 
 
 @pytest.mark.parametrize("working_set", [2, 16])

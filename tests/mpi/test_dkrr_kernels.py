@@ -55,12 +55,12 @@ def test_other_kernels(kernel, sigma, reference, dtype, csr, everywhere):
     comm, exact = Communicator(WORLD), dtype == np.float64
     fitted = dkrr(dataset(X, y, even(157), dtype), given, comm)
     got = everywhere(fitted.model.predict(T[even(41)], comm))
-    X, T = X.astype(np.float64), T.astype(np.float64)
+    given_rows, asked = X.astype(np.float64), T.astype(np.float64)
     if reference is None:
-        declared = fitted.model.kernel
-        X, T, reference = matrix(declared, X), matrix(declared, T, X), {"kernel": "precomputed"}
-    ridge = KernelRidge(alpha=fitted.model.lam * 157, **reference).fit(X, y - y.mean())
-    close(got, ridge.predict(T) + y.mean(), 1e-8 if exact else 1e-4)
+        declared, reference = fitted.model.kernel, {"kernel": "precomputed"}
+        given_rows, asked = matrix(declared, given_rows), matrix(declared, asked, given_rows)
+    ridge = KernelRidge(alpha=fitted.model.lam * 157, **reference).fit(given_rows, y - y.mean())
+    close(got, ridge.predict(asked) + y.mean(), 1e-8 if exact else 1e-4)
     if exact:  # in single precision the grid's errors have few digits
         serial = dkrr(dataset(X, y, EVERY_ROW), given)
         errors = [[row["validation_mse"] for row in one.grid] for one in (fitted, serial)]
@@ -97,5 +97,5 @@ def test_a_callable_that_fails_on_one_rank():
 @pytest.mark.mpi(min_size=2)
 def test_precomputed_is_for_one_process():
     X, y = rows(40, 0, False)
-    with pytest.raises(InputError, match=f"a precomputed kernel: these are {R} ranks, and it lies on one"):
+    with pytest.raises(InputError, match=f"a precomputed kernel is for one process, and these are {R} ranks"):
         DKRR(kernel="precomputed", comm=WORLD).fit(X[even(40)] @ X.T, y[even(40)])

@@ -7,6 +7,7 @@ import pytest
 from helpers.checks import close, inodes, names
 from helpers.data import smooth as rows
 from helpers.distributed import RANK, WORLD, R, dataset, even, refused_by_all
+from scipy.spatial.distance import cdist
 
 from cacore.comm import Communicator
 from cacore.errors import InputError
@@ -119,6 +120,22 @@ def test_float32(name, everywhere):
     T = T.astype(np.float32)
     all_equal(comm, result, serial, T, t, even(41), everywhere, 1e-6)
     assert 0 < result.residual.max() < 1e-11
+
+
+def city(A, B):
+    return np.exp(-cdist(A, B, "cityblock") / 1.5)
+
+
+OTHERS = [("bkrr", "laplacian"), ("loo", "matern52"), ("soft", "l1"), ("twolevel", "l1"), ("twolevel", "rational")]
+
+
+@pytest.mark.parametrize(("name", "kernel"), [*OTHERS, ("twolevel", city)])
+def test_other_kernels(name, kernel, everywhere):
+    (X, y), (T, t), comm = rows(), rows(41, seed=1), Communicator(WORLD)
+    given = {"kernel": kernel, "degree": 2, "lam": (1e-4, 1e-2)}
+    given |= {"coarse_sigma": None} if callable(kernel) else {"sigma": (1.5,)}
+    result, serial = train(name, X, y, even(157), comm, **given), train(name, X, y, **given)
+    all_equal(comm, result, serial, T, t, even(41), everywhere)
 
 
 @pytest.mark.parametrize("name", SOME)

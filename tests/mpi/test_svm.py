@@ -72,6 +72,13 @@ def test_parts_as_one_process_trains_them(name, csr, dtype, mine, everywhere):
     assert (traffic["partition"]["bytes"] > 0) == (R > 1)
 
 
+@pytest.mark.parametrize(("kernel", "csr"), [("matern32", False), ("laplacian", True), ("l1", True), ("l1", False)])
+def test_parts_of_other_kernels(kernel, csr, everywhere):
+    (X, y), (T, _), comm = drawn_clouds(csr=csr), drawn_clouds(T_ROWS, 1, csr=csr), Communicator(WORLD)
+    model, serial = train("bkmsvm", X, y, even(N), comm, kernel=kernel).model, train("bkmsvm", X, y, kernel=kernel)
+    near(everywhere(model.decision_function(T[even(T_ROWS)])), serial.model.decision_function(T), 1e-10)
+
+
 @forms
 def test_random_parts(csr, dtype):
     """Each rank deals its own rows to its own parts and sends nothing: as casvm on each rank's rows by itself."""

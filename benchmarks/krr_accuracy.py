@@ -1,0 +1,155 @@
+"""The test error of kernel ridge regression beside gradient boosted trees and xrfm: random splits, one table.
+
+python -m benchmarks.krr_accuracy DATA_FOLDER [--out FILE.json] [--only NAME ...] [--models NAME ...] [--splits N]
+
+Everything is chosen on training rows. The error is the test rows' RMSE over the standard deviation of their targets;
+where test rows are training rows too, a second figure leaves those out. Results go to a file as they come, and what
+that file has is not run again: so peers can run in an environment of their own (xrfm needs torch), into the same file.
+A model of ours is a command with its options: --models "bkrr2 --route soft" runs what is not in the list.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.krr_data import SETS, Split, load, split
+from benchmarks.krr_peers import PEERS, Facts
+from benchmarks.race import headline
+
+# Commands of cakrr, with the options that make a variant of it: other kernels and metrics are added here.
+OURS = ["bkrr2", "twolevel", "dkrr"]
+LARGEST_EXACT = 12_000  # rows that dkrr, whose matrix is n x n, is run on
+
+
+def ours(
+    X: Any, y: Any, T: Any, seed: int, *, command: str, parts: int, ranks: int
+) -> tuple[NDArray[np.float64], Facts]:
+    """A command of cakrr on some ranks; its report has the seconds without those of compiling, and counts the bytes."""
+    from cakrr.model import KRRModel
+
+    method, *options = shlex.split(command)
+    with tempfile.TemporaryDirectory() as folder:
+        data, model, report = (Path(folder) / name for name in ("data.h5", "model.h5", "report.json"))
+        with h5py.File(data, "w") as file:
+            file["train/X"], file["train/y"] = X, y
+            file["test/X"], file["test/y"] = T, np.arange(float(len(T)))  # targets that nothing could be learned from
+        divided = [] if method == "dkrr" else ["--partitions", str(parts)]
+        subprocess.run(
+            ["mpiexec", "-n", str(ranks), sys.executable, "-m", f"cakrr.{method}", str(data), *divided,
+             "--seed", str(seed), "--quiet", "--model", str(model), "--report", str(report), *options],
+            check=True,
+        )  # fmt: skip
+        predicted, told = KRRModel.load(model).predict(T), json.loads(report.read_text())
+    seconds, sent = told["seconds"], told["comm"]
+    return predicted, {
+        "fit_seconds": seconds["partition"] + seconds["train"],
+        "predict_seconds": seconds["predict"],
+        "training_bytes": sent["train"]["bytes"],
+        "partition_bytes": sent["partition"]["bytes"],
+        "chosen": told["params"],
+    }
+
+
+def runnable(name: str, data: str, threads: int) -> tuple[Callable[..., tuple[Any, Facts]] | None, str]:
+    """A model for a data set, as a function of rows, targets, rows to predict and seed, and its version; or why not."""
+    if name in PEERS:
+        package, model = PEERS[name]
+        if importlib.util.find_spec(package) is None:
+            return None, f"{package} is not installed"
+        return partial(model, threads=threads), version({"sklearn": "scikit-learn"}.get(package, package))
+    if name.split()[0] == "dkrr" and SETS[data].train > LARGEST_EXACT:
+        return None, f"exact methods are run on up to {LARGEST_EXACT:,} rows"
+    from cacore import __version__
+
+    return partial(ours, command=name, parts=SETS[data].parts, ranks=threads), __version__
+
+
+def error(predicted: NDArray[np.float64], t: NDArray[np.float64]) -> float:
+    """RMSE over the targets' standard deviation."""
+    return float(np.sqrt(np.mean((predicted - t) ** 2)) / t.std())
+
+
+def measured(rows: Split, model: Callable[..., tuple[Any, Facts]], seed: int) -> dict[str, Any]:
+    """What one model makes of one split."""
+    predicted, facts = model(rows.X, rows.y, rows.T, seed)
+    new = ~rows.seen
+    return {"error": error(predicted, rows.t), "error_new": error(predicted[new], rows.t[new]), **facts}
+
+
+def table(records: list[dict[str, Any]]) -> str:
+    """Markdown: a line a data set and model, medians over the splits."""
+    lines = [
+        "| data | model | RMSE / deviation | each split | unseen rows | fit s | predict s | bytes in training |",
+        "|---" * 8 + "|",
+    ]
+    for data, model in dict.fromkeys((one["data"], one["model"]) for one in records):
+        mine = [one for one in records if (one["data"], one["model"]) == (data, model)]
+
+        def median(key: str, mine: list[dict[str, Any]] = mine) -> float:
+            return statistics.median(one[key] for one in mine)
+
+        sent = f"{median('training_bytes'):,.0f}" if "training_bytes" in mine[0] else ""
+        each = ", ".join(f"{one['error']:.4f}" for one in mine)
+        new = f"{median('error_new'):.4f}" if any(one["seen"] for one in mine) else ""
+        lines.append(
+            f"| {data} | {model} | {median('error'):.4f} | {each} | {new} | {median('fit_seconds'):.1f} "
+            f"| {median('predict_seconds'):.2f} | {sent} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run what the file does not have yet, then print its table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("krr_accuracy.json"))
+    names = [name for name in SETS if name != "CASP12k"]
+    parser.add_argument("--only", nargs="+", choices=SETS, default=names)
+    usual = [*OURS, *(name for name in PEERS if name != "xrfm_whole")]
+    parser.add_argument("--models", nargs="+", default=usual, help=f"of {', '.join([*OURS, *PEERS])}, or a command")
+    parser.add_argument("--splits", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2, help="of peers; ranks of ours")
+    args = parser.parse_args()
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait by spinning take the others' cores
+    headline()
+    records = json.loads(args.out.read_text()) if args.out.exists() else []
+    for data in args.only:
+        X, y = load(args.data, data)
+        for seed in range(args.splits):
+            rows = split(X, y, seed)
+            print(f"{data}, split {seed}: {rows}", flush=True)
+            for name in args.models:
+                if any((one["data"], one["split"], one["model"]) == (data, seed, name) for one in records):
+                    continue
+                model, why = runnable(name, data, args.threads)
+                if model is None:
+                    print(f"  {name}: skipped, {why}", flush=True)
+                    continue
+                found = measured(rows, model, seed)
+                about = {"data": data, "model": name, "version": why, "split": seed, "threads": args.threads}
+                sizes = {"train": len(rows.X), "test": len(rows.T), "seen": int(rows.seen.sum())}
+                records.append({**about, **sizes, **found})
+                args.out.write_text(json.dumps(records, indent=1) + "\n")
+                print(f"  {name}: {found['error']:.4f} in {found['fit_seconds']:.1f} s", flush=True)
+    print(table([one for one in records if one["data"] in args.only]))
+
+
+if __name__ == "__main__":
+    main()

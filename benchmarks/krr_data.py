@@ -1,0 +1,92 @@
+"""The regression data sets: where each file has its target, how it is divided into parts, and random splits of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.io import text
+from cacore.io.fingerprints import row_hashes
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file.
+
+    Attributes
+    ----------
+    file : str
+    train : int
+        Rows that `krr_datasets` trains on.
+    parts : int
+        Of the methods in parts.
+    target : str or None
+        Column; None is the last.
+    distinct : bool
+        Whether `krr_datasets` drops rows that are there twice.
+    """
+
+    file: str
+    train: int
+    parts: int
+    target: str | None = None
+    distinct: bool = False
+
+    @property
+    def convert(self) -> list[str]:
+        """Options of ``python -m cacore.io convert``."""
+        target = [] if self.target is None else ["--target", self.target]
+        return ["--split", str(self.train), *target, *(["--drop-duplicates"] if self.distinct else [])]
+
+
+SETS = {
+    "mg_scale": Source("mg_scale", 1024, 4),
+    "space_ga_scale": Source("space_ga_scale", 2560, 4),
+    "cadata": Source("cal_housing.csv.bz2", 18432, 16),
+    "CASP12k": Source("CASP.csv.xz", 12000, 16, "0", distinct=True),
+    "CASP": Source("CASP.csv.xz", 41000, 32, "0", distinct=True),
+    "keggundirected": Source("keggundirected.csv.gz", 16700, 16, distinct=True),
+    "kin40k": Source("kin40k.csv.gz", 36000, 32),
+    "BNG_breastTumor": Source("BNG_breastTumor.tsv.gz", 105000, 64),
+    "YearPredictionMSD": Source("YearPredictionMSD.1176rows.csv", 1058, 2, "0"),
+}
+
+
+@dataclass(frozen=True)
+class Split:
+    """Training and test rows, and which test rows, with their target, are training rows too."""
+
+    X: NDArray[np.float64]
+    y: NDArray[np.float64]
+    T: NDArray[np.float64]
+    t: NDArray[np.float64]
+    seen: NDArray[np.bool_]
+
+    def __str__(self) -> str:
+        """How many rows there are, and what is odd about them."""
+        constant = int((np.ptp(self.X, axis=0) == 0).sum())
+        seen = f", {self.seen.sum():,} of which are training rows" if self.seen.any() else ""
+        return (
+            f"{len(self.X):,} training rows x {self.X.shape[1]} features"
+            f"{f', {constant} of them constant' if constant else ''}; {len(self.T):,} test rows{seen}"
+        )
+
+
+def load(folder: Path, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """All rows of a data set and their targets, as the file has them."""
+    source = SETS[name]
+    table = text.parse(folder / source.file, source.target, None, None)["train"].checked()
+    X = table.X.toarray() if hasattr(table.X, "toarray") else table.X
+    return np.ascontiguousarray(X, np.float64), np.asarray(table.y, np.float64)
+
+
+def split(X: NDArray[np.float64], y: NDArray[np.float64], seed: int, test_fraction: float = 0.1) -> Split:
+    """A random split by seed."""
+    place = np.random.default_rng(seed).permutation(len(X))
+    n = len(X) - round(test_fraction * len(X))
+    mine, others = place[:n], place[n:]
+    seen = np.isin(row_hashes(X[others], y[others]), row_hashes(X[mine], y[mine]))
+    return Split(X[mine], y[mine], X[others], y[others], seen)

@@ -1,0 +1,179 @@
+"""Regressors of other packages, each with a search that sees training rows alone.
+
+Each model is a function of training rows, their targets, the rows to predict and a seed that returns predictions and
+facts: seconds to fit (the search with it) and to predict, and what was chosen. `HOW` says how the search goes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Facts = dict[str, Any]
+Model = Callable[..., tuple[NDArray[np.float64], Facts]]
+
+LEAVES, RATES = (31, 63, 127), (0.05, 0.1)
+ROUNDS, PATIENCE = 3000, 30
+STAGES = ((1000, 16), (4000, 4))  # of xrfm: training rows, and how many candidates are tried on them
+LPQ_ROWS = 3_500  # up to which xrfm's search has its kernel lpq, ten times slower than l2 on a processor
+LEAF_ROWS = 10_000  # of xrfm: its own 60,000 need a kernel matrix of up to 14 GB a solution on a processor
+
+
+def held_out(n: int, seed: int, share: float = 0.1) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows to learn from and rows to choose on."""
+    place = np.random.default_rng(seed + 1000).permutation(n)
+    return place[round(share * n) :], place[: round(share * n)]
+
+
+def lightgbm(X: Any, y: Any, T: Any, seed: int, threads: int) -> tuple[NDArray[np.float64], Facts]:
+    """Early stopping on a tenth of the rows for each of a few leaves and rates; the best once more, on all rows."""
+    import lightgbm as lgb
+
+    begun = _now()
+    mine, judges = held_out(len(X), seed)
+    tried = []
+    for leaves, rate in product(LEAVES, RATES):
+        params = {"num_leaves": leaves, "learning_rate": rate, "verbosity": -1, "num_threads": threads, "seed": seed}
+        train = lgb.Dataset(X[mine], y[mine])
+        stop = lgb.early_stopping(PATIENCE, verbose=False)
+        booster = lgb.train(
+            {**params, "metric": "l2"}, train, ROUNDS, valid_sets=[lgb.Dataset(X[judges], y[judges])], callbacks=[stop]
+        )
+        tried.append((booster.best_score["valid_0"]["l2"], booster.best_iteration, params))
+    _, rounds, params = min(tried, key=lambda one: one[0])
+    booster = lgb.train(params, lgb.Dataset(X, y), rounds)
+    return _predicted(
+        booster.predict, T, begun, num_leaves=params["num_leaves"], rate=params["learning_rate"], rounds=rounds
+    )
+
+
+def hist_gradient_boosting(X: Any, y: Any, T: Any, seed: int, threads: int) -> tuple[NDArray[np.float64], Facts]:
+    """scikit-learn's; the same search, with its own early stopping."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+    from threadpoolctl import threadpool_limits
+
+    begun = _now()
+    tried = []
+    with threadpool_limits(threads):
+        for leaves, rate in product(LEAVES, RATES):
+            params = {"max_leaf_nodes": leaves, "learning_rate": rate, "random_state": seed}
+            model = HistGradientBoostingRegressor(
+                max_iter=ROUNDS, early_stopping=True, validation_fraction=0.1, n_iter_no_change=PATIENCE, **params
+            ).fit(X, y)  # fmt: skip  # one seed, so one validation split
+            rounds = int(np.argmax(model.validation_score_[1:])) + 1
+            tried.append((model.validation_score_[rounds], rounds, params))
+        _, rounds, params = max(tried, key=lambda one: one[0])
+        model = HistGradientBoostingRegressor(max_iter=rounds, early_stopping=False, **params).fit(X, y)
+        del params["random_state"]
+        return _predicted(model.predict, T, begun, **params, rounds=rounds)
+
+
+def xrfm(
+    X: Any, y: Any, T: Any, seed: int, threads: int, leaf_rows: int = LEAF_ROWS
+) -> tuple[NDArray[np.float64], Facts]:
+    """Recursive feature machines (xrfm), standardised as their authors say.
+
+    Its default and random draws from its authors' search space, on 1,000 training rows; the best of them on 4,000; the
+    best of these on all but the tenth of the rows that judges, and which xrfm uses to choose its own round as well.
+    """
+    import torch
+
+    begun = _now()
+    mine, judges = held_out(len(X), seed)
+    mean, scale = X[mine].mean(axis=0), X[mine].std(axis=0)
+    scale[scale == 0] = 1.0
+    middle, spread = y[mine].mean(), y[mine].std()
+    rows, others = ((Z - mean) / scale for Z in (X, T))
+    targets = (y - middle) / spread
+    rng = np.random.default_rng(seed)
+    lpq = 0.3 if len(mine) <= LPQ_ROWS else 0.0
+    candidates = [_XRFM_DEFAULT, *(_drawn(rng, lpq) for _ in range(STAGES[0][1] - 1))]
+    torch.set_num_threads(threads)
+    for size, most in STAGES:
+        size = min(size, len(mine))
+        fits = [_xrfm_fit(rows, targets, mine[:size], judges, one, seed, leaf_rows) for one in candidates[:most]]
+        order = np.argsort([mse for mse, _ in fits])
+        candidates = [candidates[i] for i in order]
+        if size == len(mine):
+            model = fits[order[0]][1]
+            break
+    else:
+        _, model = _xrfm_fit(rows, targets, mine, judges, candidates[0], seed, leaf_rows)
+
+    def predict(Z: Any) -> Any:
+        return np.asarray(model.predict(Z.astype(np.float32))).ravel() * spread + middle
+
+    return _predicted(predict, others, begun, **candidates[0], leaf_rows=leaf_rows)
+
+
+def xrfm_whole(X: Any, y: Any, T: Any, seed: int, threads: int) -> tuple[NDArray[np.float64], Facts]:
+    """As `xrfm`, with leaves of 60,000 rows, its default: one matrix of all rows, which takes long on a processor."""
+    return xrfm(X, y, T, seed, threads, 60_000)
+
+
+# What the wheel's documentation has.
+_XRFM_DEFAULT = {"kernel": "l2", "bandwidth": 10.0, "exponent": 1.0, "norm_p": 2.0, "diag": False, "reg": 1e-3}
+
+
+def _drawn(rng: np.random.Generator, lpq: float) -> dict[str, Any]:
+    """A draw from the space that xrfm's authors search in pytabkit, with such a share of the kernel lpq."""
+    exponent = float(rng.uniform(0.7, 1.4))
+    return {
+        "kernel": str(rng.choice(["l2", "lpq"], p=[1 - lpq, lpq])),
+        "bandwidth": float(np.exp(rng.uniform(np.log(0.5), np.log(200.0)))),
+        "exponent": exponent,
+        "norm_p": exponent + (2 - exponent) * float(rng.uniform(0.0, 0.8)),
+        "diag": bool(rng.integers(2)),
+        "reg": float(np.exp(rng.uniform(np.log(1e-6), np.log(10.0)))),
+    }
+
+
+def _xrfm_fit(X: Any, y: Any, mine: Any, judges: Any, chosen: dict[str, Any], seed: int, leaf_rows: int) -> Any:
+    """The validation error of one candidate, infinite where it cannot be trained, and the model."""
+    from xrfm import xRFM
+
+    class Machine(xRFM):
+        """It splits by a model of as many rows as a leaf has, not of 50,000."""
+
+        def _get_agop_on_subset(self, X: Any, y: Any, subset_size: int = leaf_rows, **more: Any) -> Any:
+            return super()._get_agop_on_subset(X, y, subset_size, **more)
+
+    model = {key: value for key, value in chosen.items() if key != "reg"} | {"bandwidth_mode": "constant"}
+    fit = {"reg": chosen["reg"], "iters": 5, "early_stop_rfm": True, "M_batch_size": 1000, "verbose": False}
+    machine = Machine(
+        {"model": model, "fit": fit}, max_leaf_size=leaf_rows, device="cpu", tuning_metric="mse", random_state=seed,
+        overlap_fraction=0.1, verbose=False,
+    )  # fmt: skip
+    (A, b), (C, d) = ((X[some].astype(np.float32), y[some].astype(np.float32)[:, None]) for some in (mine, judges))
+    machine.fit(A, b, C, d)
+    mse = float(np.mean((np.asarray(machine.predict(C)).ravel() - d.ravel()) ** 2))
+    return mse if np.isfinite(mse) else np.inf, machine
+
+
+def _now() -> tuple[float, float]:
+    """Seconds of the clock, and of all threads of this process."""
+    return time.perf_counter(), time.process_time()
+
+
+def _predicted(predict: Any, T: Any, begun: tuple[float, float], **chosen: Any) -> tuple[NDArray[np.float64], Facts]:
+    fitted = _now()
+    predicted = np.asarray(predict(T), np.float64)
+    return predicted, {
+        "fit_seconds": fitted[0] - begun[0],
+        "fit_cpu_seconds": fitted[1] - begun[1],
+        "predict_seconds": _now()[0] - fitted[0],
+        "chosen": chosen,
+    }
+
+
+PEERS: dict[str, tuple[str, Model]] = {  # by name: what has to be installed, and the model
+    "lightgbm": ("lightgbm", lightgbm),
+    "hist_gradient_boosting": ("sklearn", hist_gradient_boosting),
+    "xrfm": ("xrfm", xrfm),
+    "xrfm_whole": ("xrfm", xrfm_whole),
+}

@@ -1,0 +1,121 @@
+"""Words and gaps in tables are refused with their place and what to do, and the example that encodes them works."""
+
+import builtins
+import re
+import runpy
+import sys
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from scipy.sparse import csr_matrix
+
+from asygcd import AsyGCDSVC
+from cacore.errors import InputError
+from cakrr import BKRR2
+from casvm import CASVC
+from partition import KBalance
+
+EXAMPLE = ROOT / "examples" / "categories.py"
+N = 30
+rng = np.random.default_rng(0)
+GOOD = rng.normal(size=(N, 2))
+y, labels = GOOD.sum(axis=1), np.where(GOOD[:, 0] > 0, 1, -1)
+ENCODE = "ColumnTransformer and TargetEncoder or OneHotEncoder"
+FILL = "fill the gap with scikit-learn's SimpleImputer"
+
+estimators = pytest.mark.parametrize(
+    ("estimator", "target"),
+    [(BKRR2(n_parts=1), y), (CASVC(n_parts=1), labels), (AsyGCDSVC(), labels), (KBalance(n_parts=2), None)],
+    ids=lambda one: type(one).__name__,
+)
+
+
+def cells(row, column, value, dtype=object):
+    X = GOOD.astype(dtype)
+    X[row, column] = value
+    return X
+
+
+BAD = {
+    "words": (cells(4, 1, "Oslo"), rf"X, column 1: row 4 is 'Oslo', not a number: .*{ENCODE}"),
+    "a list": (cells(4, 1, "Oslo").tolist(), rf"X, column 1: row 4 is 'Oslo', not a number: .*{ENCODE}"),
+    "strings": (cells(4, 1, "Oslo").astype(str), rf"X, column 1: row 4 is 'Oslo', not a number: .*{ENCODE}"),
+    "a question mark": (cells(3, 0, "?"), rf"X, column 0: row 3 is NaN \('\?'\): {FILL}"),
+    "nothing": (cells(3, 0, None), rf"X, column 0: row 3 is NaN .*{FILL}"),
+    "nan": (cells(7, 1, np.nan, float), rf"X, column 1: row 7 is NaN: {FILL}"),
+    "nan in CSR": (csr_matrix(cells(7, 1, np.nan, float)), rf"X, column 1: row 7 is NaN: {FILL}"),
+    "infinity": (cells(7, 1, -np.inf, float), "X, column 1: row 7 is -infinity: leave"),
+}
+
+
+def refused(work, *args, message):
+    with pytest.raises(InputError, match=f"^{message}") as caught:
+        work(*args)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("what", BAD)
+@estimators
+def test_arrays(estimator, target, what):
+    X, message = BAD[what]
+    refused(estimator.fit, X, *(() if target is None else (target,)), message=message)
+
+
+def test_rows_to_predict():
+    model = BKRR2(n_parts=1).fit(GOOD, y)
+    for X, message in (BAD["words"], BAD["nan"]):
+        refused(model.predict, X, message=message)
+
+
+def test_targets_that_are_words():
+    words = np.array(["low", "high"] * (N // 2), object)
+    refused(BKRR2(n_parts=1).fit, GOOD, words, message="y: .*'low'; the targets of a regression are numbers")
+
+
+def test_what_is_not_a_value_is_told_as_before():
+    with pytest.raises(TypeError, match="number"):
+        BKRR2(n_parts=1).fit(cells(0, 0, {"a": 1}), y)
+    refused(BKRR2(n_parts=1).fit, GOOD[:, 0], y, message="Expected 2D array")
+    refused(BKRR2(n_parts=1, dtype="float32").fit, cells(0, 0, 1e300, float), y, message=".*too large for dtype")
+
+
+@estimators
+def test_data_frames(estimator, target):
+    pandas = pytest.importorskip("pandas")
+    frame, rest = pandas.DataFrame(GOOD, columns=["a", "b"]), () if target is None else (target,)
+    towns = np.array(["Oslo", "Rome", "Rome"] * (N // 3))
+    for town in (towns, towns.astype(object), pandas.Categorical(towns)):
+        refused(
+            estimator.fit, frame.assign(town=town), *rest, message=rf"X, column 'town': row 0 is 'Oslo', .*{ENCODE}"
+        )
+    for gap in (np.where(np.arange(N) == 7, np.nan, 1.0), pandas.array([*[1] * 7, None, *[1] * (N - 8)], "Int64")):
+        refused(estimator.fit, frame.assign(age=gap), *rest, message=f"X, column 'age': row 7 is NaN.*{FILL}")
+    refused(estimator.fit, frame.assign(day=pandas.Timestamp("2020-01-01")), *rest, message="X, column 'day': .* days")
+
+
+def run_example(monkeypatch, capsys, *words):
+    monkeypatch.setattr(sys, "argv", ["categories.py", *map(str, words)])
+    runpy.run_path(str(EXAMPLE), run_name="__main__")
+    out = capsys.readouterr().out
+    assert re.match(r"without encoding: X, column .*: row \d+ is NaN", out)
+    return float(re.search(r"R\^2 (\S+) on", out)[1])
+
+
+def without_pandas(name, *args, found=builtins.__import__):
+    if name == "pandas":
+        raise ImportError(name)
+    return found(name, *args)
+
+
+@pytest.mark.parametrize("pandas", ["with pandas", "without pandas"])
+def test_example(monkeypatch, capsys, tmp_path, pandas):
+    if pandas == "with pandas":
+        pytest.importorskip("pandas")
+    else:
+        monkeypatch.setattr(builtins, "__import__", without_pandas)
+    assert run_example(monkeypatch, capsys, "--rows", 600, "--data", tmp_path) > 0.7
+
+
+def test_example_on_real_data(monkeypatch, capsys, data):
+    assert run_example(monkeypatch, capsys, "--rows", 1500, "--data", data) > 0.6

@@ -1,0 +1,158 @@
+"""Classes by least squares: against brute force; labels of any type, weights, probabilities, commands, bad input."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from helpers.checks import close, refusal
+from helpers.commands import check_metrics, reported, run
+from helpers.data import drawn_clouds, formats, write_hdf5
+from helpers.references import ridge
+from sklearn.base import clone
+from sklearn.metrics import accuracy_score
+
+import cakrr
+from cakrr import BKRR2Classifier, DKRRClassifier, KRRModel, TwoLevelKRRClassifier
+
+NAMES = ["BKRR2", "KKRR2", "DCKRR", "BKRR", "KKRR", "TwoLevelKRR", "DKRR"]
+PAIR = {"sigma": 1.5, "lam": 1e-3, "standardize": False}
+
+
+def brute(X, y, T, weights=None):
+    """Values of a column a class, or of one of -1 and 1."""
+    classes, w = np.unique(y), np.ones(len(y)) if weights is None else weights
+    Y = np.where(y == classes[1], 1.0, -1.0) if len(classes) == 2 else (y[:, None] == classes).astype(float)
+    mean = np.average(Y, 0, w)
+    return ridge(1.5, 1e-3 * w.sum()).fit(X, Y - mean, sample_weight=w).predict(T) + mean
+
+
+@formats
+@pytest.mark.parametrize("k", [2, 3, 4])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("cls", [BKRR2Classifier, DKRRClassifier])
+def test_is_least_squares(cls, dtype, k, csr):
+    (X, y), (T, t) = drawn_clouds(k=k, csr=csr), drawn_clouds(60, 1, k, csr)
+    names = np.array(["d", "b", "a", "c"])[y]
+    model, values = cls(**PAIR, dtype=dtype).fit(X, names), brute(X, names, T)
+    close(model.decision_function(T), values, 1e-8 if dtype == "float64" else 1e-5)
+    codes = (values > 0).astype(int) if k == 2 else values.argmax(axis=1)
+    assert model.classes_.tolist() == sorted(set(names))
+    assert model.predict(T).tolist() == model.classes_[codes].tolist()
+    assert model.score(T, np.array(["d", "b", "a", "c"])[t]) > 0.6
+
+
+@pytest.mark.parametrize("labels", [[-1, 1], [7, 3, 5], ["ham", "spam", "eggs"], [False, True], [0.5, 2.5]])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_method(name, labels, tmp_path):
+    """A grid, labels of any type, probabilities, a clone, a pickle, a file."""
+    X, y = drawn_clouds(k=len(labels))
+    labels, more = np.array(labels), {} if name == "DKRR" else {"n_parts": 3}
+    if name == "TwoLevelKRR":
+        more |= {"centers": 20, "coarse_lam": 1e-3}
+    cls = getattr(cakrr, f"{name}Classifier")
+    if labels.dtype.kind == "f":  # scikit-learn's rule: classes are no fractions
+        refusal(cls().fit, X, labels[y], match="continuous")
+        return
+    model = clone(cls(sigma=[1.0, 2.0], lam=[1e-3, 1e-1], random_state=0, **more)).fit(X, labels[y])
+    said = model.predict(X)
+    assert said.dtype == labels.dtype
+    assert model.score(X, labels[y]) == accuracy_score(labels[y], said) > 0.7
+    shares = model.predict_proba(X)
+    np.testing.assert_allclose(shares.sum(axis=1), 1)
+    assert shares.min() >= 0
+    assert model.classes_[shares.argmax(axis=1)].tolist() == said.tolist()
+    model.model_.save(tmp_path / "model.h5")
+    loaded = KRRModel.load(tmp_path / "model.h5")
+    assert loaded.labels(loaded.predict(X)).tolist() == said.tolist()
+    assert pickle.loads(pickle.dumps(model)).predict(X).tolist() == said.tolist()
+
+
+def test_probabilities():
+    X, y = drawn_clouds(k=3)
+    model = BKRR2Classifier(**PAIR).fit(X, y).model_
+    values = np.array([[0.6, 0.6, -0.2], [-0.1, -0.3, -0.2], [-0.5, -0.5, -0.5], [0.0, 0.0, 0.0], [2.0, 0.0, -1.0]])
+    expected = [[0.5, 0.5, 0], [2 / 3, 0, 1 / 3], [1 / 3] * 3, [1 / 3] * 3, [1, 0, 0]]
+    close(model.probabilities(values), np.array(expected), 1e-12)
+    assert model.labels(values).tolist() == [0, 0, 0, 0, 0]  # the first of equals
+    two = np.array([-3.0, -0.5, 0.0, 1.0])
+    close(model.probabilities(two), np.array([[1, 0], [0.75, 0.25], [0.5, 0.5], [0, 1]]), 1e-12)
+
+
+@pytest.mark.parametrize("k", [2, 3])
+def test_weights(k):
+    """Of rows and of classes; a row of weight 0 counts as absent, and so does a class of such rows."""
+    X, y = drawn_clouds(k=k)
+    w = np.random.default_rng(0).integers(0, 3, len(y)).astype(float)
+    close(BKRR2Classifier(**PAIR).fit(X, y, w).decision_function(X), brute(X[w > 0], y[w > 0], X, w[w > 0]))
+    factors = {c: float(c + 1) for c in range(k)}
+    given = BKRR2Classifier(**PAIR, class_weight=factors).fit(X, y).decision_function(X)
+    close(given, brute(X, y, X, y + 1.0))
+    even = len(y) / (k * np.bincount(y))
+    close(BKRR2Classifier(**PAIR, class_weight="balanced").fit(X, y).decision_function(X), brute(X, y, X, even[y]))
+    odd = np.r_[y[:-1], 9]
+    assert BKRR2Classifier(**PAIR).fit(X, odd, np.r_[np.ones(len(y) - 1), 0]).classes_.tolist() == list(range(k))
+
+
+def test_parts_without_a_class():
+    """Clouds far apart: K-means makes a part of each, which has one class alone."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(90, 2)) + 50 * np.eye(3, 2)[np.arange(90) % 3], np.arange(90) % 3
+    for route in ("nearest", "soft"):
+        model = cakrr.KKRR2Classifier(3, route=route, standardize=False, random_state=0).fit(X, y)
+        assert model.score(X, y) == 1
+
+
+def test_what_is_refused():
+    X, y = drawn_clouds()
+    for cls in (BKRR2Classifier, DKRRClassifier, TwoLevelKRRClassifier):
+        refusal(cls().fit, X, np.zeros(len(y)), match="one class only")
+        refusal(cls().fit, X, X[:, 0], match="continuous")
+        refusal(cls().fit, X, np.arange(len(y)) * 1.5, match="continuous")
+        refusal(cls(class_weight={5: 1.0}).fit, X, y, match="there is no class 5")
+    many = np.arange(3000) // 2
+    refusal(BKRR2Classifier().fit, np.ones((3000, 2)), many, match="there are 1,500 of them: leave --classify out")
+    refusal(cakrr.BKRR2().fit, X, np.where(y > 0, "a", "b"), match="BKRR2Classifier has classes")
+
+
+# -- commands ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("classes")
+    (X, y), (T, t) = drawn_clouds(k=3), drawn_clouds(60, 1, 3)
+    words = np.array(["ham", "spam", "eggs"])
+    write_hdf5(folder / "rows.h5", train=(X, y), test=(T, t))
+    write_hdf5(folder / "real.h5", train=(X, X[:, 0]))
+    np.savez(folder / "words.npz", x_train=X, y_train=words[y], x_test=T, y_test=words[t])
+    for name, (A, b) in (("train.csv", (X, y)), ("test.csv", (T, t))):
+        lines = [",".join([*map(repr, a.tolist()), words[c]]) for a, c in zip(A, b, strict=True)]
+        (folder / name).write_text("\n".join(["a,b,c,d,label", *lines, ""]))
+    return folder
+
+
+@pytest.mark.parametrize("words", [["rows.h5"], ["words.npz"], ["train.csv", "--test", "test.csv"]])
+@pytest.mark.parametrize("method", ["bkrr2", "twolevel"])
+def test_classify(method, words, files, tmp_path):
+    paths = [files / word if "." in word else word for word in words]
+    more = ["--centers", "20"] if method == "twolevel" else []
+    words = [*paths, "--classify", "--balanced", "--partitions", "3", "--sigma", "1.5", "--lambda", "1e-3,1e-1", *more]
+    made = reported(f"cakrr.{method}", [*words, "--model", tmp_path / "m.h5"], tmp_path)
+    (T, t), model = drawn_clouds(60, 1, 3), KRRModel.load(tmp_path / "m.h5")
+    true = t if paths[0].name == "rows.h5" else np.array(["ham", "spam", "eggs"])[t]
+    said = model.labels(model.predict(T))
+    own = {name: made["metrics"][name] for name in ("accuracy", "balanced_accuracy", "confusion")}
+    check_metrics(own, true, said)
+    assert (made["params"]["classify"], made["params"]["balanced"]) == (True, True)
+    run("cakrr.predict", [tmp_path / "m.h5", paths[-1], "-o", tmp_path / "p.csv", "--report", tmp_path / "p.json"])
+    assert (tmp_path / "p.csv").read_text().split() == ["prediction", *map(str, said)]
+
+
+def test_what_commands_refuse(files, tmp_path, refuses):
+    refuses("cakrr.bkrr2", [files / "words.npz"], "the target is text; --classify learns its classes", tmp_path)
+    refuses("cakrr.bkrr2", [files / "train.csv"], "is not a number; --classify learns its classes", tmp_path)
+    refuses("cakrr.bkrr2", [files / "real.h5", "--classify"], "is no whole number: leave --classify out", tmp_path)
+    refuses("cakrr.kkrr3", [files / "rows.h5", "--classify"], "looks at the one number", tmp_path)
+    refuses("cakrr.bkrr2", [files / "rows.h5", "--balanced"], "no classes without --classify", tmp_path)
