@@ -97,6 +97,7 @@ class BKRR2Classifier(InParts, RidgeClassifier):
     ----------
     classes_ : ndarray, shape (k,)
     model_, sigma_, lam_, params_, grid_, sizes_, centers_, n_features_in_
+    metric_, feature_importances_, metric_errors_
         As of :class:`cakrr.BKRR2`; the errors in `grid_` are those of the columns, added up.
 
     Notes

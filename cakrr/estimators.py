@@ -201,7 +201,8 @@ class BKRR2(InParts, Regressor):
         threads at once; its model is not written to a file. scikit-learn's names "rbf" and "poly" are understood, and
         its "laplacian" is "l1". The linear kernel and a callable have no width. With s for sigma and r for |x-z|/s:
         laplacian exp(-r); matern32 (1 + q) exp(-q), q = sqrt(3) r; matern52 (1 + q + q^2/3) exp(-q), q = sqrt(5) r;
-        l1 exp(-|x-z|_1 / s); rational (1 + r^2 / (2 degree))^-degree.
+        l1 exp(-|x-z|_1 / s); rational (1 + r^2 / (2 degree))^-degree. "auto" tries "gaussian", "matern52", "laplacian"
+        and "l1", as candidates like those of sigma.
     degree : int
         For "rational" the exponent, at least 1; it costs about `degree` units of rounding.
     coef0 : float
@@ -213,6 +214,12 @@ class BKRR2(InParts, Regressor):
     route : {"nearest", "soft", "all"} or None
         Other than the method's own: the nearest centre's model; the k nearest ones', weighted by
         exp(-(d^2 - d_min^2)/t), with k and t chosen on held-out rows; the mean of all.
+    metric : {"none", "diagonal", "full"}
+        Learn, in rounds of training, how much each feature counts, or each direction of them: rows are mapped by the
+        root of the mean of grad f grad f^T, f the model that answers. The round with the least validation error is
+        kept, which may be the one without a metric. "full" takes 4,096 features at most, and makes CSR rows dense.
+    metric_rounds : int
+        Most rounds after the first one; two in a row without an improvement are the last.
     standardize : bool
         Scale features by the training rows' mean and deviation. CSR rows are scaled, not shifted.
     dtype : {"float64", "float32"}
@@ -231,14 +238,22 @@ class BKRR2(InParts, Regressor):
         Validation error of every pair, if there was a choice.
     params_ : dict
         What else was chosen: soft_k and soft_t; centers, coarse_sigma and coarse_lambda.
+    metric_ : ndarray, shape (d, d) or (d,)
+        Of standardised features, with trace d, where one was asked for; the identity if the first round was the best.
+    feature_importances_ : ndarray, shape (d,)
+        Its diagonal as shares, sum 1; all alike if the first round was the best.
+    metric_errors_ : ndarray, shape (rounds,)
+        Validation error of every round; the first one is without a metric.
     sizes_ : ndarray of int64, shape (P,)
     centers_ : ndarray, shape (P, d)
-        In standardised features.
+        In standardised features, in the metric.
     n_features_in_ : int
 
     Notes
     -----
-    m^2 d + m^3/3 flops and 8 m^2 bytes a part of m rows. Training moves no bytes between ranks.
+    m^2 d + m^3/3 flops and 8 m^2 bytes a part of m rows. Training moves no bytes between ranks. A metric costs the
+    choice of sigma and lambda in each round, (rounds + 1) times, and rows are sent to their parts anew in each; then
+    one Allreduce of d x d numbers, or d, a round, and up to 2000 m d flops a part for the gradients.
     """
 
     _method = bkrr2
@@ -294,13 +309,14 @@ class TwoLevelKRR(OnTwoLevels, Regressor):
         Width and ridge of the coarse model; None tries a small grid.
     sigma, lam : float or sequence of float
         Of the parts' models; None for `sigma` tries a small grid.
-    kernel, degree, coef0, validation_fraction, route, standardize, dtype, random_state, comm
+    kernel, degree, coef0, validation_fraction, route, metric, metric_rounds, standardize, dtype, random_state, comm
         As for :class:`BKRR2`, and so are the attributes. All is chosen on held-out rows.
 
     Notes
     -----
     n M^2 flops a coarse sigma, shared by the ranks, M^3 a candidate on each, and what BKRR2 costs.
-    Training moves M x M + 3 M numbers a rank and coarse sigma, whatever n.
+    Training moves M x M + 3 M numbers a rank and coarse sigma, whatever n. All of it anew in each round of a metric,
+    and one Allreduce of d x d numbers, or d.
     """
 
     _method = twolevel
@@ -311,7 +327,7 @@ class DKRR(Regressor):
 
     Parameters
     ----------
-    sigma, lam, degree, coef0, validation_fraction, standardize, dtype, random_state, comm
+    sigma, lam, degree, coef0, validation_fraction, metric, metric_rounds, standardize, dtype, random_state, comm
         As for :class:`BKRR2`, and so are the attributes.
     kernel : as for :class:`BKRR2`, or "precomputed"
         With "precomputed" `X` is K, shape (n, n), in `fit`, and kernel values of new rows with all training rows, shape
@@ -321,7 +337,8 @@ class DKRR(Regressor):
     Notes
     -----
     n^2 d + n^3/3 flops and 8 n^2 bytes, shared by the ranks. More than one rank needs ScaLAPACK:
-    pip install 'cakernels[scalapack]'.
+    pip install 'cakernels[scalapack]'. A round of a metric costs the choice of sigma and lambda, one more n^3/3, and
+    an Allreduce of the gradients at 2,000 rows at most.
     """
 
     _method = dkrr

@@ -119,6 +119,15 @@ class CASVC(CollectiveSVC):
         decisions (:func:`cacore.svm.decision.shares`), and "all" weights them by distance, too.
     ratio : bool
         Balance every class as well as the parts' sizes: "fcfs" and "bkm".
+    metric : {"none", "diagonal", "full"}
+        Learn, in rounds of training, how much each feature counts, or each direction of them: rows are mapped by the
+        root of the mean of grad f grad f^T, f the decisions. The first round with the least share of wrong answers for
+        validation rows is kept, and trained again on all rows; it may be the one without a metric, for SVMs gain less
+        than regression does. "full" takes 4,096 features at most, and makes CSR rows dense.
+    metric_rounds : int
+        Most rounds after the first one; two in a row without an improvement are the last.
+    validation_fraction : float
+        Share of the rows that judges the rounds; without a metric none is held out.
     standardize : bool
         Scale features by the training rows' mean and deviation. CSR rows are scaled, not shifted.
     cache_gib : float
@@ -140,11 +149,19 @@ class CASVC(CollectiveSVC):
     solver_ : dict of str to ndarray
         An entry a part: iterations, n_support, objective, gap, seconds, kernel_rows, kernel_values.
     n_iter_ : ndarray of int64, shape (P,)
+    metric_ : ndarray, shape (d, d) or (d,)
+        With trace d, where one was asked for; the identity if the first round was the best.
+    feature_importances_ : ndarray, shape (d,)
+        Its diagonal as shares, sum 1; all alike if the first round was the best.
+    metric_errors_ : ndarray, shape (rounds,)
+        Share of wrong answers for the validation rows in every round; the first one is without a metric.
     n_features_in_ : int
 
     Notes
     -----
-    What :class:`SMOSVC` costs on a part's rows, for each part. Training moves no bytes between ranks.
+    What :class:`SMOSVC` costs on a part's rows, for each part. Training moves no bytes between ranks. A metric costs
+    one more training a round, and rows are sent to their parts anew in each; then 2,000 rows to all ranks and one
+    Allreduce of d x d numbers, or d.
     """
 
     n_parts: int | None = field(default=None, kw_only=False)
@@ -191,7 +208,7 @@ class DCSVC(OneModelSVC):
     ----------
     n_parts, C, kernel, gamma, degree, coef0, tol, class_weight, max_iter, max_time, solver
         As for :class:`CASVC`, of every part and every merged problem.
-    standardize, cache_gib, random_state, comm
+    metric, metric_rounds, validation_fraction, standardize, cache_gib, random_state, comm
         As for :class:`CASVC`.
 
     Attributes
@@ -200,6 +217,8 @@ class DCSVC(OneModelSVC):
         In pieces, one a rank, whose decisions add up.
     classes_, support_, support_vectors_, n_support_, dual_coef_, n_features_in_
         As of :class:`CASVC`, of this rank's piece.
+    metric_, feature_importances_, metric_errors_
+        As of :class:`CASVC`.
     intercept_ : ndarray, shape (k (k - 1) / 2,)
     sizes_ : ndarray of int64, shape (P,)
         Rows of the parts.
@@ -264,7 +283,7 @@ class DisSMOSVC(OneModelSVC):
         As for :class:`SMOSVC`, without "precomputed".
     working_set : int or None
         Rows of a round; None leaves it to the solver, 2 is the textbook's pair.
-    standardize, cache_gib, comm
+    metric, metric_rounds, validation_fraction, standardize, cache_gib, comm
         As for :class:`DCSVC`, and so are the attributes; `sizes_` has the rows that each rank holds, and `solver_`
         one entry.
 

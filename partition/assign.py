@@ -187,8 +187,8 @@ class PartRows:
 
 
 def power_of_two(centers: NDArray[np.float64]) -> float:
-    """One near the largest number in a centre: divided by it, numbers keep their digits."""
-    return math.ldexp(1.0, max(-500, math.frexp(largest_size(centers))[1]))
+    """One near the largest number in a centre, and a double: divided by it, numbers keep their digits."""
+    return math.ldexp(1.0, min(1023, max(-500, math.frexp(largest_size(centers))[1])))
 
 
 def _add_rows(block: Rows, labels: NDArray[np.int32], sums: NDArray[np.float64]) -> None:

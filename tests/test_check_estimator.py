@@ -41,12 +41,13 @@ CLASSIFIERS = [
     SMOSVC(), CASVC(), CASVC(2, partitioner="kmeans", random_state=0), CascadeSVC(),
     CascadeSVC(2, passes=20, random_state=0), DCSVC(2, random_state=0), DCFilterSVC(2, random_state=0),
     DisSMOSVC(working_set=64), CASVC(solver="asygcd"), DCSVC(2, solver="asygcd"), AsyGCDSVC(threads=1),
-    AsyGCDSVC(threads=2, multi_class="ovo"),
+    AsyGCDSVC(threads=2, multi_class="ovo"), CASVC(metric="full", metric_rounds=1, random_state=0),
 ]  # fmt: skip
 REGRESSORS = [
     BKRR2(), KKRR2(), DCKRR(), DKRR(),
     *(cls(n_parts=2, random_state=0) for cls in (BKRR2, KKRR2, DCKRR, BKRR, KKRR)),
     TwoLevelKRR(n_parts=2, centers=20, coarse_lam=1e-4, lam=[1e-4, 1e-2], random_state=0),
+    BKRR2(metric="full", metric_rounds=1, random_state=0),
 ]  # fmt: skip
 LEAST_SQUARES = [
     BKRR2Classifier(), DKRRClassifier(),
@@ -62,7 +63,8 @@ def expected_failures(estimator):
     if "lam" in parameters and is_classifier(estimator):
         return dict.fromkeys(WEIGHTS, ORDER) if parameters.get("n_parts") else {}
     if not is_classifier(estimator):
-        return PARTS if parameters.get("n_parts") else {}
+        judged = dict.fromkeys(WEIGHTS, ORDER) if parameters["metric"] != "none" else {}
+        return PARTS if parameters.get("n_parts") else judged
     asynchronous = parameters.get("solver") == "asygcd" or (parameters.get("threads") or 1) > 1
     return REPETITION | (ASYNCHRONOUS if asynchronous else {})
 

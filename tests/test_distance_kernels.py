@@ -162,7 +162,7 @@ def test_natural_widths():
     assert BKRR2(1, kernel="matern32").fit(X, y).sigma_ == 2.0
     assert DKRR(kernel="l1").fit(X, y).sigma_ == 4.0
     sets = Options(kernel="l1").coarse_grid(1000, 4)
-    assert [sigma for sigma, _, _ in sets] == [2.0, 8.0]
+    assert [width.sigma for width, _, _ in sets] == [2.0, 8.0]
     assert bkrr2.sigmas(4.0) == pytest.approx((1.0, 2.0, 4.0, 8.0, 16.0))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from helpers.checks import limit_warning, names, near, refusal, same_content
-from helpers.data import clouds, formats, remove, sealed, separate_clouds, set_attribute, smooth
+from helpers.data import clouds, curved, formats, remove, sealed, separate_clouds, set_attribute, smooth, waves
 
 from asygcd import AsyGCDModel, AsyGCDSVC
 from cacore.errors import InputError
@@ -213,6 +213,10 @@ FAMILIES = {
     "asygcd": (AsyGCDModel, lambda: asygcd(standardize=True).fit(*clouds(k=3, csr=True))),
     "krr": (KRRModel, lambda: BKRR2(3, sigma=1.0, lam=1e-3, random_state=0).fit(*smooth(csr=True))),
 }
+LEARNED = {
+    "full": lambda: BKRR2(3, sigma=1.0, lam=1e-3, metric="full", random_state=0).fit(*waves()),
+    "diagonal": lambda: parts(metric="diagonal", random_state=1, C=10.0, standardize=True).fit(*curved(300)),
+}
 families = pytest.mark.parametrize("family", FAMILIES)
 DAMAGE = {
     "schema": set_attribute("schema", "other/1"), "attributes": set_attribute("attributes", "{}"),
@@ -365,6 +369,56 @@ def test_damaged(family, name, change, saved, tmp_path):
     with sealed(path) as file:
         change(file)
     refused(family, path)
+
+
+@pytest.fixture(scope="module")
+def learned():
+    """Models that have learned a metric."""
+    return {form: fit() for form, fit in LEARNED.items()}
+
+
+@pytest.mark.parametrize("form", LEARNED)
+def test_a_metric(form, learned, tmp_path):
+    """It is in the file, and what is loaded answers with the same bits; an older file has none."""
+    estimator = learned[form]
+    model, path = estimator.model_, tmp_path / "m.h5"
+    root, T = model.standardizer.root, np.random.default_rng(1).normal(size=(40, model.n_features))
+    assert root.ndim == (2 if form == "full" else 1)
+    model.save(path)
+    loaded = type(model).load(path)
+    same_content(loaded, model)
+    np.testing.assert_array_equal(loaded.predict(T), estimator.predict(T))
+    name = "metric_root" if form == "full" else "metric_weights"
+    with sealed(path) as file:
+        np.testing.assert_array_equal(file[name][()], root)
+        del file[name]
+    older = type(model).load(path)
+    assert older.standardizer.root is None
+    assert older.predict(T).shape == (40,)
+
+
+OF_A_METRIC = {
+    "no number": lambda name, root: number(name, (0,) * root.ndim, np.nan),
+    "infinite": lambda name, root: number(name, -1, np.inf),
+    "short": lambda name, root: put(name, root[1:]),
+    "of other features": lambda name, root: put(name, np.eye(len(root) + 1) if root.ndim == 2 else np.append(root, 1)),
+    "of whole numbers": lambda name, root: put(name, root.astype(int)),
+    "of one more dimension": lambda name, root: put(name, root[..., None]),
+    "without a mean": lambda name, root: remove("mean"),
+    "twice": lambda name, root: lambda file: file.create_dataset(
+        *(("metric_weights", None, None, root[0]) if root.ndim == 2 else ("metric_root", None, None, np.diag(root)))
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", LEARNED)
+@pytest.mark.parametrize("what", OF_A_METRIC)
+def test_a_damaged_metric(what, form, learned, tmp_path):
+    model, path = learned[form].model_, tmp_path / "m.h5"
+    model.save(path)
+    with sealed(path) as file:
+        OF_A_METRIC[what]("metric_root" if form == "full" else "metric_weights", model.standardizer.root)(file)
+    assert refusal(type(model).load, path).startswith(f"{path}: ")
 
 
 @families

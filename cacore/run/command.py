@@ -38,6 +38,10 @@ def train(method: Method, comm: Communicator, argv: list[str] | None) -> None:
         others = family.check(method, job, options, comm)
         if job.plot is not None and options.metric == "none":
             raise InputError("--plot draws the metric that was learned: give --metric diagonal or full")
+        if job.plot is not None and comm.rank == 0:
+            from cacore.run import figures
+
+            figures.check(job.plot)
         outputs = {
             "--model": job.model, "--report": job.report, "--comm-matrix": job.comm_matrix, "--plot": job.plot, **others
         }  # fmt: skip

@@ -34,12 +34,22 @@ def _figure(width: float, height: float) -> Figure:
     return figure
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Write a figure in the format that the name of `path` ends with, whole or not at all."""
+def check(path: Path) -> None:
+    """Refuse, before the work is done, a name that :func:`save` would refuse, or to draw without matplotlib."""
+    _kind(path, _figure(1.0, 1.0))
+
+
+def _kind(path: Path, figure: Figure) -> str:
     kind = path.suffix[1:].lower()
     known: dict[str, str] = figure.canvas.get_supported_filetypes()
     if kind not in known:
         raise InputError(f"{path}: the name of a figure ends with one of .{', .'.join(sorted(known))}")
+    return kind
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure in the format that the name of `path` ends with, whole or not at all."""
+    kind = _kind(path, figure)
     with replacing(path) as temporary:
         figure.savefig(temporary, format=kind, dpi=150)
 

@@ -172,7 +172,7 @@ def _check_size(X: Rows, comm: Communicator) -> None:
 def _check_magnitude(y: NDArray[Any], where: str, dtype: Any, comm: Communicator) -> None:
     """Refuse targets whose squares overflow, or all vanish: no error would be a number, or all would be 0."""
     most = 1e30 if dtype == np.float32 else largest_usable(np.float64)  # alpha, in that precision, may be larger
-    sizes = np.abs(y).reshape(len(y), -1).max(axis=1, initial=0.0)
+    sizes = np.abs(y).reshape(len(y), math.prod(y.shape[1:])).max(axis=1, initial=0.0)
     with comm.uncounted():
         first = comm.offset(len(y))[0]
         largest = float(comm.allreduce(np.array([sizes.max(initial=0.0)]), "max")[0])

@@ -88,14 +88,16 @@ class _Round:
     ) -> None:  # fmt: skip
         self.train, self.method, self.rows, self.options, self.comm = train, method, rows, options, comm
         self.form, self.root, self.number, self.error = form, root, number, np.inf
-        counted = rows.row_weights() > 0
-        first, n = comm.offset(int(np.count_nonzero(counted)))
-        self.order = np.full(len(counted), _ABSENT)
-        self.order[counted] = Shuffle(n, options.seed).position(np.arange(first, first + np.count_nonzero(counted)))
-        self.first = max(1, round(options.validation_fraction * n))  # in this order, of the learning rows
+        counted = np.flatnonzero(rows.row_weights() > 0)
+        first, n = comm.offset(len(counted))
         with comm.agreed():
+            if n == 0:
+                raise InputError("Sample weights must contain at least one non-zero number.")
             if n < 2:
                 raise InputError("n_samples = 1, and a metric needs 2: one row leaves none to validate on")
+        self.order = np.full(rows.X.shape[0], _ABSENT)
+        self.order[counted] = Shuffle(n, options.seed).position(np.arange(first, first + len(counted)))
+        self.first = max(1, round(options.validation_fraction * n))  # in this order, of the learning rows
         self.fitted: Fit | None = None
 
     def again(self, root: Root) -> _Round:

@@ -28,6 +28,11 @@ FAMILIES = {
     "asygcd": (AsyGCDModel, lambda: AsyGCDSVC(threads=1, standardize=True)),
     "krr": (KRRModel, lambda: BKRR2(3, sigma=1.0, lam=1e-3, random_state=0)),
     "twolevel": (KRRModel, lambda: TwoLevelKRR(3, sigma=1.0, lam=1e-3, random_state=0)),
+    "metric": (KRRModel, lambda: BKRR2(3, sigma=1.0, lam=1e-3, metric="full", metric_rounds=1, random_state=0)),
+    "weights": (
+        SVMModel,
+        lambda: CASVC(3, partitioner="kmeans", metric="diagonal", metric_rounds=1, standardize=True, random_state=0),
+    ),
 }
 FORMS = [f"{family} {rows}{kind}" for family in FAMILIES for rows in ("dense", "csr") for kind in ("", " bytes")]
 GOOD = ("refused", "answered")

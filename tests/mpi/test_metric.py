@@ -1,0 +1,180 @@
+"""A metric learned on several ranks: that of one process with the same parts, and what its rounds send."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from helpers.checks import close, near, scalapack_is_missing
+from helpers.distributed import RANK, WORLD, R, dataset, even, refused_by_all
+
+from cacore.comm import Communicator
+from cacore.io import Dataset
+from cacore.io.checkpoint import Checkpoint
+from cakrr import BKRR2, bkrr2, dckrr, dkrr, twolevel
+from cakrr.options import Options
+from casvm import CASVC, cpsvm, dcsvm, dissmo
+from casvm.options import Options as SVMOptions
+
+pytestmark = pytest.mark.mpi(min_size=1)
+
+D = 4
+COARSE = {"centers": (12, 20), "coarse_sigma": (2.0,), "coarse_lam": (1e-4,)}
+RIDGE = {"bkrr2": (bkrr2.METHOD, {"partitions": 5}), "soft": (bkrr2.METHOD, {"partitions": 5, "route": "soft"}),
+         "dckrr": (dckrr.METHOD, {"partitions": 5}), "twolevel": (twolevel.METHOD, {"partitions": 5, **COARSE}),
+         "dkrr": (dkrr.METHOD, {})}  # fmt: skip
+SVM = {"cpsvm": (cpsvm.METHOD, {"partitions": 5}), "dcsvm": (dcsvm.METHOD, {"partitions": 4}),
+       "dissmo": (dissmo.METHOD, {})}  # fmt: skip
+metrics = pytest.mark.parametrize("metric", ["diagonal", "full"])
+
+
+def rows(n=157, seed=0, csr=False):
+    X = np.random.default_rng(seed).normal(size=(n, D))
+    if csr:
+        X[np.abs(X) < 0.5] = 0
+    return (sp.csr_matrix(X) if csr else X), np.sin(2 * X[:, 0]) + 0.3 * X[:, 1]
+
+
+def ridge(name, X, y, my=slice(None), comm=None, **options):
+    """In the metric of at most two rounds."""
+    method, more = RIDGE[name]
+    given = Options(**{"sigma": (1.5, 3.0), "lam": (1e-4, 1e-2), "metric_rounds": 2, "seed": 2, **more, **options})
+    return method(dataset(X, y, my), given, comm)
+
+
+@pytest.fixture(autouse=True)
+def _scalapack(request):
+    exact = "dkrr" in request.node.name or "exact" in request.node.name
+    if exact and R > 1 and scalapack_is_missing():
+        pytest.skip("no ScaLAPACK")
+
+
+@metrics
+@pytest.mark.parametrize("name", RIDGE)
+def test_ridge(name, metric, mine, everywhere):
+    (X, y), (T, _), comm = rows(), rows(41, 1), Communicator(WORLD)
+    got = ridge(name, X, y, mine(157), comm, metric=metric)
+    values = everywhere(got.model.predict(T[mine(41)]))
+    serial = ridge(name, X, y, metric=metric)
+    close(np.array(got.errors), np.array(serial.errors), 1e-5)
+    close(got.model.standardizer.root, serial.model.standardizer.root, 1e-6)
+    assert (got.model.sigma, got.model.lam) == (serial.model.sigma, serial.model.lam)
+    close(values, serial.model.predict(T), 1e-5)
+    assert len({root.tobytes() for root in WORLD.allgather(got.model.standardizer.root)}) == 1
+
+
+@metrics
+@pytest.mark.parametrize("name", ["bkrr2", "dkrr"])
+def test_csr(name, metric, everywhere):
+    (X, y), (T, _), comm = rows(csr=True), rows(41, 1, True), Communicator(WORLD)
+    got = ridge(name, X, y, even(157), comm, metric=metric)
+    values = everywhere(got.model.predict(T[even(41)]))
+    serial = ridge(name, X, y, metric=metric)
+    close(np.array(got.errors), np.array(serial.errors), 1e-5)
+    close(values, serial.model.predict(T), 1e-5)
+
+
+@metrics
+@pytest.mark.parametrize("name", [name for name in RIDGE if name != "dkrr"])
+def test_what_training_sends(name, metric):
+    """One Allreduce of d x d numbers, or d, a round, beside what training sends without a metric."""
+    X, y = rows(80)
+    comm = Communicator(WORLD)
+    errors = ridge(name, X, y, even(80), comm, metric=metric, metric_rounds=3).errors
+    numbers, rounds = D * D if metric == "full" else D, len(errors) - 1
+    sums, messages = rounds * numbers, rounds
+    if name == "twolevel":  # and the coarse model's sums, of every round
+        sums, messages = sums + (rounds + 1) * (20 * 23 + 2), messages + rounds + 1
+    ranks = R if R > 1 else 0
+    assert comm.totals()[0]["train"] == {"bytes": 8 * ranks * sums, "messages": ranks * messages}
+
+
+def test_what_the_exact_method_sends(monkeypatch):
+    """An Allreduce of the gradients at the sample: of 72 learning rows, or of 10."""
+    (X, y), sent = rows(80), []
+    for count in (72, 10):
+        comm = Communicator(WORLD)
+        monkeypatch.setattr("cakrr.methods.dkrr.sample_of", lambda _, count=count: count)
+        ridge("dkrr", X, y, even(80), comm, metric="full", metric_rounds=1)
+        sent.append(comm.totals()[0]["train"])
+    assert sent[0]["messages"] == sent[1]["messages"]
+    assert sent[0]["bytes"] - sent[1]["bytes"] == (8 * R * 62 * D if R > 1 else 0)
+
+
+@metrics
+@pytest.mark.parametrize("name", SVM)
+def test_svm(name, metric, mine, everywhere):
+    (X, y), (T, _), comm = rows(), rows(41, 1), Communicator(WORLD)
+    method, more = SVM[name]
+    options = SVMOptions(**more, C=10.0, gamma=0.3, tol=1e-6, metric=metric, metric_rounds=2, seed=2)
+    got = method(Dataset(X[mine(157)].copy(), y[mine(157)] > 0), options, comm)
+    values = everywhere(got.model.decision_function(T[mine(41)]))
+    serial = method(Dataset(X.copy(), y > 0), options)
+    near(got.errors, serial.errors, 1e-12)
+    roots = [one.model.standardizer and one.model.standardizer.root for one in (got, serial)]
+    assert (roots[0] is None) == (roots[1] is None)
+    if roots[0] is not None:
+        close(roots[0], roots[1], 1e-3 if name == "dissmo" else 1e-5)
+    close(values, serial.model.decision_function(T), 1e-2 if name == "dissmo" else 1e-4)
+
+
+def test_estimators(mine, everywhere):
+    """With rows of weight 0, which may be all that a rank has."""
+    (X, y), (T, _), my = rows(), rows(41, 1), mine(157)
+    weights = (np.arange(157) % 5 > 0) * 1.0
+    if R > 1:
+        weights[even(157) if RANK == 1 else slice(0, 0)] = 0.0
+        weights = np.minimum.reduce(WORLD.allgather(weights))
+    for make, given, target in (
+        (BKRR2, {"sigma": 2.0}, y),
+        (CASVC, {"partitioner": "kmeans", "C": 10.0, "gamma": 0.3, "tol": 1e-6}, y > 0),
+    ):
+        given = {"n_parts": 5, "random_state": 0, "metric": "full", "metric_rounds": 1, **given}
+        model = make(**given, comm=WORLD).fit(X[my], target[my], weights[my])
+        got = everywhere(model.predict(T[mine(41)]))
+        serial = make(**given).fit(X, target, weights)
+        close(model.metric_, serial.metric_, 1e-5)
+        close(model.feature_importances_, serial.feature_importances_, 1e-5)
+        close(got.astype(float), serial.predict(T).astype(float), 1e-5)
+
+
+def test_auto(everywhere):
+    (X, y), (T, _), comm = rows(), rows(41, 1), Communicator(WORLD)
+    got = ridge("bkrr2", X, y, even(157), comm, kernel="auto")
+    values = everywhere(got.model.predict(T[even(41)]))
+    serial = ridge("bkrr2", X, y, kernel="auto")
+    assert got.model.like == serial.model.like
+    close(values, serial.model.predict(T))
+    assert comm.totals()[0]["train"] == {"bytes": 0, "messages": 0}
+
+
+@pytest.mark.parametrize("name", ["bkrr2", "dkrr", "cpsvm"])
+def test_checkpoint(name, folder):
+    """Another run of the same command ends with the same bits, and trains nothing anew."""
+    X, y = rows(80)
+    runs = []
+    for _ in range(2):
+        kept, comm = Checkpoint(folder / "kept"), Communicator(WORLD)
+        if name in RIDGE:
+            runs.append(ridge(name, X, y, even(80), comm, metric="full", checkpoint=kept))
+        else:
+            options = SVMOptions(partitions=5, C=10.0, metric="full", metric_rounds=2, checkpoint=kept)
+            runs.append(cpsvm.METHOD(Dataset(X[even(80)].copy(), y[even(80)] > 0), options, comm))
+        WORLD.Barrier()
+        files = sorted(path.stat().st_ino for path in folder.rglob("*.npz"))
+    assert runs[0].errors == runs[1].errors
+    np.testing.assert_array_equal(*(run.model.standardizer.root for run in runs))
+    assert files == sorted(path.stat().st_ino for path in folder.rglob("*.npz"))
+
+
+def test_refused():
+    X, y = rows(40)
+    wide = np.random.default_rng(0).normal(size=(12, 5000))
+    options = Options(partitions=5, metric="full")
+    refused_by_all(bkrr2.METHOD, dataset(wide, y[:12]), options, Communicator(WORLD), match="5,000 features ask for")
+    alone = np.zeros(40)
+    alone[35] = RANK == 0  # which is held out
+    options = SVMOptions(partitions=R, metric="full", validation_fraction=0.97)
+    refused_by_all(
+        cpsvm.METHOD, Dataset(X.copy(), alone), options, Communicator(WORLD), match="but those held out to judge it"
+    )
