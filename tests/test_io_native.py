@@ -100,7 +100,7 @@ BAD = {
     "vector": ({"X": Y}, r"X: shape \(25,\)"),
     "text": ({"X": np.full((2, 2), b"a")}, "an n x d array of numbers"),
     "short y": ({"X": DENSE, "y": Y[:24]}, r"25 rows, but y has shape \(24,\)"),
-    "two targets": ({"X": DENSE, "y": np.ones((25, 2))}, r"25 rows, but y has shape \(25, 2\)"),
+    "two targets": ({"X": DENSE, "y": np.ones((25, 2))}, r"y has shape \(25, 2\); one label or target a row"),
     "text y": ({"X": DENSE, "y": np.full(25, b"cat")}, r"(\by\b|target)"),
     "group y": ({"X": DENSE, "y__values": Y}, r"(\by\b|target)"),
     "no rows": ({"X": DENSE[:0], "y": Y[:0]}, "0 rows of 7 features"),

@@ -10,7 +10,7 @@ from helpers.checks import near
 
 from cacore.kernels import Kernel
 from cacore.machine import threads
-from cakrr.solver import local
+from cakrr.solver import band, local
 from cakrr.solver.band import LANES, Band
 
 WIDTHS = (None, 1, 2, 5, 32)
@@ -63,6 +63,14 @@ def test_solutions(m, width):
         near(X.T, np.linalg.solve(A + shift * np.eye(m), Y.T), 1e-10)
     assert np.isnan(given[np.triu_indices(m, 1)]).all()
     np.testing.assert_array_equal(Y, before)
+
+
+def test_many_right_sides_go_in_blocks(monkeypatch):
+    A, Y = definite(130), np.random.default_rng(1).normal(size=(7, 130))
+    expected, _ = Band(lower(A), 5).solve(Y, SHIFTS)
+    for name, value in (("MANY", 3), ("FEW", 2), ("STEPS", 4)):
+        monkeypatch.setattr(band, name, value)
+    near(Band(lower(A), 5).solve(Y, SHIFTS)[0], expected, 1e-12)
 
 
 @pytest.mark.parametrize("count", [1, LANES - 1, LANES, LANES + 1, 3 * LANES])

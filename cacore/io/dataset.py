@@ -20,6 +20,9 @@ if TYPE_CHECKING:  # each rank loads what it reads with
     from cacore.io.native import Shape
 
 
+_NOTHING, _ONE, _MANY, _WORDS = range(4)  # targets of a row
+
+
 def load(
     path: str | Path,
     comm: Communicator,
@@ -116,24 +119,24 @@ def _splits(tables: dict[str, Table], comm: Communicator) -> list[str]:
 
 def _scattered(table: Table | None, where: str, comm: Communicator) -> Dataset:
     """Rank 0's table by even blocks of rows."""
-    facts = np.zeros(4, np.int64)
+    facts = np.zeros(3, np.int64)
     column: NDArray[Any] | None = None
     words = np.zeros(0, np.uint8)
     if table is not None:
         where = table.where  # of rank 0, whose errors count first: the array, in a file of several
-        if table.y is not None and table.y.dtype.kind == "U":
-            classes, codes = np.unique(table.y, return_inverse=True)
-            words, column = np.frombuffer(json.dumps(classes.tolist()).encode(), np.uint8), codes.astype(np.float64)
-        else:
-            column = table.y
-        many = 0 if column is None else column.ndim
-        facts[:] = table.X.shape[0], many, -1 if table.base is None else table.base, len(words)
-    n, many, base, text = comm.bcast(facts).tolist()
+        kind, column = _NOTHING, table.y
+        if column is not None:
+            kind = _ONE if column.ndim == 1 else _MANY
+            if column.dtype.kind == "U":
+                kind, (classes, codes) = _WORDS, np.unique(column, return_inverse=True)
+                words, column = np.frombuffer(json.dumps(classes.tolist()).encode(), np.uint8), codes.astype(np.float64)
+        facts[:] = table.X.shape[0], kind, -1 if table.base is None else table.base
+    n, kind, base = comm.bcast(facts).tolist()
     X = scatter_rows(None if table is None else table.X, n, comm)
     y = None
-    if many:
+    if kind != _NOTHING:
         y = np.asarray(scatter_rows(None if column is None else column.reshape(n, -1), n, comm))
-        y = y if many > 1 else y.ravel()
-    if text and y is not None:
+        y = y if kind == _MANY else y.ravel()
+    if kind == _WORDS and y is not None:
         y = np.array(json.loads(comm.bcast(words).tobytes()))[y.astype(np.int64)]
     return Dataset(X, y, n, where, None if base < 0 else base)

@@ -77,9 +77,10 @@ def prepare(method: Method, train: Dataset, options: Options, comm: Communicator
             {
                 "the parameters (their fingerprint)": zlib.crc32(repr(_facts(method, options)).encode()),
                 "sample_weight given (1) or not (0)": int(weights is not None),
-                "the targets of a row (0: a number, not an array)": math.prod(y.shape[1:]) if y.ndim > 1 else 0,
             }
         )
+        with comm.uncounted():
+            comm.require_equal({"the targets of a row (0: a number, no array)": y.shape[1] if y.ndim > 1 else 0})
         if options.classify:
             y, classes, weights = _classes(train, options, comm)
         w = np.ones(len(y)) if weights is None else weights

@@ -9,6 +9,7 @@ gradients each, side by side: a product forms the matrix once for all of them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,8 +133,8 @@ def solve_part(system: RidgeSystem, kernel: Kernel, lam: float, y: Vector) -> tu
         return np.asarray(kernel.apply(points, points, v) + ridge * v)
 
     def apply_inverse(r: Vector) -> Vector:
-        z = np.array(np.atleast_2d(r.T), np.float32, order="C")
+        z: NDArray[Any] = np.array(np.atleast_2d(r.T), np.float32, order="C")
         system.apply_inverse(z)
-        return z.T.reshape(r.shape).astype(np.float64)
+        return np.asarray(z.T.reshape(r.shape))
 
     return solve(lambda wider: system.factor(kernel, wider), apply_inverse, product, lam, y)
