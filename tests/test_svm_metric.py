@@ -192,7 +192,7 @@ BAD = {
     "one class": (CASVC(metric="full"), X4, np.zeros(40), "there is one class only"),
     "a class in one row": (CASVC(metric="full", random_state=0, validation_fraction=0.9), X4, ALONE,
                            "all rows are of class 0 but those held out to judge it"),
-    "NaN": (CASVC(metric="full"), np.where(X4 > 2, np.nan, X4), Y4, "contains NaN"),
+    "NaN": (CASVC(metric="full"), np.where(X4 > 2, np.nan, X4), Y4, "is NaN"),
 }  # fmt: skip
 
 
