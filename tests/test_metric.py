@@ -443,7 +443,7 @@ BAD = {
     "too wide for the exact one": (DKRR(metric="full"), WIDE, "use --metric diagonal (metric='diagonal')"),
     "one row": (BKRR2(metric="full"), X4[:1], "n_samples = 1, and a choice needs 2"),
     "one row of the exact one": (DKRR(metric="full"), X4[:1], "n_samples = 1, and a choice needs 2"),
-    "NaN": (TwoLevelKRR(metric="full"), NAN, "contains NaN"),
+    "NaN": (TwoLevelKRR(metric="full"), NAN, "is NaN"),
 }
 
 

@@ -51,7 +51,7 @@ def test_methods(k, metric, name):
     assert errors.argmin() > 0
     assert shares[0] > (0.7 if k == 2 else 0.45)
     assert shares[1] > 0.02
-    assert shares[2:].max() < 0.1
+    assert shares[2:].max() < (0.1 if k == 2 else 0.2)
     assert shares[5] < 1e-5
     assert model.metric_.shape == ((6, 6) if metric == "full" else (6,))
     held = Shuffle(300, np.random.RandomState(0).randint(2**31 - 1)).position(np.arange(300)) < 30
@@ -192,7 +192,7 @@ BAD = {
     "one class": (CASVC(metric="full"), X4, np.zeros(40), "there is one class only"),
     "a class in one row": (CASVC(metric="full", random_state=0, validation_fraction=0.9), X4, ALONE,
                            "all rows are of class 0 but those held out to judge it"),
-    "NaN": (CASVC(metric="full"), np.where(X4 > 2, np.nan, X4), Y4, "contains NaN"),
+    "NaN": (CASVC(metric="full"), np.where(X4 > 2, np.nan, X4), Y4, "is NaN"),
 }  # fmt: skip
 
 
