@@ -13,6 +13,7 @@ from helpers.data import dense
 from sklearn.base import clone
 from sklearn.kernel_ridge import KernelRidge
 
+from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.data.metric import FLOOR, best_round, importances, mapped, matrix, next_root
 from cacore.data.shuffle import Shuffle
@@ -119,12 +120,12 @@ class Told:
 )
 def test_best_round(errors, best, made):
     """The first one with the least error; two rounds without an improvement are the last ones."""
-    run, seen = best_round(Told(errors), len(errors) - 1, float)
+    run, seen = best_round(Told(errors), len(errors) - 1, Communicator())
     assert (run.number, seen) == (best, errors[:made])
 
 
 def test_a_model_that_does_not_change_needs_no_metric():
-    run, seen = best_round(Told([1, 0], moments=0.0), 5, float)
+    run, seen = best_round(Told([1, 0], moments=0.0), 5, Communicator())
     assert (run.number, seen) == (0, [1])
 
 

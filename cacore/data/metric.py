@@ -6,13 +6,13 @@ its symmetric root (Radhakrishnan, Beaglehole, Pandit and Belkin, Science, 2024)
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
+from cacore.comm import Communicator
 from cacore.data.rows import Rows, is_sparse
 from cacore.errors import InputError
 from cacore.machine import memory
@@ -96,7 +96,7 @@ class Round(Protocol):
         """The next round, in this metric; collective."""
 
 
-def best_round(first: AnyRound, rounds: int, agreed: Callable[[float], float]) -> tuple[AnyRound, list[float]]:
+def best_round(first: AnyRound, rounds: int, comm: Communicator) -> tuple[AnyRound, list[float]]:
     """Train in rounds while validation improves; collective.
 
     Parameters
@@ -105,8 +105,7 @@ def best_round(first: AnyRound, rounds: int, agreed: Callable[[float], float]) -
         In the metric of the rows as they are.
     rounds : int
         At most so many more; `PATIENCE` in a row without an improvement end it.
-    agreed : callable
-        Makes a number the same on all ranks.
+    comm : Communicator
 
     Returns
     -------
@@ -119,7 +118,8 @@ def best_round(first: AnyRound, rounds: int, agreed: Callable[[float], float]) -
     errors: list[float] = []
     for number in range(rounds + 1):
         run.choose()
-        errors.append(agreed(run.error))
+        with comm.uncounted():  # the ranks' errors may differ in the last bit
+            errors.append(float(comm.bcast(np.array([run.error]))[0]))
         if errors[-1] < min(errors[:-1], default=np.inf):
             best = run
         elif number - int(np.argmin(errors)) >= PATIENCE:

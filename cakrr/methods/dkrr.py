@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
-from cacore.data.metric import Root, check_features, mapped, sample_of
+from cacore.data.metric import Root, best_round, check_features, mapped, sample_of
 from cacore.data.rows import Rows, exchange_rows, gather_rows, nbytes
 from cacore.data.shuffle import Shuffle
 from cacore.data.standardize import Standardizer
@@ -21,7 +21,7 @@ from cacore.kernels.gradients import stacked
 from cacore.linalg.scalapack import BlockCyclic, layout
 from cacore.machine import memory, threads
 from cakrr.grid_search import best, held_out, left_out
-from cakrr.methods.parts import in_rounds, not_definite, table
+from cakrr.methods.parts import not_definite, table
 from cakrr.methods.prepare import Prepared, prepare
 from cakrr.model import KRRModel, PartModel
 from cakrr.options import Fit, Method, Options
@@ -54,7 +54,7 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator, te
     if options.metric == "none":
         run.choose()
     else:
-        run, errors = in_rounds(run, options, comm)
+        run, errors = best_round(run, options.metric_rounds, comm)
     # Lines 3 to 6 once more, at the pair that was chosen, with all rows.
     alpha, residual = run.solve()
     model = run.model(alpha)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
-from cacore.data.metric import SAMPLE, AnyRound, Root, best_round, change, check_features, mapped
+from cacore.data.metric import SAMPLE, Root, best_round, change, check_features, mapped
 from cacore.data.rows import nbytes
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
@@ -61,7 +61,7 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator, te
     if options.metric == "none":
         run.choose()
     else:
-        run, errors = in_rounds(run, options, comm)
+        run, errors = best_round(run, options.metric_rounds, comm)
     # Lines 9 to 12, at the pair that was chosen, with all rows.
     run.train()
     fitted = run.fitted
@@ -326,16 +326,6 @@ class _Run:
         if mixed:
             with comm.uncounted():
                 fitted.residual = comm.allreduce(residual)
-
-
-def in_rounds(first: AnyRound, options: Options, comm: Communicator) -> tuple[AnyRound, list[float]]:
-    """The best round of training in a metric that the rounds learn, and every round's error; collective."""
-
-    def agreed(error: float) -> float:
-        with comm.uncounted():
-            return float(comm.bcast(np.array([error]))[0])
-
-    return best_round(first, options.metric_rounds, agreed)
 
 
 def table(

@@ -57,7 +57,7 @@ def fit(train: Trainer, method: Method, rows: Dataset, options: Options, comm: C
     inner = replace(options, standardize=False, metric="none")
     first = _Round(train, method, Dataset(X, y, weights=weights), inner, options.metric, comm)
     _check_classes(y, first, comm)
-    best, errors = best_round(first, options.metric_rounds, first.agreed)
+    best, errors = best_round(first, options.metric_rounds, comm)
     fitted = best.trained(slice(None), "whole")
     if best.root is not None:
         standardizer = Standardizer.with_root(standardizer, best.root)
@@ -105,11 +105,6 @@ class _Round:
         return _Round(
             self.train, self.method, self.rows, self.options, self.form, self.comm, root, self.number + 1
         )  # fmt: skip
-
-    def agreed(self, error: float) -> float:
-        """Rank 0's number, on all ranks."""
-        with self.comm.uncounted():
-            return float(self.comm.bcast(np.array([error]))[0])
 
     def trained(self, which: slice | NDArray[np.bool_], name: str) -> Fit:
         """The method's fit of some rows, in the metric; collective."""
