@@ -137,7 +137,15 @@ def test_ridge(dtype, tolerance, csr, kind, tmp_path):
     (X, y), (T, _) = rows(csr=csr, dtype=dtype), rows(60, 1, csr, dtype)
     kernel = Kernel(kind, 1 / SIGMA if kind in GAMMA else 1 / (2 * SIGMA**2), degree=2)
     for model in (
-        DKRR(kernel=kind, sigma=[SIGMA / 3, SIGMA], lam=[1e-3, 1e-2], degree=2, standardize=False, dtype=dtype),
+        DKRR(
+            kernel=kind,
+            sigma=[SIGMA / 3, SIGMA],
+            lam=[1e-3, 1e-2],
+            degree=2,
+            standardize=False,
+            dtype=dtype,
+            random_state=0,
+        ),
         BKRR2(1, kernel=kind, sigma=SIGMA, lam=1e-3, degree=2, standardize=False, dtype=dtype),
     ):
         model.fit(X, y)

@@ -18,6 +18,7 @@ from cacore.data.dataset import Dataset
 from cacore.data.metric import FLOOR, best_round, importances, mapped, matrix, next_root
 from cacore.data.shuffle import Shuffle
 from cacore.data.standardize import Standardizer
+from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint
 from cacore.linalg import scalapack
 from cakrr import (
@@ -106,6 +107,8 @@ class Told:
 
     def choose(self):
         self.error = self.errors[self.number]
+        if self.error is None:
+            raise InputError("no memory")
 
     def moments(self):
         return np.full(2, self.moment)
@@ -120,13 +123,21 @@ class Told:
 )
 def test_best_round(errors, best, made):
     """The first one with the least error; two rounds without an improvement are the last ones."""
-    run, seen = best_round(Told(errors), len(errors) - 1, Communicator())
-    assert (run.number, seen) == (best, errors[:made])
+    run, seen, notes = best_round(Told(errors), len(errors) - 1, Communicator())
+    assert (run.number, seen, notes) == (best, errors[:made], [])
+
+
+def test_a_round_that_fails():
+    """The first one's failure is training's; a later one's costs the rounds after it, and is told."""
+    run, seen, notes = best_round(Told([3, 2, None, 1]), 5, Communicator())
+    assert (run.number, seen, notes) == (1, [3, 2], ["the metric is of the best of 2 rounds; round 2: no memory"])
+    with pytest.raises(InputError, match="no memory"):
+        best_round(Told([None, 1]), 5, Communicator())
 
 
 def test_a_model_that_does_not_change_needs_no_metric():
-    run, seen = best_round(Told([1, 0], moments=0.0), 5, Communicator())
-    assert (run.number, seen) == (0, [1])
+    run, seen, notes = best_round(Told([1, 0], moments=0.0), 5, Communicator())
+    assert (run.number, seen, notes) == (0, [1], [])
 
 
 # -- a whole round, by brute force -----------------------------------------------------------------
@@ -262,7 +273,11 @@ def test_many_targets(make):
     """One metric for all: features of any target count, whatever its unit; a constant one counts for nothing."""
     (X, y), (T, t) = rows(), rows(100, 1)
     Y, V = (np.column_stack([y, 1000 * np.sin(2 * X[:, 3]), np.ones(len(X))]) for X, y in ((X, y), (T, t)))
-    given = {"sigma": 2.0, "lam": 1e-5} if make is DKRR else {"n_parts": 2, "sigma": [2, 4], "random_state": 0}
+    given = (
+        {"sigma": 2.0, "lam": 1e-5, "random_state": 0}
+        if make is DKRR
+        else {"n_parts": 2, "sigma": [2, 4], "random_state": 0}
+    )
     given |= COARSE if make is TwoLevelKRR else {}
     model = make(**given, metric="full", metric_rounds=1).fit(X, Y)
     shares = model.feature_importances_
@@ -277,7 +292,7 @@ def test_classifiers(make):
     (X, y), (T, t) = rows(300), rows(200, 1)
     words = np.array(["low", "middle", "top"])
     labels, expected = (words[np.digitize(values, [-0.5, 0.5])] for values in (y, t))
-    given = {"lam": 1e-3} if make is DKRRClassifier else {"n_parts": 2, "random_state": 0}
+    given = {"lam": 1e-3, "random_state": 0} if make is DKRRClassifier else {"n_parts": 2, "random_state": 0}
     given |= {**COARSE, "lam": 1e-3} if make is TwoLevelKRRClassifier else {}
     model = make(**given, metric="diagonal", metric_rounds=2).fit(X, labels)
     assert model.score(T, expected) > make(**given).fit(X, labels).score(T, expected)

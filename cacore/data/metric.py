@@ -96,7 +96,7 @@ class Round(Protocol):
         """The next round, in this metric; collective."""
 
 
-def best_round(first: AnyRound, rounds: int, comm: Communicator) -> tuple[AnyRound, list[float]]:
+def best_round(first: AnyRound, rounds: int, comm: Communicator) -> tuple[AnyRound, list[float], list[str]]:
     """Train in rounds while validation improves; collective.
 
     Parameters
@@ -113,23 +113,35 @@ def best_round(first: AnyRound, rounds: int, comm: Communicator) -> tuple[AnyRou
         With the least error, the first one of equals.
     errors : list of float
         Of every round.
+    notes : list of str
+        Why a later round could not be trained, if one could not: the earlier ones are not lost.
+
+    Raises
+    ------
+    InputError
+        On all ranks, as training without a metric.
     """
     best = run = first
     errors: list[float] = []
     for number in range(rounds + 1):
-        run.choose()
+        try:
+            if number:
+                found = run.moments()
+                if not found.any():
+                    break  # the model does not change with the features
+                run = run.again(next_root(run.root, found))
+            run.choose()
+        except InputError as error:  # which all ranks raise alike
+            if not number:
+                raise
+            return best, errors, [f"the metric is of the best of {number} rounds; round {number}: {error}"]
         with comm.uncounted():  # the ranks' errors may differ in the last bit
             errors.append(float(comm.bcast(np.array([run.error]))[0]))
         if errors[-1] < min(errors[:-1], default=np.inf):
             best = run
         elif number - int(np.argmin(errors)) >= PATIENCE:
             break
-        if number < rounds:
-            found = run.moments()
-            if not found.any():
-                break  # the model does not change with the features
-            run = run.again(next_root(run.root, found))
-    return best, errors
+    return best, errors, []
 
 
 def change(old: Root | None, new: Root) -> Root:

@@ -50,11 +50,12 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator, te
     begun = comm.seconds["train"]
     run = _Exact(method, prepared, options, comm)
     errors: list[float] = []
+    notes: list[str] = []
     # Algorithm 6, lines 1 to 14: train, predict and judge every pair of sigma and lambda.
     if options.metric == "none":
         run.choose()
     else:
-        run, errors = best_round(run, options.metric_rounds, comm)
+        run, errors, notes = best_round(run, options.metric_rounds, comm)
     # Lines 3 to 6 once more, at the pair that was chosen, with all rows.
     alpha, residual = run.solve()
     model = run.model(alpha)
@@ -65,7 +66,7 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator, te
         busy = comm.allgather(np.array([comm.seconds["train"] - begun]))
     fitted = Fit(
         model, np.array([run.n]), run.grid, seconds=np.array([busy.max()]), busy=busy, library_bytes=run.sent,
-        notes=run.notes, errors=errors,
+        notes=run.notes + notes, errors=errors,
     )  # fmt: skip
     if str(run.X.dtype) == "float32":
         fitted.residual = np.array([residual])

@@ -58,14 +58,16 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator, te
     run = _Run.begin(method, options, prepared, comm)
     # Lines 8 and 13 to 23: for every pair of sigma and lambda, train, predict, one reduction of the errors; the best.
     errors: list[float] = []
+    notes: list[str] = []
     if options.metric == "none":
         run.choose()
     else:
-        run, errors = best_round(run, options.metric_rounds, comm)
+        run, errors, notes = best_round(run, options.metric_rounds, comm)
     # Lines 9 to 12, at the pair that was chosen, with all rows.
     run.train()
     fitted = run.fitted
     fitted.errors = errors
+    fitted.notes += notes
     with comm.uncounted():
         fitted.seconds = comm.allreduce(fitted.seconds)
         fitted.busy = comm.allgather(np.array([comm.seconds["train"] - begun]))
