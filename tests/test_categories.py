@@ -4,10 +4,10 @@ import builtins
 import re
 import runpy
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT
 from scipy.sparse import csr_matrix
 
 from asygcd import AsyGCDSVC
@@ -16,7 +16,7 @@ from cakrr import BKRR2
 from casvm import CASVC
 from partition import KBalance
 
-EXAMPLE = ROOT / "examples" / "categories.py"
+EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "categories.py"
 N = 30
 rng = np.random.default_rng(0)
 GOOD = rng.normal(size=(N, 2))
