@@ -26,7 +26,7 @@ SVMS = {
     "DisSMOSVC": DisSMOSVC(),
     "CASVC": CASVC(3, partitioner="kmeans", random_state=0),
     "CascadeSVC": CascadeSVC(2, random_state=0),
-    "AsyGCDSVC": AsyGCDSVC(threads=1, random_state=0, max_time=30),
+    "AsyGCDSVC": AsyGCDSVC(threads=1, random_state=0, max_iter=10**6),
 }
 PARTITIONERS = [KMeans, FCFS, BalancedKMeans, KBalance]
 
@@ -211,7 +211,7 @@ def test_precomputed(scale, C):
     X = moons()[0][:200]
     K, y = scale * (X @ X.T), X[:, 0] > 0
     try:
-        model = SMOSVC(kernel="precomputed", C=C, max_time=5).fit(K, y)
+        model = SMOSVC(kernel="precomputed", C=C, max_iter=10**6).fit(K, y)
     except InputError as error:
         assert "overflows" in str(error)  # noqa: PT017 - not on all platforms
     else:
@@ -222,7 +222,7 @@ def test_precomputed(scale, C):
 @pytest.mark.parametrize("update", ["owned", "atomic", "stochastic"])
 def test_kernel_values_times_c_that_overflow(update):
     X, y = (part[:200] for part in moons())
-    model = AsyGCDSVC(kernel="linear", C=1e20, update=update, threads=2, max_time=30)
+    model = AsyGCDSVC(kernel="linear", C=1e20, update=update, threads=2, max_iter=10**6)
     refusal(lambda: model.fit(1e149 * X, y), match="C times the kernel values overflows")
 
 
