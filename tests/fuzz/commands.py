@@ -28,9 +28,14 @@ WORDS = (
     "0x10", "1_0", "1:2:3", "1:0:3", "1:2:1000000000", ",", "1,,2", "1,2", "gaussian", "linear", "polynomial",
     "sigmoid", "soft", "all", "nearest", "smo", "asygcd", "float32", "float16", "in.h5", "svm.h5", "krr.h5",
     "asygcd.h5", "none", "train.csv", "out", "folder", "folder/out", "none/out", "/dev/null", "label", "a" * 300, "--",
-    "-", "--help", "[1]", "\N{SNOWMAN}",
+    "-", "--help", "[1]", "\N{SNOWMAN}", "laplacian", "matern32", "l1", "rational", "auto", "diagonal", "full",
+    "out.png", "a,label",
 )  # fmt: skip
-LIKELY = ("0.5", "1", "2", "3", "1,2", "out", "gaussian", "polynomial", "soft", "float32", "label", "train.csv")
+LIKELY = (
+    "0.5", "1", "2", "3", "1,2", "out", "gaussian", "polynomial", "soft", "float32", "label", "train.csv", "diagonal",
+    "full", "l1", "auto",
+)  # fmt: skip
+LIMIT = 256 << 20  # of memory: less than any --memory-limit among the words that is not refused
 LISTED = {"cacore.io": ["convert", "info"], "cacore.traffic": ["pattern", "ratio"]}
 
 
