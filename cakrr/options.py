@@ -147,6 +147,11 @@ class Options(declare.Options):
             raise InputError(f"partitions = {self.partitions}: {method.name} has one model of all rows; leave it out")
         return self
 
+    @property
+    def rounds(self) -> int:
+        """Most rounds of training after the first one."""
+        return 0 if self.metric == "none" else self.metric_rounds
+
     def _check_kernel(self) -> None:
         from cacore.data.metric import check_kernel
 

@@ -100,7 +100,8 @@ def hand_out(
     consume : bool
         As for :func:`partition.redistribute.redistribute`.
     """
-    rows.columns.setdefault("order", order_of(rows, seed, comm))
+    if "order" not in rows.columns:
+        rows.columns["order"] = order_of(rows, seed, comm)
     parts = redistribute(rows, division.labels, owners, comm, order="order", consume=consume)
     parts.centers, parts.sizes, parts.n_iter = division.centers, division.sizes, division.n_iter
     return parts

@@ -121,6 +121,9 @@ def best_round(first: AnyRound, rounds: int, comm: Communicator) -> tuple[AnyRou
     InputError
         On all ranks, as training without a metric.
     """
+    if not rounds:
+        first.choose()
+        return first, [first.error], []
     best = run = first
     errors: list[float] = []
     for number in range(rounds + 1):

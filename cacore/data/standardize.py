@@ -55,8 +55,10 @@ class Standardizer:
             raise InputError("scale: not all above 0")
 
     @staticmethod
-    def with_root(standardizer: Standardizer | None, root: Root) -> Standardizer:
+    def with_root(standardizer: Standardizer | None, root: Root | None) -> Standardizer | None:
         """The same rows, in a metric; without a standardiser the rows as they are."""
+        if root is None:
+            return standardizer
         d = len(root)
         return replace(standardizer or Standardizer(np.zeros(d), np.ones(d)), root=root)
 

@@ -18,7 +18,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic, overload
 
-from cacore.kernels.registry import distance, exp, length
+from cacore.kernels.registry import EQUAL, distance, exp, length
 
 # x = k ln 2 + r, |r| <= ln 2 / 2; adding and subtracting 1.5 * 2^52 rounds to an integer, which then
 # stands in the low bits of the sum, ready to be shifted into the exponent.
@@ -114,7 +114,7 @@ def _distance(product, a, b):  # type: ignore[no-untyped-def]
 @overload(length, inline="always")
 def _length(product, a, b):  # type: ignore[no-untyped-def]
     real = np.float32 if product == types.float32 else np.float64
-    zero, two, rounding = real(0), real(2), real(16 * np.finfo(real).eps)
+    zero, two, rounding = real(0), real(2), real(EQUAL * np.finfo(real).eps)
 
     def root(product, a, b):  # type: ignore[no-untyped-def]
         size = a + b

@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 
 from cacore.data.rows import Rows, dense
 from cacore.kernels.pairs import compare
-from cacore.kernels.registry import L1, SQUARED
+from cacore.kernels.registry import EQUAL, L1, SQUARED
 from cacore.kernels.values import Kernel, Points
 from cacore.machine.threads import blocks
 
 _BYTES = 1 << 23  # of pairs that are held at a time, by each thread
-_EQUAL = 8.0  # roundings of |x|^2 + |z|^2 within which two rows are taken to be equal
 
 
 def gradients(kernel: Kernel, X: Rows, Z: Rows, coefficients: NDArray[Any]) -> Iterator[NDArray[np.float64]]:
@@ -57,7 +56,7 @@ def gradients(kernel: Kernel, X: Rows, Z: Rows, coefficients: NDArray[Any]) -> I
         if of == SQUARED:
             norms = left.squares[:, None] + right.squares
             np.maximum(norms - 2.0 * t, 0.0, out=t)
-            t[t <= _EQUAL * np.finfo(np.float64).eps * norms] = 0.0
+            t[t <= EQUAL * np.finfo(np.float64).eps * norms] = 0.0
         slopes = kernel.derivative(t)
         for one in c:
             W = slopes * one

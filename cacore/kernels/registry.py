@@ -152,6 +152,9 @@ def distance(product: Any, a: Any, b: Any) -> Any:
     return np.maximum(0.0, a + b - 2.0 * product)
 
 
+EQUAL = 16  # roundings of |x|^2 + |z|^2 within which two rows are taken to be equal
+
+
 def length(product: Any, a: Any, b: Any) -> Any:
     """|x-z| from x.z, |x|^2 and |z|^2, for :attr:`KernelKind.row`.
 
@@ -162,7 +165,7 @@ def length(product: Any, a: Any, b: Any) -> Any:
     """
     size = a + b
     squared = size - 2.0 * product
-    return np.sqrt(np.where(squared <= 16 * np.finfo(np.asarray(product).dtype).eps * size, 0.0, squared))
+    return np.sqrt(np.where(squared <= EQUAL * np.finfo(np.asarray(product).dtype).eps * size, 0.0, squared))
 
 
 def exp(x: Any) -> Any:

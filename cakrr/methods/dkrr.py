@@ -49,13 +49,8 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator, te
     prepared = prepare(method, train, options, comm, test)
     begun = comm.seconds["train"]
     run = _Exact(method, prepared, options, comm)
-    errors: list[float] = []
-    notes: list[str] = []
     # Algorithm 6, lines 1 to 14: train, predict and judge every pair of sigma and lambda.
-    if options.metric == "none":
-        run.choose()
-    else:
-        run, errors, notes = best_round(run, options.metric_rounds, comm)
+    run, errors, notes = best_round(run, options.rounds, comm)
     # Lines 3 to 6 once more, at the pair that was chosen, with all rows.
     alpha, residual = run.solve()
     model = run.model(alpha)
@@ -190,8 +185,7 @@ class _Exact:
             with comm.agreed():
                 check_features(options.metric, prepared.rows.X.shape[1], options.memory_limit)
         self.X, self.checkpoint, self.like = mapped(prepared.rows.X, root), options.checkpoint, options.kernels()[0]
-        standardizer = prepared.standardizer
-        self.standardizer = standardizer if root is None else Standardizer.with_root(standardizer, root)
+        self.standardizer = Standardizer.with_root(prepared.standardizer, root)
         self.grid: list[dict[str, Any]] = []
         self.notes: list[str] = []
         self.error, self.sent = math.inf, 0

@@ -57,12 +57,7 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator, te
     # Algorithm 10, lines 1 to 7 (Algorithm 8, lines 1 to 5): divide the rows.
     run = _Run.begin(method, options, prepared, comm)
     # Lines 8 and 13 to 23: for every pair of sigma and lambda, train, predict, one reduction of the errors; the best.
-    errors: list[float] = []
-    notes: list[str] = []
-    if options.metric == "none":
-        run.choose()
-    else:
-        run, errors, notes = best_round(run, options.metric_rounds, comm)
+    run, errors, notes = best_round(run, options.rounds, comm)
     # Lines 9 to 12, at the pair that was chosen, with all rows.
     run.train()
     fitted = run.fitted
@@ -108,8 +103,7 @@ class _Run:
         self.targets: NDArray[np.float64] = self.y[:, None]
         self.tried: Candidates | None = None
         self.candidate, self.error = 0, math.inf
-        standardizer = prepared.standardizer
-        self.standardizer = standardizer if root is None else Standardizer.with_root(standardizer, root)
+        self.standardizer = Standardizer.with_root(prepared.standardizer, root)
         self.model = KRRModel(
             method=method.name, route=self.route, sigma=self.widths[0].sigma, lam=self.lams[0], offset=prepared.offset,
             centers=parts.centers, sizes=parts.sizes, owners=parts.owners, standardizer=self.standardizer,
@@ -211,10 +205,9 @@ class _Run:
 
     def _grid(self, judging: Samples, routes: list[Soft]) -> None:
         """Choose sigma and lambda, and the candidate of the coarse model that goes with them."""
-        loo, held = self.options.select == "loo", self.held
-        if loo:
-            self.held = np.zeros_like(held)
-        search = self._search("grid", self.targets, self.widths, self.lams)
+        loo = self.options.select == "loo"
+        held = np.zeros_like(self.held) if loo else self.held
+        search = self._search("grid", self.targets, held, self.widths, self.lams)
         if loo:
             errors, failed = search.left_out_errors(self.comm)
         else:
@@ -226,12 +219,11 @@ class _Run:
         self.model.lam = self.lams[ell]
         self.fitted.grid = table(errors, self.widths, self.lams, self.options.select, self.tried)
         self.fitted.notes += left_out(failed, self.widths, self.lams)
-        self.held = held
 
     def _soften(self, judging: Samples, routes: list[Soft]) -> None:
         """Choose k and t of soft routing, at the chosen pair."""
         width, lam, c = (Width(self.model.like, self.model.sigma),), (self.model.lam,), [self.candidate]
-        search = self._search("soft", self.targets[:, c], width, lam)
+        search = self._search("soft", self.targets[:, c], self.held, width, lam)
         judges = self._judges(Samples(judging.X, {**judging.columns, "y": judging["y"][:, c]}), routes)
         errors, _ = search.errors(judges, self.comm, len(routes))
         with self.comm.phase("predict"):
@@ -244,11 +236,12 @@ class _Run:
             return Judges.routed(judging, self.route, routes, parts.centers, parts.owners, self.comm)
 
     def _search(
-        self, name: str, targets: NDArray[np.float64], widths: tuple[Width, ...], lams: tuple[float, ...]
-    ) -> Search:
+        self, name: str, targets: NDArray[np.float64], held: NDArray[np.bool_], widths: tuple[Width, ...],
+        lams: tuple[float, ...],
+    ) -> Search:  # fmt: skip
         what = "choosing sigma and lambda" if name == "grid" else "choosing the soft route"
         return Search(
-            self.parts, targets, self.held, widths, lams, self.workspace, self.options.checkpoint,
+            self.parts, targets, held, widths, lams, self.workspace, self.options.checkpoint,
             self._piece(name), self.fitted.seconds, self.options.progress(what, len(self.parts.parts)),
         )  # fmt: skip
 

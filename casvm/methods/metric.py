@@ -59,9 +59,7 @@ def fit(train: Trainer, method: Method, rows: Dataset, options: Options, comm: C
     _check_classes(y, first, comm)
     best, errors, notes = best_round(first, options.metric_rounds, comm)
     fitted = best.trained(slice(None), "whole")
-    if best.root is not None:
-        standardizer = Standardizer.with_root(standardizer, best.root)
-    fitted.model.standardizer = standardizer
+    fitted.model.standardizer = Standardizer.with_root(standardizer, best.root)
     fitted.errors = errors
     fitted.notes += notes
     return fitted
