@@ -43,7 +43,7 @@ class KernelRidge(BaseEstimator):
     coef0: float = 0.0
     validation_fraction: float = 0.1
     metric: str = "none"
-    metric_rounds: int = 5
+    metric_rounds: int = 10
     standardize: bool = True
     dtype: str = "float64"
     random_state: Any = None
@@ -219,7 +219,7 @@ class BKRR2(InParts, Regressor):
         root of the mean of grad f grad f^T, f the model that answers. The round with the least validation error is
         kept, which may be the one without a metric. "full" takes 4,096 features at most, and makes CSR rows dense.
     metric_rounds : int
-        Most rounds after the first one; two in a row without an improvement are the last.
+        Most rounds after the first one; three in a row without an improvement are the last.
     standardize : bool
         Scale features by the training rows' mean and deviation. CSR rows are scaled, not shifted.
     dtype : {"float64", "float32"}

@@ -333,6 +333,25 @@ def larger_lambda(dtype: Any) -> str:
     return "a larger lambda" + (", or float64" if dtype == np.float32 else "")
 
 
+def least(errors: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
+    """The least error along an axis of (C, S, L), infinity where nothing could be solved."""
+    others = tuple(one for one in range(errors.ndim) if one != axis)
+    return np.asarray(np.where(np.isfinite(errors), errors, np.inf).min(axis=others))
+
+
+def next_widths(widths: tuple[Width, ...], errors: NDArray[np.float64]) -> tuple[Width, ...]:
+    """What a search goes on with where distances have changed a little.
+
+    The best of `widths` and those beside it, so that it can leave the grid, and each other kernel's best; one alone
+    stays alone.
+    """
+    if len(set(widths)) == 1:
+        return widths[:1]
+    order = [widths[i] for i in np.argsort(errors, kind="stable")]
+    others = {width.like: width for width in reversed(order) if width.like != order[0].like}  # the last one stays
+    return (*order[0].nearby(), *others.values())
+
+
 def best(
     errors: NDArray[np.float64], widths: tuple[Width, ...], lams: tuple[float, ...], dtype: Any, comm: Communicator
 ) -> tuple[int, int, int]:

@@ -44,6 +44,7 @@ def _route(value: Any, name: str) -> str:
 
 
 AUTO = ("gaussian", "matern52", "laplacian", "l1")  # kernels that "auto" chooses from
+NEARBY = (0.5, 1.0, 2.0)  # times the width that the last round of a metric chose: what the next one tries
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,14 @@ class Width:
     def kernel(self) -> Kernel:
         """The kernel of this width."""
         return self.like.with_sigma(self.sigma)
+
+    def nearby(self) -> tuple[Width, ...]:
+        """This one and its neighbours, ascending: so that a search that goes on can leave the grid it began with."""
+        times = NEARBY if self.like.declared.has_width else (1.0,)
+        return tuple(Width(self.like, self.sigma * by) for by in times)
+
+
+CoarseGrid = list[tuple[Width, list[int], tuple[float, ...]]]  # width, numbers of centres, lambdas to try
 
 
 @dataclass(frozen=True)
@@ -180,7 +189,7 @@ class Options(declare.Options):
             found += [Width(like, sigma) for sigma in (sigmas if like.declared.has_width else (1.0,))]
         return tuple(found)
 
-    def coarse_grid(self, n: int, d: int) -> list[tuple[Width, list[int], tuple[float, ...]]]:
+    def coarse_grid(self, n: int, d: int) -> CoarseGrid:
         """Width, numbers of centres and lambdas of the coarse models to try, for n rows of d features."""
         sets: list[tuple[Width, tuple[int, ...]]] = []
         for like in self.kernels():

@@ -40,7 +40,7 @@ class CollectiveSVC(KernelClassifier):
     """A classifier whose `fit` and `predict` take each rank's own rows, if it is given `comm`."""
 
     metric: str = "none"
-    metric_rounds: int = 5
+    metric_rounds: int = 10
     validation_fraction: float = 0.1
     standardize: bool = False
     comm: Any = None
@@ -125,7 +125,7 @@ class CASVC(CollectiveSVC):
         validation rows is kept, and trained again on all rows; it may be the one without a metric, for SVMs gain less
         than regression does. "full" takes 4,096 features at most, and makes CSR rows dense.
     metric_rounds : int
-        Most rounds after the first one; two in a row without an improvement are the last.
+        Most rounds after the first one; three in a row without an improvement are the last.
     validation_fraction : float
         Share of the rows that judges the rounds; without a metric none is held out.
     standardize : bool

@@ -20,6 +20,7 @@ from cacore.data.shuffle import Shuffle
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint
+from cacore.kernels import Kernel
 from cacore.linalg import scalapack
 from cakrr import (
     BKRR2,
@@ -34,7 +35,8 @@ from cakrr import (
 )  # fmt: skip
 from cakrr.bkrr2 import bkrr2
 from cakrr.dkrr import dkrr
-from cakrr.options import AUTO, Options
+from cakrr.grid_search import next_widths
+from cakrr.options import AUTO, Options, Width
 from cakrr.solver.local import System
 
 metrics = pytest.mark.parametrize("metric", ["diagonal", "full"])
@@ -119,10 +121,16 @@ class Told:
 
 @pytest.mark.parametrize(
     ("errors", "best", "made"),
-    [([5, 4, 3, 2], 3, 4), ([5, 6, 4, 7, 8, 1], 2, 5), ([5, 6, 7, 1], 0, 3), ([3, 3, 3], 0, 3), ([5, 2, 2, 2], 1, 4)],
+    [
+        ([5, 4, 3], 2, 3),
+        ([5, 6, 4, 7, 8, 9, 1], 2, 6),
+        ([5, 6, 7, 8, 1], 0, 4),
+        ([3] * 4, 0, 4),
+        ([5, 2, 2, 2, 2], 1, 5),
+    ],
 )
 def test_best_round(errors, best, made):
-    """The first one with the least error; two rounds without an improvement are the last ones."""
+    """The first one with the least error; three rounds without an improvement are the last ones."""
     run, seen, notes = best_round(Told(errors), len(errors) - 1, Communicator())
     assert (run.number, seen, notes) == (best, errors[:made], [])
 
@@ -141,6 +149,30 @@ def test_a_model_that_does_not_change_needs_no_metric():
 
 
 # -- a whole round, by brute force -----------------------------------------------------------------
+
+
+def test_next_widths():
+    """The best width and those beside it, and each other kernel's best; one alone stays alone."""
+    gaussian, l1 = Kernel("gaussian"), Kernel("l1")
+    widths = tuple(Width(like, sigma) for like in (gaussian, l1) for sigma in (1.0, 4.0, 16.0))
+    found = next_widths(widths, np.array([3.0, np.inf, 2.0, 5.0, 1.0, 4.0]))
+    assert found == (Width(l1, 2.0), Width(l1, 4.0), Width(l1, 8.0), Width(gaussian, 16.0))
+    assert next_widths((widths[0],) * 2, np.zeros(2)) == widths[:1]
+    linear = Width(Kernel("linear"), 1.0)
+    assert next_widths((linear, widths[0]), np.array([1.0, 2.0])) == (linear, widths[0])
+
+
+@pytest.mark.parametrize("estimator", [BKRR2, DKRR])
+def test_rounds_leave_the_grid(estimator):
+    """A later round goes on beside the last one's width, beyond the smallest one that was asked for."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 3))
+    y = np.sin(6.0 * X[:, 0])
+    model = estimator(sigma=[8.0, 16.0], lam=[1e-2], metric="diagonal", metric_rounds=4, random_state=0).fit(X, y)
+    assert model.sigma_ < 8.0
+    tried = sorted({row["sigma"] for row in model.grid_})
+    np.testing.assert_allclose(tried, [tried[0], 2 * tried[0], 4 * tried[0]])
+    assert model.sigma_ in tried
 
 
 @metrics
@@ -255,7 +287,7 @@ def test_a_metric_that_does_not_help_is_not_kept():
     X, noise = rows()[0], np.random.default_rng(5).normal(size=240)
     model = BKRR2(2, sigma=1.0, lam=10.0, metric="full", random_state=0).fit(X, noise)
     kept = int(np.argmin(model.metric_errors_))
-    assert len(model.metric_errors_) <= kept + 3
+    assert len(model.metric_errors_) <= kept + 4
     if kept == 0:
         np.testing.assert_array_equal(model.metric_, np.eye(6))
         near(model.feature_importances_, 1 / 6, 1e-15)

@@ -23,7 +23,7 @@ MOST = 4096  # features of a full metric: its eigenvalues take 10 d^3 flops a ro
 SAMPLE = 2000  # rows, of a part or of all ranks, whose gradients make the metric
 _NUMBERS = 1 << 23  # of the gradients of one model's sample, where every rank holds them
 
-PATIENCE = 2  # rounds in a row that do not improve
+PATIENCE = 3  # rounds in a row that do not improve
 Root = NDArray[np.float64]  # (d, d) symmetric, or (d,)
 AnyRound = TypeVar("AnyRound", bound="Round")
 

@@ -110,7 +110,7 @@ def metric() -> Any:
 
 def metric_rounds() -> Any:
     """Declare how many rounds the metric is learned in at most."""
-    return option(5, "most rounds of --metric; the best one is kept", whole(1), metavar="N")
+    return option(10, "most rounds of --metric; the best one is kept", whole(1), metavar="N")
 
 
 def switch(default: bool, text: str, **more: Any) -> Any:

@@ -20,11 +20,11 @@ from cacore.kernels import Kernel
 from cacore.kernels.gradients import stacked
 from cacore.linalg.scalapack import BlockCyclic, layout
 from cacore.machine import memory, threads
-from cakrr.grid_search import best, held_out, left_out
+from cakrr.grid_search import best, held_out, least, left_out, next_widths
 from cakrr.methods.parts import not_definite, table
 from cakrr.methods.prepare import Prepared, prepare
 from cakrr.model import KRRModel, PartModel
-from cakrr.options import Fit, Method, Options
+from cakrr.options import Fit, Method, Options, Width
 from cakrr.solver import refine
 from cakrr.solver.local import credible, longest
 
@@ -177,24 +177,25 @@ class _Exact:
 
     def __init__(
         self, method: Method, prepared: Prepared, options: Options, comm: Communicator, root: Root | None = None,
-        number: int = 0,
+        last: _Exact | None = None,
     ) -> None:  # fmt: skip
-        self.method = method
-        self.prepared, self.options, self.comm, self.root, self.number = prepared, options, comm, root, number
-        if options.metric != "none" and not number:
+        self.method, self.prepared, self.options, self.comm, self.root = method, prepared, options, comm, root
+        self.number: int = last.number + 1 if last else 0
+        self.sent: int = last.sent if last else 0
+        if options.metric != "none" and not last:
             with comm.agreed():
                 check_features(options.metric, prepared.rows.X.shape[1], options.memory_limit)
         self.X, self.checkpoint, self.like = mapped(prepared.rows.X, root), options.checkpoint, options.kernels()[0]
         self.standardizer = Standardizer.with_root(prepared.standardizer, root)
         self.grid: list[dict[str, Any]] = []
         self.notes: list[str] = []
-        self.error, self.sent = math.inf, 0
+        self.error, self.errors = math.inf, np.zeros((1, 1, 1))
         first, self.n = comm.offset(self.X.shape[0])
         self.place = Shuffle(self.n, options.seed).position(np.arange(first, first + self.X.shape[0]))
         with comm.phase("partition"):
             self.y = self._everywhere(prepared.rows["y"])
             self.weights = self._everywhere(prepared.rows.row_weights())
-        self.widths = options.widths(method, self.X.shape[1])
+        self.widths = last.nearby() if last else options.widths(method, self.X.shape[1])
         self.width, self.lam = self.widths[0], options.lam[0]
         total = int(comm.allreduce(np.array([nbytes(self.X)], np.int64))[0])
         with comm.agreed():
@@ -218,9 +219,12 @@ class _Exact:
 
     def again(self, root: Root) -> _Exact:
         """The next round, in this metric; collective."""
-        run = _Exact(self.method, self.prepared, self.options, self.comm, root, self.number + 1)
-        run.sent = self.sent
-        return run
+        return _Exact(self.method, self.prepared, self.options, self.comm, root, self)
+
+    def nearby(self) -> tuple[Width, ...]:
+        """The widths that the next round tries: the best of this one, and what is beside it; collective."""
+        with self.comm.uncounted():  # the ranks' errors may differ in the last bit
+            return next_widths(self.widths, self.comm.bcast(least(self.errors, 1)))
 
     @property
     def held(self) -> int:
@@ -256,7 +260,8 @@ class _Exact:
             _, s, ell = best(errors, self.widths, lams, self.X.dtype, comm)
         self.notes = left_out(failed, self.widths, lams)
         self.width, self.lam, self.error = self.widths[s], lams[ell], float(errors[0, s, ell])
-        self.grid = table(errors, self.widths, lams, options.select)
+        self.errors = errors
+        self.grid = table(errors, self.widths, lams, options)
 
     def moments(self) -> NDArray[np.float64]:
         """The sum of grad f grad f^T, or its diagonal, at some learning rows, of the model of all of them.

@@ -19,10 +19,10 @@ from cacore.errors import InputError
 from cacore.io.checkpoint import remembered
 from cacore.kernels.gradients import moments, stacked
 from cacore.machine import memory
-from cakrr.grid_search import Judges, Search, best, hold_out, larger_lambda, left_out
+from cakrr.grid_search import Judges, Search, best, hold_out, larger_lambda, least, left_out, next_widths
 from cakrr.methods.prepare import Prepared, prepare
 from cakrr.model import KRRModel, PartModel
-from cakrr.options import Fit, Method, Options, Width
+from cakrr.options import CoarseGrid, Fit, Method, Options, Width
 from cakrr.solver import refine
 from cakrr.solver.coarse import Candidates, candidates
 from cakrr.solver.local import Workspace
@@ -87,22 +87,24 @@ class _Run:
 
     def __init__(
         self, method: Method, options: Options, prepared: Prepared, parts: Parts, comm: Communicator,
-        root: Root | None = None, number: int = 0, workspace: Workspace | None = None,
+        root: Root | None = None, last: _Run | None = None,
     ) -> None:  # fmt: skip
         self.method, self.options, self.prepared, self.parts, self.comm = method, options, prepared, parts, comm
-        self.root, self.number = root, number
+        self.root = root
+        self.number: int = last.number + 1 if last else 0
         largest = int(np.diff(parts.bounds).max(initial=0))
-        self.workspace = workspace or Workspace(largest, parts.X.dtype, options.memory_limit)
+        self.workspace: Workspace = last.workspace if last else Workspace(largest, parts.X.dtype, options.memory_limit)
         self.route = options.route or method.route
         if self.route == "soft" and len(parts.sizes) == 1:
             self.route = "nearest"  # there is one model to ask
-        self.widths = options.widths(method, parts.centers.shape[1])
+        self.widths, self.coarse = last.nearby() if last else self._whole_grid()
         self.lams = options.lam
         self.y = self.parts.columns["y"].astype(np.float64)
         self.held = np.zeros(len(self.y), np.bool_)
         self.targets: NDArray[np.float64] = self.y[:, None]
         self.tried: Candidates | None = None
         self.candidate, self.error = 0, math.inf
+        self.errors = np.zeros((1, 1, 1))
         self.standardizer = Standardizer.with_root(prepared.standardizer, root)
         self.model = KRRModel(
             method=method.name, route=self.route, sigma=self.widths[0].sigma, lam=self.lams[0], offset=prepared.offset,
@@ -130,8 +132,29 @@ class _Run:
         else:
             with self.comm.phase("partition"):
                 parts = _divide(self.method, self.prepared, root, self.options, self.comm)
-        number = self.number + 1
-        return _Run(self.method, self.options, self.prepared, parts, self.comm, root, number, self.workspace)
+        return _Run(self.method, self.options, self.prepared, parts, self.comm, root, self)
+
+    def _whole_grid(self) -> tuple[tuple[Width, ...], CoarseGrid]:
+        """Widths of the parts' models, and the coarse models, that the first round tries."""
+        n, d = int(self.parts.sizes.sum()), self.parts.centers.shape[1]
+        coarse = self.options.coarse_grid(n, d) if self.method.coarse else []
+        return self.options.widths(self.method, d), coarse
+
+    def nearby(self) -> tuple[tuple[Width, ...], CoarseGrid]:
+        """What the next round tries: what was best in this one, and what is beside it; collective."""
+        with self.comm.uncounted():  # the ranks' errors may differ in the last bit
+            errors = self.comm.bcast(self.errors)
+        widths = next_widths(self.widths, least(errors, 1))
+        if self.tried is None:
+            return widths, []
+        settings, each = self.tried.settings, least(errors, 0)
+        if len(settings) == 1:
+            return widths, self.coarse
+        best = {
+            width.like: (M, lam) for M, width, lam in (settings[c] for c in np.argsort(-each))
+        }  # the last one stays
+        tried = next_widths(tuple(width for _, width, _ in settings), each)
+        return widths, [(one, [best[one.like][0]], (best[one.like][1],)) for one in tried]
 
     def choose(self) -> None:
         """Sigma, lambda, and what else there is to choose: the loop of Algorithm 10 around lines 9 to 22."""
@@ -146,9 +169,8 @@ class _Run:
         fraction = options.validation_fraction if validated else 0.0
         self.held = self._held_out(fraction, n)
         if self.method.coarse:
-            sets = options.coarse_grid(n, parts.X.shape[1])
             self.tried = candidates(
-                parts, self.held, sets, options.memory_limit, options.checkpoint, self.comm,
+                parts, self.held, self.coarse, options.memory_limit, options.checkpoint, self.comm,
                 self._piece("coarse"),
             )  # fmt: skip
         settings = pairs * (1 if self.tried is None else len(self.tried.settings))
@@ -165,7 +187,7 @@ class _Run:
                 self._soften(judging, list(routes))
         if self.tried is not None:
             self.model.coarse = self.tried.chosen(self.candidate)
-            self.fitted.params |= self.tried.facts(self.candidate)
+            self.fitted.params |= self.tried.facts(self.candidate, len(options.kernels()) > 1)
         if self.model.soft is not None:
             self.fitted.params |= {"soft_k": self.model.soft.k, "soft_t": self.model.soft.t}
 
@@ -214,10 +236,10 @@ class _Run:
             errors, failed = search.errors(self._judges(judging, routes), self.comm)
         with self.comm.phase("predict"):
             self.candidate, s, ell = best(errors, self.widths, self.lams, self.workspace.dtype, self.comm)
-        self.error = float(errors[self.candidate, s, ell])
+        self.error, self.errors = float(errors[self.candidate, s, ell]), errors
         self.model.like, self.model.sigma = self.widths[s].like, self.widths[s].sigma
         self.model.lam = self.lams[ell]
-        self.fitted.grid = table(errors, self.widths, self.lams, self.options.select, self.tried)
+        self.fitted.grid = table(errors, self.widths, self.lams, self.options, self.tried)
         self.fitted.notes += left_out(failed, self.widths, self.lams)
 
     def _soften(self, judging: Samples, routes: list[Soft]) -> None:
@@ -324,15 +346,16 @@ class _Run:
 
 
 def table(
-    errors: NDArray[np.float64], widths: tuple[Width, ...], lams: tuple[float, ...], select: str,
+    errors: NDArray[np.float64], widths: tuple[Width, ...], lams: tuple[float, ...], options: Options,
     tried: Candidates | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """The report's grid: errors, shape (C, S, L), in the column of the rows that judged them."""
+    select, several = options.select, len(options.kernels()) > 1
     columns = [f"{name}_mse" for name in ("validation", "test", *(["loo"] if select == "loo" else []))]
-    several = len({width.like for width in widths}) > 1
     return [
         {
-            **({} if tried is None else tried.facts(c)), **({"kernel": widths[s].like.kind} if several else {}),
+            **({} if tried is None else tried.facts(c, several)),
+            **({"kernel": widths[s].like.kind} if several else {}),
             "sigma": widths[s].sigma, "lambda": lams[ell],
             **dict.fromkeys(columns), f"{select}_mse": float(mse) if np.isfinite(mse) else None,
         }

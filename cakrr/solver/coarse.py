@@ -75,10 +75,9 @@ class Candidates:
             out[:, these] = flat.reshape(len(flat), *beta.shape[1:])
         return out
 
-    def facts(self, c: int) -> dict[str, Any]:
-        """What a report says about the c-th candidate."""
+    def facts(self, c: int, several: bool) -> dict[str, Any]:
+        """What a report says about the c-th candidate; `several`: whether kernels are chosen from."""
         M, width, lam = self.settings[c]
-        several = len({width.like for _, width, _ in self.settings}) > 1
         kernel = {"coarse_kernel": width.like.kind} if several else {}
         return {"centers": M, **kernel, "coarse_sigma": width.sigma, "coarse_lambda": lam}
 
