@@ -28,21 +28,23 @@ def abandon(*requests: Any) -> None:
     _ABANDONED.extend(requests)
 
 
-def wait(done: Callable[[], bool], meanwhile: Callable[[], None] | None = None) -> None:
+def wait(done: Callable[[], bool], meanwhile: Callable[[], None] | None = None, pauses: bool = True) -> None:
     """Wait without keeping a core busy for long, which ranks that share it may have work for.
 
-    A pause is at most a tenth of the time waited so far: it delays nothing by more than that. `meanwhile` is called
-    before each.
+    A pause is at most a tenth of the time waited so far: it delays nothing by more than that, where nothing but another
+    rank is waited for. Messages that move only while MPI is called, a few KiB a call, need to be waited for without
+    `pauses`. `meanwhile` is called before each.
     """
-    start = perf_counter()
+    start = heard = perf_counter()
     while not done():
-        waited = perf_counter() - start
-        if waited <= _SPIN:
-            os.sched_yield()  # where ranks share a core, the one that is waited for needs it
-            continue
-        if meanwhile is not None:
+        now = perf_counter()
+        if now - heard > _SPIN and meanwhile is not None:
             meanwhile()
-        sleep(min(_LONGEST, 0.1 * waited))
+            heard = now
+        if now - start <= _SPIN or not pauses:
+            os.sched_yield()  # where ranks share a core, the one that is waited for needs it
+        else:
+            sleep(min(_LONGEST, 0.1 * (now - start)))
 
 
 def packed(error: BaseException, rank: int) -> bytes:

@@ -37,12 +37,12 @@ class Transport:
         """Whether calls of some ranks may be pending for ever: the communicator cannot be used any more."""
         return self._abandoned or bool(self.failures.word)
 
-    def call(self, name: str, *args: Any, **options: Any) -> None:
-        """Make the nonblocking call ``name`` (``"Iallreduce"``) and wait until it is done."""
+    def call(self, name: str, *args: Any, pauses: bool = True, **options: Any) -> None:
+        """Make the nonblocking call ``name`` (``"Iallreduce"``) and wait until it is done; see :func:`wait`."""
         self.failures.check()
         start = perf_counter()
         try:
-            self._complete(getattr(self.comm, name)(*args, **options))
+            self._complete(getattr(self.comm, name)(*args, **options), pauses)
         finally:
             self._spent(perf_counter() - start)
 
@@ -69,9 +69,9 @@ class Transport:
         if interruption is not None:
             raise agree(interruption, self.failures.ranks)  # there is nobody left to tell
 
-    def _complete(self, request: Any) -> None:
+    def _complete(self, request: Any, pauses: bool = True) -> None:
         try:
-            wait(request.Test, self.failures.listen)
+            wait(request.Test, self.failures.listen, pauses)
         except BaseException:
             self._abandoned = True
             abandon(request)
