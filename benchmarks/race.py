@@ -6,12 +6,16 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 _SLOW = 0.8  # of the best rate seen
+_records: ContextVar[list[dict[str, Any]] | None] = ContextVar("records", default=None)
 _A = np.random.default_rng(0).random((1500, 1500))
 
 
@@ -74,10 +78,25 @@ def show(title: str, results: dict[str, Result], ours: str, peer: str, allowed: 
             f"  {name:<34} median {result.median:8.4f} s  "
             f"({min(result.seconds):.4f} to {max(result.seconds):.4f}; machine {min(result.rates):.0f} GFLOP/s or more)"
         )
+    records = _records.get()
+    if records is not None:
+        for name, result in results.items():
+            records.append({"race": title, "rival": name, "peer": peer, "seconds": result.median})
     ratio = results[ours].median / results[peer].median
     verdict = "kept" if ratio <= allowed else "NOT KEPT"
     print(f"  ratio {ours} / {peer} = {ratio:.2f}, allowed {allowed:.2f}: {verdict}")
     return ratio <= allowed
+
+
+@contextmanager
+def recording() -> Iterator[list[dict[str, Any]]]:
+    """Keep what :func:`show` shows inside the block."""
+    records: list[dict[str, Any]] = []
+    token = _records.set(records)
+    try:
+        yield records
+    finally:
+        _records.reset(token)
 
 
 def headline() -> None:

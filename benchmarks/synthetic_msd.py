@@ -18,6 +18,16 @@ from cacore.io.native import created
 ROWS, TRAIN, FEATURES, CLUSTERS = 515_345, 463_715, 90, 40
 
 
+def shape_of(rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """What all blocks of a file have in common."""
+    return {
+        "means": 2.0 * rng.normal(size=(CLUSTERS, FEATURES)),
+        "mixing": rng.normal(size=(FEATURES, FEATURES)) / np.sqrt(FEATURES),
+        "waves": rng.normal(size=(FEATURES, 4)) / 20,
+        "levels": rng.normal(size=CLUSTERS),
+    }
+
+
 def block(rng: np.random.Generator, n: int, shape: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """`n` rows and their targets."""
     cluster = rng.integers(CLUSTERS, size=n)
@@ -33,12 +43,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=ROWS)
     args = parser.parse_args()
     rng = np.random.default_rng(0)
-    shape = {
-        "means": 2.0 * rng.normal(size=(CLUSTERS, FEATURES)),
-        "mixing": rng.normal(size=(FEATURES, FEATURES)) / np.sqrt(FEATURES),
-        "waves": rng.normal(size=(FEATURES, 4)) / 20,
-        "levels": rng.normal(size=CLUSTERS),
-    }
+    shape = shape_of(rng)
     n_train = args.rows * TRAIN // ROWS
     with replacing(args.out) as temporary, created(temporary) as file:
         file.attrs["note"] = "SYNTHETIC, in the shape of the Million Song Dataset"

@@ -1,0 +1,78 @@
+"""What messages between two ranks of this machine cost, through the communicator: a Network of one node.
+
+mpiexec -n 2 python -m benchmarks.cluster.calibrate [OUT.json]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.cluster.model import Link, Network
+from cacore.comm import Communicator, world
+
+SMALL, LARGE = 8, 1 << 23  # bytes
+
+
+def seconds(work: Callable[[], object], comm: Communicator, times: int) -> float:
+    """The least mean of `times` calls, of five."""
+    work()
+    means = []
+    for _ in range(5):
+        comm.barrier()
+        begun = time.perf_counter()
+        for _ in range(times):
+            work()
+        means.append((time.perf_counter() - begun) / times)
+    return min(means)
+
+
+def measured(comm: Communicator) -> dict[str, float]:
+    """A Link's figures and the rate of adding up, from a broadcast, a sum and an exchange between two ranks."""
+    small, large = np.zeros(SMALL // 8), np.zeros(LARGE // 8)
+    halves = np.full(comm.size, len(large) // comm.size)
+    step = seconds(lambda: comm.allreduce(small), comm, 2000)
+    exchanged = seconds(lambda: comm.alltoall(large, halves), comm, 5)
+    added = seconds(lambda: comm.allreduce(large), comm, 5)
+    per_byte = max(1e-12, (exchanged - 4 * step) / (LARGE / comm.size))
+    # Halves are exchanged, added up and exchanged: LARGE bytes each way.
+    reduce = max(0.0, (added - 2 * step - LARGE * per_byte) / (LARGE / 2))
+    return {"latency": 0.4 * step, "overhead": 0.3 * step, "gap": 0.3 * step, "per_byte": per_byte, "reduce": reduce}
+
+
+def this_machine(ranks: int) -> Network:
+    """Measure, with two ranks under mpiexec; a network for so many on this machine."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "link.json"
+        command = ["mpiexec", "-n", "2", sys.executable, "-m", "benchmarks.cluster.calibrate", str(out)]
+        subprocess.run(command, check=True, timeout=300)
+        figures = json.loads(out.read_text())
+    reduce = figures.pop("reduce")
+    link = Link(**figures)
+    cores = len(os.sched_getaffinity(0))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return Network("this machine", "measured between two ranks here", link, link, ranks, cores, memory, reduce)
+
+
+def main() -> None:
+    """Measure under mpiexec; write or print."""
+    comm = world()
+    figures = measured(comm)
+    if comm.rank == 0:
+        text = json.dumps(figures)
+        if len(sys.argv) > 1:
+            Path(sys.argv[1]).write_text(text)
+        else:
+            print(text)
+
+
+if __name__ == "__main__":
+    main()

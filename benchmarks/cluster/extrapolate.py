@@ -1,0 +1,83 @@
+"""More ranks than can be run here: what grows with their number is fitted to the runs there are, and said to be so."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import numpy as np
+import scipy.optimize
+
+from benchmarks.cluster.model import Network, summary
+from benchmarks.cluster.trace import Trace
+
+POWERS = (1.0, 0.5, 0.25)  # of equally good ones the first
+COLLECTIVES = ("barrier", "bcast", "allreduce", "allgather", "alltoall")
+
+
+@dataclass
+class Load:
+    """What a phase asks of its ranks.
+
+    Attributes
+    ----------
+    compute : float
+        Seconds of the busiest rank.
+    calls : dict of str to (count, most, total)
+        Of each collective call, how many there are, and the means of what :func:`summary` says of each.
+    """
+
+    compute: float = 0.0
+    calls: dict[str, tuple[float, float, float]] = field(default_factory=dict)
+
+    def seconds(self, network: Network, R: int) -> float:
+        """On a network, as if the ranks waited for the busiest one once."""
+        sent = sum(n * network.collective(call, R, most, total) for call, (n, most, total) in self.calls.items())
+        return self.compute + sent
+
+
+def loads(traces: list[Trace]) -> dict[str, Load]:
+    """Of each phase of a run; messages from rank to rank are not in it."""
+    found: dict[str, Load] = defaultdict(Load)
+    for trace in traces:
+        mine: dict[str, float] = defaultdict(float)
+        for step in trace:
+            mine[step.phase] += step.seconds
+        for phase, seconds in mine.items():
+            found[phase].compute = max(found[phase].compute, seconds)
+    sums: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    for place, step in enumerate(traces[0]):
+        if step.call in COLLECTIVES:
+            sums[step.phase, step.call].append(summary(step.call, [trace[place].sizes for trace in traces]))
+    for (phase, call), each in sums.items():
+        most, total = np.mean(each, axis=0)
+        found[phase].calls[call] = (float(len(each)), float(most), float(total))
+    return dict(found)
+
+
+def at(runs: dict[int, dict[str, Load]], R: int) -> dict[str, Load]:
+    """The loads of R ranks from those of fewer: each number as a + b R^c, a and b not negative, c one of `POWERS`."""
+    sizes = sorted(runs)
+    found = {}
+    for phase in dict.fromkeys(phase for run in runs.values() for phase in run):
+        each = [runs[size].get(phase, Load()) for size in sizes]
+        found[phase] = Load(fitted(sizes, [load.compute for load in each], R))
+        for call in dict.fromkeys(call for load in each for call in load.calls):
+            columns = zip(*(load.calls.get(call, (0.0, 0.0, 0.0)) for load in each), strict=True)
+            n, most, total = (fitted(sizes, list(values), R) for values in columns)
+            found[phase].calls[call] = (n, most, total)
+    return found
+
+
+def fitted(sizes: list[int], values: list[float], R: int) -> float:
+    """At R, of the curve with the least relative errors."""
+    value, size = np.array(values), np.array(sizes, np.float64)
+    if not value.any():
+        return 0.0
+    weight = 1.0 / np.maximum(value, value.max() * 1e-3)
+
+    def curve(power: float) -> tuple[float, float]:
+        (a, b), gap = scipy.optimize.nnls(np.column_stack([weight, weight * size**power]), weight * value)
+        return gap, float(a + b * float(R) ** power)
+
+    return min((curve(power) for power in POWERS), key=lambda one: one[0])[1]

@@ -1,0 +1,101 @@
+"""The programs whose scaling is asked for: a command's options, and the same under mpiexec."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cluster.trace import Trace
+from benchmarks.cluster.world import World
+from cacore.comm import Communicator
+from cacore.run.command import train
+
+PHASES = ("partition", "train", "predict")  # of a method; reading and compiling are the machine's affair
+
+
+@dataclass(frozen=True)
+class Program:
+    """A method's command.
+
+    Attributes
+    ----------
+    package, method : str
+        ``python -m PACKAGE.METHOD``.
+    options : tuple of str
+    parts : int
+        Parts a rank; 0 for methods without parts.
+    """
+
+    package: str
+    method: str
+    options: tuple[str, ...] = ()
+    parts: int = 1
+
+    @property
+    def name(self) -> str:
+        """As a table shows it."""
+        return self.method if self.parts < 2 else f"{self.method}, {self.parts} parts a rank"
+
+    def arguments(self, data: Path, ranks: int) -> list[str]:
+        """What follows the module's name."""
+        divided = ["--partitions", str(self.parts * ranks)] if self.parts else []
+        return [str(data), *divided, *self.options, "--threads", "1", "--allow-overlap", "--quiet"]
+
+    def virtual(self, data: Path, ranks: int, repeats: int, limit: float) -> list[Trace]:
+        """Every rank's trace, on virtual ranks; of each computation the least time of `repeats` runs.
+
+        `limit` is the memory of a rank in GiB.
+        """
+        method = importlib.import_module(f"{self.package}.{self.method}").METHOD
+        argv = [*self.arguments(data, ranks), "--memory-limit", str(limit)]
+
+        def work(comm: Communicator) -> None:
+            train(method, comm, argv)
+
+        return least([World(ranks).run(work) for _ in range(repeats)])
+
+    def real(self, data: Path, ranks: int) -> dict[str, Any]:
+        """The report of a run under mpiexec."""
+        with tempfile.TemporaryDirectory() as folder:
+            report = Path(folder) / "report.json"
+            command = [sys.executable, "-m", f"{self.package}.{self.method}", *self.arguments(data, ranks)]
+            subprocess.run(["mpiexec", "-n", str(ranks), *command, "--report", str(report)], check=True, timeout=3600)
+            found: dict[str, Any] = json.loads(report.read_text())
+            return found
+
+
+def least(runs: list[list[Trace]]) -> list[Trace]:
+    """Of each computation the least time that several runs took: what else the machine did is left out."""
+    first = runs[0]
+    for run in runs[1:]:
+        if [[step.call for step in trace] for trace in run] != [[step.call for step in trace] for trace in first]:
+            raise ValueError("two runs of the same program made different calls")
+    return [
+        [replace(steps[0], seconds=min(step.seconds for step in steps)) for steps in zip(*traces, strict=True)]
+        for traces in zip(*runs, strict=True)
+    ]
+
+
+def method_only(traces: list[Trace]) -> list[Trace]:
+    """What a method does, without reading, compiling and writing: the steps of PHASES."""
+    return [[step for step in trace if step.phase in PHASES] for trace in traces]
+
+
+KRR = ("--sigma", "3", "--lambda", "1e-4")
+SVM = ("--C", "1", "--gamma", "scale")
+PROGRAMS = {
+    one.name: one
+    for one in (
+        *(Program("cakrr", name, KRR) for name in ("bkrr2", "kkrr2", "dckrr")),
+        Program("cakrr", "kkrr2", KRR, 8),
+        Program("casvm", "dissmo", SVM, 0),
+        *(Program("casvm", name, SVM) for name in (
+            "cascade", "dcsvm", "dcfilter", "cpsvm", "bkmsvm", "fcfssvm", "casvm")),
+    )
+}  # fmt: skip

@@ -1,0 +1,99 @@
+"""The same traces in SimGrid's replay format, and what SimGrid makes of them: an engine that is not ours.
+
+``smpirun`` comes with SimGrid (Debian's libsimgrid-dev). One file a rank; a host computes one flop a nanosecond.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.cluster.model import EAGER, Network
+from benchmarks.cluster.trace import Trace
+
+BYTE = 6  # of SimGrid's codes of datatypes: MPI_BYTE's
+RATE = 1e9  # flops a second of a host
+
+
+def installed() -> bool:
+    """Whether ``smpirun`` is there."""
+    return shutil.which("smpirun") is not None
+
+
+def lines(traces: list[Trace], rank: int) -> Iterator[str]:
+    """One rank's actions."""
+    yield f"{rank} init"
+    for place, step in enumerate(traces[rank]):
+        if step.seconds:
+            yield f"{rank} compute {round(step.seconds * RATE)}"
+        if step.call:
+            yield f"{rank} {_action(traces, rank, place)}"
+    yield f"{rank} finalize"
+
+
+def _action(traces: list[Trace], rank: int, place: int) -> str:
+    step = traces[rank][place]
+    if step.call == "barrier":
+        return "barrier"
+    if step.call == "bcast":
+        return f"bcast {step.nbytes} {step.peer} {BYTE}"
+    if step.call == "allreduce":
+        return f"allreduce {step.nbytes} 0 {BYTE}"
+    if step.call == "allgather":
+        counts = " ".join(str(trace[place].nbytes) for trace in traces)
+        return f"allgatherv {step.nbytes} {counts} {BYTE} {BYTE}"
+    if step.call == "alltoall":
+        sends = np.asarray(step.sizes)
+        receives = [int(trace[place].sizes[rank]) for trace in traces]
+        out, into = " ".join(map(str, sends)), " ".join(map(str, receives))
+        return f"alltoallv {sends.sum()} {out} {sum(receives)} {into} {BYTE} {BYTE}"
+    assert step.call in ("send", "recv"), step.call
+    return f"{step.call} {step.peer} 0 {step.nbytes} {BYTE}"
+
+
+def platform(network: Network, R: int) -> str:
+    """A cluster of one host a rank; its star of links has this network's latency and bandwidth between nodes."""
+    link = network.far(R)
+    return f"""<?xml version='1.0'?>
+<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">
+<platform version="4.1">
+  <cluster id="cluster" prefix="host" suffix="" radical="0-{R - 1}" speed="{RATE}f" bw="{1 / link.per_byte}Bps"
+           lat="{link.latency / 2}s"/>
+</platform>
+"""
+
+
+def predicted(traces: list[Trace], network: Network, timeout: float = 600.0) -> float:
+    """SimGrid's seconds for these traces.
+
+    Raises
+    ------
+    subprocess.CalledProcessError
+        SimGrid refuses them.
+    """
+    R, link = len(traces), network.far(len(traces))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for rank in range(R):
+            (folder / f"rank{rank}.txt").write_text("\n".join(lines(traces, rank)) + "\n")
+        (folder / "traces.txt").write_text("".join(f"{folder}/rank{rank}.txt\n" for rank in range(R)))
+        (folder / "platform.xml").write_text(platform(network, R))
+        (folder / "hosts").write_text("".join(f"host{rank}\n" for rank in range(R)))
+        overhead = f"0:{link.overhead}:0"
+        done = subprocess.run(
+            ["smpirun", "-np", str(R), "-platform", str(folder / "platform.xml"), "-hostfile", str(folder / "hosts"),
+             "-replay", str(folder / "traces.txt"),
+             f"--cfg=smpi/os:{overhead}", f"--cfg=smpi/or:{overhead}", f"--cfg=smpi/async-small-thresh:{EAGER}",
+             "--cfg=smpi/bw-factor:0:1", "--cfg=smpi/lat-factor:0:1", f"--cfg=smpi/host-speed:{RATE}f"],
+            capture_output=True, text=True, check=True, timeout=timeout,
+        )  # fmt: skip
+    found = re.search(r"[Ss]imulat(?:ed|ion) time:?\s+([\d.e+-]+)", done.stdout + done.stderr)
+    if found is None:
+        raise ValueError(f"SimGrid printed no time: {(done.stdout + done.stderr)[-500:]}")
+    return float(found.group(1))

@@ -1,0 +1,172 @@
+"""Traces of ranks on a network: when each of them computed, and when it waited."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from benchmarks.cluster.model import EAGER, Network, summary
+from benchmarks.cluster.trace import Trace
+
+
+@dataclass
+class Timeline:
+    """What came of it.
+
+    Attributes
+    ----------
+    end : float
+        Seconds until the last rank was done.
+    phases : dict of str to float
+        Seconds of each phase on its slowest rank, waiting for others included, as a report has them.
+    spans : list of list of (begin, end, phase, computing)
+        Of each rank.
+    """
+
+    end: float = 0.0
+    phases: dict[str, float] = field(default_factory=dict)
+    spans: list[list[tuple[float, float, str, bool]]] = field(default_factory=list)
+
+    def seconds(self, *phases: str) -> float:
+        """Of several phases together."""
+        return sum(self.phases.get(phase, 0.0) for phase in phases)
+
+
+class _Node:
+    """Cores that as many ranks as compute share evenly, by a clock that runs as fast as each of them gets on."""
+
+    def __init__(self, cores: int) -> None:
+        self.cores, self.now, self.attained = cores, 0.0, 0.0
+        self.running: list[tuple[float, int]] = []  # what the clock shows at the end of each rank's computation
+
+    def _rate(self) -> float:
+        return min(1.0, self.cores / max(1, len(self.running)))
+
+    def advance(self, now: float) -> None:
+        if now > self.now:
+            self.attained += (now - self.now) * self._rate()
+            self.now = now
+
+    def start(self, rank: int, seconds: float) -> None:
+        heapq.heappush(self.running, (self.attained + seconds, rank))
+
+    def next_end(self) -> float:
+        return self.now + (self.running[0][0] - self.attained) / self._rate() if self.running else np.inf
+
+
+def replay(traces: list[Trace], network: Network) -> Timeline:
+    """Let the ranks compute and call as their traces say.
+
+    A collective call ends for all of them as long after the last one came as :meth:`Network.collective` says; of a
+    broadcast the root is free once it has sent.
+    """
+    return _Replay(traces, network).run()
+
+
+class _Replay:
+    def __init__(self, traces: list[Trace], network: Network) -> None:
+        R = len(traces)
+        self.traces, self.network, self.place = traces, network, [0] * R
+        shared = network.ranks_per_node > network.cores_per_node
+        self.nodes = [_Node(network.cores_per_node) for _ in range(-(-R // network.ranks_per_node) if shared else 0)]
+        self.begun, self.waiting = [0.0] * R, {}
+        self.mail: dict[tuple[int, int], deque[tuple[float, int]]] = defaultdict(deque)
+        self.events: list[tuple[float, int, bool]] = []  # ranks that go on, or (True) have computed
+        self.line = Timeline(spans=[[] for _ in range(R)])
+        self.totals: list[dict[str, float]] = [defaultdict(float) for _ in range(R)]
+
+    def run(self) -> Timeline:
+        for rank in range(len(self.traces)):
+            heapq.heappush(self.events, (0.0, rank, False))
+        while self.events or any(node.running for node in self.nodes):
+            node = min(self.nodes, key=_Node.next_end, default=None)
+            end = np.inf if node is None else node.next_end()
+            if node is None or (self.events and self.events[0][0] <= end):
+                now, rank, computed = heapq.heappop(self.events)
+                (self._called if computed else self._compute)(now, rank)
+            else:
+                node.advance(end)
+                _, rank = heapq.heappop(node.running)
+                self._called(end, rank)
+        if any(place < len(trace) for place, trace in zip(self.place, self.traces, strict=True)):
+            raise ValueError("the traces do not fit together: ranks wait for one another")
+        phases = dict.fromkeys(phase for total in self.totals for phase in total)
+        self.line.phases = {phase: max(total.get(phase, 0.0) for total in self.totals) for phase in phases}
+        self.line.end = max(spans[-1][1] for spans in self.line.spans if spans)
+        return self.line
+
+    def _compute(self, now: float, rank: int) -> None:
+        """A rank goes on with its next step."""
+        if self.place[rank] == len(self.traces[rank]):
+            return
+        self.begun[rank], seconds = now, self.traces[rank][self.place[rank]].seconds
+        if self.nodes:
+            node = self.nodes[rank // self.network.ranks_per_node]
+            node.advance(now)
+            node.start(rank, seconds)
+        else:
+            heapq.heappush(self.events, (now + seconds, rank, True))
+
+    def _called(self, now: float, rank: int) -> None:
+        """A rank has computed, and calls."""
+        step = self.traces[rank][self.place[rank]]
+        self._span(rank, self.begun[rank], now, step.phase, True)
+        if step.call in ("", "send", "recv"):
+            {"": self._go_on, "send": self._send, "recv": self._receive}[step.call](now, rank)
+            return
+        self.waiting[rank] = now
+        if len(self.waiting) == len(self.traces):
+            self._collective()
+
+    def _go_on(self, now: float, rank: int, called: float | None = None) -> None:
+        step = self.traces[rank][self.place[rank]]
+        if called is not None:
+            self._span(rank, called, now, step.phase, False)
+        self.place[rank] += 1
+        heapq.heappush(self.events, (now, rank, False))
+
+    def _collective(self) -> None:
+        steps = [trace[place] for trace, place in zip(self.traces, self.place, strict=True)]
+        calls = {step.call for step in steps}
+        if len(calls) > 1:
+            raise ValueError(f"the traces do not fit together: ranks call {', '.join(sorted(calls))} at once")
+        most, total = summary(steps[0].call, [step.sizes for step in steps])
+        seconds = self.network.collective(steps[0].call, len(steps), most, total)
+        waiting, self.waiting = self.waiting, {}
+        root = steps[0].peer
+        last = max(waiting.values())
+        for rank, came in waiting.items():
+            end = last + seconds
+            if root >= 0:  # a broadcast: nobody waits for those that come late
+                sent = waiting[root] + seconds
+                end = max(came + self.network.far(len(steps)).overhead, sent) if rank != root else sent
+            self._go_on(end, rank, came)
+
+    def _send(self, now: float, rank: int) -> None:
+        step = self.traces[rank][self.place[rank]]
+        seconds, link = self.network.message(step.nbytes, rank, step.peer)
+        way = (rank, step.peer)
+        receiver = self.waiting.get(step.peer)
+        self.mail[way].append((now + seconds, step.nbytes))
+        free = now + link.overhead + (step.nbytes * link.per_byte if step.nbytes > EAGER else 0.0)
+        self._go_on(free, rank, now)
+        if receiver is not None and self.traces[step.peer][self.place[step.peer]].peer == rank:
+            called = self.waiting.pop(step.peer)
+            self._received(max(called, now), step.peer, called)
+
+    def _receive(self, now: float, rank: int) -> None:
+        if self.mail[self.traces[rank][self.place[rank]].peer, rank]:
+            self._received(now, rank, now)
+        else:
+            self.waiting[rank] = now
+
+    def _received(self, now: float, rank: int, called: float) -> None:
+        there, _ = self.mail[self.traces[rank][self.place[rank]].peer, rank].popleft()
+        self._go_on(max(now, there), rank, called)
+
+    def _span(self, rank: int, begin: float, end: float, phase: str, computing: bool) -> None:
+        self.totals[rank][phase] += end - begin
+        self.line.spans[rank].append((begin, end, phase, computing))

@@ -1,0 +1,262 @@
+"""Ranks that are threads of one process and compute one at a time, behind the calls that the communicator makes.
+
+The program is the one that runs under mpiexec, unchanged: only what :class:`cacore.comm.Communicator` calls of mpi4py
+is played here. A rank computes until it has to wait for another one, and then hands over; so each computation is timed
+alone, by the processor time of its thread, whatever else the machine does.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.cluster.trace import Step, Trace
+from cacore.comm import Communicator
+from cacore.comm.mpi import DATA
+
+
+class _StoppedError(Exception):
+    """Another rank has failed."""
+
+
+class World:
+    """The ranks' turns, and what they bring to each other.
+
+    Parameters
+    ----------
+    size : int
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.traces: list[Trace] = [[] for _ in range(size)]
+        self._turns = [threading.Semaphore(0) for _ in range(size)]
+        self._ready = deque(range(size))
+        self._brought: dict[int, Any] = {}
+        self._mail: dict[tuple[int, int], deque[NDArray[np.uint8]]] = defaultdict(deque)
+        self._expects: dict[int, tuple[int, int]] = {}
+        self._error: BaseException | None = None
+
+    def run(self, work: Callable[[Communicator], object]) -> list[Trace]:
+        """Do `work` on every rank; what each of them did. The first error of a rank is raised."""
+        threads = [threading.Thread(target=self._rank, args=(rank, work), daemon=True) for rank in range(self.size)]
+        for thread in threads:
+            thread.start()
+        self._hand_over()
+        for thread in threads:
+            thread.join()
+        if self._error is not None:
+            raise self._error
+        return self.traces
+
+    def _rank(self, rank: int, work: Callable[[Communicator], object]) -> None:
+        self._turns[rank].acquire()
+        try:
+            if self._error is None:
+                work(_VirtualRank(self, rank))
+        except _StoppedError:
+            pass  # the error that stopped it is raised by `run`
+        except BaseException as error:
+            self._fail(error)
+        self._hand_over()
+
+    def _fail(self, error: BaseException) -> None:
+        if self._error is None:
+            self._error = error
+            for rank in range(self.size):
+                self._turns[rank].release()
+
+    def _hand_over(self) -> None:
+        if self._ready and self._error is None:
+            self._turns[self._ready.popleft()].release()
+
+    def pause(self, rank: int) -> None:
+        """Let others compute until this rank is ready again."""
+        if not self._ready and self._error is None:
+            self._fail(RuntimeError(f"all {self.size} ranks wait for one another"))
+        self._hand_over()
+        self._turns[rank].acquire()
+        if self._error is not None:
+            raise _StoppedError
+
+    def meet(self, rank: int, brings: Any, finish: Callable[[list[Any]], None]) -> None:
+        """Wait until every rank has brought something; the last one to come finishes the call for all."""
+        self._brought[rank] = brings
+        if len(self._brought) < self.size:
+            self.pause(rank)
+            return
+        brought, self._brought = self._brought, {}
+        finish([brought[r] for r in range(self.size)])
+        self._ready.extend(r for r in range(self.size) if r != rank)
+
+    def post(self, source: int, dest: int, data: NDArray[np.uint8]) -> None:
+        """Leave a message."""
+        self._mail[source, dest].append(data)
+        if self._expects.get(dest) == (source, dest):
+            del self._expects[dest]
+            self._ready.append(dest)
+
+    def expect(self, source: int, dest: int) -> deque[NDArray[np.uint8]]:
+        """Messages on this way, once there is one."""
+        while not self._mail[source, dest]:
+            self._expects[dest] = (source, dest)
+            self.pause(dest)
+        return self._mail[source, dest]
+
+
+class _VirtualRank(Communicator):
+    """The communicator of one of them, which notes where phases end."""
+
+    def __init__(self, world: World, rank: int) -> None:
+        self._calls = _Calls(world, rank)
+        super().__init__(self._calls if world.size > 1 else None)
+        self._calls.phase = self._phase
+
+    def _switch(self, name: str) -> str:
+        self._calls.note()
+        outer = super()._switch(name)
+        self._calls.phase = name
+        return outer
+
+
+class _Done:
+    """A request that is complete: whoever waits for it has waited already."""
+
+    def Test(self) -> bool:  # noqa: N802 - mpi4py's name
+        return True
+
+
+class _Calls:
+    """What the communicator calls of an mpi4py communicator; names are mpi4py's."""
+
+    def __init__(self, world: World, rank: int) -> None:
+        self._world, self._rank, self.phase = world, rank, "other"
+        self._since = time.thread_time()
+
+    def note(self, call: str = "", sizes: Any = None, peer: int = -1) -> None:
+        """End a piece of computation."""
+        now = time.thread_time()
+        self._world.traces[self._rank].append(Step(self.phase, now - self._since, call, sizes, peer))
+        self._since = time.thread_time()
+
+    def _meet(self, call: str, brings: Any, finish: Callable[[list[Any]], None], sizes: Any, peer: int = -1) -> _Done:
+        self.note(call, sizes, peer)
+        self._world.meet(self._rank, brings, finish)
+        self._since = time.thread_time()
+        return _Done()
+
+    def Get_size(self) -> int:  # noqa: N802
+        return self._world.size
+
+    def Get_rank(self) -> int:  # noqa: N802
+        return self._rank
+
+    def Split_type(self, kind: int) -> _Alone:  # noqa: N802
+        """Each rank is a node of its own."""
+        return _Alone()
+
+    def Ibarrier(self) -> _Done:  # noqa: N802
+        return self._meet("barrier", None, lambda brought: None, 0)
+
+    def Ibcast(self, array: NDArray[Any], root: int) -> _Done:  # noqa: N802
+        def finish(brought: list[Any]) -> None:
+            for rank, out in enumerate(brought):
+                if rank != root:
+                    out[...] = brought[root]
+
+        return self._meet("bcast", array, finish, array.nbytes, root)
+
+    def Iallreduce(self, _: Any, array: NDArray[Any], op: Any) -> _Done:  # noqa: N802
+        from mpi4py import MPI
+
+        combine = np.add if op == MPI.SUM else np.minimum if op == MPI.MIN else np.maximum
+
+        def finish(brought: list[Any]) -> None:
+            total = brought[0].copy()
+            for one in brought[1:]:
+                combine(total, one, out=total)
+            for out in brought:
+                out[...] = total
+
+        return self._meet("allreduce", array, finish, array.nbytes)
+
+    def Iallgather(self, mine: NDArray[Any], out: NDArray[Any]) -> _Done:  # noqa: N802
+        def finish(brought: list[Any]) -> None:
+            together = np.concatenate([each for each, _ in brought])
+            for _, all_of_them in brought:
+                all_of_them[...] = together
+
+        return self._meet("allgather", (mine, out), finish, mine.nbytes)
+
+    def Iallgatherv(self, send: list[Any], receive: list[Any]) -> _Done:  # noqa: N802
+        def finish(brought: list[Any]) -> None:
+            for _, (out, counts, places, row) in brought:
+                width, into = row.Get_size(), _bytes(out)
+                for (mine, count, _), place in zip((one for one, _ in brought), places, strict=True):
+                    into[place * width : (place + count) * width] = _bytes(mine)[: count * width]
+                assert counts.sum() == sum(one[1] for one, _ in brought)
+
+        return self._meet("allgather", (send, receive), finish, send[1] * send[2].Get_size())
+
+    def Ialltoall(self, sends: NDArray[Any], arrives: NDArray[Any]) -> _Done:  # noqa: N802
+        def finish(brought: list[Any]) -> None:
+            table = np.array([each for each, _ in brought])
+            for rank, (_, out) in enumerate(brought):
+                out[...] = table[:, rank]
+
+        return self._meet("alltoall", (sends, arrives), finish, np.full(len(sends), sends.itemsize, np.int64))
+
+    def Ialltoallv(self, send: list[Any], receive: list[Any]) -> _Done:  # noqa: N802
+        def finish(brought: list[Any]) -> None:
+            for source, ((rows, counts, places, row), _) in enumerate(brought):
+                data, width = _bytes(rows), row.Get_size()
+                for dest, (count, place) in enumerate(zip(counts, places, strict=True)):
+                    if count:
+                        out, _, to, _ = brought[dest][1]
+                        into = _bytes(out)[to[source] * width : (to[source] + count) * width]
+                        into[...] = data[place * width : (place + count) * width]
+
+        return self._meet("alltoall", (send, receive), finish, np.asarray(send[1], np.int64) * send[3].Get_size())
+
+    def Isend(self, array: NDArray[Any], dest: int, tag: int) -> _Done:  # noqa: N802
+        self.note("send", array.nbytes, dest)
+        self._world.post(self._rank, dest, _bytes(array).copy())
+        self._since = time.thread_time()
+        return _Done()
+
+    def Iprobe(self, source: int, tag: int) -> bool:  # noqa: N802
+        """Waits, for a rank that asked in a loop would keep the others from computing. Nobody tells of failures."""
+        if tag == DATA:
+            self.note()
+            self._world.expect(source, self._rank)
+            self._since = time.thread_time()
+        return tag == DATA
+
+    def Irecv(self, array: NDArray[Any], source: int, tag: int) -> _Done:  # noqa: N802
+        self.note("recv", array.nbytes, source)
+        _bytes(array)[...] = self._world.expect(source, self._rank).popleft()
+        self._since = time.thread_time()
+        return _Done()
+
+
+class _Alone:
+    """The ranks of a node that has one."""
+
+    def Get_size(self) -> int:  # noqa: N802
+        return 1
+
+    def Get_rank(self) -> int:  # noqa: N802
+        return 0
+
+    def Free(self) -> None:  # noqa: N802
+        pass
+
+
+def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
+    return array.reshape(-1).view(np.uint8)

@@ -1,0 +1,91 @@
+"""What a benchmark found: records in a JSON file, a table of them, and what got slower between two files."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cacore import __version__
+from cacore.files import replacing
+
+SLOWER = 1.1  # times the seconds before, from which on it counts
+Record = dict[str, Any]
+
+
+def machine() -> Record:
+    """Where this runs."""
+    cores = len(os.sched_getaffinity(0))
+    return {
+        "cores": cores,
+        "processor": platform.processor() or platform.machine(),
+        "python": platform.python_version(),
+    }
+
+
+@dataclass
+class Results:
+    """Records of one benchmark.
+
+    Attributes
+    ----------
+    name : str
+    records : list of dict
+        What identifies a record is text or a whole number; what was measured is a float.
+    about : dict
+        Of the whole: options, data, the machine.
+    """
+
+    name: str
+    records: list[Record] = field(default_factory=list)
+    about: Record = field(default_factory=dict)
+
+    def add(self, **record: Any) -> None:
+        """One more."""
+        self.records.append(record)
+
+    def save(self, path: Path) -> None:
+        """Write the file, whole or not at all."""
+        whole = {"benchmark": self.name, "version": __version__, **machine(), **self.about, "records": self.records}
+        with replacing(path) as temporary:
+            temporary.write_text(json.dumps(whole, indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> Results:
+        """Read a file that :meth:`save` wrote."""
+        whole = json.loads(path.read_text())
+        records, name = whole.pop("records"), whole.pop("benchmark")
+        return cls(name, records, whole)
+
+
+def table(records: Iterable[Record], columns: dict[str, str]) -> str:
+    """Markdown: a line a record; `columns` maps what heads a column to the form of its numbers."""
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    for record in records:
+        cells = [format(record[name], form) if record.get(name) is not None else "" for name, form in columns.items()]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def key(record: Record) -> tuple[tuple[str, Any], ...]:
+    """What identifies a record."""
+    return tuple((name, value) for name, value in record.items() if isinstance(value, str | int))
+
+
+def compared(before: Results, after: Results) -> list[Record]:
+    """Each number of seconds that both have, with the ratio after / before."""
+    old = {key(record): record for record in before.records}
+    found = []
+    for record in after.records:
+        was = old.get(key(record), {})
+        for name, value in record.items():
+            if isinstance(value, float) and "seconds" in name and was.get(name):
+                label = ", ".join(str(part) for _, part in key(record))
+                found.append(
+                    {"what": f"{label}: {name}", "before": was[name], "after": value, "ratio": value / was[name]}
+                )
+    return found

@@ -1,0 +1,188 @@
+"""Weak and strong scaling on a cluster that this machine does not have; see benchmarks/cluster.
+
+python -m benchmarks weak-scaling [--methods NAME ...] [--ranks R ...] [--rows N] [--network NAME] [--up-to R ...]
+python -m benchmarks strong-scaling [--methods NAME ...] [--ranks R ...] [--rows N] [--network NAME]
+python -m benchmarks validate [--methods NAME ...] [--rows N]
+
+Every rank's computation is really run, on one core, and timed alone; messages are recorded, and a LogGP model of the
+network makes a time line of both. Rows are SYNTHETIC, in the shape of the Million Song Dataset for ridge regression.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from benchmarks.cluster import exact, simgrid
+from benchmarks.cluster.calibrate import this_machine
+from benchmarks.cluster.extrapolate import Load, at, loads
+from benchmarks.cluster.model import PRESETS, Network
+from benchmarks.cluster.programs import PHASES, PROGRAMS, Program, method_only
+from benchmarks.cluster.timeline import replay
+from benchmarks.results import Record, Results, table
+from benchmarks.synthetic_msd import FEATURES, block, shape_of
+
+COLUMNS = {
+    "method": "", "ranks": ",", "rows": ",", "how": "", "partition_seconds": ".4f", "train_seconds": ".4f",
+    "predict_seconds": ".4f", "seconds": ".4f", "efficiency": ".3f", "iteration_efficiency": ".3f",
+    "simgrid_seconds": ".4f", "memory_gib": ".2f",
+}  # fmt: skip
+TEST_ROWS = 2000
+
+
+def generated(path: Path, rows: int, classes: bool) -> Path:
+    """A native file of SYNTHETIC rows."""
+    rng = np.random.default_rng(0)
+    shape = shape_of(rng)
+    X, y = block(rng, rows + TEST_ROWS, shape)
+    if classes:
+        y = np.where(y > np.median(y), 1.0, -1.0)
+    with h5py.File(path, "w") as file:
+        file.attrs["note"] = "SYNTHETIC"
+        for split, some in (("train", slice(rows)), ("test", slice(rows, None))):
+            file[f"{split}/X"], file[f"{split}/y"] = X[some], y[some]
+    return path
+
+
+def _measured(
+    program: Program, data: Path, ranks: int, rows: int, network: Network, args: argparse.Namespace
+) -> tuple[Record, dict[str, Load]]:  # fmt: skip
+    """A record of one run on virtual ranks, and what extrapolation needs of it."""
+    traces = method_only(program.virtual(data, ranks, args.repeats, args.memory))
+    line = replay(traces, network)
+    found: Record = {"method": program.name, "ranks": ranks, "rows": rows, "how": "computed"}
+    found |= {f"{phase}_seconds": line.phases.get(phase, 0.0) for phase in PHASES} | {"seconds": line.end}
+    if args.simgrid:
+        found["simgrid_seconds"] = simgrid.predicted(traces, network)
+    return found, loads(traces)
+
+
+def _extrapolated(program: Program, runs: dict[int, dict[str, Load]], R: int, rows: int, network: Network) -> Record:
+    found = {phase: load.seconds(network, R) for phase, load in at(runs, R).items()}
+    record: Record = {"method": program.name, "ranks": R, "rows": rows, "how": "extrapolated"}
+    record |= {f"{phase}_seconds": found.get(phase, 0.0) for phase in PHASES}
+    return record | {"seconds": sum(found.values())}
+
+
+def _exact(ranks: int, rows: int, network: Network, rate: float) -> Record:
+    """DKRR, by formula."""
+    seconds, gib = exact.seconds(rows, FEATURES, ranks, rate, network), exact.memory(rows, ranks)
+    fits = gib * network.ranks_per_node <= network.memory_per_node
+    how = "formula" if fits else "formula; does not fit"
+    return {"method": "dkrr", "ranks": ranks, "rows": rows, "how": how, "train_seconds": seconds, "seconds": seconds,
+            "memory_gib": gib}  # fmt: skip
+
+
+def _efficiencies(records: list[Record], weak: bool) -> None:
+    """Against the fewest ranks of the same method: of everything, and of one iteration, training and predicting."""
+    for method in dict.fromkeys(record["method"] for record in records):
+        mine = [record for record in records if record["method"] == method]
+        base = mine[0]
+        for record in mine:
+            more = 1.0 if weak else record["ranks"] / base["ranks"]
+            record["efficiency"] = base["seconds"] / record["seconds"] / more
+            record["iteration_efficiency"] = _iteration(base) / _iteration(record) / more
+
+
+def _iteration(record: Record) -> float:
+    return float(record["train_seconds"] + record.get("predict_seconds", 0.0))
+
+
+def scaling(args: argparse.Namespace, weak: bool) -> Results:
+    """Run the methods on virtual ranks; weak: as many rows a rank, strong: as many rows."""
+    network = replace(PRESETS[args.network], ranks_per_node=args.ranks_per_node)
+    results = Results(
+        "weak-scaling" if weak else "strong-scaling", about={"network": network.source, "data": "SYNTHETIC"}
+    )
+    rate = exact.rate() if "dkrr" in args.methods else 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        for name in args.methods:
+            program, runs = PROGRAMS.get(name), {}
+            for ranks in args.ranks:
+                rows = args.rows * ranks if weak else args.rows
+                if program is None:
+                    results.add(**_exact(ranks, rows, network, rate))
+                    continue
+                if not weak and program.parts:
+                    program = replace(program, parts=max(args.ranks) // ranks)
+                data = Path(folder) / f"{program.package}_{rows}.h5"
+                if not data.exists():
+                    generated(data, rows, program.package == "casvm")
+                record, runs[ranks] = _measured(program, data, ranks, rows, network, args)
+                results.add(**{**record, "method": name})
+                print(f"  {name}, {ranks} ranks: {record['seconds']:.3f} s", flush=True)
+            for R in args.up_to if weak else ():
+                if program is None:
+                    results.add(**_exact(R, args.rows * R, network, rate))
+                elif len(runs) > 1:
+                    results.add(**_extrapolated(program, runs, R, args.rows * R, network))
+    _efficiencies(results.records, weak)
+    return results
+
+
+def validate(args: argparse.Namespace) -> Results:
+    """The model's seconds beside those of mpiexec on 1, 2 and 4 ranks of this machine."""
+    results = Results("validate", about={"data": "SYNTHETIC"})
+    here = this_machine(1)
+    with tempfile.TemporaryDirectory() as folder:
+        for name in args.methods:
+            program = PROGRAMS[name]
+            for ranks in args.ranks:
+                data = Path(folder) / f"{program.package}.h5"
+                if not data.exists():
+                    generated(data, args.rows, program.package == "casvm")
+                if program.parts:
+                    program = replace(program, parts=max(1, max(args.ranks) // ranks))
+                traces = method_only(program.virtual(data, ranks, args.repeats, args.memory))
+                line = replay(traces, replace(here, ranks_per_node=ranks))
+                real = min(_seconds(program.real(data, ranks)) for _ in range(args.repeats))
+                record: dict[str, Any] = {"method": name, "ranks": ranks, "rows": args.rows, "seconds": line.end}
+                if args.simgrid:
+                    record["simgrid_seconds"] = simgrid.predicted(traces, here)
+                results.add(**record, measured_seconds=real, ratio=line.end / real)
+                print(f"  {name}, {ranks} ranks: {line.end:.3f} s, measured {real:.3f}", flush=True)
+    return results
+
+
+def _seconds(report: Record) -> float:
+    """Of the phases of a method, and what its ranks waited for each other at the end of them."""
+    return float(sum(report["seconds"][phase] for phase in PHASES))
+
+
+def parser(name: str) -> argparse.ArgumentParser:
+    """Of one of the three commands."""
+    made = argparse.ArgumentParser(prog=f"python -m benchmarks {name}", description=__doc__.splitlines()[0])
+    few = [4, 8, 16, 32, 64] if name != "validate" else [1, 2, 4]
+    methods = ["bkrr2", "kkrr2", "dkrr"] if name != "validate" else ["bkrr2", "kkrr2", "casvm", "cascade", "dissmo"]
+    known = [*PROGRAMS, *([] if name == "validate" else ["dkrr"])]
+    made.add_argument("--methods", nargs="+", choices=known, default=methods, metavar="NAME", help=", ".join(known))
+    made.add_argument("--ranks", nargs="+", type=int, default=few)
+    rows = {"weak-scaling": 2000, "strong-scaling": 64_000, "validate": 8000}[name]
+    made.add_argument("--rows", type=int, default=rows, help="a rank" if name == "weak-scaling" else "of all ranks")
+    made.add_argument("--repeats", type=int, default=3, help="runs, of which each computation's least time counts")
+    made.add_argument("--memory", type=float, default=4.0, help="GiB a rank may use")
+    made.add_argument("--simgrid", action=argparse.BooleanOptionalAction, default=simgrid.installed(),
+                      help="ask SimGrid too (default: where smpirun is there)")  # fmt: skip
+    if name != "validate":
+        made.add_argument("--network", choices=PRESETS, default="aries")
+        made.add_argument("--ranks-per-node", type=int, default=1, help="a rank is a node, as in the thesis, or less")
+    if name == "weak-scaling":
+        made.add_argument("--up-to", nargs="*", type=int, default=[1024, 65_536], help="ranks to extrapolate to")
+    return made
+
+
+def run(name: str, argv: list[str]) -> Results:
+    """One of the three commands; its table."""
+    args = parser(name).parse_args(argv)
+    results = validate(args) if name == "validate" else scaling(args, name == "weak-scaling")
+    columns = COLUMNS if name != "validate" else {
+        "method": "", "ranks": "", "rows": ",", "seconds": ".3f", "simgrid_seconds": ".3f", "measured_seconds": ".3f",
+        "ratio": ".2f"}  # fmt: skip
+    print(table(results.records, columns))
+    return results

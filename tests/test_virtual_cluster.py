@@ -1,0 +1,238 @@
+"""The cluster that this machine does not have: the same results, messages and errors as under mpiexec; its model."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers.data import write_hdf5
+
+from benchmarks.__main__ import compare, main
+from benchmarks.cluster import exact, simgrid
+from benchmarks.cluster.extrapolate import at, fitted, loads
+from benchmarks.cluster.model import LONG_ALLREDUCE, PRESETS, Link, Network, summary
+from benchmarks.cluster.programs import PROGRAMS, least, method_only
+from benchmarks.cluster.timeline import replay
+from benchmarks.cluster.trace import Step
+from benchmarks.cluster.world import World
+from benchmarks.results import Results
+from cacore.errors import InputError
+
+LINK = Link(latency=1.0, overhead=0.25, gap=0.5, per_byte=0.01)
+NETWORK = Network("test", "none", LINK, LINK)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Rows whose sign is their class, on a file."""
+    X = np.random.default_rng(0).normal(size=(203, 3))
+    y = np.where(X[:, 0] * X[:, 1] > 0, 1.0, -1.0)
+    return write_hdf5(tmp_path_factory.mktemp("data") / "rows.h5", train=(X, y), test=(X[:20] + 0.1, y[:20]))
+
+
+@pytest.mark.parametrize("name", ["bkrr2", "casvm", "cascade", "dissmo"])
+def test_same_as_under_mpiexec(name, data, mpiexec, tmp_path):
+    """Metrics, parts, and every byte and message of every phase."""
+    program, ranks = PROGRAMS[name], 3
+    module, words = f"{program.package}.{program.method}", program.arguments(data, ranks)
+    done = mpiexec(ranks, "-m", module, *words, "--report", str(tmp_path / "real.json"))
+    assert done.returncode == 0, done.stderr
+    method = __import__(module, fromlist=["METHOD"]).METHOD
+    from cacore.run.command import train
+
+    argv = [*words, "--memory-limit", "4", "--report", str(tmp_path / "virtual.json")]
+    World(ranks).run(lambda comm: train(method, comm, argv))
+    real, virtual = (json.loads((tmp_path / f"{kind}.json").read_text()) for kind in ("real", "virtual"))
+    assert virtual["partition_sizes"] == real["partition_sizes"]
+    for metric, value in real["metrics"].items():
+        np.testing.assert_allclose(virtual["metrics"][metric], value, rtol=1e-9)
+    for phase in ("partition", "train", "predict"):
+        for count in ("bytes", "messages"):
+            assert virtual["comm"][phase][count] == real["comm"][phase][count], phase
+
+
+def test_calls_of_all_kinds():
+    """Every call of the communicator gives each rank what the other ranks brought."""
+    seen = {}
+
+    def work(comm):
+        mine = np.arange(comm.rank + 1) + 10 * comm.rank
+        got = [comm.bcast(mine, 1), comm.allreduce(mine[:1], "max"), comm.allgather(mine)]
+        got += comm.alltoall(np.repeat(mine[:1], comm.size), np.ones(comm.size, np.int64))
+        if comm.rank == 2:
+            comm.send(mine, 0)
+        if comm.rank == 0:
+            got.append(comm.recv(2))
+        got.append(comm.gather(mine[:1], 1))
+        comm.barrier()
+        seen[comm.rank] = got
+
+    traces = World(3).run(work)
+    for rank, got in seen.items():
+        bcast, most, everything, rows, arrived, *rest = got
+        assert bcast.tolist() == [10, 11]
+        assert most.tolist() == [20]
+        assert everything.tolist() == [0, 10, 11, 20, 21, 22]
+        assert (rows.tolist(), arrived.tolist()) == ([0, 10, 20], [1, 1, 1])
+        if rank == 0:
+            assert rest.pop(0).tolist() == [20, 21, 22]
+        assert (rest[0] is None) if rank != 1 else rest[0].tolist() == [0, 10, 20]
+    assert all(trace[-1].call in ("barrier", "") for trace in traces)
+    assert replay(traces, NETWORK).end > 0
+
+
+def test_the_first_error_of_a_rank_is_raised():
+    def work(comm):
+        if comm.rank == 2:
+            raise ZeroDivisionError("row 17")
+        comm.barrier()
+
+    with pytest.raises(ZeroDivisionError, match="row 17"):
+        World(4).run(work)
+
+
+def test_ranks_that_wait_for_one_another():
+    with pytest.raises(RuntimeError, match="all 2 ranks wait"):
+        World(2).run(lambda comm: comm.recv(1 - comm.rank))
+
+
+def test_agreed_errors(data):
+    """A command's one-line error is raised as under mpiexec."""
+    with pytest.raises(InputError, match="parts"):
+        replace(PROGRAMS["bkrr2"], parts=100).virtual(data, 3, 1, 1.0)
+
+
+# -- the model --------------------------------------------------------------------------------------
+
+
+def test_costs():
+    """Some by hand: 8 ranks are 3 stages of 1.5 seconds."""
+    assert NETWORK.collective("barrier", 8, 0, 0) == 4.5
+    assert NETWORK.collective("bcast", 4, 100, 0) == pytest.approx(2 * (1.5 + 1.0))
+    assert NETWORK.collective("allreduce", 8, 100, 0) == pytest.approx(3 * (1.5 + 1.0), rel=1e-6)
+    long = 4 * LONG_ALLREDUCE
+    assert NETWORK.collective("allreduce", 4, long, 0) == pytest.approx(4 * 1.5 + 2 * 0.75 * long * 0.01, rel=1e-6)
+    assert NETWORK.collective("alltoall", 4, 1000, 3000) == pytest.approx(1.5 + 3 * 0.5 + 30.0)
+    assert NETWORK.collective("allgather", 4, 1e6, 4e6) == pytest.approx(3 * 1.5 + 3e4)
+
+
+@pytest.mark.parametrize("call", ["barrier", "bcast", "allreduce", "allgather", "alltoall"])
+@pytest.mark.parametrize("name", PRESETS)
+def test_costs_grow(call, name):
+    """With ranks, and with bytes; one rank sends nothing."""
+    network = PRESETS[name]
+    by_ranks = [network.collective(call, R, 1000.0, 1000.0 * R) for R in (1, 2, 4, 64, 1024, 65_536)]
+    assert by_ranks[0] == 0 or call == "alltoall"
+    assert by_ranks == sorted(by_ranks)
+    by_bytes = [network.collective(call, 64, most, 64 * most) for most in (0.0, 1e4, 1e6, 1e8)]
+    assert by_bytes == sorted(by_bytes)
+
+
+def test_summary():
+    table = [np.array([5, 1, 2]), np.array([9, 5, 0]), np.array([3, 4, 5])]
+    assert summary("alltoall", table) == (9.0, 12.0)  # rank 0 receives 9 + 3
+    assert summary("allgather", [3, 4]) == (4.0, 7.0)
+
+
+def step(seconds, call="", sizes=None, peer=-1):
+    return Step("train", seconds, call, sizes, peer)
+
+
+def test_replay_waits_for_the_slowest():
+    traces = [[step(1.0, "barrier", 0), step(2.0)], [step(5.0, "barrier", 0), step(1.0)]]
+    line = replay(traces, NETWORK)
+    assert line.end == 5.0 + 1.5 + 2.0
+    assert line.phases == {"train": 8.5}
+    assert line.spans[0] == [(0.0, 1.0, "train", True), (1.0, 6.5, "train", False), (6.5, 8.5, "train", True)]
+
+
+def test_replay_of_a_message():
+    traces = [[step(1.0, "send", 100, 1), step(0.0)], [step(0.5, "recv", 100, 0), step(1.0)]]
+    line = replay(traces, NETWORK)
+    assert line.end == 1.0 + 1.5 + 1.0 + 1.0  # sent after 1, on its way 2.5, then 1
+
+
+def test_replay_on_fewer_cores():
+    """Four ranks of one second each, on two cores."""
+    network = Network("test", "none", LINK, LINK, ranks_per_node=4, cores_per_node=2)
+    assert replay([[step(1.0)] for _ in range(4)], network).end == pytest.approx(2.0)
+    assert replay([[step(1.0)], [step(1.0)], [step(2.0)]], network).end == pytest.approx(2.5)
+
+
+def test_replay_refuses_what_does_not_fit():
+    with pytest.raises(ValueError, match="allreduce, barrier"):
+        replay([[step(1.0, "barrier", 0)], [step(1.0, "allreduce", 8)]], NETWORK)
+    with pytest.raises(ValueError, match="wait for one another"):
+        replay([[step(1.0, "barrier", 0)], [step(1.0)]], NETWORK)
+
+
+def test_least():
+    runs = [[[step(1.0, "barrier", 0), step(4.0)]], [[step(2.0, "barrier", 0), step(3.0)]]]
+    assert [one.seconds for one in least(runs)[0]] == [1.0, 3.0]
+    with pytest.raises(ValueError, match="different calls"):
+        least([runs[0], [[step(1.0), step(2.0)]]])
+
+
+def test_extrapolation():
+    """What grows as a + b R is found again; so are a phase's calls."""
+    assert fitted([2, 4, 8], [5.0, 7.0, 11.0], 100) == pytest.approx(103.0)
+    assert fitted([4, 16, 64], [2.0, 4.0, 8.0], 256) == pytest.approx(16.0)
+    assert fitted([2, 4], [0.0, 0.0], 100) == 0.0
+    runs = {R: loads([[step(0.1 * R, "allreduce", 8 * R)] for _ in range(R)]) for R in (2, 4, 8)}
+    load = at(runs, 64)["train"]
+    assert load.compute == pytest.approx(6.4)
+    assert load.calls["allreduce"][:2] == pytest.approx((1.0, 512.0))
+
+
+def test_exact():
+    """Twice the ranks and rows are four times the time of the arithmetic; the memory is n^2 / R."""
+    assert exact.memory(1 << 15, 4) == 2.0
+    one, two = (exact.seconds(20_000 * R, 90, R, 1e10, PRESETS["aries"]) for R in (16, 32))
+    assert two / one == pytest.approx(4.0, rel=0.1)
+
+
+@pytest.mark.skipif(not simgrid.installed(), reason="no smpirun: apt install libsimgrid-dev")
+def test_simgrid_agrees(data):
+    """Another engine's time line of the same traces, computation stretched to be 10 ms a rank."""
+    traces = method_only(PROGRAMS["bkrr2"].virtual(data, 4, 1, 1.0))
+    slow = [[Step(one.phase, 1e-4, one.call, one.sizes, one.peer) for one in trace] for trace in traces]
+    network = PRESETS["aries"]
+    assert simgrid.predicted(slow, network) == pytest.approx(replay(slow, network).end, rel=0.1)
+
+
+# -- the commands -------------------------------------------------------------------------------------
+
+
+def test_commands(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["list"]) == 0
+    assert "weak-scaling" in capsys.readouterr().out
+    few = ["--ranks", "2", "4", "--rows", "60", "--repeats", "1", "--no-simgrid", "--methods", "bkrr2", "dkrr"]
+    assert main(["weak-scaling", *few, "--up-to", "1024"]) == 0
+    records = Results.load(tmp_path / "weak-scaling.json").records
+    assert [(record["method"], record["ranks"], record["how"]) for record in records] == [
+        ("bkrr2", 2, "computed"), ("bkrr2", 4, "computed"), ("bkrr2", 1024, "extrapolated"),
+        ("dkrr", 2, "formula"), ("dkrr", 4, "formula"), ("dkrr", 1024, "formula"),
+    ]  # fmt: skip
+    assert main(["strong-scaling", *few, "--results", "strong.json"]) == 0
+    assert main(["plot", "weak-scaling.json", "weak.png"]) == 0
+    assert (tmp_path / "weak.png").stat().st_size > 10_000
+    assert main(["compare", "weak-scaling.json", "weak-scaling.json"]) == 0
+    capsys.readouterr()
+    for wrong in (["nothing"], ["compare", "a.json", "b.json"], ["weak-scaling", "--results"]):
+        assert main(wrong) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_compare(tmp_path, capsys):
+    """What takes 1.1 times as long or more is slower."""
+    for name, seconds in (("a", 1.0), ("b", 1.05), ("c", 1.2)):
+        Results("x", [{"race": "one", "seconds": seconds}]).save(tmp_path / f"{name}.json")
+    assert compare(tmp_path / "a.json", tmp_path / "b.json")
+    assert not compare(tmp_path / "a.json", tmp_path / "c.json")
+    assert "1 of 1 got slower" in capsys.readouterr().out
+    Results("y", [{"race": "other", "seconds": 1.0}]).save(tmp_path / "d.json")
+    with pytest.raises(InputError, match="in common"):
+        compare(tmp_path / "a.json", tmp_path / "d.json")
