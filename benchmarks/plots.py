@@ -32,6 +32,11 @@ def draw(results: Results, out: Path) -> None:
         figure = races(records)
     else:
         raise InputError(f"{results.name}: its records are of no kind that can be drawn")
+    save(figure, out)
+
+
+def save(figure: Figure, out: Path) -> None:
+    """Write a picture, in the format that its name ends with."""
     with replacing(out) as temporary:
         figure.savefig(temporary, format=out.suffix[1:] or "png", dpi=120)
 

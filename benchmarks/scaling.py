@@ -25,6 +25,7 @@ from benchmarks.cluster.extrapolate import Load, at, loads
 from benchmarks.cluster.model import PRESETS, Network
 from benchmarks.cluster.programs import PHASES, PROGRAMS, Program, method_only
 from benchmarks.cluster.timeline import replay
+from benchmarks.plots import save, timeline
 from benchmarks.results import Record, Results, table
 from benchmarks.synthetic_msd import FEATURES, block, shape_of
 
@@ -56,6 +57,10 @@ def _measured(
     """A record of one run on virtual ranks, and what extrapolation needs of it."""
     traces = method_only(program.virtual(data, ranks, args.repeats, args.memory))
     line = replay(traces, network)
+    if args.timeline is not None:
+        args.timeline.mkdir(parents=True, exist_ok=True)
+        title = f"{program.name} on {ranks} virtual ranks, {rows:,} rows"
+        save(timeline(line, title), args.timeline / f"{program.method}_{ranks}.png")
     found: Record = {"method": program.name, "ranks": ranks, "rows": rows, "how": "computed"}
     found |= {f"{phase}_seconds": line.phases.get(phase, 0.0) for phase in PHASES} | {"seconds": line.end}
     if args.simgrid:
@@ -172,6 +177,7 @@ def parser(name: str) -> argparse.ArgumentParser:
     if name != "validate":
         made.add_argument("--network", choices=PRESETS, default="aries")
         made.add_argument("--ranks-per-node", type=int, default=1, help="a rank is a node, as in the thesis, or less")
+        made.add_argument("--timeline", type=Path, metavar="FOLDER", help="a picture of every run's time line")
     if name == "weak-scaling":
         made.add_argument("--up-to", nargs="*", type=int, default=[1024, 65_536], help="ranks to extrapolate to")
     return made

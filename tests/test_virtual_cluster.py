@@ -194,9 +194,10 @@ def test_exact():
 
 
 @pytest.mark.skipif(not simgrid.installed(), reason="no smpirun: apt install libsimgrid-dev")
-def test_simgrid_agrees(data):
-    """Another engine's time line of the same traces, computation stretched to be 10 ms a rank."""
-    traces = method_only(PROGRAMS["bkrr2"].virtual(data, 4, 1, 1.0))
+@pytest.mark.parametrize("name", ["bkrr2", "cascade"])
+def test_simgrid_agrees(name, data):
+    """Another engine's time line of the same traces, all computations made as long."""
+    traces = method_only(PROGRAMS[name].virtual(data, 4, 1, 4.0))
     slow = [[Step(one.phase, 1e-4, one.call, one.sizes, one.peer) for one in trace] for trace in traces]
     network = PRESETS["aries"]
     assert simgrid.predicted(slow, network) == pytest.approx(replay(slow, network).end, rel=0.1)
@@ -216,7 +217,8 @@ def test_commands(tmp_path, monkeypatch, capsys):
         ("bkrr2", 2, "computed"), ("bkrr2", 4, "computed"), ("bkrr2", 1024, "extrapolated"),
         ("dkrr", 2, "formula"), ("dkrr", 4, "formula"), ("dkrr", 1024, "formula"),
     ]  # fmt: skip
-    assert main(["strong-scaling", *few, "--results", "strong.json"]) == 0
+    assert main(["strong-scaling", *few, "--results", "strong.json", "--timeline", "lines"]) == 0
+    assert {file.name for file in (tmp_path / "lines").iterdir()} == {"bkrr2_2.png", "bkrr2_4.png"}
     assert main(["plot", "weak-scaling.json", "weak.png"]) == 0
     assert (tmp_path / "weak.png").stat().st_size > 10_000
     assert main(["compare", "weak-scaling.json", "weak-scaling.json"]) == 0

@@ -9,10 +9,9 @@ import numpy as np
 import scipy.optimize
 
 from benchmarks.cluster.model import Network, summary
-from benchmarks.cluster.trace import Trace
+from benchmarks.cluster.trace import Trace, collectives
 
 POWERS = (1.0, 0.5, 0.25)  # of equally good ones the first
-COLLECTIVES = ("barrier", "bcast", "allreduce", "allgather", "alltoall")
 
 
 @dataclass
@@ -46,9 +45,9 @@ def loads(traces: list[Trace]) -> dict[str, Load]:
         for phase, seconds in mine.items():
             found[phase].compute = max(found[phase].compute, seconds)
     sums: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
-    for place, step in enumerate(traces[0]):
-        if step.call in COLLECTIVES:
-            sums[step.phase, step.call].append(summary(step.call, [trace[place].sizes for trace in traces]))
+    for steps in collectives(traces):
+        phase, call = steps[0].phase, steps[0].call
+        sums[phase, call].append(summary(call, [step.sizes for step in steps]))
     for (phase, call), each in sums.items():
         most, total = np.mean(each, axis=0)
         found[phase].calls[call] = (float(len(each)), float(most), float(total))

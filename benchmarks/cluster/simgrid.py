@@ -12,10 +12,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
 from benchmarks.cluster.model import EAGER, Network
-from benchmarks.cluster.trace import Trace
+from benchmarks.cluster.trace import COLLECTIVES, Step, Trace, collectives
 
 BYTE = 6  # of SimGrid's codes of datatypes: MPI_BYTE's
 RATE = 1e9  # flops a second of a host
@@ -28,17 +26,20 @@ def installed() -> bool:
 
 def lines(traces: list[Trace], rank: int) -> Iterator[str]:
     """One rank's actions."""
+    together = iter(collectives(traces))
     yield f"{rank} init"
-    for place, step in enumerate(traces[rank]):
+    for step in traces[rank]:
         if step.seconds:
             yield f"{rank} compute {round(step.seconds * RATE)}"
-        if step.call:
-            yield f"{rank} {_action(traces, rank, place)}"
+        if step.call in COLLECTIVES:
+            yield f"{rank} {_collective(next(together), rank)}"
+        elif step.call:
+            yield f"{rank} {step.call} {step.peer} 0 {step.nbytes} {BYTE}"
     yield f"{rank} finalize"
 
 
-def _action(traces: list[Trace], rank: int, place: int) -> str:
-    step = traces[rank][place]
+def _collective(steps: list[Step], rank: int) -> str:
+    step = steps[rank]
     if step.call == "barrier":
         return "barrier"
     if step.call == "bcast":
@@ -46,15 +47,10 @@ def _action(traces: list[Trace], rank: int, place: int) -> str:
     if step.call == "allreduce":
         return f"allreduce {step.nbytes} 0 {BYTE}"
     if step.call == "allgather":
-        counts = " ".join(str(trace[place].nbytes) for trace in traces)
-        return f"allgatherv {step.nbytes} {counts} {BYTE} {BYTE}"
-    if step.call == "alltoall":
-        sends = np.asarray(step.sizes)
-        receives = [int(trace[place].sizes[rank]) for trace in traces]
-        out, into = " ".join(map(str, sends)), " ".join(map(str, receives))
-        return f"alltoallv {sends.sum()} {out} {sum(receives)} {into} {BYTE} {BYTE}"
-    assert step.call in ("send", "recv"), step.call
-    return f"{step.call} {step.peer} 0 {step.nbytes} {BYTE}"
+        return f"allgatherv {step.nbytes} {' '.join(str(one.nbytes) for one in steps)} {BYTE} {BYTE}"
+    receives = [int(one.sizes[rank]) for one in steps]
+    out, into = " ".join(map(str, step.sizes)), " ".join(map(str, receives))
+    return f"alltoallv {step.nbytes} {out} {sum(receives)} {into} {BYTE} {BYTE}"
 
 
 def platform(network: Network, R: int) -> str:

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+COLLECTIVES = ("barrier", "bcast", "allreduce", "allgather", "alltoall")
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -41,11 +43,8 @@ class Step:
 Trace = list[Step]  # of a rank
 
 
-def computation(trace: Trace, phases: tuple[str, ...]) -> float:
-    """Seconds that a rank computed in some phases."""
-    return sum(step.seconds for step in trace if step.phase in phases)
-
-
-def scaled(trace: Trace, factor: float) -> Trace:
-    """The same trace on cores that are `factor` times as slow."""
-    return [Step(step.phase, factor * step.seconds, step.call, step.sizes, step.peer) for step in trace]
+def collectives(traces: list[Trace]) -> list[list[Step]]:
+    """The collective calls in order, each as every rank made it."""
+    return [
+        list(steps) for steps in zip(*([s for s in trace if s.call in COLLECTIVES] for trace in traces), strict=True)
+    ]
