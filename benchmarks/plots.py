@@ -105,7 +105,7 @@ def timeline(line: Timeline, title: str) -> Figure:
     axes.set_xlabel("seconds")
     axes.set_ylabel("rank")
     axes.set_title(title)
-    axes.legend(loc="upper right", fontsize=8)
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8)
     return figure
 
 
