@@ -102,14 +102,14 @@ import os, sys
 from unittest import mock
 from cacore.run import launch
 
-meet = launch._ranks
+meet = launch.ranks
 
 def interrupted(words):
     if sys.argv[1] == "after":
         meet(words)
     raise KeyboardInterrupt
 
-with mock.patch.object(launch, "_ranks", interrupted if os.environ["PMI_RANK"] == "1" else meet):
+with mock.patch.object(launch, "ranks", interrupted if os.environ["PMI_RANK"] == "1" else meet):
     launch.run(lambda comm: comm.barrier(), "program")
 """
 

@@ -2,6 +2,8 @@
 
 from cacore.comm.communicator import Communicator, as_communicator, collective, world
 from cacore.comm.ledger import PHASES
-from cacore.comm.mpi import launched
+from cacore.comm.mpi import launched, launched_rank, launched_size
 
-__all__ = ["PHASES", "Communicator", "as_communicator", "collective", "launched", "world"]
+__all__ = [
+    "PHASES", "Communicator", "as_communicator", "collective", "launched", "launched_rank", "launched_size", "world",
+]  # fmt: skip

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import warnings
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any
@@ -10,7 +12,8 @@ from typing import Any
 from cacore.comm.failure import Failures, abandon, agree, wait
 from cacore.errors import InputError
 
-_LAUNCHER_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID", "PALS_RANKID")
+_RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PALS_RANKID")
+_LAUNCHER_VARIABLES = (*_RANK_VARIABLES, "MPI_LOCALRANKID")
 _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 DATA = 0  # tag of arrays
 
@@ -83,22 +86,57 @@ def launched() -> bool:
     return any(name in os.environ for name in _LAUNCHER_VARIABLES)
 
 
+def launched_size() -> int:
+    """How many ranks the launcher says it has started; 0 if it does not say, or if there is none."""
+    return max(_number(name) for name in _SIZE_VARIABLES)
+
+
+def launched_rank() -> int:
+    """The number of this process among those that the launcher has started; 0 if it does not say."""
+    return max(_number(name) for name in (*_RANK_VARIABLES, *(["SLURM_PROCID"] if launched_size() > 1 else [])))
+
+
+def _number(variable: str) -> int:
+    """What a launcher has written into a variable; 0 if it is not set, or no number."""
+    text = os.environ.get(variable, "")
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def _library() -> Any:
+    """mpi4py's MPI, initialised unless Open MPI's mpiexec started this process and the library is another one.
+
+    MPICH would end the process while it is initialised, and not say what to do.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "suspicious MPI execution environment")  # what we say as well, with a remedy
+        if "mpi4py.MPI" in sys.modules or _number("OMPI_COMM_WORLD_SIZE") <= 1:
+            from mpi4py import MPI
+
+            return MPI
+        import mpi4py
+
+        mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
+        from mpi4py import MPI
+    if MPI.get_vendor()[0] == "Open MPI":
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)  # as mpi4py itself does
+    return MPI
+
+
 def all_ranks() -> Any:
     """mpi4py's COMM_WORLD; None where no MPI library can be loaded."""
     try:
-        from mpi4py import MPI
+        MPI = _library()
     except (ImportError, RuntimeError) as error:
         if launched():
             raise InputError(
                 f"started by mpiexec, but mpi4py cannot load an MPI ({error}): pip install 'cakernels[mpi]'"
             ) from error
         return None
-    ranks = MPI.COMM_WORLD.Get_size()
-    started = max(int(os.environ.get(name, "1")) for name in _SIZE_VARIABLES)
+    ranks = MPI.COMM_WORLD.Get_size() if MPI.Is_initialized() else 1
+    started = launched_size() or launched_rank() + 1  # rank 2 has two others before it
     if ranks == 1 < started:
-        library = MPI.Get_library_version().split()[0].strip("\0,:")
         raise InputError(
-            f"started as {started} ranks, but by another MPI than the one that mpi4py loaded ({library}), so each "
+            f"started as {started} ranks, but by another MPI than the one that mpi4py loaded ({MPI.get_vendor()[0]}), so each "
             "would run alone: use that library's own mpiexec, or install mpi4py for yours"
         )
     return MPI.COMM_WORLD

@@ -231,6 +231,11 @@ class _Library:
             self._handles.append(handle)
         self._routines = {name: self._find(name) for name in _ROUTINES}
 
+    @property
+    def path(self) -> str:
+        """Of ScaLAPACK itself, which is opened last."""
+        return self._paths[-1]
+
     def _find(self, name: str) -> Any:
         for handle in reversed(self._handles):
             if address := self._c.dlsym(handle, name.encode()):
@@ -256,6 +261,11 @@ class _Library:
         self.call("Cblacs_gridinit", ctypes.byref(context), b"Row", *shape)
         self.call("Cfree_blacs_system_handle", handle)  # the grid has its own communicators
         return context.value
+
+
+def where() -> str:
+    """Where ScaLAPACK is found; an InputError with the remedy where it is not."""
+    return _library().path
 
 
 @cache

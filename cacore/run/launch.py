@@ -52,7 +52,7 @@ def run(
     """
     try:
         try:
-            comm = comm if comm is not None else _ranks(sys.argv[1:] if argv is None else argv)
+            comm = comm if comm is not None else ranks(sys.argv[1:] if argv is None else argv)
             with comm.guard():
                 work(comm)
                 comm.free()
@@ -71,7 +71,7 @@ def run(
         sys.exit(130)
 
 
-def _ranks(words: list[str]) -> Communicator:
+def ranks(words: list[str]) -> Communicator:
     """All ranks of the job; for a call for help of one process, that process, and no MPI library is loaded."""
     return Communicator() if {"-h", "--help"} & set(words) and not launched() else world()
 

@@ -8,7 +8,7 @@ import platform
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ from cacore.comm import PHASES, Communicator
 from cacore.files import replacing
 from cacore.io.words import printable
 from cacore.machine import memory, threads
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 SCHEMA = "cakernels-report/1"
 
@@ -146,7 +149,7 @@ def environment(comm: Communicator) -> dict[str, str]:
     blas = [f"{lib['internal_api']} {lib['version']}" for lib in threadpool_info() if lib["user_api"] == "blas"]
     return {
         "python": platform.python_version(),
-        "mpi": _mpi_version() if comm.size > 1 else "none",
+        "mpi": mpi_version() if comm.size > 1 else "none",
         "numpy": np.__version__,
         "blas": ", ".join(dict.fromkeys(blas)),
         "cpu": cpu_name(),
@@ -154,7 +157,8 @@ def environment(comm: Communicator) -> dict[str, str]:
     }
 
 
-def _mpi_version() -> str:
+def mpi_version() -> str:
+    """What the MPI library that mpi4py has loaded calls itself."""
     from mpi4py import MPI
 
     return MPI.Get_library_version().splitlines()[0].strip("\0 ")
@@ -190,7 +194,6 @@ def _plain(value: Any) -> Any:
 
 def show(report: dict[str, Any], notes: list[str], lines: Iterable[tuple[str, str]] = ()) -> None:
     """Print the short table, with a family's own lines, and notes under it."""
-    from rich.console import Console
     from rich.table import Table
 
     data = report["data"]
@@ -221,6 +224,22 @@ def show(report: dict[str, Any], notes: list[str], lines: Iterable[tuple[str, st
     table.add_row("peak memory", f"{max(report['memory']['peak_rss_mib']):,.0f} MiB a rank")
     for note in notes:
         table.add_row("note", note)
+    _print(table)
+
+
+def show_rows(title: str, rows: Iterable[tuple[str, str]]) -> None:
+    """Print a table of names and what is said of each."""
+    from rich.table import Table
+
+    table = Table(title=title, show_header=False, title_justify="left")
+    for row in rows:
+        table.add_row(*row)
+    _print(table)
+
+
+def _print(table: Table) -> None:
+    from rich.console import Console
+
     console = Console(highlight=False, markup=False, emoji=False)  # a file's name may be "[/a].csv"
     with console.capture() as captured:
         console.print(table)

@@ -1,0 +1,106 @@
+"""``[mpiexec -n R] python -m cacore.info [--report FILE]``: exit status 0 if all is well, 1 if something is wrong."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, replace
+from time import perf_counter
+from typing import Any
+
+from cacore.comm import Communicator, launched_rank, launched_size
+from cacore.errors import InputError
+from cacore.files import check_writable, printing
+from cacore.run.job import Job
+from cacore.run.launch import Parser, ranks, run, start
+from cacore.run.options import add_options, from_arguments
+
+PROG = "cacore.info"
+SCHEMA = "cakernels-info/1"
+
+
+def inspect(job: Job, comm: Communicator, known: list[str]) -> dict[str, Any]:
+    """The report, the same on all ranks but for what rank 0 alone has found; collective.
+
+    Parameters
+    ----------
+    job : Job
+    comm : Communicator
+    known : list of str
+        What is known to be wrong already.
+    """
+    begin = perf_counter()
+    limit = start(replace(job, quiet=True), comm)  # too many threads are told as a fault
+    from cacore.info import facts, faults, measure
+    from cacore.run.report import cpu_name
+
+    everyone = facts.ranks(comm)
+    sent, speeds = measure.messages(comm), measure.rates(comm, limit)
+    each = [{**asdict(one), **{name: speed[one.rank] for name, speed in speeds.items()}} for one in everyone]
+    return {
+        "schema": SCHEMA,
+        "command": sys.argv,
+        "versions": facts.versions(),
+        "cpu": cpu_name(),
+        "ranks": each,
+        "blas": facts.blas(),
+        "memory": facts.memory_of(comm, limit),
+        "messages": sent,
+        "scalapack": facts.scalapack(),  # last, for what it loads is there to stay
+        "faults": [*known, *faults.of(everyone, comm)],
+        "seconds": perf_counter() - begin,
+    }
+
+
+def _show(made: dict[str, Any], job: Job) -> None:
+    from cacore.info import table
+    from cacore.run import report
+
+    if job.report is not None:
+        report.write(job.report, made)
+    with printing():
+        if not job.quiet:
+            count = len(made["ranks"])
+            title = f"cakernels {made['versions']['cakernels']} on {count} rank{'' if count == 1 else 's'}"
+            report.show_rows(title, table.rows(made))
+        for line in made["faults"]:
+            print(f"WRONG: {line}")
+        if not made["faults"] and not job.quiet:
+            print("All is well.")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point."""
+    found: list[str] = []
+
+    def work(comm: Communicator) -> None:
+        parser = Parser(
+            prog=f"python -m {PROG}", rank=comm.rank,
+            description="Versions, ranks, cores, memory and speeds of this job, and what is wrong with it.",
+        )  # fmt: skip
+        add_options(parser, Job, lambda name: name != "verbose")
+        with comm.agreed():
+            job = from_arguments(Job, parser.parse_args(argv))
+        with comm.agreed():
+            if job.report is not None and comm.rank == 0:
+                check_writable(job.report)
+        made = inspect(job, comm, list(found))
+        found[:] = made["faults"]
+        with comm.agreed():
+            if comm.rank == 0:
+                _show(made, job)
+
+    words = sys.argv[1:] if argv is None else argv
+    try:
+        comm = ranks(words)
+    except InputError as error:  # each rank would run alone; here that is what is looked for
+        if launched_rank() > 0 and launched_size() > 1:
+            return  # rank 0 knows that as well, and one of them is enough
+        comm = Communicator()
+        found.append(str(error))
+    run(work, PROG, comm)
+    if found:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

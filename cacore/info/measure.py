@@ -1,0 +1,106 @@
+"""How fast messages, a matrix product and a copy of memory are, in a few seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.machine import memory, threads
+
+MIB = 1 << 20
+SMALL, LARGE = 8, 8 * MIB  # bytes of a message
+TRIPS, LARGE_TRIPS, SUMS = 100, 4, 100
+COPIED = 32 * MIB  # more than the caches that one core has
+SECONDS = 0.5  # of each measurement of a rank by itself
+NEEDED = 256 * MIB  # bytes that all of this may take on a rank
+
+
+def messages(comm: Communicator) -> dict[str, float]:
+    """Between rank 0 and the last one, there and back, and sums over all ranks; empty for one rank. Collective.
+
+    Returns
+    -------
+    dict
+        ``latency_us``: half of a round trip of 8 bytes, the median. ``bandwidth_gb_s``: of 8 MiB, the best.
+        ``allreduce_us``: the mean of the slowest rank's, of 8 bytes.
+    """
+    if comm.size == 1:
+        return {}
+    with comm.uncounted():
+        small = _round_trips(comm, SMALL, TRIPS)
+        large = _round_trips(comm, LARGE, LARGE_TRIPS)
+        comm.barrier()
+        start = perf_counter()
+        for _ in range(SUMS):
+            comm.allreduce(np.ones(1))
+        mean = comm.allreduce(np.array([perf_counter() - start]), "max")[0] / SUMS
+        seconds = comm.bcast(np.array([np.median(small), min(large)]) if comm.rank == 0 else None)
+    return {
+        "latency_us": float(seconds[0] / 2 * 1e6),
+        "bandwidth_gb_s": float(2 * LARGE / seconds[1] / 1e9),
+        "allreduce_us": float(mean * 1e6),
+    }
+
+
+def _round_trips(comm: Communicator, nbytes: int, count: int) -> list[float]:
+    """Seconds of each but the first, on rank 0; the others wait."""
+    array, last, seconds = np.zeros(nbytes, np.uint8), comm.size - 1, list[float]()
+    for _ in range(count + 1):
+        start = perf_counter()
+        if comm.rank == 0:
+            comm.send(array, last)
+            comm.recv(last)
+        elif comm.rank == last:
+            comm.send(comm.recv(0), 0)
+        seconds.append(perf_counter() - start)
+    comm.barrier()
+    return seconds[1:]
+
+
+def rates(comm: Communicator, limit: int) -> dict[str, NDArray[np.float64]]:
+    """Of every rank while all of them work: ``product_gflop_s`` and ``copy_gb_s`` (read and written); collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+    limit : int
+        Bytes that a rank may use, the same on all ranks.
+    """
+    with comm.agreed():
+        memory.require(NEEDED, limit, "measuring", "give the job more memory, or fewer ranks a node")
+    found = {}
+    for name, (work, amount) in {"product_gflop_s": _product(), "copy_gb_s": _copy()}.items():
+        work()  # what is done only once, such as starting threads
+        with comm.uncounted():
+            comm.barrier()
+            found[name] = comm.allgather(np.array([amount / _seconds(work) / 1e9]))
+    return found
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    """Mean seconds of a call."""
+    start, count = perf_counter(), 0
+    while (now := perf_counter()) - start < SECONDS or not count:
+        work()
+        count += 1
+    return (now - start) / count
+
+
+def _product() -> tuple[Callable[[], Any], float]:
+    """A product of square matrices by this rank's threads, and its flops."""
+    n = 1024 if threads.current() <= 4 else 2048
+    A, out = np.full((n, n), 0.5), np.empty((n, n))
+    return lambda: np.matmul(A, A, out=out), 2.0 * n**3
+
+
+def _copy() -> tuple[Callable[[], Any], float]:
+    """A copy by this rank's threads, and the bytes that it moves."""
+    source, target = np.ones(COPIED // 8), np.zeros(COPIED // 8)
+    pieces = threads.blocks(len(source), -(-len(source) // threads.current()))
+    tasks = [(target[lo:hi], source[lo:hi]) for lo, hi in pieces]
+    return lambda: threads.for_blocks(np.copyto, tasks), 2.0 * COPIED
