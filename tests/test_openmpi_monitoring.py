@@ -32,10 +32,10 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from helpers.openmpi import needs_openmpi, start
+from helpers.mpi_libraries import OPEN_MPI, parameters
 
 HERE = Path(__file__).resolve().parent
-pytestmark = needs_openmpi
+pytestmark = OPEN_MPI.needed
 
 HEAD, LENGTH = 64, 8  # what Communicator sends before an array, and before rows
 PHASES = ("read", "partition", "train", "predict", "wait", "write")
@@ -59,9 +59,9 @@ def openmpi(tmp_path):
         for split, rows in (("train", slice(0, 500)), ("test", slice(500, 600))):
             file[f"{split}/X"], file[f"{split}/y"] = X[rows], y[rows]
 
-    def found(count, *names, **parameters):
+    def found(count, *names, **more):
         words = [HERE / "openmpi_monitoring.py", "out.json", "data.h5", "model.h5", *names]
-        done = start(count, *words, cwd=tmp_path, timeout=600, **PINNED, **parameters)
+        done = OPEN_MPI.start(count, *words, cwd=tmp_path, timeout=600, options=parameters(**PINNED, **more))
         assert done.returncode == 0, done.stdout + done.stderr
         told = json.loads((tmp_path / "out.json").read_text())
         return {

@@ -136,7 +136,7 @@ def all_ranks() -> Any:
     started = launched_size() or launched_rank() + 1  # rank 2 has two others before it
     if ranks == 1 < started:
         raise InputError(
-            f"started as {started} ranks, but by another MPI than the one that mpi4py loaded ({MPI.get_vendor()[0]}), so each "
-            "would run alone: use that library's own mpiexec, or install mpi4py for yours"
+            f"started as {started} ranks, but by another MPI than the one that mpi4py loaded ({MPI.get_vendor()[0]}), "
+            "so each would run alone: use that library's own mpiexec, or install mpi4py for yours"
         )
     return MPI.COMM_WORLD
