@@ -35,7 +35,7 @@ bench: $(VENV)/.test
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks.krr_speed
 
 # Under Open MPI and Intel MPI, each from its wheel: tests of the communicator and of failures, trainings, and jobs that
-# another library's mpiexec starts. Under MPICH `make test` runs them with all of tests/mpi.
+# another library's mpiexec starts. `make test` runs them as well, where the libraries are in the environment.
 test-mpi: $(VENV)/.mpi
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest tests/test_under_mpi.py tests/test_info.py -k another_library
 

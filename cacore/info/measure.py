@@ -14,9 +14,9 @@ from cacore.machine import memory, threads
 
 MIB = 1 << 20
 SMALL, LARGE = 8, 8 * MIB  # bytes of a message
-TRIPS, LARGE_TRIPS, SUMS = 100, 4, 100
+FEWEST, MOST = 3, 100  # repetitions
 COPIED = 32 * MIB  # more than the caches that one core has
-SECONDS = 0.5  # of each measurement of a rank by itself
+SECONDS = 0.5  # of each measurement, where FEWEST repetitions do not take longer
 NEEDED = 256 * MIB  # bytes that all of this may take on a rank
 
 
@@ -32,13 +32,9 @@ def messages(comm: Communicator) -> dict[str, float]:
     if comm.size == 1:
         return {}
     with comm.uncounted():
-        small = _round_trips(comm, SMALL, TRIPS)
-        large = _round_trips(comm, LARGE, LARGE_TRIPS)
-        comm.barrier()
-        start = perf_counter()
-        for _ in range(SUMS):
-            comm.allreduce(np.ones(1))
-        mean = comm.allreduce(np.array([perf_counter() - start]), "max")[0] / SUMS
+        small, large = (_repeated(comm, _round_trip(comm, nbytes)) for nbytes in (SMALL, LARGE))
+        sums = _repeated(comm, lambda: comm.allreduce(np.ones(1)))
+        mean = comm.allreduce(np.array([np.mean(sums)]), "max")[0]
         seconds = comm.bcast(np.array([np.median(small), min(large)]) if comm.rank == 0 else None)
     return {
         "latency_us": float(seconds[0] / 2 * 1e6),
@@ -47,19 +43,36 @@ def messages(comm: Communicator) -> dict[str, float]:
     }
 
 
-def _round_trips(comm: Communicator, nbytes: int, count: int) -> list[float]:
-    """Seconds of each but the first, on rank 0; the others wait."""
-    array, last, seconds = np.zeros(nbytes, np.uint8), comm.size - 1, list[float]()
-    for _ in range(count + 1):
-        start = perf_counter()
+def _round_trip(comm: Communicator, nbytes: int) -> Callable[[], Any]:
+    """A message from rank 0 to the last one and back."""
+    array, last = np.zeros(nbytes, np.uint8), comm.size - 1
+
+    def trip() -> None:
         if comm.rank == 0:
             comm.send(array, last)
             comm.recv(last)
         elif comm.rank == last:
             comm.send(comm.recv(0), 0)
-        seconds.append(perf_counter() - start)
+
+    return trip
+
+
+def _repeated(comm: Communicator, work: Callable[[], Any]) -> list[float]:
+    """Seconds of each of some calls, as many on every rank; collective."""
+    work()  # connects
     comm.barrier()
-    return seconds[1:]
+    first = [_timed(work) for _ in range(FEWEST)]
+    wanted = min(MOST, int(SECONDS / max(sum(first) / FEWEST, 1e-9)))
+    more = int(comm.bcast(np.array([max(0, wanted - FEWEST)]))[0])  # as rank 0 has it
+    seconds = [*first, *(_timed(work) for _ in range(more))]
+    comm.barrier()
+    return seconds
+
+
+def _timed(work: Callable[[], Any]) -> float:
+    start = perf_counter()
+    work()
+    return perf_counter() - start
 
 
 def rates(comm: Communicator, limit: int) -> dict[str, NDArray[np.float64]]:
@@ -93,7 +106,7 @@ def _seconds(work: Callable[[], Any]) -> float:
 
 def _product() -> tuple[Callable[[], Any], float]:
     """A product of square matrices by this rank's threads, and its flops."""
-    n = 1024 if threads.current() <= 4 else 2048
+    n = 512 if threads.current() <= 2 else 2048 if threads.current() > 16 else 1024
     A, out = np.full((n, n), 0.5), np.empty((n, n))
     return lambda: np.matmul(A, A, out=out), 2.0 * n**3
 
