@@ -40,9 +40,8 @@ class Job(rfm.RunOnlyRegressionTest):
 
     @deferrable
     def ended_well(self):
-        """Its exit status is 0, and nothing was printed as an error."""
-        status = sn.assert_eq(self.job.exitcode, 0)
-        return sn.all([status, sn.assert_eq(Path(self.stagedir, self.stderr.evaluate()).read_text(), "")])
+        """Its exit status is 0. Launchers print what they like on stderr."""
+        return sn.assert_eq(self.job.exitcode, 0)
 
 
 @rfm.simple_test
