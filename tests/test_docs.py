@@ -10,7 +10,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from helpers.commands import run
+from helpers.data import write_hdf5
 
 import asygcd.model as asygcd_model
 import cakrr.model as cakrr_model
@@ -19,11 +22,17 @@ from cacore.io import layout
 from partition.model import SHARED
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/**/*.md")])
+METHODS = sorted(ROOT.glob("docs/methods/*.md"))
 FOLDERS = {path.name for path in ROOT.iterdir() if path.is_dir()}
 SUFFIXES = {".cff", ".md", ".py", ".sh", ".slurm", ".svg", ".toml", ".yaml"}
 
-page = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+
+def each(pages):
+    return pytest.mark.parametrize("page", pages, ids=lambda path: path.name)
+
+
+page = each(PAGES)
 
 # The rows that the README's and CONTRIBUTING's examples begin with.
 ROWS = """
@@ -94,19 +103,61 @@ def test_commands_exist(page, monkeypatch):
     assert {module for module in named if not exists(module)} == set()
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=lambda path: path.name)
+def blocks(page, kinds):
+    """Its fenced blocks of these kinds, in order, as (kind, text)."""
+    return re.findall(rf"^```({kinds})\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+@each([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "docs" / "tutorial.md"])
 def test_examples_run(page, tmp_path):
-    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
-    assert blocks
-    for number, block in enumerate(blocks):
-        file = tmp_path / f"example{number}.py"
-        file.write_text(ROWS + block)
-        paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        done = subprocess.run(
-            [sys.executable, str(file)], cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths}, capture_output=True,
-            text=True, check=False, timeout=1200,
-        )  # fmt: skip
-        assert done.returncode == 0, f"{block}\n{done.stderr}"
+    """A reader who goes through the page: what a block has defined or written is there in the next one."""
+    lines = ["import subprocess", ROWS]
+    for kind, text in blocks(page, "python|sh"):
+        lines.append(text if kind == "python" else f"subprocess.run(['bash', '-euc', {text!r}], check=True)")
+    assert len(lines) > 2
+    file = tmp_path / "page.py"
+    file.write_text("\n".join(lines))
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        [sys.executable, str(file)], cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths, "PATH": programs},
+        capture_output=True, text=True, check=False, timeout=1200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@each(METHODS)
+def test_methods_run(page, tmp_path, monkeypatch):
+    """The commands and the Python of a method's page, on small files of the names that they use."""
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(ROWS, names)
+    X, y, labels = names["X"], names["y"], names["labels"]
+    for name, target in (("cadata.h5", y), ("ijcnn1.h5", np.where(labels, 1.0, -1.0))):
+        write_hdf5(tmp_path / name, train=(X[:300], target[:300]), test=(X[300:], target[300:]))
+    commands = re.findall(r"^    (?:mpiexec -n \d+ )?python -m ([\w.]+) (.*)$", page.read_text(), re.MULTILINE)
+    python = blocks(page, "python")
+    assert python or page.stem in ("bkrr3", "kkrr3")
+    assert commands or page.stem == "partitioners"
+    for program, words in commands:
+        run(program, words.replace("--partitions 16", "--partitions 4").split())
+    for _, text in python:
+        exec(text, names)
+
+
+@each(METHODS)
+def test_methods_are_described_alike(page):
+    text = page.read_text()
+    told = ("flops", "memory", "bytes sent", "Source", "one" if page.stem == "partitioners" else "When to use it")
+    assert [word for word in told if word not in text] == []
+
+
+def test_every_method_has_a_page():
+    modules = [*ROOT.glob("cakrr/*.py"), *ROOT.glob("casvm/*.py")]
+    methods = {path.stem for path in modules if path.stem != "predict" and "METHOD.main()" in path.read_text()}
+    assert {page.stem for page in METHODS} == methods | {"asygcd", "smo", "partitioners"}
+    text = (ROOT / "docs" / "methods.md").read_text()
+    assert [page.stem for page in METHODS if f"methods/{page.stem}.md" not in text] == ["partitioners"]
 
 
 def test_every_array_of_a_model_file_is_documented():
