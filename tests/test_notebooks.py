@@ -45,6 +45,7 @@ def test_runs(path, python, tmp_path, monkeypatch):
     for text in cells(path, "code"):
         ast.parse(text)  # no magics
     monkeypatch.setenv("MPLBACKEND", "agg")
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")  # other tests run beside this one, and its matrices are small
     script = tmp_path / "notebook.py"
     # Agg shows nothing, and says so.
     quiet = ["import warnings", "warnings.filterwarnings('ignore', 'FigureCanvasAgg is non-interactive')"]
