@@ -1,0 +1,116 @@
+#!/bin/bash
+# Fills in nodes and cores, and submits a job:
+#   jobs/submit.sh [options] weak|strong DATA.h5
+#   jobs/submit.sh [options] large RUN PROGRAM DATA [options of the program]
+#     --queue slurm|pbs|lsf    default: the one whose command is here
+#     --nodes N                1
+#     --ranks-per-node R       2: one for each socket of most nodes
+#     --cores C                of a node; default: what the queue says of its smallest node
+#     --time HH:MM:SS          default: what the job's script says
+#     --options 'WORDS'        more words for sbatch, qsub or bsub: partition, account, ...
+#     --after JOB              begin after that job has ended
+#     --dry-run                only say what would be submitted
+# Run it from the repository. The job gets this environment; jobs/scaling.sh, run.sh and common.sh say what it sets.
+set -euo pipefail
+fail() {
+  echo "submit.sh: $*" >&2
+  exit 2
+}
+
+queue='' nodes=1 per_node=2 cores='' after='' dry=''
+# What a job that submits the next one would not know: the environment carries it.
+export LIMIT=${LIMIT:-} QUEUE_OPTIONS=${QUEUE_OPTIONS:-}
+while [[ ${1:-} == --* ]]; do
+  option=$1
+  shift
+  if [ "$option" = --dry-run ]; then
+    dry=yes
+    continue
+  fi
+  value=${1-}
+  [ $# -gt 0 ] || fail "$option needs a value"
+  case $option in
+  --queue) queue=$value ;;
+  --nodes) nodes=$value ;;
+  --ranks-per-node) per_node=$value ;;
+  --cores) cores=$value ;;
+  --time) LIMIT=$value ;;
+  --options) QUEUE_OPTIONS=$value ;;
+  --after) after=$value ;;
+  *) fail "$option: no such option (the head of jobs/submit.sh lists them)" ;;
+  esac
+  shift
+done
+kind=${1:-}
+case $kind in
+weak | strong) name=${kind}_scaling data=${2:-} ;;
+large) name=large_run data=${4:-} ;;
+*) fail "'$kind': weak, strong or large is wanted" ;;
+esac
+[ -n "$data" ] || fail "$kind needs $([ "$kind" = large ] && echo 'RUN PROGRAM DATA' || echo DATA.h5)"
+[ -e "$data" ] || fail "$data: no such file"
+shift
+
+if [ -z "$queue" ]; then
+  if command -v sbatch >/dev/null; then
+    queue=slurm
+  elif command -v bsub >/dev/null; then
+    queue=lsf
+  elif command -v qsub >/dev/null; then
+    queue=pbs
+  else
+    fail "none of sbatch, qsub and bsub is here; on one machine: bash jobs/$name.slurm"
+  fi
+fi
+if [ -z "$cores" ]; then
+  case $queue in
+  slurm) found=$(sinfo --noheader --format=%c | tr -d +) ;;
+  pbs) found=$(pbsnodes -a | sed -n 's/.*resources_available.ncpus = //p') ;;
+  lsf) found=$(lshosts -w | awk 'NR > 1 && $5 + 0 > 0 { print $5 }') ;;
+  *) fail "--queue $queue: slurm, pbs or lsf is wanted" ;;
+  esac
+  cores=$(sort -n <<<"$found" | head -1)
+  [ -n "$cores" ] || fail "the queue does not say how many cores its nodes have: --cores C"
+fi
+for number in "$nodes" "$per_node" "$cores"; do
+  [[ $number =~ ^[1-9][0-9]*$ ]] || fail "'$number': nodes, ranks and cores are whole numbers"
+done
+threads=$((cores / per_node))
+((threads >= 1)) || fail "$per_node ranks on $cores cores: each needs one"
+[[ -z $LIMIT || $LIMIT =~ ^[0-9]+:[0-5][0-9]:[0-5][0-9]$ ]] || fail "--time $LIMIT: HH:MM:SS is wanted"
+
+read -ra more <<<"$QUEUE_OPTIONS"
+script=jobs/$name.$queue
+# qsub and bsub pass no words to a script: it finds them in the environment.
+WORDS=$(printf '%q ' "$@")
+case $queue in
+slurm)
+  submit=(sbatch "--nodes=$nodes" "--ntasks-per-node=$per_node" "--cpus-per-task=$threads")
+  submit+=(${LIMIT:+"--time=$LIMIT"} ${after:+"--dependency=afterany:$after"})
+  [ "$kind" = large ] && submit+=("--output=$1/job-%j.txt")
+  submit+=("${more[@]}" "$script" "$@")
+  ;;
+pbs)
+  export WORDS
+  submit=(qsub -V -l "select=$nodes:ncpus=$cores:mpiprocs=$per_node:ompthreads=$threads")
+  submit+=(${LIMIT:+-l "walltime=$LIMIT"} ${after:+-W "depend=afterany:$after"})
+  [ "$kind" = large ] && submit+=(-o "$1/")
+  submit+=("${more[@]}" "$script")
+  ;;
+lsf)
+  export WORDS RANKS_PER_NODE=$per_node
+  submit=(bsub -n $((nodes * cores)) -R "span[ptile=$cores]")
+  submit+=(${LIMIT:+-W "${LIMIT%:*}"} ${after:+-w "ended($after)"})
+  [ "$kind" = large ] && submit+=(-o "$1/job-%J.txt")
+  submit+=("${more[@]}")
+  ;;
+*) fail "--queue $queue: slurm, pbs or lsf is wanted" ;;
+esac
+echo "$nodes nodes x $per_node ranks x $threads threads: $((nodes * per_node)) ranks"
+printf '%q ' "${submit[@]}"
+if [ "$queue" = lsf ]; then printf '< %q' "$script"; fi
+if [ "$queue" != slurm ]; then printf '   # WORDS=%q' "$WORDS"; fi
+echo
+if [ -n "$dry" ]; then exit 0; fi
+if [ "$kind" = large ]; then mkdir -p "$1"; fi
+if [ "$queue" = lsf ]; then "${submit[@]}" <"$script"; else "${submit[@]}"; fi
