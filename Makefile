@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: demo test check docs coverage fuzz bench test-mpi test-oldest clean
+.PHONY: demo test check docs coverage fuzz bench test-mpi test-slurm test-oldest clean
 
 demo: $(VENV)/.demo
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/demo.py
@@ -12,10 +12,16 @@ demo: $(VENV)/.demo
 test: $(VENV)/.test
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n 2 --dist loadfile
 
+# The jobs under a Slurm of one node, which is installed (Debian, Ubuntu; as root) and started for it, and stopped again.
+test-slurm: $(VENV)/.test
+	@tests/slurm/install.sh
+	@PATH="$(CURDIR)/$(BIN):$$PATH" CAKERNELS_SLURM=1 $(BIN)/python -m pytest tests/slurm
+
 check: $(VENV)/.test
 	@$(BIN)/ruff check -q .
 	@$(BIN)/ruff format -q --check .
 	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/shellcheck -x jobs/* tests/slurm/install.sh .ci/run
 
 # The pages, into build/docs; a warning is an error. Everything is read anew: a page that is as before has its warnings too.
 docs: $(VENV)/.docs

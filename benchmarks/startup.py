@@ -1,7 +1,7 @@
 """What a rank asks of a shared file system until it works: python -m benchmarks.startup [--stage ARCHIVE].
 
-Counted by strace, over a whole run on 64 rows, in the folders that a cluster shares: the virtual environment, the Python
-that it was made of where that is not the system's, and the repository. Run it twice: the first run may compile.
+Counted by strace, over a whole run on 64 rows, in the folders that a cluster shares: the virtual environment, the
+Python that it was made of where that is not the system's, and the repository. Run it twice: the first run may compile.
 """
 
 from __future__ import annotations
@@ -93,7 +93,9 @@ def traced(command: list[str], folder: Path, shared: list[Path], environment: di
 def staged(archive: Path, folder: Path) -> dict[str, str]:
     """Unpack the archive as a job does on each node; the environment that ranks have then."""
     stage = shlex.quote(str(ROOT / "jobs/stage.sh"))
-    words = f"{stage} unpack {shlex.quote(str(archive))} {folder}/node && eval \"$({stage} words {folder}/node)\" && env -0"
+    words = (
+        f'{stage} unpack {shlex.quote(str(archive))} {folder}/node && eval "$({stage} words {folder}/node)" && env -0'
+    )
     out = subprocess.run(["bash", "-c", words], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
     return dict(entry.split("=", 1) for entry in out.split("\0") if "=" in entry)
 
