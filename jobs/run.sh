@@ -26,7 +26,7 @@ touch "$run/begun"
 
 # USR1 means that the time is nearly up. TERM is left alone: a job that its owner cancels must not come back.
 step='' stopped=''
-# shellcheck disable=SC2329  # a trap calls it
+# shellcheck disable=SC2317,SC2329  # a trap calls it
 stop() {
   stopped=yes
   if [ -n "$step" ]; then kill -TERM "$step" 2>/dev/null || true; fi # it may have ended by itself

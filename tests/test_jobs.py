@@ -307,8 +307,6 @@ def small_environment(folder):
     mpiexec = shutil.which("mpiexec")
     assert mpiexec is not None
     (folder / "bin/mpiexec").symlink_to(mpiexec)
-    for library in Path(sys.prefix, "lib").glob("libmpi*"):  # where mpi4py looks for that of a wheel
-        (folder / "lib" / library.name).symlink_to(library)
     return folder
 
 
