@@ -11,6 +11,16 @@ set -euo pipefail
 run=${1:?RUN PROGRAM DATA [options]} program=${2:?PROGRAM DATA [options]}
 words=("${@:3}")
 mkdir -p "$run"
+
+# USR1 means that the time is nearly up. TERM is left alone: a job that its owner cancels must not come back.
+step='' stopped=''
+# shellcheck disable=SC2317,SC2329  # a trap calls it
+stop() {
+  stopped=yes
+  if [ -n "$step" ]; then kill -TERM "$step" 2>/dev/null || true; fi # it may have ended by itself
+}
+trap stop USR1
+
 . jobs/common.sh
 
 note() { echo "$(date +%FT%T) job $job: $*" | tee -a "$run/log"; }
@@ -24,14 +34,6 @@ fi
 note "begun on $ranks ranks of $threads threads, $nodes nodes"
 touch "$run/begun"
 
-# USR1 means that the time is nearly up. TERM is left alone: a job that its owner cancels must not come back.
-step='' stopped=''
-# shellcheck disable=SC2317,SC2329  # a trap calls it
-stop() {
-  stopped=yes
-  if [ -n "$step" ]; then kill -TERM "$step" 2>/dev/null || true; fi # it may have ended by itself
-}
-trap stop USR1
 if [ "$queue" = pbs ]; then # PBS sends no signal of this kind
   limit=$(qstat -f "$job" | sed -n 's/.*Resource_List.walltime = //p')
   if [[ $limit =~ ^([0-9]+):([0-9]+):([0-9]+)$ ]]; then
@@ -50,6 +52,7 @@ launch_on "$ranks"
 "${launcher[@]}" python -m "$program" --checkpoint "$run/checkpoint" --model "$run/model.h5" \
   --report "$run/report.json" "${words[@]}" &
 step=$!
+if [ -n "$stopped" ]; then stop; fi # the signal came before there was anything to end
 while kill -0 "$step" 2>/dev/null; do wait "$step" || true; done # a signal ends a wait, but not the ranks
 status=0
 wait "$step" || status=$? # bash remembers it

@@ -13,10 +13,10 @@ import signal
 import subprocess
 import sys
 import time
-import venv
 from pathlib import Path
 
 import pytest
+from helpers.environments import small_environment
 from helpers.queues import HYDRA, JOB, ROOT, Queue
 
 QUEUES = list(JOB)
@@ -296,18 +296,6 @@ def test_one_machine_needs_no_queue(data, tmp_path):
 
 
 # -- the environment in one file -----------------------------------------------------------------
-
-
-def small_environment(folder):
-    """A virtual environment of a few files that finds everything else where this one has it."""
-    venv.create(folder, with_pip=False)
-    packages = next(folder.glob("lib/python*/site-packages"))
-    here = next(Path(sys.prefix).glob("lib/python*/site-packages"))
-    (packages / "here.pth").write_text(f"{here}\n")
-    mpiexec = shutil.which("mpiexec")
-    assert mpiexec is not None
-    (folder / "bin/mpiexec").symlink_to(mpiexec)
-    return folder
 
 
 def test_ranks_start_from_a_staged_environment(tmp_path):

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.data import write_hdf5
+from helpers.environments import small_environment
 from helpers.slurm import started, wait_until
-from test_jobs import small_environment
 
 pytestmark = pytest.mark.skipif(
     "CAKERNELS_SLURM" not in os.environ, reason="starts daemons of Slurm, as root: make test-slurm does that"
