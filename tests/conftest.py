@@ -186,6 +186,15 @@ for program, *words in json.loads(sys.argv[1]):
 
 # -- inside mpiexec ----------------------------------------------------------------------------
 
+# Files that take minutes: begun first, so that no worker is left alone with one of them at the end.
+LONGEST = ("test_under_mpi.py", "test_docs.py", "test_jobs.py", "test_magnitudes.py", "test_virtual_cluster.py")
+
+
+def pytest_collection_modifyitems(items):
+    """The longest files first; the order within a file stays."""
+    items.sort(key=lambda item: item.path.name not in LONGEST)
+
+
 if JOB:
     from mpi4py import MPI
 

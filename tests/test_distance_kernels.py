@@ -215,8 +215,8 @@ def city(A, B):
 def test_callable_ridge(route, csr):
     """The models of the declared kernel."""
     (X, y), (T, _) = rows(csr=csr), rows(60, 1, csr)
-    make = DKRR if route == "DKRR" else lambda **given: BKRR2(3, random_state=0, **given)
-    lams = {"lam": [1e-3, 1e-1], "standardize": False}
+    make = DKRR if route == "DKRR" else lambda **given: BKRR2(3, **given)
+    lams = {"lam": [1e-3, 1e-1], "standardize": False, "random_state": 0}
     mine, declared = make(kernel=city, **lams).fit(X, y), make(kernel="l1", sigma=2.5, **lams).fit(X, y)
     assert mine.lam_ == declared.lam_
     np.testing.assert_allclose(mine.predict(T), declared.predict(T), rtol=0, atol=1e-9)

@@ -80,7 +80,7 @@ def test_spack_knows_the_extras(recipe):
     """Each extra for users is a variant, or a package of Spack's own."""
     calls, _ = recipe
     variants = {words[0] for words, _ in calls["variant"]}
-    assert variants | {"mpi", "test", "dev", "all"} == set(PROJECT["project"]["optional-dependencies"])
+    assert variants | {"mpi", "docs", "test", "dev", "all"} == set(PROJECT["project"]["optional-dependencies"])
 
 
 def test_spack_has_the_version_the_license_and_the_packages(recipe):
