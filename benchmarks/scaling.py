@@ -29,6 +29,7 @@ from benchmarks.cluster.timeline import replay
 from benchmarks.plots import save, timeline
 from benchmarks.results import Record, Results, table
 from benchmarks.synthetic_msd import FEATURES, block, shape_of
+from cacore.machine import threads
 
 COLUMNS = {
     "method": "", "ranks": ",", "rows": ",", "how": "", "partition_seconds": ".4f", "train_seconds": ".4f",
@@ -201,6 +202,7 @@ def parser(name: str) -> argparse.ArgumentParser:
 def run(name: str, argv: list[str]) -> Results:
     """One of the three commands; its table."""
     args = parser(name).parse_args(argv)
+    threads.set_threads(1)  # a rank computes on one core
     if name != "validate":  # a job under mpiexec touches its memory for the first time
         keep_memory()
     results = validate(args) if name == "validate" else scaling(args, name == "weak-scaling")
