@@ -202,6 +202,12 @@ def test_notes(inputs, capsys):
     assert capsys.readouterr().out.count("support vectors") == 3
 
 
+def test_memory_is_asked_for_what_parts_need(inputs, tmp_path):
+    """A cache of 1 GiB, the default, is not asked for where the parts' kernel matrices are smaller."""
+    limited = reported("casvm.cpsvm", [inputs / "three.h5", "--memory-limit", "0.25"], tmp_path)
+    assert limited["metrics"] == reported("casvm.cpsvm", [inputs / "three.h5"], tmp_path)["metrics"]
+
+
 def test_cache_does_not_matter(inputs, tmp_path):
     """Nor do threads: the same model."""
     metrics = [
@@ -220,7 +226,7 @@ BAD = {
     "nan at root": ("casvm", ["nan.h5", "--initial", "root"], "row 7, feature 2 is nan"),
     "nan in parts": ("bkmsvm", ["nan.h5", "--partitions", "3"], "row 7, feature 2 is nan"),
     "one class in parts": ("fcfssvm", ["one.h5", "--partitions", "3"], "one class only, 1"),
-    "memory": ("casvm", ["good.h5", "--memory-limit", "0.5"], "--cache-gib"),
+    "memory": ("casvm", ["good.h5", "--memory-limit", "1e-4"], "--cache-gib"),
     "route": ("casvm", ["good.h5", "--route", "oracle"], "--route"),
     "ratio of random parts": ("casvm", ["good.h5", "--ratio"], "--ratio"),
     "ratio of k-means": ("cpsvm", ["good.h5", "--ratio"], "does not balance classes"),

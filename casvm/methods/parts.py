@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
-from cacore.data.rows import nbytes
+from cacore.data.rows import is_sparse, nbytes
 from casvm.methods.divide import into_parts
 from casvm.methods.prepare import prepare
 from casvm.methods.problems import STATISTICS, check_memory, named, not_met, solve_all, terms
@@ -40,7 +40,8 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator) ->
     with comm.phase("partition"):
         parts = into_parts(method, prepared, options, comm, partial(assign_owners, cost=predicted_cost))
     with comm.agreed():
-        check_memory(nbytes(parts.X), options)
+        largest = None if is_sparse(parts.X) else int(np.diff(parts.bounds).max(initial=0))
+        check_memory(nbytes(parts.X), options, largest)
     # Line 2: each part is trained on its own.
     held = dict(parts)
     counts = {number: rows.stop - rows.start for number, rows in held.items()}

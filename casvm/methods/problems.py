@@ -22,6 +22,7 @@ from casvm.solver.part import fit_part
 from casvm.volume import Terms
 
 STATISTICS = ("iterations", "n_support", "objective", "gap", "seconds", "kernel_rows", "kernel_values")
+_LINE = 64  # numbers at most by which a row of a kernel matrix is filled up
 _COUNTS = ("iterations", "n_support", "kernel_rows", "kernel_values")
 
 
@@ -33,10 +34,17 @@ class Solved:
     numbers: NDArray[np.float64]
 
 
-def check_memory(rows: int, options: Options) -> None:
-    """Refuse what cannot fit: `rows` bytes of rows, and the kernel cache."""
+def check_memory(rows: int, options: Options, largest: int | None = None) -> None:
+    """Refuse what cannot fit: `rows` bytes of rows, and the kernel cache.
+
+    Where no problem has more than `largest` dense rows, the cache, which the solver's copy of the rows is part of, is
+    never larger than these and a kernel matrix a thread.
+    """
     remedy = "use a smaller cache (--cache-gib), more ranks or --dtype float32"
-    memory.require(rows + options.cache_bytes, options.memory_limit, "a rank's rows and its kernel cache", remedy)
+    cache = options.cache_bytes
+    if largest is not None:
+        cache = min(cache, rows + threads.current() * 8 * largest * (largest + _LINE))
+    memory.require(rows + cache, options.memory_limit, "a rank's rows and its kernel cache", remedy)
 
 
 def solve_all(
