@@ -97,7 +97,7 @@ def main(argv: list[str]) -> int:
                 run(name, rest)
             case _:
                 raise InputError(f"{' '.join(argv)}: see python -m benchmarks list")
-    except (InputError, FileNotFoundError) as error:
+    except InputError as error:
         print(f"benchmarks: {error}", file=sys.stderr)
         return 2
     return 0

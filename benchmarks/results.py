@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -11,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from cacore import __version__
+from cacore.errors import InputError
 from cacore.files import replacing
+from cacore.machine import threads
+from cacore.run.report import cpu_name
 
 SLOWER = 1.1  # times the seconds before, from which on it counts
 Record = dict[str, Any]
@@ -19,12 +21,7 @@ Record = dict[str, Any]
 
 def machine() -> Record:
     """Where this runs."""
-    cores = len(os.sched_getaffinity(0))
-    return {
-        "cores": cores,
-        "processor": platform.processor() or platform.machine(),
-        "python": platform.python_version(),
-    }
+    return {"cores": len(threads.cores()), "processor": cpu_name(), "python": platform.python_version()}
 
 
 @dataclass
@@ -56,10 +53,18 @@ class Results:
 
     @classmethod
     def load(cls, path: Path) -> Results:
-        """Read a file that :meth:`save` wrote."""
-        whole = json.loads(path.read_text())
-        records, name = whole.pop("records"), whole.pop("benchmark")
-        return cls(name, records, whole)
+        """Read a file that :meth:`save` wrote.
+
+        Raises
+        ------
+        InputError
+            There is none, or it is another one.
+        """
+        try:
+            whole = json.loads(path.read_text())
+            return cls(whole.pop("benchmark"), whole.pop("records"), whole)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"{path}: no results of python -m benchmarks ({error})") from error
 
 
 def table(records: Iterable[Record], columns: dict[str, str]) -> str:

@@ -67,25 +67,25 @@ def keep_memory() -> None:
 
 
 def _measured(
-    program: Program, data: Path, ranks: int, rows: int, network: Network, args: argparse.Namespace
+    name: str, program: Program, data: Path, ranks: int, rows: int, network: Network, args: argparse.Namespace
 ) -> tuple[Record, dict[str, Load]]:  # fmt: skip
     """A record of one run on virtual ranks, and what extrapolation needs of it."""
     traces = method_only(program.virtual(data, ranks, args.repeats, args.memory))
     line = replay(traces, network)
     if args.timeline is not None:
         args.timeline.mkdir(parents=True, exist_ok=True)
-        title = f"{program.name} on {ranks} virtual ranks, {rows:,} rows"
-        save(timeline(line, title), args.timeline / f"{program.method}_{ranks}.png")
-    found: Record = {"method": program.name, "ranks": ranks, "rows": rows, "how": "computed"}
+        title, file = f"{name} on {ranks} virtual ranks, {rows:,} rows", f"{name}_{ranks}.png"
+        save(timeline(line, title), args.timeline / file.replace(", ", "_").replace(" ", "_"))
+    found: Record = {"method": name, "ranks": ranks, "rows": rows, "how": "computed"}
     found |= {f"{phase}_seconds": line.phases.get(phase, 0.0) for phase in PHASES} | {"seconds": line.end}
     if args.simgrid:
         found["simgrid_seconds"] = simgrid.predicted(traces, network)
     return found, loads(traces)
 
 
-def _extrapolated(program: Program, runs: dict[int, dict[str, Load]], R: int, rows: int, network: Network) -> Record:
+def _extrapolated(name: str, runs: dict[int, dict[str, Load]], R: int, rows: int, network: Network) -> Record:
     found = {phase: load.seconds(network, R) for phase, load in at(runs, R).items()}
-    record: Record = {"method": program.name, "ranks": R, "rows": rows, "how": "extrapolated"}
+    record: Record = {"method": name, "ranks": R, "rows": rows, "how": "extrapolated"}
     record |= {f"{phase}_seconds": found.get(phase, 0.0) for phase in PHASES}
     return record | {"seconds": sum(found.values())}
 
@@ -135,14 +135,14 @@ def scaling(args: argparse.Namespace, weak: bool) -> Results:
                 data = Path(folder) / f"{program.package}_{rows}.h5"
                 if not data.exists():
                     generated(data, rows, program.package == "casvm")
-                record, runs[ranks] = _measured(program, data, ranks, rows, network, args)
-                results.add(**{**record, "method": name})
+                record, runs[ranks] = _measured(name, program, data, ranks, rows, network, args)
+                results.add(**record)
                 print(f"  {name}, {ranks} ranks: {record['seconds']:.3f} s", flush=True)
             for R in args.up_to if weak else ():
                 if program is None:
                     results.add(**_exact(R, args.rows * R, network, rate))
                 elif len(runs) > 1:
-                    results.add(**_extrapolated(program, runs, R, args.rows * R, network))
+                    results.add(**_extrapolated(name, runs, R, args.rows * R, network))
     _efficiencies(results.records, weak)
     return results
 
@@ -176,6 +176,14 @@ def _seconds(report: Record) -> float:
     return float(sum(report["seconds"][phase] for phase in PHASES))
 
 
+def positive(text: str) -> int:
+    """A whole number above 0, as an argument."""
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
 def parser(name: str) -> argparse.ArgumentParser:
     """Of one of the three commands."""
     made = argparse.ArgumentParser(prog=f"python -m benchmarks {name}", description=__doc__.splitlines()[0])
@@ -183,19 +191,19 @@ def parser(name: str) -> argparse.ArgumentParser:
     methods = ["bkrr2", "kkrr2", "dkrr"] if name != "validate" else ["bkrr2", "kkrr2", "casvm", "cascade", "dissmo"]
     known = [*PROGRAMS, *([] if name == "validate" else ["dkrr"])]
     made.add_argument("--methods", nargs="+", choices=known, default=methods, metavar="NAME", help=", ".join(known))
-    made.add_argument("--ranks", nargs="+", type=int, default=few)
+    made.add_argument("--ranks", nargs="+", type=positive, default=few)
     rows = {"weak-scaling": 2000, "strong-scaling": 64_000, "validate": 8000}[name]
-    made.add_argument("--rows", type=int, default=rows, help="a rank" if name == "weak-scaling" else "of all ranks")
-    made.add_argument("--repeats", type=int, default=3, help="runs, of which each computation's least time counts")
+    made.add_argument("--rows", type=positive, default=rows, help="a rank (weak), or of all")
+    made.add_argument("--repeats", type=positive, default=3, help="runs; each computation's least time counts")
     made.add_argument("--memory", type=float, default=4.0, help="GiB a rank may use")
     made.add_argument("--simgrid", action=argparse.BooleanOptionalAction, default=simgrid.installed(),
                       help="ask SimGrid too (default: where smpirun is there)")  # fmt: skip
     if name != "validate":
         made.add_argument("--network", choices=PRESETS, default="aries")
-        made.add_argument("--ranks-per-node", type=int, default=1, help="a rank is a node, as in the thesis, or less")
+        made.add_argument("--ranks-per-node", type=positive, default=1, help="1: a rank is a node, as in the thesis")
         made.add_argument("--timeline", type=Path, metavar="FOLDER", help="a picture of every run's time line")
     if name == "weak-scaling":
-        made.add_argument("--up-to", nargs="*", type=int, default=[1024, 65_536], help="ranks to extrapolate to")
+        made.add_argument("--up-to", nargs="*", type=positive, default=[1024, 65_536], help="ranks to extrapolate to")
     return made
 
 

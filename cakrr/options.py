@@ -161,6 +161,11 @@ class Options(declare.Options):
         """Most rounds of training after the first one."""
         return 0 if self.metric == "none" else self.metric_rounds
 
+    @property
+    def chooses_kernel(self) -> bool:
+        """Whether several kernels are tried."""
+        return len(self.kernels()) > 1
+
     def _check_kernel(self) -> None:
         from cacore.data.metric import check_kernel
 

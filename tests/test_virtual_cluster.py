@@ -223,7 +223,12 @@ def test_commands(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "weak.png").stat().st_size > 10_000
     assert main(["compare", "weak-scaling.json", "weak-scaling.json"]) == 0
     capsys.readouterr()
-    for wrong in (["nothing"], ["compare", "a.json", "b.json"], ["weak-scaling", "--results"]):
+    (tmp_path / "other.json").write_text("[1, 2]")
+    (tmp_path / "torn.json").write_text('{"benchmark": ')
+    for wrong in (
+        ["nothing"], ["compare", "a.json", "b.json"], ["weak-scaling", "--results"], ["plot", "other.json", "o.png"],
+        ["compare", "weak-scaling.json", "torn.json"],
+    ):  # fmt: skip
         assert main(wrong) == 2
         assert len(capsys.readouterr().err.splitlines()) == 1
 

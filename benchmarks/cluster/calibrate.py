@@ -6,7 +6,6 @@ mpiexec -n 2 python -m benchmarks.cluster.calibrate [OUT.json]
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,8 @@ import numpy as np
 
 from benchmarks.cluster.model import Link, Network
 from cacore.comm import Communicator, world
+from cacore.info.facts import node_memory
+from cacore.machine import threads
 
 SMALL, LARGE = 8, 1 << 23  # bytes
 
@@ -36,7 +37,7 @@ def seconds(work: Callable[[], object], comm: Communicator, times: int) -> float
 
 
 def measured(comm: Communicator) -> dict[str, float]:
-    """A Link's figures and the rate of adding up, from a broadcast, a sum and an exchange between two ranks."""
+    """A Link's figures and the rate of adding up, from sums and an exchange between two ranks."""
     small, large = np.zeros(SMALL // 8), np.zeros(LARGE // 8)
     halves = np.full(comm.size, len(large) // comm.size)
     step = seconds(lambda: comm.allreduce(small), comm, 2000)
@@ -57,8 +58,7 @@ def this_machine(ranks: int) -> Network:
         figures = json.loads(out.read_text())
     reduce = figures.pop("reduce")
     link = Link(**figures)
-    cores = len(os.sched_getaffinity(0))
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    cores, memory = len(threads.cores()), node_memory() / 2**30
     return Network("this machine", "measured between two ranks here", link, link, ranks, cores, memory, reduce)
 
 

@@ -24,15 +24,15 @@ def installed() -> bool:
     return shutil.which("smpirun") is not None
 
 
-def lines(traces: list[Trace], rank: int) -> Iterator[str]:
-    """One rank's actions."""
-    together = iter(collectives(traces))
+def lines(trace: Trace, together: list[list[Step]], rank: int) -> Iterator[str]:
+    """One rank's actions; `together` has the collective calls of all ranks."""
+    calls = iter(together)
     yield f"{rank} init"
-    for step in traces[rank]:
+    for step in trace:
         if step.seconds:
             yield f"{rank} compute {round(step.seconds * RATE)}"
         if step.call in COLLECTIVES:
-            yield f"{rank} {_collective(next(together), rank)}"
+            yield f"{rank} {_collective(next(calls), rank)}"
         elif step.call:
             yield f"{rank} {step.call} {step.peer} 0 {step.nbytes} {BYTE}"
     yield f"{rank} finalize"
@@ -76,8 +76,9 @@ def predicted(traces: list[Trace], network: Network, timeout: float = 600.0) -> 
     R, link = len(traces), network.far(len(traces))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for rank in range(R):
-            (folder / f"rank{rank}.txt").write_text("\n".join(lines(traces, rank)) + "\n")
+        together = collectives(traces)
+        for rank, trace in enumerate(traces):
+            (folder / f"rank{rank}.txt").write_text("\n".join(lines(trace, together, rank)) + "\n")
         (folder / "traces.txt").write_text("".join(f"{folder}/rank{rank}.txt\n" for rank in range(R)))
         (folder / "platform.xml").write_text(platform(network, R))
         (folder / "hosts").write_text("".join(f"host{rank}\n" for rank in range(R)))

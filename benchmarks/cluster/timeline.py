@@ -30,10 +30,6 @@ class Timeline:
     phases: dict[str, float] = field(default_factory=dict)
     spans: list[list[tuple[float, float, str, bool]]] = field(default_factory=list)
 
-    def seconds(self, *phases: str) -> float:
-        """Of several phases together."""
-        return sum(self.phases.get(phase, 0.0) for phase in phases)
-
 
 class _Node:
     """Cores that as many ranks as compute share evenly, by a clock that runs as fast as each of them gets on."""
@@ -73,7 +69,7 @@ class _Replay:
         shared = network.ranks_per_node > network.cores_per_node
         self.nodes = [_Node(network.cores_per_node) for _ in range(-(-R // network.ranks_per_node) if shared else 0)]
         self.begun, self.waiting = [0.0] * R, {}
-        self.mail: dict[tuple[int, int], deque[tuple[float, int]]] = defaultdict(deque)
+        self.mail: dict[tuple[int, int], deque[float]] = defaultdict(deque)  # when messages are there
         self.events: list[tuple[float, int, bool]] = []  # ranks that go on, or (True) have computed
         self.line = Timeline(spans=[[] for _ in range(R)])
         self.totals: list[dict[str, float]] = [defaultdict(float) for _ in range(R)]
@@ -148,9 +144,8 @@ class _Replay:
     def _send(self, now: float, rank: int) -> None:
         step = self.traces[rank][self.place[rank]]
         seconds, link = self.network.message(step.nbytes, rank, step.peer)
-        way = (rank, step.peer)
         receiver = self.waiting.get(step.peer)
-        self.mail[way].append((now + seconds, step.nbytes))
+        self.mail[rank, step.peer].append(now + seconds)
         free = now + link.overhead + (step.nbytes * link.per_byte if step.nbytes > EAGER else 0.0)
         self._go_on(free, rank, now)
         if receiver is not None and self.traces[step.peer][self.place[step.peer]].peer == rank:
@@ -164,7 +159,7 @@ class _Replay:
             self.waiting[rank] = now
 
     def _received(self, now: float, rank: int, called: float) -> None:
-        there, _ = self.mail[self.traces[rank][self.place[rank]].peer, rank].popleft()
+        there = self.mail[self.traces[rank][self.place[rank]].peer, rank].popleft()
         self._go_on(max(now, there), rank, called)
 
     def _span(self, rank: int, begin: float, end: float, phase: str, computing: bool) -> None:

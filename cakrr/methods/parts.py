@@ -150,9 +150,8 @@ class _Run:
         settings, each = self.tried.settings, least(errors, 0)
         if len(settings) == 1:
             return widths, self.coarse
-        best = {
-            width.like: (M, lam) for M, width, lam in (settings[c] for c in np.argsort(-each))
-        }  # the last one stays
+        worst_first = (settings[c] for c in np.argsort(-each))
+        best = {width.like: (M, lam) for M, width, lam in worst_first}  # of each kernel the last one stays
         tried = next_widths(tuple(width for _, width, _ in settings), each)
         return widths, [(one, [best[one.like][0]], (best[one.like][1],)) for one in tried]
 
@@ -187,7 +186,7 @@ class _Run:
                 self._soften(judging, list(routes))
         if self.tried is not None:
             self.model.coarse = self.tried.chosen(self.candidate)
-            self.fitted.params |= self.tried.facts(self.candidate, len(options.kernels()) > 1)
+            self.fitted.params |= self.tried.facts(self.candidate, options.chooses_kernel)
         if self.model.soft is not None:
             self.fitted.params |= {"soft_k": self.model.soft.k, "soft_t": self.model.soft.t}
 
@@ -350,7 +349,7 @@ def table(
     tried: Candidates | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """The report's grid: errors, shape (C, S, L), in the column of the rows that judged them."""
-    select, several = options.select, len(options.kernels()) > 1
+    select, several = options.select, options.chooses_kernel
     columns = [f"{name}_mse" for name in ("validation", "test", *(["loo"] if select == "loo" else []))]
     return [
         {

@@ -18,11 +18,11 @@ from cacore.machine import memory, threads
 from cacore.svm.dual import Solution
 from casvm.model.part import PartSVM, placed
 from casvm.options import Options
+from casvm.solver.pair import padded
 from casvm.solver.part import fit_part
 from casvm.volume import Terms
 
 STATISTICS = ("iterations", "n_support", "objective", "gap", "seconds", "kernel_rows", "kernel_values")
-_LINE = 64  # numbers at most by which a row of a kernel matrix is filled up
 _COUNTS = ("iterations", "n_support", "kernel_rows", "kernel_values")
 
 
@@ -38,12 +38,12 @@ def check_memory(rows: int, options: Options, largest: int | None = None) -> Non
     """Refuse what cannot fit: `rows` bytes of rows, and the kernel cache.
 
     Where no problem has more than `largest` dense rows, the cache, which the solver's copy of the rows is part of, is
-    never larger than these and a kernel matrix a thread.
+    never larger than these and two kernel matrices a thread, which Asy-GCD's two levels of columns may take.
     """
     remedy = "use a smaller cache (--cache-gib), more ranks or --dtype float32"
     cache = options.cache_bytes
     if largest is not None:
-        cache = min(cache, rows + threads.current() * 8 * largest * (largest + _LINE))
+        cache = min(cache, rows + threads.current() * 2 * 8 * largest * padded(largest))
     memory.require(rows + cache, options.memory_limit, "a rank's rows and its kernel cache", remedy)
 
 
