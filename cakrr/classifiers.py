@@ -88,9 +88,9 @@ class BKRR2Classifier(InParts, RidgeClassifier):
 
     Parameters
     ----------
-    n_parts, sigma, lam, kernel, degree, coef0, select, validation_fraction, route, metric, metric_rounds
+    n_parts, sigma, lam, kernel, degree, coef0, n_divisions, select, validation_fraction, route, metric, metric_rounds
         As for :class:`cakrr.BKRR2`.
-    standardize, dtype, random_state, comm
+    scaling, standardize, dtype, random_state, comm
         As for :class:`cakrr.BKRR2`.
     class_weight : dict, "balanced" or None
         Weights of the rows by their labels; "balanced" is n / (classes x rows of the class), over all ranks.

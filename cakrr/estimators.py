@@ -44,6 +44,7 @@ class KernelRidge(BaseEstimator):
     validation_fraction: float = 0.1
     metric: str = "none"
     metric_rounds: int = 10
+    scaling: str = "deviation"
     standardize: bool = True
     dtype: str = "float64"
     random_state: Any = None
@@ -166,6 +167,7 @@ class InParts:
     """Parameters of the methods in parts."""
 
     n_parts: int | None = field(default=None, kw_only=False)
+    n_divisions: int = 1
     select: str = "validation"
     route: str | None = None
 
@@ -179,6 +181,7 @@ class OnTwoLevels:
     centers: Any = None
     coarse_sigma: Any = None
     coarse_lam: Any = None
+    n_divisions: int = 1
     route: str | None = None
 
 
@@ -207,6 +210,10 @@ class BKRR2(InParts, Regressor):
         For "rational" the exponent, at least 1; it costs about `degree` units of rounding.
     coef0 : float
         (gamma x.z + coef0)^degree; tanh(gamma x.z + coef0).
+    n_divisions : int
+        How many times the rows are divided, at the setting that was chosen on the first division: the mean of the
+        divisions' models answers, which smooths what the borders of the parts break, at so many times the rows sent,
+        models kept and seconds of the last fit.
     select : {"validation", "loo"}
         What judges the pairs: rows held out, or every row left out of its part's model, in closed form.
     validation_fraction : float
@@ -220,6 +227,9 @@ class BKRR2(InParts, Regressor):
         kept, which may be the one without a metric. "full" takes 4,096 features at most, and makes CSR rows dense.
     metric_rounds : int
         Most rounds after the first one; three in a row without an improvement are the last.
+    scaling : {"deviation", "quantile", "auto"}
+        "quantile" replaces each feature, dense ones only, by the normal score of its rank, as far as 10,000 rows show:
+        right where features have heavy tails. "auto" takes whichever has the lesser validation error.
     standardize : bool
         Scale features by the training rows' mean and deviation. CSR rows are scaled, not shifted.
     dtype : {"float64", "float32"}
@@ -309,7 +319,8 @@ class TwoLevelKRR(OnTwoLevels, Regressor):
         Width and ridge of the coarse model; None tries a small grid.
     sigma, lam : float or sequence of float
         Of the parts' models; None for `sigma` tries a small grid.
-    kernel, degree, coef0, validation_fraction, route, metric, metric_rounds, standardize, dtype, random_state, comm
+    kernel, degree, coef0, n_divisions, validation_fraction, route, metric, metric_rounds, scaling, standardize, dtype,
+    random_state, comm
         As for :class:`BKRR2`, and so are the attributes. All is chosen on held-out rows.
 
     Notes
@@ -327,7 +338,8 @@ class DKRR(Regressor):
 
     Parameters
     ----------
-    sigma, lam, degree, coef0, validation_fraction, metric, metric_rounds, standardize, dtype, random_state, comm
+    sigma, lam, degree, coef0, validation_fraction, metric, metric_rounds, scaling, standardize, dtype, random_state,
+    comm
         As for :class:`BKRR2`, and so are the attributes.
     kernel : as for :class:`BKRR2`, or "precomputed"
         With "precomputed" `X` is K, shape (n, n), in `fit`, and kernel values of new rows with all training rows, shape

@@ -156,10 +156,13 @@ class KRRModel(InParts):
         return np.shape(self.offset)
 
     def _routed(self, Z: Rows, comm: Communicator) -> dict[str, NDArray[Any]]:
-        if self.soft is None:
+        if self.soft is None and self.divisions == 1:
             return {"nearest": self._asked(Z, nearest(Z, self.centers), comm, self._shape)}
         values, weights = self._weighted(Z, comm, self._shape)
-        return {"soft": np.einsum("ij...,ij->i...", values, weights), "nearest": values[:, 0]}
+        first = values[:, :: values.shape[1] // self.divisions].mean(axis=1)
+        if self.soft is None:
+            return {"nearest": first}
+        return {"soft": np.einsum("ij...,ij->i...", values, weights), "nearest": first}
 
     def _answer(self, part: int, rows: Rows) -> NDArray[Any]:
         return self.parts[part].predict(rows, self.kernel)

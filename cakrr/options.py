@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SELECTIONS = ("validation", "test", "loo")
 ROUTES = ("nearest", "soft", "all")
+SCALINGS = ("deviation", "quantile", "auto")
 
 # Small grids that lost little against large ones on the five data sets of docs/benchmarks.md. A wide kernel needs few
 # centres: it is tried with CENTERS_WIDE.
@@ -82,6 +83,10 @@ class Options(declare.Options):
         None, "number of parts (default: what ranks and memory ask for)", declare.whole(1), estimator="n_parts",
         metavar="P",
     )  # fmt: skip
+    divisions: int = option(
+        1, "divide the rows so many times: the mean of the divisions' models answers", declare.whole(1, 1000),
+        estimator="n_divisions", report=True, metavar="N",
+    )  # fmt: skip
     route: str | None = option(None, "which models answer for a row", _route, choices=ROUTES)
     sigma: tuple[float, ...] | None = option(
         None,
@@ -114,6 +119,10 @@ class Options(declare.Options):
     validation_fraction: float = option(0.1, "of each part's rows", declare.share, metavar="F")
     metric: str = job.metric()
     metric_rounds: int = job.metric_rounds()
+    scaling: str = option(
+        "deviation", "features by their deviation, by normal scores of their quantiles, or as validation prefers",
+        declare.one_of(*SCALINGS), report=True, choices=SCALINGS,
+    )  # fmt: skip
     standardize: bool = job.switch(True, "scale features by the training rows' mean and deviation", report=True)
     seed: int = option(0, "of everything random", job.seed, estimator="", report=True, metavar="S")
     classify: bool = option(
@@ -148,6 +157,11 @@ class Options(declare.Options):
                 f"select loo: a row is left out of its own part's model, and {method.name} answers otherwise; "
                 f"use select validation{'' if fixed else ', or route nearest'}"
             )
+        if self.divisions > 1 and (method.oracle or not method.partitioner):
+            why = "looks at the answers" if method.oracle else "has one model of all rows"
+            raise InputError(f"divisions = {self.divisions}: {method.name} {why}; leave it out")
+        if self.scaling != "deviation" and not self.standardize:
+            raise InputError(f"scaling {self.scaling}: features are not scaled without standardize; leave one out")
         if self.classify and method.oracle:
             raise InputError(f"classify: {method.name} looks at the one number that is the answer; leave it out")
         if self.class_weight is not None and not self.classify:
@@ -160,6 +174,16 @@ class Options(declare.Options):
     def rounds(self) -> int:
         """Most rounds of training after the first one."""
         return 0 if self.metric == "none" else self.metric_rounds
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether the rows are divided more than once."""
+        return self.metric != "none" or self.divisions > 1
+
+    @property
+    def compares(self) -> bool:
+        """Whether several trainings are judged, by the same validation rows: rounds of a metric, scalings."""
+        return self.metric != "none" or self.scaling == "auto"
 
     @property
     def chooses_kernel(self) -> bool:
@@ -300,3 +324,14 @@ class Fit:
     errors: list[float] = field(default_factory=list)
     library_bytes: int = 0
     notes: list[str] = field(default_factory=list)
+
+    def add(self, other: Fit) -> None:
+        """Take over what was trained on another division of the same rows."""
+        model, more, P = self.model, other.model, len(self.sizes)
+        model.parts |= {P + part: one for part, one in more.parts.items()}
+        for name in ("centers", "sizes", "owners"):
+            setattr(model, name, np.concatenate([getattr(model, name), getattr(more, name)]))
+        model.divisions += 1
+        for name in ("sizes", "seconds", "residual"):
+            setattr(self, name, np.concatenate([getattr(self, name), getattr(other, name)]))
+        self.notes += other.notes

@@ -53,6 +53,9 @@ class InParts:
         Of the rows.
     soft : Soft or None
         Weights of the route "soft", and of "all" where there are some.
+    divisions : int
+        How many times the rows were divided: the parts of each division lie side by side, and the mean of the
+        divisions' answers counts.
     parts : dict of int to the family's model of a part
         This rank's.
     source : dict
@@ -73,6 +76,7 @@ class InParts:
     standardizer: Standardizer | None
     dtype: str
     soft: Soft | None = None
+    divisions: int = 1
     parts: dict[int, Any] = field(default_factory=dict)
     source: dict[str, Any] = field(default_factory=dict)
     comm: Any = field(default=None, repr=False, compare=False)
@@ -89,6 +93,8 @@ class InParts:
         """Write the model to one HDF5 file; collective, by default on the ranks that trained or loaded it."""
         attributes = {name: getattr(self, name) for name in ("method", "route", "dtype", "source")}
         attributes["soft"] = None if self.soft is None else asdict(self.soft)
+        if self.divisions > 1:
+            attributes["divisions"] = self.divisions
         more, arrays = self._stored()
         shared: dict[str, Rows] = {"centers": self.centers, "sizes": self.sizes, **arrays}
         if self.standardizer is not None:
@@ -156,6 +162,8 @@ class InParts:
         require(len(self.owners) and self.sizes.min() >= 0, "no parts, or sizes below 0")
         if soft is not None or self.route == "soft":
             require(soft is not None and soft.k >= 1 and soft.t >= 0, "soft routing without k and t")
+        fits = isinstance(self.divisions, int) and self.divisions >= 1 and len(self.sizes) % self.divisions == 0
+        require(fits, f"divisions {self.divisions!r} of {len(self.sizes)} parts")
         check_rows(self.dtype, self.source, self.standardizer)
 
     def _answer(self, part: int, rows: Rows) -> NDArray[Any]:
@@ -191,13 +199,15 @@ class InParts:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """As :meth:`_asked` of the models of the nearest centres, nearest first, and their weights.
 
-        Shapes (n_local, k, *shape) and (n_local, k).
+        Shapes (n_local, D k, *shape) and (n_local, D k): D divisions side by side; k is 1 without weights.
         """
-        assert self.soft is not None
-        labels, squares = closest(Z, self.centers, min(self.soft.k, len(self.centers)))
+        soft, P = self.soft or Soft(1, 0.0), len(self.centers) // self.divisions
+        found = [closest(Z, self.centers[lo : lo + P], min(soft.k, P)) for lo in range(0, len(self.centers), P)]
+        labels = np.hstack([parts + np.int32(i * P) for i, (parts, _) in enumerate(found)])
         n, k = labels.shape
         values = self._asked(Z[np.arange(n).repeat(k)], labels.ravel(), comm, shape)
-        return values.reshape(n, k, *shape), self.soft.weights(squares)
+        weights = np.hstack([soft.weights(squares) for _, squares in found]) / self.divisions
+        return values.reshape(n, k, *shape), weights
 
     def _ranks(self, comm: Any) -> AbstractContextManager[Communicator]:
         """The ranks that are given, or those that trained or loaded the model."""

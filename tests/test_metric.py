@@ -131,20 +131,20 @@ class Told:
 )
 def test_best_round(errors, best, made):
     """The first one with the least error; three rounds without an improvement are the last ones."""
-    run, seen, notes = best_round(Told(errors), len(errors) - 1, Communicator())
+    run, seen, notes = best_round([Told(errors)], len(errors) - 1, Communicator())
     assert (run.number, seen, notes) == (best, errors[:made], [])
 
 
 def test_a_round_that_fails():
     """The first one's failure is training's; a later one's costs the rounds after it, and is told."""
-    run, seen, notes = best_round(Told([3, 2, None, 1]), 5, Communicator())
+    run, seen, notes = best_round([Told([3, 2, None, 1])], 5, Communicator())
     assert (run.number, seen, notes) == (1, [3, 2], ["the metric is of the best of 2 rounds; round 2: no memory"])
     with pytest.raises(InputError, match="no memory"):
-        best_round(Told([None, 1]), 5, Communicator())
+        best_round([Told([None, 1])], 5, Communicator())
 
 
 def test_a_model_that_does_not_change_needs_no_metric():
-    run, seen, notes = best_round(Told([1, 0], moments=0.0), 5, Communicator())
+    run, seen, notes = best_round([Told([1, 0], moments=0.0)], 5, Communicator())
     assert (run.number, seen, notes) == (0, [1], [])
 
 

@@ -6,6 +6,7 @@ its symmetric root (Radhakrishnan, Beaglehole, Pandit and Belkin, Science, 2024)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
@@ -96,13 +97,13 @@ class Round(Protocol):
         """The next round, in this metric; collective."""
 
 
-def best_round(first: AnyRound, rounds: int, comm: Communicator) -> tuple[AnyRound, list[float], list[str]]:
+def best_round(starts: Sequence[AnyRound], rounds: int, comm: Communicator) -> tuple[AnyRound, list[float], list[str]]:
     """Train in rounds while validation improves; collective.
 
     Parameters
     ----------
-    first : Round
-        In the metric of the rows as they are.
+    starts : sequence of Round
+        One, or several that are compared, in the metric of the rows as they are; the rounds begin with the best.
     rounds : int
         At most so many more; `PATIENCE` in a row without an improvement end it.
     comm : Communicator
@@ -121,30 +122,32 @@ def best_round(first: AnyRound, rounds: int, comm: Communicator) -> tuple[AnyRou
     InputError
         On all ranks, as training without a metric.
     """
-    if not rounds:
-        first.choose()
-        return first, [first.error], []
-    best = run = first
-    errors: list[float] = []
-    for number in range(rounds + 1):
+    for start in starts:
+        start.choose()
+    begun = [_agreed(start, comm) for start in starts]
+    best = run = starts[int(np.argmin(begun))]
+    errors = [min(begun)]
+    for number in range(1, rounds + 1):
         try:
-            if number:
-                found = run.moments()
-                if not found.any():
-                    break  # the model does not change with the features
-                run = run.again(next_root(run.root, found))
+            found = run.moments()
+            if not found.any():
+                break  # the model does not change with the features
+            run = run.again(next_root(run.root, found))
             run.choose()
         except InputError as error:  # which all ranks raise alike
-            if not number:
-                raise
             return best, errors, [f"the metric is of the best of {number} rounds; round {number}: {error}"]
-        with comm.uncounted():  # the ranks' errors may differ in the last bit
-            errors.append(float(comm.bcast(np.array([run.error]))[0]))
-        if errors[-1] < min(errors[:-1], default=np.inf):
+        errors.append(_agreed(run, comm))
+        if errors[-1] < min(errors[:-1]):
             best = run
         elif number - int(np.argmin(errors)) >= PATIENCE:
             break
     return best, errors, []
+
+
+def _agreed(run: Round, comm: Communicator) -> float:
+    """Its error; the ranks' own may differ in the last bit."""
+    with comm.uncounted():
+        return float(comm.bcast(np.array([run.error]))[0])
 
 
 def change(old: Root | None, new: Root) -> Root:

@@ -1,4 +1,4 @@
-"""Mean and scale of the training rows, over all ranks, and the metric that models have learned."""
+"""What is done to rows before a kernel sees them: mean and scale, normal scores, the metric that models learned."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.metric import Root, mapped
+from cacore.data.quantiles import normal_scores
 from cacore.data.rows import Rows, is_sparse
 from cacore.errors import InputError
 from cacore.machine.threads import blocks
@@ -17,42 +18,49 @@ from cacore.machine.threads import blocks
 
 @dataclass(frozen=True)
 class Standardizer:
-    """``(x - mean) / scale``, column by column, and then the map of a metric.
+    """``(x - mean) / scale``, column by column, then normal scores where these are wanted, then the map of a metric.
 
     Attributes
     ----------
     mean, scale : ndarray of float64, shape (d,)
         The scale of a constant column is 1. CSR rows are scaled only: a shift would fill them, so
         the mean is 0.
+    quantiles : ndarray of float64, shape (1001, d), or None
+        Of the features scaled so: these are replaced by their normal scores, see :mod:`cacore.data.quantiles`.
     root : ndarray of float64, shape (d, d) or (d,), or None
         Of the metric, see :mod:`cacore.data.metric`. CSR rows become dense where it is full.
     """
 
     mean: NDArray[np.float64]
     scale: NDArray[np.float64]
+    quantiles: NDArray[np.float64] | None = None
     root: Root | None = None
 
     @classmethod
     def stored(cls, shared: dict[str, Any]) -> Standardizer | None:
         """Out of a model file's arrays, where there is one."""
         if "mean" not in shared:
-            if unused := {"scale", "metric_weights", "metric_root"} & set(shared):
+            if unused := {"scale", "quantiles", "metric_weights", "metric_root"} & set(shared):
                 raise InputError(f"{min(unused)} without mean")
             return None
         if {"metric_weights", "metric_root"} <= set(shared):
             raise InputError("metric_weights beside metric_root: a model has one metric")
-        return cls(shared["mean"], shared["scale"], shared.get("metric_root", shared.get("metric_weights")))
+        root = shared.get("metric_root", shared.get("metric_weights"))
+        return cls(shared["mean"], shared["scale"], shared.get("quantiles"), root)
 
     @property
     def arrays(self) -> dict[str, Rows]:
         """For a model's file; :data:`cacore.io.layout.STANDARDIZER` says what they are."""
         metric = {} if self.root is None else {f"metric_{'weights' if self.root.ndim == 1 else 'root'}": self.root}
-        return {"mean": self.mean, "scale": self.scale, **metric}
+        scores = {} if self.quantiles is None else {"quantiles": self.quantiles}
+        return {"mean": self.mean, "scale": self.scale, **scores, **metric}
 
     def check(self) -> None:
         """Refuse what a model file cannot have."""
         if not (self.scale > 0).all():
             raise InputError("scale: not all above 0")
+        if self.quantiles is not None and (np.diff(self.quantiles, axis=0) < 0).any():
+            raise InputError("quantiles: not ascending")
 
     @staticmethod
     def with_root(standardizer: Standardizer | None, root: Root | None) -> Standardizer | None:
@@ -107,8 +115,11 @@ class Standardizer:
         return cls(mean, scale)
 
     def apply(self, X: Rows, in_place: bool = False) -> Rows:
-        """Standardised rows, in the metric, in the dtype of `X`; `in_place` if the rows are the caller's to give."""
-        return mapped(self._scaled(X, in_place), self.root)
+        """Rows as kernels see them, in the dtype of `X`; `in_place` if the rows are the caller's to give."""
+        X = self._scaled(X, in_place)
+        if self.quantiles is not None:
+            X = normal_scores(X.toarray() if is_sparse(X) else X, self.quantiles)
+        return mapped(X, self.root)
 
     def _scaled(self, X: Rows, in_place: bool) -> Rows:
         if is_sparse(X) and not self.mean.any():

@@ -13,6 +13,7 @@ from cacore.errors import InputError
 
 # Sizes that follow from others.
 DERIVED: dict[str, Callable[[dict[str, int]], int]] = {
+    "1001": lambda sizes: 1001,
     "k - 1": lambda sizes: sizes["k"] - 1,
     "k (k - 1) / 2": lambda sizes: sizes["k"] * (sizes["k"] - 1) // 2,
 }
@@ -91,6 +92,7 @@ def rows(layout: Layout, folder: str = "") -> list[str]:
 STANDARDIZER: dict[str, Any] = {
     "mean": Array("float64", ("d",), "of the training rows, taken away from each row", optional=True),
     "scale": Array("float64", ("d",), "by which each row is divided afterwards, all above 0", optional=True),
+    "quantiles": Array("float64", ("1001", "d"), "of the features, by which they become normal scores", optional=True),
     "metric_weights": Array("float64", ("d",), "by which each row is then multiplied", optional=True),
     "metric_root": Array("float64", ("d", "d"), "or by which it is multiplied, a root of the metric", optional=True),
 }

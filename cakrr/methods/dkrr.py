@@ -22,7 +22,7 @@ from cacore.linalg.scalapack import BlockCyclic, layout
 from cacore.machine import memory, threads
 from cakrr.grid_search import best, held_out, least, left_out, next_widths
 from cakrr.methods.parts import not_definite, table
-from cakrr.methods.prepare import Prepared, prepare
+from cakrr.methods.prepare import Prepared, prepare, scalings
 from cakrr.model import KRRModel, PartModel
 from cakrr.options import Fit, Method, Options, Width
 from cakrr.solver import refine
@@ -48,9 +48,10 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator, te
     """
     prepared = prepare(method, train, options, comm, test)
     begun = comm.seconds["train"]
-    run = _Exact(method, prepared, options, comm)
+    starts = [_Exact(method, scaled, options, comm) for scaled in scalings(prepared, options, comm)]
     # Algorithm 6, lines 1 to 14: train, predict and judge every pair of sigma and lambda.
-    run, errors, notes = best_round(run, options.rounds, comm)
+    run, errors, notes = best_round(starts, options.rounds, comm)
+    del starts
     # Lines 3 to 6 once more, at the pair that was chosen, with all rows.
     alpha, residual = run.solve()
     model = run.model(alpha)
@@ -63,6 +64,8 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator, te
         model, np.array([run.n]), run.grid, seconds=np.array([busy.max()]), busy=busy, library_bytes=run.sent,
         notes=run.notes + notes, errors=errors,
     )  # fmt: skip
+    if options.scaling == "auto":
+        fitted.params["scaling"] = run.prepared.scaling
     if str(run.X.dtype) == "float32":
         fitted.residual = np.array([residual])
     return fitted
@@ -234,7 +237,7 @@ class _Exact:
     def choose(self) -> None:
         """Sigma, lambda, the grid's errors, and notes: the errors of all pairs are one reduction."""
         options, comm, lams = self.options, self.comm, self.options.lam
-        if len(self.widths) * len(lams) == 1 and options.metric == "none":
+        if len(self.widths) * len(lams) == 1 and not options.compares:
             return
         with comm.agreed():
             if options.select == "validation" and self.n < 2:
@@ -291,6 +294,7 @@ class _Exact:
 
     def _piece(self, name: str) -> str:
         """The name of a piece of this round in the checkpoint."""
+        name = f"{self.prepared.scaling}-{name}" if self.options.scaling == "auto" else name
         return f"round-{self.number}-{name}" if self.number else name
 
     def _grid(

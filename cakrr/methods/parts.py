@@ -20,7 +20,7 @@ from cacore.io.checkpoint import remembered
 from cacore.kernels.gradients import moments, stacked
 from cacore.machine import memory
 from cakrr.grid_search import Judges, Search, best, hold_out, larger_lambda, least, left_out, next_widths
-from cakrr.methods.prepare import Prepared, prepare
+from cakrr.methods.prepare import Prepared, prepare, scalings
 from cakrr.model import KRRModel, PartModel
 from cakrr.options import CoarseGrid, Fit, Method, Options, Width
 from cakrr.solver import refine
@@ -55,31 +55,37 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator, te
     prepared = prepare(method, train, options, comm, test)
     begun = comm.seconds["train"]
     # Algorithm 10, lines 1 to 7 (Algorithm 8, lines 1 to 5): divide the rows.
-    run = _Run.begin(method, options, prepared, comm)
+    starts = [_Run.begin(method, options, scaled, comm) for scaled in scalings(prepared, options, comm)]
     # Lines 8 and 13 to 23: for every pair of sigma and lambda, train, predict, one reduction of the errors; the best.
-    run, errors, notes = best_round(run, options.rounds, comm)
-    # Lines 9 to 12, at the pair that was chosen, with all rows.
-    run.train()
-    fitted = run.fitted
+    run, errors, notes = best_round(starts, options.rounds, comm)
+    # Lines 9 to 12, at the pair that was chosen, with all rows; of other divisions the same.
+    del starts
+    fitted = run.train()
+    for number in range(1, options.divisions if len(run.parts.sizes) > 1 else 1):
+        fitted.add(run.divided_anew(number).train())
     fitted.errors = errors
     fitted.notes += notes
+    if options.scaling == "auto":
+        fitted.params["scaling"] = run.prepared.scaling
     with comm.uncounted():
         fitted.seconds = comm.allreduce(fitted.seconds)
         fitted.busy = comm.allgather(np.array([comm.seconds["train"] - begun]))
     return fitted
 
 
-def _divide(method: Method, prepared: Prepared, root: Root | None, options: Options, comm: Communicator) -> Parts:
-    """Partition the rows, in their metric, and send them to the owners of their parts."""
-    if options.metric == "none":
+def _divide(
+    method: Method, prepared: Prepared, root: Root | None, options: Options, comm: Communicator, number: int = 0
+) -> Parts:
+    """Partition the rows, in their metric, for the n-th time, and send them to the owners of their parts."""
+    if not options.keeps_rows:
         rows = prepared.rows.give()
-    else:  # they stay, for the next round
+    else:  # they stay, for the next round, or the next division
         rows = Samples(mapped(prepared.rows.X, root), dict(prepared.rows.columns))
-    division = divide(method.partitioner, prepared.partitions, rows.X, comm, options.seed)
+    division = divide(method.partitioner, prepared.partitions, rows.X, comm, (options.seed + number) % 2**32)
     owners = assign_owners(division.sizes, comm.size)
     with comm.agreed():
         _check_memory(division.sizes, rows.X.dtype.itemsize, nbytes(rows.X), options.memory_limit)
-    return hand_out(rows, division, owners, options.seed, comm, consume=options.metric == "none")
+    return hand_out(rows, division, owners, options.seed, comm, consume=not options.keeps_rows)
 
 
 class _Run:
@@ -92,6 +98,7 @@ class _Run:
         self.method, self.options, self.prepared, self.parts, self.comm = method, options, prepared, parts, comm
         self.root = root
         self.number: int = last.number + 1 if last else 0
+        self.division = 0
         largest = int(np.diff(parts.bounds).max(initial=0))
         self.workspace: Workspace = last.workspace if last else Workspace(largest, parts.X.dtype, options.memory_limit)
         self.route = options.route or method.route
@@ -117,9 +124,9 @@ class _Run:
     def begin(cls, method: Method, options: Options, prepared: Prepared, comm: Communicator) -> _Run:
         """The first round, or the only one; collective."""
         with comm.phase("partition"):
-            if options.metric != "none":
-                with comm.agreed():
-                    check_features(options.metric, prepared.rows.X.shape[1], options.memory_limit)
+            with comm.agreed():
+                check_features(options.metric, prepared.rows.X.shape[1], options.memory_limit)
+            if options.compares:
                 prepared.rows.columns["order"] = order_of(prepared.rows, options.seed, comm)
             parts = _divide(method, prepared, None, options, comm)
         return cls(method, options, prepared, parts, comm)
@@ -133,6 +140,17 @@ class _Run:
             with self.comm.phase("partition"):
                 parts = _divide(self.method, self.prepared, root, self.options, self.comm)
         return _Run(self.method, self.options, self.prepared, parts, self.comm, root, self)
+
+    def divided_anew(self, number: int) -> _Run:
+        """The setting that was chosen, for the n-th division of the rows; collective."""
+        with self.comm.phase("partition"):
+            parts = _divide(self.method, self.prepared, self.root, self.options, self.comm, number)
+        other = _Run(self.method, self.options, self.prepared, parts, self.comm, self.root, self)
+        other.division = number
+        chosen = ("sigma", "lam", "like", "soft", "coarse")
+        other.model = replace(other.model, **{name: getattr(self.model, name) for name in chosen})
+        other.fitted.model = other.model
+        return other
 
     def _whole_grid(self) -> tuple[tuple[Width, ...], CoarseGrid]:
         """Widths of the parts' models, and the coarse models, that the first round tries."""
@@ -158,8 +176,8 @@ class _Run:
     def choose(self) -> None:
         """Sigma, lambda, and what else there is to choose: the loop of Algorithm 10 around lines 9 to 22."""
         options, parts, soft = self.options, self.parts, self.route == "soft"
-        pairs, learns = len(self.widths) * len(self.lams), options.metric != "none"
-        validated = options.select != "test" and (pairs > 1 or soft or self.method.coarse or learns)
+        pairs, compares = len(self.widths) * len(self.lams), options.compares
+        validated = options.select != "test" and (pairs > 1 or soft or self.method.coarse or compares)
         n = int(parts.sizes.sum())
         with self.comm.agreed():
             if validated and parts.sizes.max() < 2:
@@ -173,7 +191,7 @@ class _Run:
                 self._piece("coarse"),
             )  # fmt: skip
         settings = pairs * (1 if self.tried is None else len(self.tried.settings))
-        if settings > 1 or soft or learns:
+        if settings > 1 or soft or compares:
             self.targets, judging = self._judging(self.held, self.tried)
             unit = 1.0
             if soft:
@@ -191,9 +209,9 @@ class _Run:
             self.fitted.params |= {"soft_k": self.model.soft.k, "soft_t": self.model.soft.t}
 
     def _held_out(self, fraction: float, n: int) -> NDArray[np.bool_]:
-        """Validation rows; of a metric the same ones in every round, unless each is all that its part has."""
+        """Validation rows; the same ones in all that is compared, unless each is all that its part has."""
         parts, comm = self.parts, self.comm
-        if self.options.metric == "none":
+        if not self.options.compares:
             return hold_out(parts, fraction)
         held = hold_out(parts, fraction, parts["order"] < fraction * n)
         if parts.sizes.min() < 2:
@@ -204,6 +222,7 @@ class _Run:
 
     def _piece(self, name: str) -> str:
         """The name of a piece of this round in the checkpoint."""
+        name = f"{self.prepared.scaling}-{name}" if self.options.scaling == "auto" else name
         return f"round-{self.number}-{name}" if self.number else name
 
     def _judging(self, held: NDArray[np.bool_], tried: Candidates | None) -> tuple[NDArray[np.float64], Samples]:
@@ -299,7 +318,7 @@ class _Run:
                 total += one
             return comm.allreduce(total)
 
-    def train(self) -> None:
+    def train(self) -> Fit:
         """Solve every part at the chosen setting: lines 9 to 12 of Algorithm 10. Sends nothing."""
         comm, parts, model, fitted = self.comm, self.parts, self.model, self.fitted
         mixed = self.workspace.dtype == np.float32
@@ -325,7 +344,8 @@ class _Run:
                     "seconds": np.array(time.perf_counter() - begun),
                 }  # fmt: skip
 
-            done = remembered(self.options.checkpoint, f"part-{part:06d}", work)
+            name = f"division-{self.division}-" if self.division else ""
+            done = remembered(self.options.checkpoint, f"{name}part-{part:06d}", work)
             advance()
             return done
 
@@ -342,6 +362,7 @@ class _Run:
         if mixed:
             with comm.uncounted():
                 fitted.residual = comm.allreduce(residual)
+        return fitted
 
 
 def table(

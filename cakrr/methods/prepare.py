@@ -14,7 +14,16 @@ from cacore import __version__
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
 from cacore.data.labels import all_classes, class_codes, class_factors, require_classes
-from cacore.data.rows import Rows, check_alike, check_range, largest_size, largest_usable, range_remedy
+from cacore.data.quantiles import normal_scores, quantiles_of
+from cacore.data.rows import (
+    Rows,
+    check_alike,
+    check_range,
+    is_sparse,
+    largest_size,
+    largest_usable,
+    range_remedy,
+)
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
 from cacore.io.fingerprints import fingerprint
@@ -44,6 +53,8 @@ class Prepared:
     test : Dataset or None
     partitions : int
         P.
+    scaling : {"deviation", "quantile"}
+        How the features were scaled.
     """
 
     rows: Samples
@@ -53,6 +64,17 @@ class Prepared:
     standardizer: Standardizer | None
     test: Dataset | None
     partitions: int
+    scaling: str = "deviation"
+
+    def scored(self, seed: int, comm: Communicator) -> Prepared:
+        """The same rows, with the normal scores of their features; collective."""
+        assert self.standardizer is not None
+        with comm.phase("read"):
+            quantiles = quantiles_of(self.rows.X, seed, comm)
+        rows = Samples(normal_scores(self.rows.X, quantiles), dict(self.rows.columns))
+        return replace(
+            self, rows=rows, standardizer=replace(self.standardizer, quantiles=quantiles), scaling="quantile"
+        )
 
     def test_rows(self, standardizer: Standardizer | None) -> tuple[Rows, NDArray[np.float64], NDArray[np.float64]]:
         """Test rows, as this standardiser makes them, their centred targets, and weights of 1."""
@@ -62,6 +84,25 @@ class Prepared:
             y = indicators(class_codes(y, self.classes), len(self.classes))
         y = y - self.offset
         return X if standardizer is None else standardizer.apply(X), y, np.ones(len(y))
+
+
+def scalings(prepared: Prepared, options: Options, comm: Communicator) -> list[Prepared]:
+    """The rows as training is to see them: in one scaling, or in both, for validation to choose from; collective.
+
+    Raises
+    ------
+    InputError
+        On all ranks: quantiles of sparse rows.
+    """
+    if options.scaling == "deviation":
+        return [prepared]
+    if is_sparse(prepared.rows.X):
+        with comm.agreed():
+            raise InputError(
+                f"scaling {options.scaling}: the rows are sparse, and normal scores would fill them; leave it out"
+            )
+    scored = prepared.scored(options.seed, comm)
+    return [scored] if options.scaling == "quantile" else [prepared, scored]
 
 
 def prepare(method: Method, train: Dataset, options: Options, comm: Communicator, test: Dataset | None) -> Prepared:

@@ -179,3 +179,15 @@ def test_refused():
     refused_by_all(
         cpsvm.METHOD, Dataset(X.copy(), alone), options, Communicator(WORLD), match="but those held out to judge it"
     )
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("soft", "float64"), ("twolevel", "float32"), ("dkrr", "float64")])
+def test_scalings_and_divisions(name, dtype, mine, everywhere):
+    """Normal scores, and the mean of three divisions: those of one process."""
+    (X, y), (T, _), comm = rows(), rows(41, 1), Communicator(WORLD)
+    X, T = np.exp(3 * X).astype(dtype), np.exp(3 * T).astype(dtype)
+    more = {"scaling": "auto"} if name == "dkrr" else {"scaling": "auto", "divisions": 3}
+    got, serial = ridge(name, X, y, mine(157), comm, **more), ridge(name, X, y, **more)
+    assert got.params["scaling"] == serial.params["scaling"] == "quantile"
+    near(got.model.standardizer.quantiles, serial.model.standardizer.quantiles, 1e-6 if dtype == "float32" else 1e-12)
+    close(everywhere(got.model.predict(T[mine(41)])), serial.model.predict(T), 1e-3 if dtype == "float32" else 1e-6)
