@@ -319,8 +319,9 @@ class TwoLevelKRR(OnTwoLevels, Regressor):
         Width and ridge of the coarse model; None tries a small grid.
     sigma, lam : float or sequence of float
         Of the parts' models; None for `sigma` tries a small grid.
-    kernel, degree, coef0, n_divisions, validation_fraction, route, metric, metric_rounds, scaling, standardize, dtype,
-    random_state, comm
+    kernel, degree, coef0, n_divisions, validation_fraction, route, metric, metric_rounds
+        As for :class:`BKRR2`.
+    scaling, standardize, dtype, random_state, comm
         As for :class:`BKRR2`, and so are the attributes. All is chosen on held-out rows.
 
     Notes
@@ -338,8 +339,9 @@ class DKRR(Regressor):
 
     Parameters
     ----------
-    sigma, lam, degree, coef0, validation_fraction, metric, metric_rounds, scaling, standardize, dtype, random_state,
-    comm
+    sigma, lam, degree, coef0, validation_fraction, metric, metric_rounds
+        As for :class:`BKRR2`.
+    scaling, standardize, dtype, random_state, comm
         As for :class:`BKRR2`, and so are the attributes.
     kernel : as for :class:`BKRR2`, or "precomputed"
         With "precomputed" `X` is K, shape (n, n), in `fit`, and kernel values of new rows with all training rows, shape
