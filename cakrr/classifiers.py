@@ -78,7 +78,7 @@ class RidgeClassifier(Labelled, KernelRidge):
         with comm.agreed():
             require_classes(classes, pairs=False)
             weights = self._class_weight(classes)
-            options: Options = from_estimator(Options, self, classify=True, class_weight=weights)
+            options: Options = from_estimator(Options, self, classify=True, class_weight=weights, **self._automatic())
         return options
 
 
@@ -88,7 +88,9 @@ class BKRR2Classifier(InParts, RidgeClassifier):
 
     Parameters
     ----------
-    n_parts, sigma, lam, kernel, degree, coef0, n_divisions, select, validation_fraction, route, metric, metric_rounds
+    n_parts, sigma, lam, kernel, degree, coef0, n_divisions, select, validation_fraction, cv, per_part
+        As for :class:`cakrr.BKRR2`.
+    route, metric, metric_rounds
         As for :class:`cakrr.BKRR2`.
     scaling, standardize, dtype, random_state, comm
         As for :class:`cakrr.BKRR2`.

@@ -74,7 +74,8 @@ class KernelRidge(BaseEstimator):
         fitted.model.comm = self.comm
         self.model_: KRRModel = fitted.model
         self.grid_ = fitted.grid
-        self.sigma_, self.lam_ = fitted.model.sigma, fitted.model.lam
+        self.sigma_: Any = fitted.model.sigma if fitted.model.sigmas is None else fitted.model.sigmas
+        self.lam_: Any = fitted.model.lam if fitted.model.lams is None else fitted.model.lams
         self.params_ = fitted.params
         self.sizes_, self.centers_ = fitted.sizes, fitted.model.centers
         expose_metric(self, fitted)
@@ -95,8 +96,17 @@ class KernelRidge(BaseEstimator):
     def _options(self, train: Dataset, comm: Communicator) -> Options:
         """The options of training; collective."""
         with comm.agreed():
-            options: Options = from_estimator(Options, self)
+            options: Options = from_estimator(Options, self, **self._automatic())
         return options
+
+    def _automatic(self) -> dict[str, Any]:
+        """The grids of the command in the place of "auto"."""
+        given: dict[str, Any] = {}
+        if isinstance(self.sigma, str) and self.sigma == "auto":
+            given |= {"sigma": None, "wide": True}
+        if isinstance(self.lam, str) and self.lam == "auto":
+            given["lam"] = self._method.lams
+        return given
 
     def _values(self, X: Any) -> NDArray[Any]:
         """The model's values for `X`, shape (n_local, d); with `comm`, a collective call."""
@@ -169,6 +179,8 @@ class InParts:
     n_parts: int | None = field(default=None, kw_only=False)
     n_divisions: int = 1
     select: str = "validation"
+    cv: int | None = None
+    per_part: bool = False
     route: str | None = None
 
 
@@ -193,12 +205,13 @@ class BKRR2(InParts, Regressor):
     ----------
     n_parts : int or None
         Parts, P. None: one a rank, or as many as keep a part at 8,000 rows and its matrix in memory.
-    sigma : float, sequence of float or None
+    sigma : float, sequence of float, "auto" or None
         Width: gamma = 1 / (2 sigma^2), for the Gaussian exp(-|x-z|^2 / (2 sigma^2)), and 1 / sigma of "laplacian" and
         "l1"; None is the square root of the number of features, of "l1" their number. With a sequence here or in `lam`,
         the pair with the least validation error is chosen, and all rows are used for the final fit.
-    lam : float or sequence of float
-        Ridge, lambda: a part of m rows solves (K + lambda m I) alpha = y.
+    lam : float, sequence of float or "auto"
+        Ridge, lambda: a part of m rows solves (K + lambda m I) alpha = y. "auto", here and for `sigma`, is the grid
+        that the command tries: five widths around the kernel's natural one, five lambdas from 1e-7 to 1e-3.
     kernel : {"gaussian", "laplacian", "matern32", "matern52", "l1", "rational", "linear", "polynomial", "sigmoid"}
         Or a callable ``k(A, B) -> K`` on blocks of rows, shape (len(A), len(B)), which may be called from several
         threads at once; its model is not written to a file. scikit-learn's names "rbf" and "poly" are understood, and
@@ -218,6 +231,11 @@ class BKRR2(InParts, Regressor):
         What judges the pairs: rows held out, or every row left out of its part's model, in closed form.
     validation_fraction : float
         Share of each part's rows that is held out.
+    cv : int or None
+        So many folds judge, each row once, in the place of one share held out: so many times the seconds of choosing.
+    per_part : bool
+        Every part chooses its own `sigma` and `lam`, by its own held-out rows, which are not sent; `sigma_` and `lam_`
+        are then arrays.
     route : {"nearest", "soft", "all"} or None
         Other than the method's own: the nearest centre's model; the k nearest ones', weighted by
         exp(-(d^2 - d_min^2)/t), with k and t chosen on held-out rows; the mean of all.
@@ -242,8 +260,8 @@ class BKRR2(InParts, Regressor):
     ----------
     model_ : KRRModel
         ``model_.save(path)`` writes it, ``KRRModel.load(path)`` reads it.
-    sigma_, lam_ : float
-        The pair in use.
+    sigma_, lam_ : float, or ndarray, shape (P,)
+        The pair in use, or that of each part.
     grid_ : list of dict
         Validation error of every pair, if there was a choice.
     params_ : dict

@@ -96,7 +96,10 @@ class Ridge(Family):
     def report(self, method: Method, fitted: Fit, options: Options, job: Training) -> dict[str, Any]:
         """The chosen parameters, the grid's errors, seconds and residuals of the parts."""
         model = fitted.model
-        chosen = {"sigma": model.sigma, "lambda": model.lam, **fitted.params, "route": model.route}
+        pair = {"sigma": model.sigma, "lambda": model.lam}
+        if model.sigmas is not None and model.lams is not None:
+            pair = {"sigma": model.sigmas.tolist(), "lambda": model.lams.tolist()}
+        chosen = {**pair, **fitted.params, "route": model.route}
         return {
             "params": {
                 **chosen, **({"oracle": True} if method.oracle else {}), "dtype": model.dtype,
@@ -144,7 +147,7 @@ class Ridge(Family):
             apart = {ALONE} if method.coarse and name == "lambda" else set()
             rows = [row for row in fitted.grid if row.get("kernel", fitted.model.like.kind) == fitted.model.like.kind]
             values = sorted({row[name] for row in rows} - apart)
-            if len(values) > 2 and value in (values[0], values[-1]):
+            if len(values) > 2 and fitted.model.sigmas is None and value in (values[0], values[-1]):
                 notes.append(f"the chosen {name} {value:g} is the end of its grid: a wider one may be better")
         return notes
 

@@ -41,6 +41,8 @@ class PartModel:
 # Arrays of a model's file, and of each part: parts of m rows, a coarse model of M centres.
 ARRAYS: Layout = {
     **SHARED,
+    "sigmas": Array("float64", ("P",), "of parts that chose their own", optional=True),
+    "lams": Array("float64", ("P",), "likewise, lambda", optional=True),
     "coarse_centers": Array("float64", ("M", "d"), "of a coarse model of all rows", csr=True, optional=True),
     "coarse_beta": Array("float64", ("M",), "coefficients of the coarse centres", optional=True, many="t"),
 }
@@ -57,6 +59,9 @@ class KRRModel(InParts):
     Attributes
     ----------
     sigma, lam : float
+        Of all parts, or what all of them together would have chosen.
+    sigmas, lams : ndarray, shape (P,), or None
+        Of each part, where these have chosen their own.
     offset : float or ndarray, shape (t,)
         Mean of the training targets, added to every prediction.
     classes : ndarray, shape (k,), or None
@@ -76,6 +81,8 @@ class KRRModel(InParts):
     offset: Any
     classes: NDArray[Any] | None = None
     coarse: CoarseModel | None = None
+    sigmas: NDArray[np.float64] | None = None
+    lams: NDArray[np.float64] | None = None
     like: Kernel = field(default_factory=Kernel)
     parts: dict[int, PartModel] = field(default_factory=dict)
 
@@ -83,6 +90,18 @@ class KRRModel(InParts):
     def kernel(self) -> Kernel:
         """The kernel of width sigma."""
         return self.like.with_sigma(self.sigma)
+
+    def sigma_of(self, part: int) -> float:
+        """The width of a part's kernel."""
+        return self.sigma if self.sigmas is None else float(self.sigmas[part])
+
+    def lam_of(self, part: int) -> float:
+        """The ridge of a part."""
+        return self.lam if self.lams is None else float(self.lams[part])
+
+    def kernel_of(self, part: int) -> Kernel:
+        """The kernel of a part."""
+        return self.like.with_sigma(self.sigma_of(part))
 
     def described(self) -> dict[str, Any]:
         """What a report says about the model."""
@@ -165,15 +184,15 @@ class KRRModel(InParts):
         return {"soft": np.einsum("ij...,ij->i...", values, weights), "nearest": first}
 
     def _answer(self, part: int, rows: Rows) -> NDArray[Any]:
-        return self.parts[part].predict(rows, self.kernel)
+        return self.parts[part].predict(rows, self.kernel_of(part))
 
     def _gathered(self, Z: Rows, comm: Communicator, y: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
         """The sum of all models' predictions; or, given the answers `y`, the least distance of one from them."""
 
         def together(rows: Rows, target: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
             total = np.full((rows.shape[0], *self._shape), 0.0 if target is None else np.inf)
-            for model in self.parts.values():
-                values = model.predict(rows, self.kernel)
+            for part, model in self.parts.items():
+                values = model.predict(rows, self.kernel_of(part))
                 total = total + values if target is None else np.minimum(total, np.abs(values - target))
             return total
 
@@ -193,12 +212,15 @@ class KRRModel(InParts):
             attributes |= stored_classes(self.classes)
         if self.like.kind != "gaussian":
             attributes["kernel"] = self.like.stored()
+        own: dict[str, Rows] = {}
+        if self.sigmas is not None and self.lams is not None:
+            own = {"sigmas": self.sigmas, "lams": self.lams}
         if self.coarse is None:
-            return attributes, {}
+            return attributes, own
         attributes["coarse"] = {"sigma": self.coarse.sigma, "lambda": self.coarse.lam}
         if self.coarse.kernel != self.like:
             attributes["coarse"]["kernel"] = self.coarse.kernel.stored()
-        return attributes, {"coarse_centers": self.coarse.centers, "coarse_beta": self.coarse.beta}
+        return attributes, own | {"coarse_centers": self.coarse.centers, "coarse_beta": self.coarse.beta}
 
     @classmethod
     def _part_sizes(cls, attributes: dict[str, Any], shared: dict[str, Any], number: int) -> dict[str, int]:
@@ -216,6 +238,7 @@ class KRRModel(InParts):
             coarse = CoarseModel(
                 shared["coarse_centers"], shared["coarse_beta"], coarse["sigma"], coarse["lambda"], wide
             )
+        attributes |= {name: shared.get(name) for name in ("sigmas", "lams")}
         attributes |= {"lam": attributes.pop("lambda"), "soft": attributes.get("soft"), "coarse": coarse, "like": like}
         if isinstance(attributes["offset"], list):
             attributes["offset"] = np.array(attributes["offset"], np.float64)
@@ -230,6 +253,9 @@ class KRRModel(InParts):
         self.like.with_sigma(self.sigma)
         require(is_real(self.lam) and self.lam >= 0, f"lambda {self.lam!r}")
         require(np.isfinite(self.offset).all() if self._shape else is_real(self.offset), f"offset {self.offset!r}")
+        require((self.sigmas is None) == (self.lams is None), "sigmas or lams without the other")
+        if self.sigmas is not None and self.lams is not None:
+            require(min(self.sigmas) > 0 and min(self.lams) >= 0, "sigmas not above 0, or lams below")
         if self.classes is not None:
             check_classes(self.classes)
             columns = () if len(self.classes) == 2 else (len(self.classes),)

@@ -117,6 +117,14 @@ class Options(declare.Options):
         declare.one_of(*SELECTIONS), report=True, choices=SELECTIONS,
     )  # fmt: skip
     validation_fraction: float = option(0.1, "of each part's rows", declare.share, metavar="F")
+    cv: int | None = option(
+        None, "judge by so many folds, every row once, instead of one share held out", declare.whole(2), report=True,
+        metavar="FOLDS",
+    )  # fmt: skip
+    per_part: bool = option(
+        False, "every part chooses its own sigma and lambda, by its own rows", declare.yes_or_no, report=True,
+        action="store_true",
+    )  # fmt: skip
     metric: str = job.metric()
     metric_rounds: int = job.metric_rounds()
     scaling: str = option(
@@ -162,6 +170,7 @@ class Options(declare.Options):
             raise InputError(f"divisions = {self.divisions}: {method.name} {why}; leave it out")
         if self.scaling != "deviation" and not self.standardize:
             raise InputError(f"scaling {self.scaling}: features are not scaled without standardize; leave one out")
+        self._check_judges(method)
         if self.classify and method.oracle:
             raise InputError(f"classify: {method.name} looks at the one number that is the answer; leave it out")
         if self.class_weight is not None and not self.classify:
@@ -169,6 +178,25 @@ class Options(declare.Options):
         if not method.partitioner and (self.partitions or 1) != 1:
             raise InputError(f"partitions = {self.partitions}: {method.name} has one model of all rows; leave it out")
         return self
+
+    def _check_judges(self, method: Method) -> None:
+        """Refuse folds, and choices of parts, where something else judges."""
+        for name, value in (("cv", self.cv), ("per_part", self.per_part)):
+            if not value:
+                continue
+            if not method.partitioner or method.coarse:
+                why = "a coarse model" if method.coarse else "one model"
+                raise InputError(f"{name}: {method.name} has {why} of all rows, which one share judges; leave it out")
+            if method.oracle or self.select == "test":
+                raise InputError(f"{name}: the test rows judge; use select validation")
+        if self.cv and self.select == "loo":
+            raise InputError("cv: select loo leaves out every row already; leave one of them out")
+        if self.per_part and self.chooses_kernel:
+            raise InputError("per_part: parts choose sigma and lambda, and kernel auto is one choice; name a kernel")
+        if self.per_part and self.divisions > 1:
+            raise InputError(
+                "per_part: what the parts of one division choose does not fit those of another; leave out one"
+            )
 
     @property
     def rounds(self) -> int:
@@ -266,6 +294,11 @@ class Method(AnyMethod):
             return tuple(times * width for times in LOCAL_SIGMAS)
         return tuple(grid.spaced(width / 4, width * 4, 5))
 
+    @property
+    def lams(self) -> tuple[float, ...]:
+        """Lambdas that its command tries."""
+        return LOCAL_LAMS if self.coarse else (1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
+
     def has(self, name: str) -> bool:
         """Whether its command has the option `name`."""
         return name != "libsvm" and (self.coarse or name not in ("centers", "coarse_sigma", "coarse_lam"))
@@ -273,8 +306,7 @@ class Method(AnyMethod):
     @property
     def defaults(self) -> Mapping[str, Any]:
         """Of its command's options."""
-        lams = LOCAL_LAMS if self.coarse else (1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
-        return {"route": self.route, "lam": grid.listed(lams)}
+        return {"route": self.route, "lam": grid.listed(self.lams)}
 
     @property
     def choices(self) -> Mapping[str, tuple[str, ...]]:

@@ -22,7 +22,7 @@ from cacore.errors import InputError, MemoryLimitError
 from cacore.io import Dataset
 from cacore.kernels import Kernel
 from cakrr import BKRR2, KRRModel, TwoLevelKRR, twolevel
-from cakrr.methods import parts as training
+from cakrr.methods import choose as training
 from cakrr.options import ALONE, LAMS, Options
 from cakrr.solver.coarse import candidates
 from partition.redistribute import Parts

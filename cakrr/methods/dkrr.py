@@ -20,8 +20,9 @@ from cacore.kernels import Kernel
 from cacore.kernels.gradients import stacked
 from cacore.linalg.scalapack import BlockCyclic, layout
 from cacore.machine import memory, threads
-from cakrr.grid_search import best, held_out, least, left_out, next_widths
-from cakrr.methods.parts import not_definite, table
+from cakrr.grid_search import best, least, left_out, next_widths, table
+from cakrr.judges import held_out
+from cakrr.methods.parts import not_definite
 from cakrr.methods.prepare import Prepared, prepare, scalings
 from cakrr.model import KRRModel, PartModel
 from cakrr.options import Fit, Method, Options, Width

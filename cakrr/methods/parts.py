@@ -19,20 +19,17 @@ from cacore.errors import InputError
 from cacore.io.checkpoint import remembered
 from cacore.kernels.gradients import moments, stacked
 from cacore.machine import memory
-from cakrr.grid_search import Judges, Search, best, hold_out, larger_lambda, least, left_out, next_widths
+from cakrr.grid_search import larger_lambda, least, next_widths
+from cakrr.methods.choose import Choice
 from cakrr.methods.prepare import Prepared, prepare, scalings
 from cakrr.model import KRRModel, PartModel
 from cakrr.options import CoarseGrid, Fit, Method, Options, Width
 from cakrr.solver import refine
-from cakrr.solver.coarse import Candidates, candidates
+from cakrr.solver.coarse import Candidates
 from cakrr.solver.local import Workspace
 from cakrr.solver.system import ridge_system
 from partition.divide import divide, hand_out, order_of
 from partition.redistribute import Parts, assign_owners
-from partition.routing import SOFT, Soft, gap
-
-# Sigma and lambda are chosen under the soft route SOFT; then these are tried.
-SOFT_TRIED = (Soft(1, 1.0), *(Soft(k, t) for k in (3, 8) for t in (0.1, 0.2, 0.4, 0.8)))
 
 
 def fit(method: Method, train: Dataset, options: Options, comm: Communicator, test: Dataset | None = None) -> Fit:
@@ -88,7 +85,7 @@ def _divide(
     return hand_out(rows, division, owners, options.seed, comm, consume=not options.keeps_rows)
 
 
-class _Run:
+class _Run(Choice):
     """One training, or one round of it: what its steps share, and the model and its report, which they fill in."""
 
     def __init__(
@@ -173,135 +170,25 @@ class _Run:
         tried = next_widths(tuple(width for _, width, _ in settings), each)
         return widths, [(one, [best[one.like][0]], (best[one.like][1],)) for one in tried]
 
-    def choose(self) -> None:
-        """Sigma, lambda, and what else there is to choose: the loop of Algorithm 10 around lines 9 to 22."""
-        options, parts, soft = self.options, self.parts, self.route == "soft"
-        pairs, compares = len(self.widths) * len(self.lams), options.compares
-        validated = options.select != "test" and (pairs > 1 or soft or self.method.coarse or compares)
-        n = int(parts.sizes.sum())
-        with self.comm.agreed():
-            if validated and parts.sizes.max() < 2:
-                remedy = "ask for fewer parts" if n > 1 else "n_samples = 1, and a choice needs 2"
-                raise InputError(f"parts of one row leave no rows to validate on; {remedy}")
-        fraction = options.validation_fraction if validated else 0.0
-        self.held = self._held_out(fraction, n)
-        if self.method.coarse:
-            self.tried = candidates(
-                parts, self.held, self.coarse, options.memory_limit, options.checkpoint, self.comm,
-                self._piece("coarse"),
-            )  # fmt: skip
-        settings = pairs * (1 if self.tried is None else len(self.tried.settings))
-        if settings > 1 or soft or compares:
-            self.targets, judging = self._judging(self.held, self.tried)
-            unit = 1.0
-            if soft:
-                with self.comm.phase("partition"):
-                    unit = gap(judging.X, parts.centers, self.comm)
-            if settings > 1 or not soft:
-                self._grid(judging, [SOFT.scaled(unit, len(parts.sizes))])
-            if soft:
-                routes = dict.fromkeys(one.scaled(unit, len(parts.sizes)) for one in SOFT_TRIED)
-                self._soften(judging, list(routes))
-        if self.tried is not None:
-            self.model.coarse = self.tried.chosen(self.candidate)
-            self.fitted.params |= self.tried.facts(self.candidate, options.chooses_kernel)
-        if self.model.soft is not None:
-            self.fitted.params |= {"soft_k": self.model.soft.k, "soft_t": self.model.soft.t}
-
-    def _held_out(self, fraction: float, n: int) -> NDArray[np.bool_]:
-        """Validation rows; the same ones in all that is compared, unless each is all that its part has."""
-        parts, comm = self.parts, self.comm
-        if not self.options.compares:
-            return hold_out(parts, fraction)
-        held = hold_out(parts, fraction, parts["order"] < fraction * n)
-        if parts.sizes.min() < 2:
-            with comm.uncounted():
-                if not comm.allreduce(np.array([np.count_nonzero(held)]))[0]:
-                    return hold_out(parts, fraction)
-        return held
-
-    def _piece(self, name: str) -> str:
-        """The name of a piece of this round in the checkpoint."""
-        name = f"{self.prepared.scaling}-{name}" if self.options.scaling == "auto" else name
-        return f"round-{self.number}-{name}" if self.number else name
-
-    def _judging(self, held: NDArray[np.bool_], tried: Candidates | None) -> tuple[NDArray[np.float64], Samples]:
-        """What the parts learn, shape (n_local, C, t), for each candidate of the coarse model; and the rows that judge.
-
-        Each target is in units of `Prepared.scale`, so that squared errors add up.
-        """
-        if self.options.select == "test":
-            X, y, weights = self.prepared.test_rows(self.standardizer)
-        else:
-            X, y = self.parts.X[held], self.y[held]
-            weights = self.parts.row_weights()[held]
-        targets, y = self.y[:, None], y[:, None]
-        if tried is not None:
-            with self.comm.phase("train"):
-                targets, y = targets - tried.predictions(self.parts.X), y - tried.predictions(X)
-        scale = self.prepared.scale
-        targets, y = (values.reshape(*values.shape[:2], len(scale)) / scale for values in (targets, y))
-        return targets, Samples(X, {"y": y, "weight": weights})
-
-    def _grid(self, judging: Samples, routes: list[Soft]) -> None:
-        """Choose sigma and lambda, and the candidate of the coarse model that goes with them."""
-        loo = self.options.select == "loo"
-        held = np.zeros_like(self.held) if loo else self.held
-        search = self._search("grid", self.targets, held, self.widths, self.lams)
-        if loo:
-            errors, failed = search.left_out_errors(self.comm)
-        else:
-            errors, failed = search.errors(self._judges(judging, routes), self.comm)
-        with self.comm.phase("predict"):
-            self.candidate, s, ell = best(errors, self.widths, self.lams, self.workspace.dtype, self.comm)
-        self.error, self.errors = float(errors[self.candidate, s, ell]), errors
-        self.model.like, self.model.sigma = self.widths[s].like, self.widths[s].sigma
-        self.model.lam = self.lams[ell]
-        self.fitted.grid = table(errors, self.widths, self.lams, self.options, self.tried)
-        self.fitted.notes += left_out(failed, self.widths, self.lams)
-
-    def _soften(self, judging: Samples, routes: list[Soft]) -> None:
-        """Choose k and t of soft routing, at the chosen pair."""
-        width, lam, c = (Width(self.model.like, self.model.sigma),), (self.model.lam,), [self.candidate]
-        search = self._search("soft", self.targets[:, c], self.held, width, lam)
-        judges = self._judges(Samples(judging.X, {**judging.columns, "y": judging["y"][:, c]}), routes)
-        errors, _ = search.errors(judges, self.comm, len(routes))
-        with self.comm.phase("predict"):
-            chosen = best(errors, width, lam, self.workspace.dtype, self.comm)[0]
-        self.model.soft, self.error = routes[chosen], float(errors[chosen, 0, 0])
-
-    def _judges(self, judging: Samples, routes: list[Soft]) -> Judges:
-        parts = self.parts
-        with self.comm.phase("predict" if self.options.select == "test" else "partition"):
-            return Judges.routed(judging, self.route, routes, parts.centers, parts.owners, self.comm)
-
-    def _search(
-        self, name: str, targets: NDArray[np.float64], held: NDArray[np.bool_], widths: tuple[Width, ...],
-        lams: tuple[float, ...],
-    ) -> Search:  # fmt: skip
-        what = "choosing sigma and lambda" if name == "grid" else "choosing the soft route"
-        return Search(
-            self.parts, targets, held, widths, lams, self.workspace, self.options.checkpoint,
-            self._piece(name), self.fitted.seconds, self.options.progress(what, len(self.parts.parts)),
-        )  # fmt: skip
-
     def moments(self) -> NDArray[np.float64]:
         """The sum of grad f grad f^T, or its diagonal: of the parts' models from their learning rows, at some of these.
 
         m^3/3 flops a part, and the gradients'; one Allreduce of d x d numbers, or d.
         """
         comm, parts, d = self.comm, self.parts, self.parts.X.shape[1]
-        kernel, diagonal = self.model.kernel, self.options.metric == "diagonal"
+        diagonal = self.options.metric == "diagonal"
         coarse = None if self.tried is None else self.tried.chosen(self.candidate, learned=True)
         scale = self.prepared.scale
 
         def work(part: int, rows: slice) -> NDArray[np.float64]:
             learn = slice(rows.start + int(self.held[rows].sum()), rows.stop)
             X, targets = parts.X[learn], self.targets[learn, self.candidate]
+            width, lam = self._setting(part)
+            kernel = width.kernel
 
             def found() -> dict[str, NDArray[Any]]:
                 weights = parts.columns["weight"][learn] if "weight" in parts.columns else None
-                alphas, _ = ridge_system(X, self.workspace, kernel, weights).solve(kernel, (self.model.lam,), targets.T)
+                alphas, _ = ridge_system(X, self.workspace, kernel, weights).solve(kernel, (lam,), targets.T)
                 sample, base = X[:SAMPLE], None
                 if coarse is not None:
                     wide = coarse.kernel.with_sigma(coarse.sigma)
@@ -333,11 +220,12 @@ class _Run:
                     y = y - model.coarse.predict(parts.X[rows])
                 weights = parts.columns["weight"][rows] if "weight" in parts.columns else None
                 system = ridge_system(parts.X[rows], self.workspace, model.like, weights)
+                kernel, lam = model.kernel_of(part), model.lam_of(part)
                 if mixed:
-                    alpha, left = refine.solve_part(system, model.kernel, model.lam, y)
+                    alpha, left = refine.solve_part(system, kernel, lam, y)
                     solved = left <= refine.ACCEPTED
                 else:
-                    alphas, good = system.solve(model.kernel, (model.lam,), y.reshape(len(y), -1).T)
+                    alphas, good = system.solve(kernel, (lam,), y.reshape(len(y), -1).T)
                     alpha, left, solved = np.ascontiguousarray(alphas[0].T).reshape(y.shape), 0.0, good[0]
                 return {
                     "alpha": alpha, "residual": np.array(left), "solved": np.array(solved),
@@ -358,34 +246,16 @@ class _Run:
         comm.wait()
         with comm.phase("predict"), comm.agreed():
             if failed >= 0:
-                raise InputError(not_definite(f"part {failed} ({parts.sizes[failed]:,} rows)", model))
+                raise InputError(not_definite(f"part {failed} ({parts.sizes[failed]:,} rows)", model, failed))
         if mixed:
             with comm.uncounted():
                 fitted.residual = comm.allreduce(residual)
         return fitted
 
 
-def table(
-    errors: NDArray[np.float64], widths: tuple[Width, ...], lams: tuple[float, ...], options: Options,
-    tried: Candidates | None = None,
-) -> list[dict[str, Any]]:  # fmt: skip
-    """The report's grid: errors, shape (C, S, L), in the column of the rows that judged them."""
-    select, several = options.select, options.chooses_kernel
-    columns = [f"{name}_mse" for name in ("validation", "test", *(["loo"] if select == "loo" else []))]
-    return [
-        {
-            **({} if tried is None else tried.facts(c, several)),
-            **({"kernel": widths[s].like.kind} if several else {}),
-            "sigma": widths[s].sigma, "lambda": lams[ell],
-            **dict.fromkeys(columns), f"{select}_mse": float(mse) if np.isfinite(mse) else None,
-        }
-        for (c, s, ell), mse in np.ndenumerate(errors)
-    ]  # fmt: skip
-
-
-def not_definite(where: str, model: KRRModel) -> str:
+def not_definite(where: str, model: KRRModel, part: int = 0) -> str:
     """One line about a system without a solution."""
-    pair = f"sigma {model.sigma:g}, lambda {model.lam:g}"
+    pair = f"sigma {model.sigma_of(part):g}, lambda {model.lam_of(part):g}"
     return f"{where}: K + lambda m I is not positive definite at {pair}; use {larger_lambda(model.dtype)}"
 
 

@@ -178,3 +178,25 @@ def test_saving_after_a_fit_needs_no_communicator(folder):
     fitted.model_.save(folder / "saved.h5")
     serial = BKRR2(5, sigma=2.0, lam=1e-3, random_state=0).fit(X, y)
     close(KRRModel.load(folder / "saved.h5").predict(X), serial.predict(X))
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [("bkrr2", {"cv": 3}), ("bkrr2", {"cv": 3, "route": "soft"}), ("dckrr", {"cv": 3, "per_part": True}),
+     ("kkrr2", {"per_part": True, "route": "soft"}), ("kkrr2", {"per_part": True, "select": "loo"})],
+)  # fmt: skip
+def test_folds_and_parts_that_choose(name, given, mine, everywhere):
+    """The same errors and settings as in one process; where parts choose by themselves, no row is sent to be judged."""
+    (X, y), (T, _), comm = rows(), rows(41, seed=1), Communicator(WORLD)
+    options = Options(partitions=5, sigma=(0.5, 1.0, 2.0), lam=(1e-4, 1e-2), seed=2, **given)
+    method = METHODS[name]
+    got = method(dataset(X, y, mine(157)), options, comm)
+    serial = method(dataset(X, y), options)
+    key = f"{options.select}_mse"
+    close(np.array([row[key] for row in got.grid]), np.array([row[key] for row in serial.grid]), 1e-9)
+    if options.per_part:
+        close(got.model.sigmas, serial.model.sigmas, 1e-15)
+        close(got.model.lams, serial.model.lams, 1e-15)
+    assert (got.model.sigma, got.model.lam) == (serial.model.sigma, serial.model.lam)
+    close(everywhere(got.model.predict(T[mine(41)])), serial.model.predict(T), 1e-8)
+    assert comm.totals()[0]["train"]["bytes"] == 0

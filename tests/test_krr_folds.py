@@ -1,0 +1,221 @@
+"""Sigma and lambda chosen over folds, or by each part for itself; against scikit-learn, fold by fold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers.checks import close, refusal, same_content
+from sklearn.base import clone
+from sklearn.kernel_ridge import KernelRidge
+from sklearn.model_selection import GridSearchCV, PredefinedSplit
+
+from cacore.comm import Communicator
+from cacore.data.dataset import Dataset, Samples
+from cacore.data.shuffle import Shuffle
+from cacore.io.checkpoint import Checkpoint
+from cakrr import BKRR, BKRR2, DCKRR, DKRR, KKRR2, BKRR2Classifier, KRRModel, TwoLevelKRR
+from cakrr.bkrr2 import bkrr2
+from cakrr.bkrr3 import bkrr3
+from cakrr.dkrr import dkrr
+from cakrr.judges import fold
+from cakrr.options import Options
+from cakrr.twolevel import twolevel
+from partition.divide import divide, hand_out
+from partition.redistribute import assign_owners
+
+SIGMAS, LAMS = (0.5, 1.0, 2.0), (1e-4, 1e-2)
+
+
+def rows(n=120, seed=0):
+    X = np.random.default_rng(seed).normal(size=(n, 3))
+    return X, np.sin(2 * X[:, 0]) * X[:, 1] + 0.1 * np.random.default_rng(seed + 9).normal(size=n)
+
+
+def in_fold(n, folds, seed):
+    """The fold of each row: a run of the shuffled order."""
+    return Shuffle(n, seed).position(np.arange(n)) * folds // n
+
+
+def by_sklearn(X, y, fold_of, lam_rows):
+    """Mean squared error of each (sigma, lambda), all folds' rows alike, of one model; y is centred as ours."""
+    X, y = (X - X.mean(axis=0)) / X.std(axis=0), y - y.mean()
+    grid = {"gamma": [1 / (2 * s * s) for s in SIGMAS]}
+    out = np.zeros((len(SIGMAS), len(LAMS)))
+    for ell, lam in enumerate(LAMS):
+        for f in np.unique(fold_of):
+            learn = fold_of != f
+            for s, gamma in enumerate(grid["gamma"]):
+                model = KernelRidge(alpha=lam * lam_rows(learn), kernel="rbf", gamma=gamma).fit(X[learn], y[learn])
+                out[s, ell] += np.square(model.predict(X[~learn]) - y[~learn]).sum() / len(y)
+    return out
+
+
+# -- folds ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folds", [2, 3, 7])
+def test_every_row_judges_once(folds):
+    comm, n = Communicator(), 53
+    X = np.random.default_rng(0).normal(size=(n, 2))
+    division = divide("kbalance", 4, X, comm, 0)
+    parts = hand_out(Samples(X, {"y": np.arange(float(n))}), division, assign_owners(division.sizes, 1), 3, comm)
+    seen = []
+    for number in range(folds):
+        mine, held = fold(parts, number, folds)
+        assert sorted(mine["y"]) == sorted(parts["y"])
+        for (part, r), (same, q) in zip(mine, parts, strict=True):
+            assert (part, r) == (same, q)
+            assert set(mine["y"][r]) == set(parts["y"][r])
+            count = held[r].sum()
+            assert held[r][:count].all()
+            assert count < r.stop - r.start
+        np.testing.assert_array_equal(in_fold(n, folds, 3)[mine["y"][held].astype(int)], number)
+        np.testing.assert_array_equal(X[mine["y"].astype(int)], mine.X)
+        seen += mine["y"][held].tolist()
+    assert sorted(seen) == list(range(n))
+
+
+@pytest.mark.parametrize("kernel_rows", [120, 121])
+def test_one_part_is_cross_validation_by_scikit_learn(kernel_rows):
+    """Each setting's error over five folds, and the choice, are GridSearchCV's with the same folds."""
+    X, y = rows(kernel_rows)
+    options = Options(partitions=1, sigma=SIGMAS, lam=LAMS, cv=5, seed=4)
+    fitted = bkrr2(Dataset(X.copy(), y), options)
+    fold_of = in_fold(len(y), 5, 4)
+    ours = np.array([row["validation_mse"] for row in fitted.grid]).reshape(len(SIGMAS), len(LAMS))
+    close(ours, by_sklearn(X, y, fold_of, np.count_nonzero), 1e-7)
+    Z = (X - X.mean(axis=0)) / X.std(axis=0)
+    gammas = [1 / (2 * s * s) for s in SIGMAS]
+    search = GridSearchCV(
+        KernelRidge(kernel="rbf", alpha=0.01 * 96), {"gamma": gammas}, cv=PredefinedSplit(fold_of),
+        scoring="neg_mean_squared_error",
+    ).fit(Z, y - y.mean())  # fmt: skip
+    assert SIGMAS[int(np.argmin(ours[:, 1]))] == pytest.approx((2 * search.best_params_["gamma"]) ** -0.5)
+
+
+@pytest.mark.parametrize("make", [BKRR2, KKRR2, DCKRR, BKRR])
+def test_methods(make):
+    (X, y), (T, t) = rows(200), rows(100, 1)
+    model = make(4, sigma=SIGMAS, lam=LAMS, cv=3, random_state=0).fit(X, y)
+    fixed = make(4, sigma=model.sigma_, lam=model.lam_, random_state=0).fit(X, y)
+    np.testing.assert_array_equal(model.predict(T), fixed.predict(T))
+    assert len(model.grid_) == 6
+    soft = make(4, sigma=SIGMAS, lam=LAMS, cv=3, route="soft", random_state=0).fit(X, y)
+    assert soft.params_["soft_k"] >= 1
+    assert soft.score(T, t) > 0.6
+
+
+def test_with_a_metric_classes_and_weights():
+    X, y = rows(200)
+    learned = BKRR2(3, sigma=SIGMAS, cv=3, metric="diagonal", metric_rounds=2, scaling="auto", random_state=0).fit(X, y)
+    assert len(learned.metric_errors_) >= 2
+    assert learned.score(X, y) > 0.9
+    classes = BKRR2Classifier(3, sigma=SIGMAS, cv=3, per_part=True, random_state=0).fit(X, y > 0)
+    assert classes.score(X, y > 0) > 0.85
+    twice = BKRR2(1, sigma=SIGMAS, lam=LAMS, cv=4, random_state=0)
+    weighted = clone(twice).fit(X, y, sample_weight=np.full(200, 2.0))
+    assert [row["validation_mse"] for row in weighted.grid_] == pytest.approx(
+        [row["validation_mse"] for row in clone(twice).fit(X, y).grid_], rel=1e-9
+    )
+
+
+# -- each part for itself ------------------------------------------------------------------------------------
+
+
+def halves(n=240, seed=0):
+    """A target that is fast on one side and slow on the other."""
+    X = np.random.default_rng(seed).uniform(-1, 1, size=(n, 1))
+    X += np.where(X > 0, 3.0, -3.0)
+    return X, np.where(X[:, 0] > 0, np.sin(25 * X[:, 0]), X[:, 0])
+
+
+@pytest.mark.parametrize("select", [{}, {"cv": 4}, {"select": "loo"}, {"route": "soft"}])
+def test_parts_choose(select, tmp_path):
+    (X, y), (T, t) = halves(), halves(200, 1)
+    grid = {"sigma": [0.02, 0.1, 1.0], "lam": [1e-7, 1e-5], "random_state": 0, **select}
+    model = KKRR2(2, **grid, per_part=True).fit(X, y)
+    fast, slow = (model.centers_[:, 0] > 0).argmax(), (model.centers_[:, 0] < 0).argmax()
+    assert model.sigma_[fast] < model.sigma_[slow]
+    assert model.sigma_.shape == model.lam_.shape == (2,)
+    assert np.mean((model.predict(T) - t) ** 2) <= 1.01 * np.mean((KKRR2(2, **grid).fit(X, y).predict(T) - t) ** 2)
+    model.model_.save(tmp_path / "m.h5")
+    loaded = KRRModel.load(tmp_path / "m.h5")
+    np.testing.assert_array_equal(loaded.sigmas, model.sigma_)
+    np.testing.assert_array_equal(loaded.predict(T), model.predict(T))
+
+
+def test_a_part_chooses_as_if_it_were_alone():
+    """By leave-one-out errors, which need no other rows: the pair that the part's rows alone choose."""
+    X, y = halves()
+    model = KKRR2(2, sigma=SIGMAS, lam=LAMS, select="loo", per_part=True, random_state=0).fit(X, y)
+    Z = (X - X.mean()) / X.std()
+    for part, center in enumerate(model.centers_[:, 0]):
+        mine = (Z[:, 0] > 0) == (center > 0)
+        errors = {}
+        for sigma in SIGMAS:
+            for lam in LAMS:
+                K = np.exp(-np.square(Z[mine] - Z[mine].T) / (2 * sigma**2))
+                inverse = np.linalg.inv(K + lam * mine.sum() * np.eye(mine.sum()))
+                errors[sigma, lam] = np.mean(np.square(inverse @ (y[mine] - y.mean()) / np.diag(inverse)))
+        assert (model.sigma_[part], model.lam_[part]) == min(errors, key=errors.get)
+
+
+# -- "auto" ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [BKRR2, DKRR, TwoLevelKRR])
+def test_auto_is_the_grid_of_the_command(make):
+    X, y = rows(100)
+    model = make(sigma="auto", lam="auto", random_state=0).fit(X, y)
+    pairs = {(row["sigma"], row["lambda"]) for row in model.grid_}
+    lams = {1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e3} if make is TwoLevelKRR else {1e-7, 1e-6, 1e-5, 1e-4, 1e-3}
+    assert {lam for _, lam in pairs} == lams
+    assert len({sigma for sigma, _ in pairs}) == (4 if make is TwoLevelKRR else 5)
+
+
+# -- checkpoints, and what is refused ---------------------------------------------------------------------------
+
+
+def test_resumed_to_the_same_bits(tmp_path):
+    X, y = rows(90)
+    options = Options(partitions=2, sigma=SIGMAS, lam=LAMS, cv=3, per_part=True, route="soft", seed=1)
+    whole = bkrr2(Dataset(X.copy(), y), options)
+    kept = replace(options, checkpoint=Checkpoint(tmp_path / "kept"))
+    same_content(bkrr2(Dataset(X.copy(), y), kept).model, whole.model)
+    pieces = sorted(path for path in (tmp_path / "kept").rglob("*") if "fold-1" in path.name)
+    assert pieces
+    for path in pieces:
+        path.unlink()
+    same_content(bkrr2(Dataset(X.copy(), y), kept).model, whole.model)
+    assert "cv was 3 there and is 4 here" in refusal(bkrr2, Dataset(X, y), replace(kept, cv=4))
+
+
+X4, Y4 = rows(40)
+BAD = {
+    "one fold": (BKRR2(cv=1, lam=LAMS), "cv = 1: it must be a whole number"),
+    "more folds than rows": (BKRR2(1, cv=41, lam=LAMS), "cv = 41: there are 40 rows; ask for fewer folds"),
+    "leave-one-out": (BKRR2(cv=5, select="loo", lam=LAMS), "select loo leaves out every row already"),
+    "kernels": (BKRR2(per_part=True, kernel="auto"), "kernel auto is one choice; name a kernel"),
+    "divisions": (BKRR2(per_part=True, n_divisions=2), "does not fit those of another"),
+    "a word": (BKRR2(sigma="automatic"), "sigma = 'automatic': a number or a list of numbers is needed"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_refused(what):
+    estimator, message = BAD[what]
+    assert message in refusal(estimator.fit, X4, Y4)
+
+
+@pytest.mark.parametrize("method", [twolevel, dkrr])
+@pytest.mark.parametrize("given", [{"cv": 3}, {"per_part": True}])
+def test_methods_with_a_model_of_all_rows(method, given):
+    message = refusal(method, Dataset(X4, Y4), Options(**given))
+    assert "of all rows, which one share judges; leave it out" in message
+
+
+def test_oracles_are_judged_by_test_rows():
+    message = refusal(bkrr3, Dataset(X4, Y4), Options(partitions=2, cv=3))
+    assert "the test rows judge" in message
