@@ -301,7 +301,13 @@ class Method(AnyMethod):
 
     def has(self, name: str) -> bool:
         """Whether its command has the option `name`."""
-        return name != "libsvm" and (self.coarse or name not in ("centers", "coarse_sigma", "coarse_lam"))
+        if name in ("centers", "coarse_sigma", "coarse_lam"):
+            return self.coarse
+        if name == "divisions":
+            return bool(self.partitioner) and not self.oracle
+        if name in ("cv", "per_part"):
+            return bool(self.partitioner) and not self.oracle and not self.coarse
+        return name != "libsvm"
 
     @property
     def defaults(self) -> Mapping[str, Any]:

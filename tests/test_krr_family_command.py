@@ -46,7 +46,7 @@ def inputs(tmp_path_factory):
 # -- what works --------------------------------------------------------------------------------
 
 PAIR = ["--sigma", "1.5", "--lambda", "1e-3"]
-PARAMS = {"sigma", "lambda", "kernel", "route", "select", "standardize", "dtype", "seed"}
+PARAMS = {"sigma", "lambda", "kernel", "route", "select", "scaling", "standardize", "dtype", "seed"}
 COARSE = {"centers", "coarse_sigma", "coarse_lambda"}
 COMMANDS = {
     "kkrr": [],
@@ -75,7 +75,8 @@ def test_report(method, python, inputs, tmp_path):
         more = {*COARSE, "soft_k", "soft_t"}
         candidates = {(row["centers"], row["coarse_sigma"], row["coarse_lambda"]) for row in made["grid"]}
         assert candidates == {(M, sigma, 1e-4) for M in (10, 20) for sigma in (1.0, 3.0)}
-    assert set(params) == PARAMS | more
+    own = set() if oracle or whole else {"divisions"} | ({"cv", "per_part"} if method != "twolevel" else set())
+    assert set(params) == PARAMS | more | own
     column = "test_mse" if "--select" in words else "validation_mse"
     best = min(made["grid"], key=lambda row: row[column])
     assert len(made["grid"]) == (16 if method == "twolevel" else 4)
