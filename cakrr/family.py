@@ -102,8 +102,8 @@ class Ridge(Family):
         chosen = {**pair, **fitted.params, "route": model.route}
         return {
             "params": {
-                **chosen, **({"oracle": True} if method.oracle else {}), "dtype": model.dtype,
                 **reported(options, method.has),
+                **chosen, **({"oracle": True} if method.oracle else {}), "dtype": model.dtype,
                 **({"classify": True, "balanced": options.class_weight is not None} if options.classify else {}),
                 **({"targets": len(model.offset)} if np.ndim(model.offset) and not options.classify else {}),
                 "kernel": model.like.kind,

@@ -16,10 +16,12 @@ from cacore.data.dataset import Dataset
 from cacore.data.quantiles import SAMPLE, normal_scores, quantiles_of
 from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint
+from cacore.run.job import Training
 from cakrr import BKRR2, DCKRR, DKRR, KKRR2, BKRR2Classifier, KRRModel, TwoLevelKRR
 from cakrr.bkrr2 import bkrr2
 from cakrr.bkrr3 import bkrr3
 from cakrr.dkrr import dkrr
+from cakrr.family import Ridge
 from cakrr.options import Options
 from cakrr.solver.local import System
 
@@ -97,6 +99,14 @@ def test_auto_takes_what_validation_prefers(make):
     linear = np.random.default_rng(0).uniform(-1, 1, size=(300, 2))
     other = make(**given, kernel="linear", scaling="auto").fit(linear, linear @ [1.0, 2.0])
     assert other.params_["scaling"] == "deviation"
+
+
+def test_the_report_says_what_was_chosen():
+    X, y = heavy()
+    options = Options(partitions=2, sigma=(2.0,), lam=(1e-3,), scaling="auto")
+    fitted = bkrr2(Dataset(X, y), options)
+    told = Ridge().report(bkrr2, fitted, options, Training(data="rows.h5"))
+    assert told["params"]["scaling"] == "quantile"
 
 
 def test_with_a_metric_and_kernels():
