@@ -1,14 +1,24 @@
-"""python -m benchmarks list | NAME [options] | compare BEFORE.json AFTER.json | plot RESULTS.json OUT.png."""
+"""One command for all benchmarks.
+
+python -m benchmarks list
+python -m benchmarks NAME [options] [--results FILE.json]
+python -m benchmarks compare BEFORE.json AFTER.json
+python -m benchmarks plot RESULTS.json OUT.png [--what scaling|validation|error|race|parts|matrix|timeline]
+"""
 
 from __future__ import annotations
 
 import importlib
 import os
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.race import headline, recording
-from benchmarks.results import SLOWER, Results, compared, table
+from benchmarks import generated
+from benchmarks.race import headline
+from benchmarks.results import SLOWER, Results, compared, recording, table
 from cacore.errors import InputError
 
 # Name: module, whether it is given the data folder first, what it shows.
@@ -19,9 +29,13 @@ SCRIPTS = {
     "krr-methods": ("krr_datasets", True, "all methods of ridge regression on the real data sets"),
     "krr-accuracy": ("krr_accuracy", True, "errors beside gradient boosted trees and xrfm"),
     "krr-speed": ("krr_speed", False, "BKRR2's path against LAPACK, KMeans, a matrix product, h5py"),
-    "krr-grid": ("krr_grid", False, "one reduction a sigma against a factorisation a pair"),
+    "krr-grid": ("krr_grid", True, "one reduction a sigma against a factorisation a pair"),
     "dkrr": ("dkrr_speed", False, "DKRR against LAPACK with threads"),
-    "partitioners": ("covtype_partition", False, "every partitioner on covtype"),
+    "partitioners": ("covtype_partition", True, "every partitioner on covtype, beside scikit-learn's KMeans"),
+    "balance": ("balance", True, "part sizes and ranks' busy time of KRR and SVM methods (Figs. 2.4, 2.6, 3.6)"),
+    "krr-time": ("krr_time", True, "error against time for the KRR family (Figs. 3.5 and 3.8)"),
+    "io": ("io_rates", False, "reading and writing: HDF5, CSV, LIBSVM text and npz on 1, 2 and 4 ranks"),
+    "many-ranks": ("many_ranks", True, "64 ranks on this machine: start-up and memory of each"),
     "asygcd": ("asygcd_speed", True, "Asy-GCD against Algorithm 14, PSCD and others (Figs. 4.1 to 4.3)"),
 }
 SCALING = {
@@ -31,13 +45,19 @@ SCALING = {
 }
 
 
-def data_folder() -> str:
-    """Where the data sets are."""
-    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
-    named = os.environ.get("CAKERNELS_DATA") or (str(beside) if beside.is_dir() else "")
-    if not named:
-        raise InputError("no data: set CAKERNELS_DATA to a folder with the data sets of docs/benchmarks.md")
-    return named
+@contextmanager
+def data_folder() -> Iterator[Path]:
+    """Where the data sets are; where there are none, a folder of generated ones."""
+    named, beside = os.environ.get("CAKERNELS_DATA"), Path(__file__).resolve().parents[2] / "shared" / "data"
+    if named and not Path(named).is_dir():
+        raise InputError(f"CAKERNELS_DATA: there is no folder {named}")
+    if named or beside.is_dir():
+        yield Path(named or beside)
+        return
+    print(f"{generated.MARK} data; name a folder with the real sets of docs/benchmarks.md in CAKERNELS_DATA")
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / generated.MARK).touch()
+        yield Path(folder)
 
 
 def run(name: str, argv: list[str]) -> None:
@@ -54,13 +74,30 @@ def run(name: str, argv: list[str]) -> None:
 
         headline()
         results = scale(name, argv)
-    else:
-        module, data, _ = SCRIPTS[name]
-        folder = [data_folder()] if data and not any(Path(word).is_dir() for word in argv[:1]) else []
-        sys.argv = [f"benchmarks {name}", *folder, *argv]
-        with recording() as records:
-            importlib.import_module(f"benchmarks.{module}").main()
-        results = Results(name, records)
+        keep(results, out)
+        return
+    module, data, _ = SCRIPTS[name]
+    with recording(name) as results:
+        try:
+            if not data or (argv and Path(argv[0]).exists()):
+                script(module, name, argv)
+            else:
+                with data_folder() as folder:
+                    if generated.is_generated(folder):
+                        results.about["data"] = generated.MARK
+                    script(module, name, [str(folder), *argv])
+        finally:  # a script whose bounds are not kept ends with status 1
+            keep(results, out)
+
+
+def script(module: str, name: str, argv: list[str]) -> None:
+    """Run one of `SCRIPTS`."""
+    sys.argv = [f"benchmarks {name}", *argv]
+    importlib.import_module(f"benchmarks.{module}").main()
+
+
+def keep(results: Results, out: Path) -> None:
+    """Write the records, where there are some."""
     if results.records:
         results.save(out)
         print(f"{out}: {len(results.records)} records")
@@ -89,10 +126,10 @@ def main(argv: list[str]) -> int:
                     print(f"{name:16} {text}")
             case ["compare", before, after]:
                 return 0 if compare(Path(before), Path(after)) else 1
-            case ["plot", results, out]:
+            case ["plot", results, out, *what] if not what or (what[0] == "--what" and len(what) == 2):
                 from benchmarks.plots import draw
 
-                draw(Results.load(Path(results)), Path(out))
+                draw(Results.load(Path(results)), Path(out), what[-1] if what else None)
             case [name, *rest] if name in SCRIPTS or name in SCALING:
                 run(name, rest)
             case _:

@@ -26,12 +26,13 @@ from numpy.typing import NDArray
 
 from asygcd.solver.team import UPDATES, AsyGCD, Limits, Progress
 from benchmarks import svm_speed
+from benchmarks.generated import label
 from benchmarks.race import headline, machine_rate
+from benchmarks.results import record
 from benchmarks.svm_data import SETS, Problem
 from cacore.kernels import Kernel
 from cacore.machine.memory import GIB
 from cacore.machine.threads import cores, for_blocks, set_threads
-from cacore.run import figures
 from casvm import SMOSVC
 
 NAMES = ("ijcnn1", "covtype50k", "a9a")
@@ -283,6 +284,7 @@ def report(trial: Trial) -> None:
     print(" " * 28 + told)
     for name, runs in trial.runs.items():
         print(row(name, runs))
+    keep(trial)
     for what, (value, sign), target in ratios(trial):
         told = f"  {what:<34} {sign + format(value, '.2f'):>9}"
         if target is not None:
@@ -292,50 +294,13 @@ def report(trial: Trial) -> None:
         print(told, flush=True)
 
 
-def draw(trials: list[Trial], folder: Path) -> None:
-    """Figs. 4.1 to 4.3, a column of panels for each data set."""
-    from matplotlib.figure import Figure
-
-    drawn = [Figure((5.2 * len(trials), height), layout="constrained") for height in (4.2, 4.2, 7.5)]
-    panels: list[Any] = [figure.subplots(1 + k // 2, len(trials), squeeze=False) for k, figure in enumerate(drawn)]
-    styles = (("training", "", False), ("with blocks and packing", "", True), ("columns cached", ", cached", False))
-    for trial, way, scaling, error, accuracy in zip(trials, *panels[0], *panels[1], *panels[2], strict=True):
-        paths(way, trial, {f"owned {t}": f"{t} thread{'s' * (t > 1)}" for t in trial.counts}, False)
-        way.set_xscale("linear")
-        for (label, end, blocks), marker in zip(styles if "owned 1" in trial.runs else (), "os^", strict=False):
-            several = [trial.runs[f"owned {t}{end}"] for t in trial.counts]
-            values = [against(several[0], runs, blocks)[0] for runs in several]
-            scaling.plot(trial.counts, values, f"{marker}-", label=label)
-        scaling.plot(trial.counts, trial.counts, ":", color="gray", label="ideal")
-        scaling.set(xticks=trial.counts, xlabel="threads", ylabel="speed-up")
-        labels = zip(UPDATES, ("Asy-GCD, owned", "Asy-GCD, atomic", "PSCD"), strict=True)
-        names = {f"{update} {trial.args.threads}": label for update, label in labels}
-        paths(error, trial, names, False)
-        paths(accuracy, trial, names, True)
-        for rival, marker in zip(RIVALS, "sD^v", strict=True):
-            for last in trial.runs.get(rival, [])[-1:]:
-                at = middle(trial.runs[rival])
-                accuracy.plot(at, 100 * last.accuracy, f"k{marker}", fillstyle="none", label=rival)
-        for axis in (way, scaling, error, accuracy):
-            axis.set_title(trial.name)
-            axis.grid(alpha=0.3)
-            axis.legend(fontsize=8)
-    for number, figure in enumerate(drawn, start=1):
-        figures.save(figure, folder / f"fig_4_{number}.png")
-
-
-def paths(axis: Any, trial: Trial, names: dict[str, str], accuracy: bool) -> None:
-    """Error of the objective, or accuracy, against seconds: of the first round of these runs."""
-    for name, label in names.items():
-        for curve in trial.curves.get(name, [])[:1]:
-            values = 100 * curve.accuracy if accuracy else curve.error(trial.best)
-            axis.plot(np.array(curve.seconds) + curve.took.blocks, values, ".-", markersize=4, label=label)
-    axis.set(xscale="log", xlabel="seconds, with blocks and packing")
-    axis.tick_params(axis="x", which="minor", labelsize=6)  # where there is less than a decade, they meet
-    axis.set_ylabel("test accuracy, %" if accuracy else "(f - f*) / |f*|")
-    if not accuracy:
-        axis.set_yscale("log")
-        axis.axhline(GOAL, color="gray", linestyle=":", label="goal")
+def keep(trial: Trial) -> None:
+    """Records of the runs that came to their end, beside Asy-GCD on all threads."""
+    ended = {name: runs for name, runs in trial.runs.items() if all(took.done for took in runs)}
+    peer = next((name for name in ("AsyGCD", f"owned {trial.args.threads}") if name in ended), "")
+    for name, runs in ended.items() if peer else ():
+        right = {} if math.isnan(runs[-1].accuracy) else {"accuracy": runs[-1].accuracy}
+        record(race=trial.name, rival=name, peer=peer, seconds=middle(runs, True), **right)
 
 
 def warm(problem: Problem, cache: float) -> None:
@@ -370,7 +335,7 @@ def main() -> None:
     parser.add_argument("--plot", metavar="FOLDER", type=Path, help="for Figs. 4.1 to 4.3")
     args = parser.parse_args()
     if args.plot is not None:
-        import matplotlib.figure  # noqa: F401  better missed now than after an hour
+        from benchmarks.asygcd_figures import draw  # better missed now than after an hour
 
         args.plot.mkdir(parents=True, exist_ok=True)
     set_threads(args.threads)
@@ -381,13 +346,14 @@ def main() -> None:
         problem.X, problem.y = problem.X[: args.rows], problem.y[: args.rows]
         some = np.random.default_rng(0).permutation(len(problem.yt))[:_TEST]
         problem.Xt, problem.yt = problem.Xt[some], problem.yt[some]
+        shown = label(args.data, name)
         print(
-            f"\n{name}: {len(problem.X):,} x {problem.X.shape[1]}, C = {problem.C:g}, gamma = {problem.gamma:g};",
+            f"\n{shown}: {len(problem.X):,} x {problem.X.shape[1]}, C = {problem.C:g}, gamma = {problem.gamma:g};",
             end=" ",
         )
         print(f"{len(some):,} test rows, {args.threads} threads, cache {args.cache_gib:g} GiB (rivals {_RIVAL_GIB})")
         warm(problem, args.cache_gib)
-        trials.append(Trial(name, problem, args))
+        trials.append(Trial(shown, problem, args))
         for part in ("reference", *args.parts, "judge"):
             getattr(trials[-1], part)()
         report(trials[-1])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks import generated
 from cacore.io import text
 from cacore.io.fingerprints import row_hashes
 
@@ -55,6 +58,15 @@ SETS = {
 }
 
 
+def native(folder: Path, name: str, out: Path) -> Path:
+    """A data set as a file for the command lines, converted where it is not there yet."""
+    if not out.exists():
+        text_file = generated.file(folder, SETS[name].file)
+        command = [sys.executable, "-m", "cacore.io", "convert", str(text_file), str(out), *SETS[name].convert]
+        subprocess.run(command, check=True)
+    return out
+
+
 @dataclass(frozen=True)
 class Split:
     """Training and test rows, and which test rows, with their target, are training rows too."""
@@ -78,7 +90,7 @@ class Split:
 def load(folder: Path, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """All rows of a data set and their targets, as the file has them."""
     source = SETS[name]
-    table = text.parse(folder / source.file, source.target, None, None)["train"].checked()
+    table = text.parse(generated.file(folder, source.file), source.target, None, None)["train"].checked()
     X = table.X.toarray() if hasattr(table.X, "toarray") else table.X
     return np.ascontiguousarray(X, np.float64), np.asarray(table.y, np.float64)
 

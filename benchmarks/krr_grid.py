@@ -1,20 +1,25 @@
 """What a grid costs: one reduction a sigma against a Cholesky factorisation a pair.
 
-python -m benchmarks.krr_grid crossover [--rows M ...]       from how many lambdas on a reduction pays
-python -m benchmarks.krr_grid whole DATA.h5 [--partitions P] 50 lambdas x 10 sigmas, all of BKRR2, both ways
+python -m benchmarks.krr_grid DATA [--partitions P]              50 lambdas x 10 sigmas, all of BKRR2, both ways
+python -m benchmarks.krr_grid DATA --crossover [--rows M ...]    from how many lambdas on a reduction pays
+
+DATA is a folder with California housing, or a native file.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 import time
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.race import headline, race, show
+from benchmarks.generated import label
+from benchmarks.krr_data import native
+from benchmarks.race import headline, keep, race, show
 from cacore.comm import Communicator
 from cacore.io import load
 from cacore.kernels import Kernel
@@ -50,33 +55,34 @@ def crossover(m: int, rounds: int) -> None:
         lams = tuple(np.geomspace(1e-6, 1, count))
         rivals = {"Cholesky": partial(work, lams, 1 << 30), "band": partial(work, lams, 0)}
         results = race(rivals, rounds)
+        keep(f"{m:,} rows, {count} lambdas", results, "Cholesky")
         each, shared = (results[name].median / parts for name in ("Cholesky", "band"))
         print(f"  {count:3d} lambdas: Cholesky {each:.4f} s a part, band {shared:.4f} s ({each / shared:.2f} x)")
     local.BAND_FROM = usual
     print(f"  in use from {usual} lambdas on")
 
 
-def whole(path: Path, partitions: int, rounds: int) -> bool:
+def whole(path: Path, name: str, partitions: int, rounds: int) -> bool:
     """The whole training, with and without the reduction: seconds, the chosen pair, the errors."""
     fits: dict[str, Fit] = {}
     sigmas, lams = tuple(spaced(0.5, 4, 10)), tuple(spaced(1e-7, 1e-1, 50))
 
-    def run(name: str, band_from: int) -> None:
+    def run(which: str, band_from: int) -> None:
         local.BAND_FROM = band_from
         train = load(path, Communicator())["train"]
         options = Options(partitions=partitions, sigma=sigmas, lam=lams)
         begun = time.perf_counter()
-        fits[name] = fit(METHOD, train, options, Communicator())
-        print(f"  {name}: {time.perf_counter() - begun:.1f} s", flush=True)
+        fits[which] = fit(METHOD, train, options, Communicator())
+        print(f"  {which}: {time.perf_counter() - begun:.1f} s", flush=True)
 
     usual = local.BAND_FROM
     rivals = {"shared": lambda: run("shared", usual), "500 Cholesky": lambda: run("500 Cholesky", 1 << 30)}
     results = race(rivals, rounds, retries=2, warm=False)
-    kept = show(f"{path.stem}, {partitions} parts, 50 lambdas x 10 sigmas", results, "shared", "500 Cholesky", 1 / 3)
+    kept = show(f"{name}, {partitions} parts, 50 lambdas x 10 sigmas", results, "shared", "500 Cholesky", 1 / 3)
     errors = [np.array([row["validation_mse"] for row in one.grid], float) for one in fits.values()]
     both = np.isfinite(errors[0]) & np.isfinite(errors[1])
     apart = float(np.max(np.abs(errors[0] - errors[1])[both] / errors[1][both]))
-    pairs = {name: (one.model.sigma, one.model.lam) for name, one in fits.items()}
+    pairs = {which: (one.model.sigma, one.model.lam) for which, one in fits.items()}
     print(f"  chosen {pairs}; errors of {both.sum()} of {both.size} pairs differ by at most {apart:.1e}, relative")
     return kept and len(set(pairs.values())) == 1 and apart < 1e-8
 
@@ -84,17 +90,23 @@ def whole(path: Path, partitions: int, rounds: int) -> bool:
 def main() -> None:
     """Run; exit status 1 if a bound is not kept."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("crossover", "whole"))
-    parser.add_argument("data", type=Path, nargs="?")
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--crossover", action="store_true", help="one part alone, with few and with many lambdas")
     parser.add_argument("--partitions", type=int, default=16)
     parser.add_argument("--rows", type=int, nargs="+", default=[500, 1037, 2000, 4000, 8000])
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     headline()
-    if args.what == "whole":
-        sys.exit(0 if whole(args.data, args.partitions, args.rounds) else 1)
-    for m in args.rows:
-        crossover(m, args.rounds)
+    if args.crossover:
+        for m in args.rows:
+            crossover(m, args.rounds)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        data, name = args.data, args.data.stem
+        if data.is_dir():
+            name = label(data, "cadata")
+            data = native(data, "cadata", Path(folder) / "cadata.h5")
+        sys.exit(0 if whole(data, name, args.partitions, args.rounds) else 1)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,17 @@
-"""Pictures of results: scaling curves, rivals beside their peers, time lines of ranks."""
+"""Pictures of results: what kinds there are, and which of them a file's records have in them."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from benchmarks.results import Record, Results
 from cacore.errors import InputError
-from cacore.files import replacing
+from cacore.run import figures
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -15,42 +19,36 @@ if TYPE_CHECKING:
     from benchmarks.cluster.timeline import Timeline
 
 COLORS = {"partition": "tab:orange", "train": "tab:blue", "predict": "tab:green"}
+MARKERS = "os^Dv<>P*X"
 
 
-def draw(results: Results, out: Path) -> None:
-    """Draw what these records show.
+def draw(results: Results, out: Path, kind: str | None = None) -> None:
+    """Draw what these records show: `kind`, or the first of `KINDS` that they have.
 
     Raises
     ------
     InputError
-        There is no picture of them.
+        There is no picture of them, or not this one.
     """
-    records = results.records
-    if records and all({"ranks", "seconds", "method"} <= record.keys() for record in records):
-        figure = scaling(results)
-    elif records and all({"race", "rival", "seconds"} <= record.keys() for record in records):
-        figure = races(records)
-    else:
-        raise InputError(f"{results.name}: its records are of no kind that can be drawn")
-    save(figure, out)
-
-
-def save(figure: Figure, out: Path) -> None:
-    """Write a picture, in the format that its name ends with."""
-    with replacing(out) as temporary:
-        figure.savefig(temporary, format=out.suffix[1:] or "png", dpi=120)
+    there = [name for name, (needed, _) in KINDS.items() if any(needed <= record.keys() for record in results.records)]
+    if not there or kind not in (None, *there):
+        asked = f"no picture of {kind}" if there else "its records are of no kind that can be drawn"
+        raise InputError(f"{results.name}: {asked}" + (f", but of {', '.join(there)}" if there else ""))
+    needed, drawer = KINDS[kind or there[0]]
+    figure = drawer(Results(results.name, [r for r in results.records if needed <= r.keys()], results.about))
+    figures.save(figure, out)
 
 
 def scaling(results: Results) -> Figure:
     """Seconds and efficiency against ranks, a curve a method; what was not computed is dashed."""
-    figure, (left, right) = _figure(1, 2, 11.0, 4.5)
+    figure, (left, right) = _panels(1, 2, 11.5, 4.8)
     weak = results.name == "weak-scaling"
-    for number, method in enumerate(dict.fromkeys(record["method"] for record in results.records)):
+    for number, method in enumerate(_each(results.records, "method")):
         mine = [record for record in results.records if record["method"] == method]
         real = [record for record in mine if record["how"] == "computed"]
         rest = [record for record in mine if record["how"] != "computed"]
-        for axes, name in ((left, "seconds"), (right, "efficiency")):
-            shown = {"color": f"C{number}", "marker": "o", "markersize": 4}
+        for axes, name in ((left, "seconds"), (right, "iteration_efficiency")):
+            shown = {"color": f"C{number}", "marker": MARKERS[number % len(MARKERS)], "markersize": 5}
             if real:
                 axes.plot(*_points(real, name), label=method, **shown)
             if rest:
@@ -58,61 +56,178 @@ def scaling(results: Results) -> Figure:
                 axes.plot(*_points(real[-1:] + rest, name), "--", label=label, markerfacecolor="white", **shown)
     left.set_ylabel("seconds: partition, training, prediction")
     left.set_yscale("log")
-    right.set_ylabel(f"{'weak' if weak else 'strong'}-scaling efficiency")
+    right.set_ylabel(f"{'weak' if weak else 'strong'}-scaling efficiency of an iteration")
     right.set_ylim(bottom=0.0)
     for axes in (left, right):
         axes.set_xscale("log", base=2)
         axes.set_xlabel("ranks (virtual; dashed: extrapolated, or by formula)")
         axes.grid(alpha=0.3)
-    left.legend(fontsize=8)
-    figure.suptitle(results.about.get("network", ""), fontsize=9)
+    figure.legend(*left.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
+    figure.suptitle(_whole(results), fontsize=9)
     return figure
+
+
+def validation(results: Results) -> Figure:
+    """The model's seconds, SimGrid's and the measured ones, a group of bars a run."""
+    records = results.records
+    figure, axes = _panels(1, 1, max(6.5, 0.62 * len(records) + 1.5), 4.5)
+    series = {"measured": "measured_seconds", "model": "seconds", "SimGrid": "simgrid_seconds"}
+    series = {label: name for label, name in series.items() if any(name in record for record in records)}
+    places = np.arange(len(records))
+    for number, (label, name) in enumerate(series.items()):
+        values = [record.get(name, math.nan) for record in records]
+        offset = (number - (len(series) - 1) / 2) * 0.8 / len(series)
+        axes.bar(places + offset, values, 0.8 / len(series), label=label, color=("grey", "C0", "C1")[number])
+    axes.set_xticks(places, [f"{r['method']}\n{r['ranks']} rank{'s' * (r['ranks'] > 1)}" for r in records], fontsize=7)
+    axes.set_ylabel("seconds: partition, training, prediction")
+    axes.grid(axis="y", alpha=0.3)
+    axes.legend(fontsize=8)
+    axes.set_title(_whole(results), fontsize=9)
+    return figure
+
+
+def races(results: Results) -> Figure:
+    """Each rival's seconds over its peer's, a bar a rival."""
+    bars = []
+    for title in _each(results.records, "race"):
+        mine = {record["rival"]: record for record in results.records if record["race"] == title}
+        peer = next(iter(mine.values()))["peer"]
+        bars += [
+            (title, name, record["seconds"] / mine[peer]["seconds"], name == peer) for name, record in mine.items()
+        ]
+    figure, axes = _panels(1, 1, 10.0, 1.2 + 0.3 * len(bars))
+    places, ratios = range(len(bars)), [ratio for _, _, ratio, _ in bars]
+    axes.barh(places, ratios, color=["lightgrey" if peer else "tab:blue" for *_, peer in bars])
+    for place, ratio in zip(places, ratios, strict=True):
+        axes.text(ratio, place, f" {ratio:.3g}", va="center", fontsize=7)
+    axes.set_yticks(places, [f"{title}: {name}" for title, name, _, _ in bars], fontsize=7)
+    axes.axvline(1.0, color="black", linewidth=0.8)
+    axes.invert_yaxis()
+    axes.margins(x=0.08)
+    if max(ratios) > 20 * min(ratios):
+        axes.set_xscale("log")
+    axes.set_xlabel("seconds over the peer's (grey: the peer; below 1 is faster)")
+    axes.set_title(_whole(results), fontsize=9)
+    return figure
+
+
+def errors(results: Results) -> Figure:
+    """Test error against seconds, a panel a data set, a curve a method, a point a grid."""
+    names = _each(results.records, "data")
+    figure, panels = _panels(1, len(names), 6.8 * len(names), 4.8)
+    for axes, name in zip(np.atleast_1d(panels), names, strict=True):
+        mine = [record for record in results.records if record["data"] == name]
+        for number, method in enumerate(_each(mine, "method")):
+            points = sorted((r["seconds"], r["mse"]) for r in mine if r["method"] == method)
+            best = method.endswith("3")
+            label = f"{method} (bound: the best model of each row)" if best else method
+            style = {"marker": MARKERS[number % len(MARKERS)], "markersize": 5, "color": f"C{number}"}
+            axes.plot(*zip(*points, strict=True), "--" if best else "-", label=label, **style)
+        axes.set(xlabel="seconds: partition, training, prediction", ylabel="mean squared test error", xscale="log")
+        pairs = ", ".join(str(count) for count in sorted({record["pairs"] for record in mine}))
+        axes.set_title(f"{name}; points: {pairs} pairs of sigma and lambda", fontsize=9)
+        axes.grid(alpha=0.3, which="both")
+        axes.legend(fontsize=7)
+    return figure
+
+
+def parts(results: Results) -> Figure:
+    """Rows of each part, and seconds that each rank was busy training: a row of panels a method."""
+    records = [record for record in results.records if len(record["partition_sizes"]) > 1] or results.records
+    figure, panels = _panels(len(records), 2, 9.5, 1.5 * len(records) + 1.0, squeeze=False)
+    for (left, right), record in zip(panels, records, strict=True):
+        title = ", ".join(str(record[name]) for name in ("data", "method", "rival") if name in record)
+        for axes, values, color, form in (
+            (left, record["partition_sizes"], "tab:orange", ",.0f"),
+            (right, record.get("busy_seconds", []), "tab:blue", ".3g"),
+        ):
+            axes.bar(range(len(values)), values, color=color)
+            if len(values):
+                axes.axhline(float(np.mean(values)), color="black", linewidth=0.8, linestyle=":")
+                axes.set_title(f"{title}: {min(values):{form}} to {max(values):{form}}", fontsize=8)
+            axes.tick_params(labelsize=7)
+            axes.set_xticks(range(0, len(values), -(-max(1, len(values)) // 16)))
+        left.set_ylabel("rows", fontsize=8)
+        right.set_ylabel("seconds", fontsize=8)
+        if not record.get("busy_seconds"):
+            right.set_axis_off()
+    panels[-1, 0].set_xlabel("part")
+    panels[-1, 1].set_xlabel("rank: seconds of training that it was busy")
+    figure.suptitle(f"dotted: the mean; {_whole(results)}".rstrip("; "), fontsize=8)
+    return figure
+
+
+def matrices(results: Results) -> Figure:
+    """Bytes from every rank to every rank, a panel a run of more than one."""
+    records = [record for record in results.records if len(record["sent"]) > 1]
+    if not records:
+        raise InputError(f"{results.name}: all its runs are of one rank, which sends nothing")
+    several = len({record["data"] for record in records}) > 1
+    titles = [f"{record['method']}{', ' + record['data'] if several else ''}" for record in records]
+    return figures.patterns(titles, [np.array(record["sent"]) for record in records], "partition and training")
+
+
+def lines(results: Results) -> Figure:
+    """When each rank computed, a panel a method."""
+    records = results.records
+    height = sum(1.3 + 0.12 * len(record["spans"]) for record in records)
+    figure, panels = _panels(len(records), 1, 10.0, height, squeeze=False)
+    for axes, record in zip(panels[:, 0], records, strict=True):
+        title = f"{record['method']}, {record['data']}, {len(record['spans'])} virtual ranks"
+        _bars(axes, record["spans"], title)
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside right upper", fontsize=8)
+    figure.suptitle(_whole(results), fontsize=8)
+    return figure
+
+
+def timeline(line: Timeline, title: str) -> Figure:
+    """When each rank computed, a row a rank, a colour a phase; white is waiting."""
+    figure, axes = _panels(1, 1, 10.0, 1.5 + 0.16 * len(line.spans))
+    spans = [[(begin, end, phase) for begin, end, phase, computing in of_rank if computing] for of_rank in line.spans]
+    _bars(axes, spans, title)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
+    return figure
+
+
+def _bars(axes: Any, spans: list[Any], title: str) -> None:
+    for phase, color in COLORS.items():
+        axes.barh([0], [0], color=color, label=phase)  # for the legend, whatever the first rank does
+        for rank, of_rank in enumerate(spans):
+            mine = [(begin, end - begin) for begin, end, of in of_rank if of == phase]
+            axes.broken_barh(mine, (rank - 0.4, 0.8), color=color)
+    axes.set_ylim(-0.6, len(spans) - 0.4)
+    axes.set_xlim(left=0.0)
+    axes.set_xlabel("seconds (white: waiting, or sending)", fontsize=8)
+    axes.set_ylabel("rank", fontsize=8)
+    axes.set_title(title, fontsize=9)
+
+
+# What there are pictures of: the fields that records need, and what draws them.
+KINDS: dict[str, tuple[set[str], Callable[[Results], Figure]]] = {
+    "validation": ({"method", "ranks", "seconds", "measured_seconds"}, validation),
+    "scaling": ({"method", "ranks", "seconds", "how", "iteration_efficiency"}, scaling),
+    "error": ({"data", "method", "pairs", "seconds", "mse"}, errors),
+    "race": ({"race", "rival", "peer", "seconds"}, races),
+    "parts": ({"partition_sizes"}, parts),
+    "matrix": ({"data", "method", "sent"}, matrices),
+    "timeline": ({"data", "method", "spans"}, lines),
+}
+
+
+def _each(records: list[Record], name: str) -> list[str]:
+    return list(dict.fromkeys(record[name] for record in records))
 
 
 def _points(records: list[Record], name: str) -> tuple[list[int], list[float]]:
     return [record["ranks"] for record in records], [record[name] for record in records]
 
 
-def races(records: list[Record]) -> Figure:
-    """Each rival's seconds over its peer's, a bar a rival."""
-    titles = list(dict.fromkeys(record["race"] for record in records))
-    bars = []
-    for title in titles:
-        mine = {record["rival"]: record for record in records if record["race"] == title}
-        peer = next(iter(mine.values()))["peer"]
-        bars += [
-            (title, name, record["seconds"] / mine[peer]["seconds"], name == peer) for name, record in mine.items()
-        ]
-    figure, axes = _figure(1, 1, 9.0, 0.8 + 0.32 * len(bars))
-    places = range(len(bars))
-    axes.barh(
-        places, [ratio for _, _, ratio, _ in bars], color=["lightgrey" if peer else "tab:blue" for *_, peer in bars]
-    )
-    axes.set_yticks(places, [f"{title}: {name}" for title, name, _, _ in bars], fontsize=7)
-    axes.axvline(1.0, color="black", linewidth=0.8)
-    axes.invert_yaxis()
-    axes.set_xlabel("seconds over the peer's (grey: the peer; below 1 is faster)")
-    return figure
+def _whole(results: Results) -> str:
+    """What holds for all records."""
+    said = [str(results.about[name]) for name in ("data", "network") if name in results.about]
+    return ", ".join(said) if said else results.name
 
 
-def timeline(line: Timeline, title: str) -> Figure:
-    """When each rank computed, a row a rank, a colour a phase; white is waiting."""
-    figure, axes = _figure(1, 1, 10.0, 1.5 + 0.16 * len(line.spans))
-    for rank, spans in enumerate(line.spans):
-        for phase, color in COLORS.items():
-            mine = [(begin, end - begin) for begin, end, of, computing in spans if computing and of == phase]
-            axes.broken_barh(mine, (rank - 0.4, 0.8), color=color, label=phase if rank == 0 else None)
-    axes.set_xlabel("seconds")
-    axes.set_ylabel("rank")
-    axes.set_title(title)
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8)
-    return figure
-
-
-def _figure(rows: int, columns: int, width: float, height: float) -> tuple[Figure, Any]:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise InputError("a plot needs matplotlib: pip install 'cakernels[plot]'") from error
-    figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, figure.subplots(rows, columns)
+def _panels(rows: int, columns: int, width: float, height: float, squeeze: bool = True) -> tuple[Figure, Any]:
+    figure = figures.blank(width, height)
+    return figure, figure.subplots(rows, columns, squeeze=squeeze)

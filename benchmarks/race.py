@@ -6,16 +6,14 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from benchmarks.results import record
+
 _SLOW = 0.8  # of the best rate seen
-_records: ContextVar[list[dict[str, Any]] | None] = ContextVar("records", default=None)
 _A = np.random.default_rng(0).random((1500, 1500))
 
 
@@ -78,25 +76,18 @@ def show(title: str, results: dict[str, Result], ours: str, peer: str, allowed: 
             f"  {name:<34} median {result.median:8.4f} s  "
             f"({min(result.seconds):.4f} to {max(result.seconds):.4f}; machine {min(result.rates):.0f} GFLOP/s or more)"
         )
-    records = _records.get()
-    if records is not None:
-        for name, result in results.items():
-            records.append({"race": title, "rival": name, "peer": peer, "seconds": result.median})
+    keep(title, results, peer)
     ratio = results[ours].median / results[peer].median
     verdict = "kept" if ratio <= allowed else "NOT KEPT"
     print(f"  ratio {ours} / {peer} = {ratio:.2f}, allowed {allowed:.2f}: {verdict}")
     return ratio <= allowed
 
 
-@contextmanager
-def recording() -> Iterator[list[dict[str, Any]]]:
-    """Keep what :func:`show` shows inside the block."""
-    records: list[dict[str, Any]] = []
-    token = _records.set(records)
-    try:
-        yield records
-    finally:
-        _records.reset(token)
+def keep(title: str, results: dict[str, Result], peer: str, **more: dict[str, float]) -> None:
+    """Put a race among the benchmark's records; `more` maps a name to what was measured of each rival besides."""
+    for name, result in results.items():
+        besides = {what: values[name] for what, values in more.items() if name in values}
+        record(race=title, rival=name, peer=peer, seconds=result.median, **besides)
 
 
 def headline() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from cacore.run.report import cpu_name
 
 SLOWER = 1.1  # times the seconds before, from which on it counts
 Record = dict[str, Any]
+_recording: ContextVar[Results | None] = ContextVar("recording", default=None)
 
 
 def machine() -> Record:
@@ -65,6 +68,31 @@ class Results:
             return cls(whole.pop("benchmark"), whole.pop("records"), whole)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{path}: no results of python -m benchmarks ({error})") from error
+
+
+@contextmanager
+def recording(name: str) -> Iterator[Results]:
+    """Keep what :func:`record` is told inside the block."""
+    results = Results(name)
+    token = _recording.set(results)
+    try:
+        yield results
+    finally:
+        _recording.reset(token)
+
+
+def record(**found: Any) -> None:
+    """Add a record to the results that are being kept; nothing where none are."""
+    results = _recording.get()
+    if results is not None:
+        results.add(**found)
+
+
+def about(**facts: Any) -> None:
+    """The same for what holds for all records."""
+    results = _recording.get()
+    if results is not None:
+        results.about |= facts
 
 
 def table(records: Iterable[Record], columns: dict[str, str]) -> str:

@@ -26,10 +26,11 @@ from benchmarks.cluster.extrapolate import Load, at, loads
 from benchmarks.cluster.model import PRESETS, Network
 from benchmarks.cluster.programs import PHASES, PROGRAMS, Program, method_only
 from benchmarks.cluster.timeline import replay
-from benchmarks.plots import save, timeline
+from benchmarks.plots import timeline
 from benchmarks.results import Record, Results, table
 from benchmarks.synthetic_msd import FEATURES, block, shape_of
 from cacore.machine import threads
+from cacore.run import figures
 
 COLUMNS = {
     "method": "", "ranks": ",", "rows": ",", "how": "", "partition_seconds": ".4f", "train_seconds": ".4f",
@@ -75,7 +76,7 @@ def _measured(
     if args.timeline is not None:
         args.timeline.mkdir(parents=True, exist_ok=True)
         title, file = f"{name} on {ranks} virtual ranks, {rows:,} rows", f"{name}_{ranks}.png"
-        save(timeline(line, title), args.timeline / file.replace(", ", "_").replace(" ", "_"))
+        figures.save(timeline(line, title), args.timeline / file.replace(", ", "_").replace(" ", "_"))
     found: Record = {"method": name, "ranks": ranks, "rows": rows, "how": "computed"}
     found |= {f"{phase}_seconds": line.phases.get(phase, 0.0) for phase in PHASES} | {"seconds": line.end}
     if args.simgrid:

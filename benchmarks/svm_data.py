@@ -10,6 +10,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.generated import file
 from cacore.io import text
 
 
@@ -28,16 +29,16 @@ class Problem:
 
 def _libsvm(folder: Path, name: str, d: int, C: float, gamma: float) -> Problem:
     halves: list[Any] = []
-    for file in (f"{name}.bz2", f"{name}.t.bz2"):
-        table = text.parse(folder / file, None, d, None)["train"]
+    for half in (f"{name}.bz2", f"{name}.t.bz2"):
+        table = text.parse(file(folder, half), None, d, None)["train"]
         halves += [np.asarray(table.X.todense() if hasattr(table.X, "todense") else table.X, np.float64), table.y]
     return Problem(*halves, C, gamma)
 
 
 def _images(folder: Path, name: str, odd: bool, C: float, gamma: float) -> Problem:
-    with np.load(folder / f"{name}.npz") as file:
-        X, Xt = (file[key].reshape(len(file[key]), -1) / 255.0 for key in ("x_train", "x_test"))
-        y, yt = (np.asarray(file[key], np.float64).ravel() for key in ("y_train", "y_test"))
+    with np.load(file(folder, f"{name}.npz")) as images:
+        X, Xt = (images[key].reshape(len(images[key]), -1) / 255.0 for key in ("x_train", "x_test"))
+        y, yt = (np.asarray(images[key], np.float64).ravel() for key in ("y_train", "y_test"))
     if odd:
         y, yt = (np.where(labels % 2, 1.0, -1.0) for labels in (y, yt))
     return Problem(X, y, Xt, yt, C, gamma)
@@ -45,7 +46,7 @@ def _images(folder: Path, name: str, odd: bool, C: float, gamma: float) -> Probl
 
 def _covtype(folder: Path, train: int | None, test: int | None, parts: int) -> Problem:
     """Class 2 against the rest, features scaled to [0, 1], rows shuffled; `None`: 90 and 10 % of them."""
-    table = text.parse(folder / "covtype.data.xz", None, None, None)["train"]
+    table = text.parse(file(folder, "covtype.data.xz"), None, None, None)["train"]
     X, y = np.asarray(table.X, np.float64), np.where(np.asarray(table.y) == 2, 1.0, -1.0)
     low, high = X.min(axis=0), X.max(axis=0)
     X = (X - low) / np.where(high > low, high - low, 1.0)
@@ -76,7 +77,7 @@ SETS = {
 
 def native(problem: Problem, path: Path) -> Path:
     """The problem as a file for the command lines."""
-    with h5py.File(path, "w") as file:
+    with h5py.File(path, "w") as out:
         for split, X, y in (("train", problem.X, problem.y), ("test", problem.Xt, problem.yt)):
-            file[f"{split}/X"], file[f"{split}/y"] = X, y
+            out[f"{split}/X"], out[f"{split}/y"] = X, y
     return path

@@ -10,15 +10,15 @@ part's model alone.
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks import reports
+from benchmarks.generated import label
 from benchmarks.race import headline
+from benchmarks.results import record
 from benchmarks.svm_data import SETS, Problem, native
 from cacore.data.dataset import Dataset
 from casvm import SMOSVC, bkmsvm, casvm, cpsvm, fcfssvm
@@ -38,12 +38,11 @@ COLUMNS = (
 def run(name: str, problem: Problem, data: Path, which: str, ranks: int, args: argparse.Namespace) -> str:
     """One line of the table."""
     method = which.split()[0]
-    report = args.out / f"{name}_{which.replace(' ', '_')}_{ranks}_{args.tol:g}.json"
+    report = args.out / f"{data.stem}_{which.replace(' ', '_')}_{ranks}_{args.tol:g}.json"
     parts = [] if method == "dissmo" else ["--partitions", str(problem.parts)]
     settings = ["--C", str(problem.C), "--gamma", str(problem.gamma), "--tol", str(args.tol), *parts, *METHODS[which]]
-    command = ["mpiexec", "-n", str(ranks), sys.executable, "-m", f"casvm.{method}", str(data), *settings]
-    subprocess.run([*command, "--allow-overlap", "--quiet", "--report", str(report)], check=True)
-    right = json.loads(report.read_text())
+    right = reports.run(f"casvm.{method}", data, [*settings, "--allow-overlap"], ranks, report)
+    record(data=name, method=which, ranks=ranks, parts=problem.parts, **reports.facts(right))
     seconds, comm, solver = right["seconds"], right["comm"], right["solver"]
     trained = seconds["train"] + seconds.get("wait", 0.0)
     times = f"{seconds['partition']:.2f} / {trained:.2f} / {seconds['predict']:.2f}"
@@ -67,7 +66,11 @@ def exact(name: str, problem: Problem, tol: float) -> str:
     predicted = model.predict(problem.Xt)
     tested = time.perf_counter() - begun - trained
     right = predicted == problem.yt
-    recall = np.mean([right[problem.yt == label].mean() for label in np.unique(problem.yt)])
+    recall = np.mean([right[problem.yt == one].mean() for one in np.unique(problem.yt)])
+    record(
+        data=name, method="exact", ranks=1, parts=1, seconds=trained + tested, train_seconds=trained,
+        predict_seconds=tested, accuracy=float(right.mean()), balanced_accuracy=float(recall),
+    )  # fmt: skip
     return (
         f"| {name} | {tol:g} | exact | 1 | {100 * right.mean():.2f} | {100 * recall:.2f} | {len(model.support_):,} "
         f"| {model.n_iter_.sum():,} | 0 / {trained:.2f} / {tested:.2f} | | | | |"
@@ -106,18 +109,18 @@ def main() -> None:
     if not args.controls:
         print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
     for name in args.only:
-        problem = SETS[name](args.data)
+        problem, shown = SETS[name](args.data), label(args.data, name)
         if args.controls:
-            controls(name, problem)
+            controls(shown, problem)
             continue
-        data = args.out / f"{name}.h5"
+        data = args.out / f"{shown}.h5"
         if not data.exists():
             native(problem, data)
         if not args.no_exact and name != "covtype":
-            print(exact(name, problem, args.tol), flush=True)
+            print(exact(shown, problem, args.tol), flush=True)
         for which in args.methods:
             for ranks in args.ranks:
-                print(run(name, problem, data, which, ranks, args), flush=True)
+                print(run(shown, problem, data, which, ranks, args), flush=True)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from sklearn.svm import SVC
 
-from benchmarks.race import headline, machine_rate, race
+from benchmarks.generated import label
+from benchmarks.race import headline, keep, machine_rate, race
 from benchmarks.svm_data import SETS, Problem
 from casvm import SMOSVC
 
@@ -76,8 +77,10 @@ def compare(name: str, problem: Problem, chosen: list[str], rounds: int) -> None
         print(f"  {who:<10} dual {objective(problem, model):.6f}, support vectors {model.support_.size:,}")
     right = {who: np.mean(models[who].predict(field[who][2]) == problem.yt) for who in field}
     tests = race({who: lambda who=who: models[who].predict(field[who][2]) for who in field}, rounds, warm=False)
+    peer = next(who for who in ("libsvm", *field) if who in field)
     for what, results in (("fit", fits), ("predict", tests)):
         ours = results["ours"].median
+        keep(f"{name}: {what}", results, peer, accuracy={who: float(rate) for who, rate in right.items()})
         for who, result in results.items():
             spread = f"{min(result.seconds):.3f} to {max(result.seconds):.3f}"
             rate = f"machine {min(result.rates):.0f} GFLOP/s or more"
@@ -127,6 +130,7 @@ def small(rounds: int) -> None:
         X = rng.normal(size=(1000, d))
         y = (X[:, 0] + X[:, 1] ** 2 + noise * rng.normal(size=1000) > 0.5).astype(int)
         results = race({who: lambda make=make, X=X, y=y: make().fit(X, y) for who, make in field.items()}, rounds)
+        keep(f"1,000 x {d}", results, "libsvm")
         ours, theirs = results["ours"].median, results["libsvm"].median
         print(f"1,000 x {d}: ours {1e3 * ours:.1f} ms, LIBSVM {1e3 * theirs:.1f} ms: {theirs / ours:.2f} times ours")
 
@@ -148,7 +152,7 @@ def main() -> None:
         small(max(args.rounds, 9))
         return
     for name in args.only:
-        compare(name, SETS[name](args.data), args.rivals, args.rounds)
+        compare(label(args.data, name), SETS[name](args.data), args.rivals, args.rounds)
 
 
 if __name__ == "__main__":

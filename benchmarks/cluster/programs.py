@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,13 +48,15 @@ class Program:
         divided = ["--partitions", str(self.parts * ranks)] if self.parts else []
         return [str(data), *divided, *self.options, "--threads", "1", "--allow-overlap", "--quiet"]
 
-    def virtual(self, data: Path, ranks: int, repeats: int, limit: float) -> list[Trace]:
+    def virtual(
+        self, data: Path, ranks: int, repeats: int, limit: float, words: Sequence[str] = ()
+    ) -> list[Trace]:  # fmt: skip
         """Every rank's trace, on virtual ranks; of each computation the least time of `repeats` runs.
 
-        `limit` is the memory of a rank in GiB.
+        `limit` is the memory of a rank in GiB, `words` are more options.
         """
         method = importlib.import_module(f"{self.package}.{self.method}").METHOD
-        argv = [*self.arguments(data, ranks), "--memory-limit", str(limit)]
+        argv = [*self.arguments(data, ranks), "--memory-limit", str(limit), *words]
 
         def work(comm: Communicator) -> None:
             train(method, comm, argv)

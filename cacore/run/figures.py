@@ -23,7 +23,14 @@ _SPREAD = (
 )
 
 
-def _figure(width: float, height: float) -> Figure:
+def blank(width: float, height: float) -> Figure:
+    """A figure of so many inches, without panels.
+
+    Raises
+    ------
+    InputError
+        matplotlib is not installed.
+    """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -36,7 +43,7 @@ def _figure(width: float, height: float) -> Figure:
 
 def check(path: Path) -> None:
     """Refuse, before the work is done, a name that :func:`save` would refuse, or to draw without matplotlib."""
-    _kind(path, _figure(1.0, 1.0))
+    _kind(path, blank(1.0, 1.0))
 
 
 def _kind(path: Path, figure: Figure) -> str:
@@ -73,7 +80,7 @@ def patterns(titles: Sequence[str], matrices: Sequence[NDArray[np.float64]], pha
     """
     columns = min(3, len(titles))
     rows = math.ceil(len(titles) / columns)
-    figure = _figure(max(6.5, 3.2 * columns + 0.8), 3.2 * rows + 1.0)
+    figure = blank(max(6.5, 3.2 * columns + 0.8), 3.2 * rows + 1.0)
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
     most = max(float(matrix.max()) for matrix in matrices) / 1e6
     image: Any = None
@@ -106,7 +113,7 @@ def ratios(titles: Sequence[str], seconds: Sequence[tuple[float, float]], phases
 
     `seconds` inside and outside are as :func:`cacore.traffic.ratio` gives them; `phases` is for the title.
     """
-    figure = _figure(7.5, 1.6 + 0.4 * len(titles))
+    figure = blank(7.5, 1.6 + 0.4 * len(titles))
     panel: Any = figure.subplots()
     places = np.arange(len(titles))
     inside, outside = np.array(seconds, np.float64).T
@@ -131,7 +138,7 @@ def metric(described: dict[str, Any], standardizer: Any) -> Figure:
     shares, errors = np.array(described["importances"]), np.array(described["errors"])
     root = np.zeros(0) if standardizer is None or standardizer.root is None else standardizer.root
     full = root.ndim == 2
-    figure = _figure(11.0 if full else 7.5, 4.0)
+    figure = blank(11.0 if full else 7.5, 4.0)
     left, middle, *right = figure.subplots(1, 3 if full else 2, squeeze=True)
     order = np.argsort(-shares, kind="stable")[:_FEATURES]
     left.barh(np.arange(len(order)), shares[order], color="tab:blue")
