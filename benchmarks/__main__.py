@@ -21,6 +21,8 @@ from benchmarks.race import headline
 from benchmarks.results import SLOWER, Results, compared, recording, table
 from cacore.errors import InputError
 
+BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data"  # the data sets, where they lie beside this project
+
 # Name: module, whether it is given the data folder first, what it shows.
 SCRIPTS = {
     "svm-engine": ("svm_speed", True, "the exact SVM against LIBSVM and oneDAL"),
@@ -48,11 +50,11 @@ SCALING = {
 @contextmanager
 def data_folder() -> Iterator[Path]:
     """Where the data sets are; where there are none, a folder of generated ones."""
-    named, beside = os.environ.get("CAKERNELS_DATA"), Path(__file__).resolve().parents[2] / "shared" / "data"
+    named = os.environ.get("CAKERNELS_DATA")
     if named and not Path(named).is_dir():
         raise InputError(f"CAKERNELS_DATA: there is no folder {named}")
-    if named or beside.is_dir():
-        yield Path(named or beside)
+    if named or BESIDE.is_dir():
+        yield Path(named or BESIDE)
         return
     print(f"{generated.MARK} data; name a folder with the real sets of docs/benchmarks.md in CAKERNELS_DATA")
     with tempfile.TemporaryDirectory() as folder:

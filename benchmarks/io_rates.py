@@ -1,6 +1,6 @@
 """How fast files are read and written, by 1, 2 and 4 ranks, beside numpy, scikit-learn, h5py and decompression alone.
 
-python -m benchmarks.io_rates [--rows N] [--features D] [--ranks R ...] [--rounds N]
+python -m benchmarks.io_rates [--rows N] [--features D] [--ranks R ...] [--rounds N] [--files NAME ...]
 
 Rows are GENERATED; files are in the cache of the system, so a disk has no part in it. Ours is cacore.io.load: values
 are checked, and every rank has its block of rows at the end; the seconds are the slowest rank's, of a second call. Of
@@ -39,21 +39,23 @@ from cacore.io import load, native
 from cacore.io.table import Table
 
 COLUMNS = {"file": "", "rival": "", "seconds": ".3f", "MB/s": ".0f", "ratio": ".2f"}
+FILES = ("rows.h5", "rows.npz", "rows.csv", "rows.csv.gz", "rows.csv.xz", "rows.libsvm", "rows.libsvm.bz2")
 COMPRESSED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 Rival = Callable[[], float]  # does the work; seconds
 
 
-def files(folder: Path, X: NDArray[np.float64], y: NDArray[np.float64]) -> list[Path]:
-    """The same rows in every format."""
+def files(folder: Path, X: NDArray[np.float64], y: NDArray[np.float64], names: list[str]) -> list[Path]:
+    """The same rows in every format; the paths of `names`."""
     with h5py.File(folder / "rows.h5", "w") as file:
         file["X"], file["y"] = X, y
     np.savetxt(folder / "rows.csv", np.column_stack([X, y]), "%.6g", ",")
     dump_svmlight_file(X, y, str(folder / "rows.libsvm"), zero_based=False)
     np.savez(folder / "rows.npz", X=X, y=y)
     for plain, ending in (("rows.csv", ".gz"), ("rows.csv", ".xz"), ("rows.libsvm", ".bz2")):
+        if plain + ending not in names:
+            continue
         with (folder / plain).open("rb") as source, COMPRESSED[ending](folder / (plain + ending), "wb") as target:
             shutil.copyfileobj(source, target)
-    names = ("rows.h5", "rows.npz", "rows.csv", "rows.csv.gz", "rows.csv.xz", "rows.libsvm", "rows.libsvm.bz2")
     return [folder / name for name in names]
 
 
@@ -155,6 +157,7 @@ def main() -> None:
     parser.add_argument("--features", type=int, default=50)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--files", nargs="+", choices=FILES, default=FILES, metavar="NAME", help=", ".join(FILES))
     parser.add_argument("--rank", type=Path, metavar="FILE", help="under mpiexec: read this file")
     args = parser.parse_args()
     if args.rank is not None:
@@ -167,7 +170,7 @@ def main() -> None:
     found = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for path in files(folder, X, y):
+        for path in files(folder, X, y, args.files):
             title = f"reading {path.name}, {path.stat().st_size / 1e6:.0f} MB"
             found += race(title, size, readers(path, args.ranks), args.rounds)
         found += race("writing HDF5", size, writers(folder, X, y), args.rounds)

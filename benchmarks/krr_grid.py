@@ -32,7 +32,7 @@ from cakrr.solver import local
 from cakrr.solver.local import System, Workspace
 
 
-def crossover(m: int, rounds: int) -> None:
+def crossover(m: int, counts: list[int], rounds: int) -> None:
     """Seconds of a part's solutions for one sigma and few lambdas, by Cholesky and on a reduction."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(m, 8)), rng.normal(size=(1, m))
@@ -51,7 +51,7 @@ def crossover(m: int, rounds: int) -> None:
 
     usual = local.BAND_FROM
     print(f"m = {m:,}, {threads.current()} threads, {'one part a thread' if alone else 'all on one part'}")
-    for count in (4, 6, 8, 12, 50):
+    for count in counts:
         lams = tuple(np.geomspace(1e-6, 1, count))
         rivals = {"Cholesky": partial(work, lams, 1 << 30), "band": partial(work, lams, 0)}
         results = race(rivals, rounds)
@@ -94,12 +94,13 @@ def main() -> None:
     parser.add_argument("--crossover", action="store_true", help="one part alone, with few and with many lambdas")
     parser.add_argument("--partitions", type=int, default=16)
     parser.add_argument("--rows", type=int, nargs="+", default=[500, 1037, 2000, 4000, 8000])
+    parser.add_argument("--lambdas", type=int, nargs="+", default=[4, 6, 8, 12, 50], help="with --crossover")
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     headline()
     if args.crossover:
         for m in args.rows:
-            crossover(m, args.rounds)
+            crossover(m, args.lambdas, args.rounds)
         return
     with tempfile.TemporaryDirectory() as folder:
         data, name = args.data, args.data.stem

@@ -103,7 +103,7 @@ def races(results: Results) -> Figure:
     axes.set_yticks(places, [f"{title}: {name}" for title, name, _, _ in bars], fontsize=7)
     axes.axvline(1.0, color="black", linewidth=0.8)
     axes.invert_yaxis()
-    axes.margins(x=0.08)
+    axes.margins(x=0.08, y=0.3 / len(bars))
     if max(ratios) > 20 * min(ratios):
         axes.set_xscale("log")
     axes.set_xlabel("seconds over the peer's (grey: the peer; below 1 is faster)")
@@ -196,6 +196,7 @@ def _bars(axes: Any, spans: list[Any], title: str) -> None:
             mine = [(begin, end - begin) for begin, end, of in of_rank if of == phase]
             axes.broken_barh(mine, (rank - 0.4, 0.8), color=color)
     axes.set_ylim(-0.6, len(spans) - 0.4)
+    axes.set_yticks(range(0, len(spans), -(-len(spans) // 16)))
     axes.set_xlim(left=0.0)
     axes.set_xlabel("seconds (white: waiting, or sending)", fontsize=8)
     axes.set_ylabel("rank", fontsize=8)

@@ -1,0 +1,103 @@
+"""Benchmarks without the data sets: files are generated, and said to be; all leave records and a picture."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks import __main__ as command
+from benchmarks import generated, plots, race
+from benchmarks.results import Results
+from cacore.io import text
+
+SMALL = {name: replace(like, rows=600, test=min(like.test, 100)) for name, like in generated.FILES.items()}
+SMALL["mg_scale"] = generated.FILES["mg_scale"]  # as many rows are to be split off
+
+
+@pytest.fixture
+def no_data(tmp_path, monkeypatch):
+    """A machine without data sets, whose generated files are small, and whose rate nobody waits to know."""
+    monkeypatch.setattr(command, "BESIDE", tmp_path / "none")
+    monkeypatch.delenv("CAKERNELS_DATA", raising=False)
+    monkeypatch.setattr(generated, "FILES", SMALL)
+    monkeypatch.setattr(race, "_A", np.ones((30, 30)))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", generated.FILES)
+def test_generated_files(name, tmp_path, monkeypatch):
+    """Each is read as the real one is: rows, columns and classes."""
+    like = SMALL[name]
+    monkeypatch.setattr(generated, "FILES", SMALL)
+    assert not generated.file(tmp_path, name).exists()  # in a folder of real data a missing file stays missing
+    (tmp_path / generated.MARK).touch()
+    path = generated.file(tmp_path, name)
+    if like.form == "npz":
+        with np.load(path) as file:
+            X, y = (np.concatenate([file[f"{part}_train"], file[f"{part}_test"]]) for part in "xy")
+            assert (X.dtype, len(file["x_test"])) == (np.uint8, like.test)
+    else:
+        table = text.parse(path, "0" if like.first else None, like.features if like.form == "libsvm" else None, None)
+        X, y = table["train"].X, table["train"].y
+    assert X.shape == (like.rows, like.features)
+    assert len(np.unique(y)) == (like.classes or like.rows) or not like.classes
+    assert generated.label(tmp_path, "a") == "a, GENERATED"
+
+
+RUNS = {
+    "svm-engine": ["--only", "ijcnn1", "--rounds", "1", "--rivals", "ours", "libsvm"],
+    "svm-methods": ["--only", "ijcnn1", "--ranks", "2", "--methods", "casvm"],
+    "krr-methods": ["--only", "mg_scale", "--methods", "bkrr2", "--sigma", "1", "--lambda", "1e-4"],
+    "krr-grid": ["--crossover", "--rows", "800", "--lambdas", "4", "--rounds", "1"],
+    "krr-time": ["--only", "mg_scale", "--methods", "bkrr3", "--pairs", "1", "2"],
+    "partitioners": ["--parts", "4"],
+    "balance": ["--rows", "200", "--ranks", "2", "--repeats", "1", "--methods", "bkrr2", "casvm"],
+    "asygcd": ["--only", "ijcnn1", "--parts", "speedup", "--rounds", "1", "--cache-gib", "0.1"],
+    "io": ["--rows", "50", "--features", "3", "--rounds", "1", "--ranks", "1", "--files", "rows.csv.gz"],
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_records(name, no_data, monkeypatch, capsys):
+    """Results that say GENERATED, that compare with themselves, and that can be drawn in every way they have."""
+    monkeypatch.setattr("benchmarks.svm_speed._warm", lambda problem: None)  # which touches 5 GiB
+    monkeypatch.setattr("benchmarks.asygcd_speed.warm", lambda problem, cache: None)
+    assert command.main([name, *RUNS[name], "--results", "found.json"]) == 0
+    results = Results.load(no_data / "found.json")
+    assert results.records
+    assert results.about["data"] == generated.MARK
+    assert generated.MARK in capsys.readouterr().out
+    assert command.compare(no_data / "found.json", no_data / "found.json")
+    for kind, (needed, _) in plots.KINDS.items():
+        if any(needed <= record.keys() for record in results.records):
+            assert command.main(["plot", "found.json", f"{kind}.png", "--what", kind]) == 0
+            assert (no_data / f"{kind}.png").stat().st_size > 10_000
+
+
+def test_no_picture(no_data, capsys):
+    Results("x", [{"race": "one", "rival": "a", "peer": "a", "seconds": 1.0}]).save(no_data / "x.json")
+    assert command.main(["plot", "x.json", "x.png", "--what", "matrix"]) == 2
+    assert "no picture of matrix, but of race" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_not_there(monkeypatch, capsys):
+    monkeypatch.setenv("CAKERNELS_DATA", "/there/is/none")
+    assert command.main(["partitioners"]) == 2
+    assert "CAKERNELS_DATA: there is no folder" in capsys.readouterr().err
+
+
+def test_a_bound_that_is_not_kept(no_data, monkeypatch):
+    """The status of the script, and its records all the same."""
+    from benchmarks import krr_grid, results
+
+    def main():
+        results.record(race="one", rival="a", peer="a", seconds=1.0)
+        raise SystemExit(1)
+
+    monkeypatch.setattr(krr_grid, "main", main)
+    with pytest.raises(SystemExit):
+        command.main(["krr-grid", "--results", "kept.json"])
+    assert len(Results.load(no_data / "kept.json").records) == 1
