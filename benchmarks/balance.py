@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ def main() -> None:
     headline()
     threads.set_threads(1)  # a rank computes on one core
     keep_memory()
-    network = PRESETS[args.network]
+    network = replace(PRESETS[args.network], pauses=True)
     about(network=network.source)
     found = []
     with tempfile.TemporaryDirectory() as folder:

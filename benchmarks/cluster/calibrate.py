@@ -59,7 +59,7 @@ def this_machine(ranks: int) -> Network:
     reduce = figures.pop("reduce")
     link = Link(**figures)
     cores, memory = len(threads.cores()), node_memory() / 2**30
-    return Network("this machine", "measured between two ranks here", link, link, ranks, cores, memory, reduce)
+    return Network("this machine", "measured between two ranks here", link, link, ranks, cores, memory, reduce, True)
 
 
 def main() -> None:

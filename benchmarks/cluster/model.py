@@ -12,9 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from cacore.comm.failure import LONGEST, SPIN
+
 # Bytes above which MPICH takes the algorithm for long messages.
 LONG_BCAST, LONG_ALLREDUCE, LONG_ALLGATHER, LONG_ALLTOALL = 12288, 2048, 81920, 256
 EAGER = 65536  # above it a sender waits for its receiver
+SLACK = 6e-5  # seconds by which a pause is longer than asked for: Linux' timers have 50 us, then the thread is woken
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,8 @@ class Network:
         GiB.
     reduce : float
         Seconds a byte of adding up.
+    pauses : bool
+        Whether a rank that waits looks now and then, as :func:`cacore.comm.failure.wait` does, or notices at once.
     """
 
     name: str
@@ -71,6 +76,16 @@ class Network:
     cores_per_node: int = 1
     memory_per_node: float = 64.0
     reduce: float = 1e-10
+    pauses: bool = False
+
+    def noticed(self, waited: float) -> float:
+        """Seconds until a rank sees that what it waits for is there, which it is after `waited`."""
+        if not self.pauses or waited <= SPIN:
+            return waited
+        looked = SPIN
+        while looked < waited and 0.1 * looked < LONGEST:
+            looked += 0.1 * looked + SLACK
+        return looked + max(0, ceil((waited - looked) / (LONGEST + SLACK))) * (LONGEST + SLACK)
 
     def stages(self, R: int) -> list[tuple[Link, float]]:
         """The link of each stage of a tree or butterfly over R ranks, and how many ranks of a node share it."""

@@ -139,6 +139,10 @@ class _Replay:
             if root >= 0:  # a broadcast: nobody waits for those that come late
                 sent = waiting[root] + seconds
                 end = max(came + self.network.far(len(steps)).overhead, sent) if rank != root else sent
+            if (
+                steps[0].call != "alltoall"
+            ):  # whose bytes move only while MPI is called: it is waited for without pauses
+                end = came + self.network.noticed(end - came)
             self._go_on(end, rank, came)
 
     def _send(self, now: float, rank: int) -> None:
@@ -160,7 +164,7 @@ class _Replay:
 
     def _received(self, now: float, rank: int, called: float) -> None:
         there = self.mail[self.traces[rank][self.place[rank]].peer, rank].popleft()
-        self._go_on(max(now, there), rank, called)
+        self._go_on(called + self.network.noticed(max(now, there) - called), rank, called)
 
     def _span(self, rank: int, begin: float, end: float, phase: str, computing: bool) -> None:
         self.totals[rank][phase] += end - begin

@@ -13,7 +13,7 @@ import numpy as np
 
 from cacore.errors import InputError, MemoryLimitError, OutputError, RankError
 
-_SPIN, _LONGEST = 1e-3, 5e-3  # seconds of waiting in a loop, and of the longest pause afterwards
+SPIN, LONGEST = 1e-3, 5e-3  # seconds of waiting in a loop, and of the longest pause afterwards
 _KINDS: dict[str, type[Exception]] = {
     kind.__name__: kind for kind in (InputError, MemoryLimitError, OutputError, RankError)
 }
@@ -38,13 +38,13 @@ def wait(done: Callable[[], bool], meanwhile: Callable[[], None] | None = None, 
     start = heard = perf_counter()
     while not done():
         now = perf_counter()
-        if now - heard > _SPIN and meanwhile is not None:
+        if now - heard > SPIN and meanwhile is not None:
             meanwhile()
             heard = now
-        if now - start <= _SPIN or not pauses:
+        if now - start <= SPIN or not pauses:
             os.sched_yield()  # where ranks share a core, the one that is waited for needs it
         else:
-            sleep(min(_LONGEST, 0.1 * (now - start)))
+            sleep(min(LONGEST, 0.1 * (now - start)))
 
 
 def packed(error: BaseException, rank: int) -> bytes:
