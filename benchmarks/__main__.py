@@ -44,6 +44,7 @@ SCALING = {
     "weak-scaling": "as many rows a rank, on virtual ranks (Tables 3.3 and 2.17)",
     "strong-scaling": "as many rows on any number of virtual ranks (Table 2.15)",
     "validate": "the virtual cluster against mpiexec on this machine, and against SimGrid",
+    "network": "the virtual cluster against ranks in network namespaces behind a slow line (root)",
 }
 
 
@@ -72,10 +73,15 @@ def run(name: str, argv: list[str]) -> None:
         out = Path(argv[at + 1])
         argv = argv[:at] + argv[at + 2 :]
     if name in SCALING:
-        from benchmarks.scaling import run as scale
-
         headline()
-        results = scale(name, argv)
+        if name == "network":
+            from benchmarks.network import run as slow
+
+            results = slow(argv)
+        else:
+            from benchmarks.scaling import run as scale
+
+            results = scale(name, argv)
         keep(results, out)
         return
     module, data, _ = SCRIPTS[name]
