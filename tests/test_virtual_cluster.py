@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -13,9 +15,10 @@ from benchmarks.__main__ import compare, main
 from benchmarks.cluster import exact, simgrid
 from benchmarks.cluster.extrapolate import at, fitted, loads
 from benchmarks.cluster.model import LONG_ALLREDUCE, PRESETS, Link, Network, summary
+from benchmarks.cluster.namespaces import Line, nodes, unavailable
 from benchmarks.cluster.programs import PROGRAMS, least, method_only
 from benchmarks.cluster.timeline import replay
-from benchmarks.cluster.trace import Step
+from benchmarks.cluster.trace import Step, collectives
 from benchmarks.cluster.world import World
 from benchmarks.results import Results
 from cacore.errors import InputError
@@ -161,6 +164,24 @@ def test_replay_on_fewer_cores():
     assert replay([[step(1.0)], [step(1.0)], [step(2.0)]], network).end == pytest.approx(2.5)
 
 
+def test_noticed():
+    """A rank that waits pauses for a tenth of the time waited so far, or 5 ms: it is late by no more than that."""
+    pausing = replace(NETWORK, pauses=True)
+    for waited in (0.0, 5e-4, 1e-3, 1.01e-3, 7e-3, 0.049, 0.0501, 0.3, 12.0):
+        late = pausing.noticed(waited) - waited
+        assert NETWORK.noticed(waited) == waited
+        assert 0 <= late <= (min(0.1 * waited, 5e-3) + 1e-4 if waited > 1e-3 else 0.0)
+
+
+def test_replay_of_ranks_that_pause():
+    """The last one to come goes on at once, the one that has waited for it a little later."""
+    traces = [[step(0.1, "barrier", 0), step(0.0)], [step(0.5, "barrier", 0), step(0.0)]]
+    network = replace(PRESETS["aries"], pauses=True)
+    ends = [spans[-1][1] for spans in replay(traces, network).spans]
+    assert ends[1] == replay(traces, PRESETS["aries"]).end
+    assert ends[1] < ends[0] <= ends[1] + 6e-3
+
+
 def test_replay_refuses_what_does_not_fit():
     with pytest.raises(ValueError, match="allreduce, barrier"):
         replay([[step(1.0, "barrier", 0)], [step(1.0, "allreduce", 8)]], NETWORK)
@@ -201,6 +222,39 @@ def test_simgrid_agrees(name, data):
     slow = [[Step(one.phase, 1e-4, one.call, one.sizes, one.peer) for one in trace] for trace in traces]
     network = PRESETS["aries"]
     assert simgrid.predicted(slow, network) == pytest.approx(replay(slow, network).end, rel=0.1)
+
+
+# -- a slow line --------------------------------------------------------------------------------------
+
+
+def test_over_a_slow_line(data, tmp_path):
+    """Ranks behind a line get what ranks of one machine get, and wait for each exchange as long as the line delays it."""
+    if why := unavailable():
+        pytest.skip(why)
+    program, ranks, line = PROGRAMS["dissmo"], 2, Line(delay=2e-3, rate=1e7)
+    traces = method_only(program.virtual(data, ranks, 1, 4.0))
+    exchanges = sum(steps[0].call in ("allreduce", "allgather") for steps in collectives(traces))
+    words = ["-m", "casvm.dissmo", *program.arguments(data, ranks)]
+    reports = []
+    with nodes(ranks, line) as (launch, environment):
+        for start, variables in ((launch, environment), (["mpiexec", "-n", "2"], None)):
+            out = tmp_path / f"{len(reports)}.json"
+            subprocess.run(
+                [*start, sys.executable, *words, "--report", str(out)], env=variables, check=True, timeout=300
+            )
+            reports.append(json.loads(out.read_text()))
+    slow, quick = reports
+    assert slow["metrics"] == quick["metrics"]
+    assert slow["solver"]["iterations"] == quick["solver"]["iterations"]
+    seconds = sum(slow["seconds"][phase] for phase in ("partition", "train", "predict", "wait"))
+    assert seconds > exchanges * line.delay > 0.02
+    assert f"{line}" == "a delay of 2 ms, 10 MB/s"
+
+
+def test_a_line_needs_root(monkeypatch, capsys):
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert main(["network"]) == 2
+    assert "network namespaces need Linux and root" in capsys.readouterr().err
 
 
 # -- the commands -------------------------------------------------------------------------------------
