@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from benchmarks.results import record
 
 _SLOW = 0.8  # of the best rate seen
+QUIET, TRIES = 0.1, 3  # cores that others may use in a run that counts; runs for each one that is wanted
 _A = np.random.default_rng(0).random((1500, 1500))
 
 
@@ -88,6 +91,46 @@ def keep(title: str, results: dict[str, Result], peer: str, **more: dict[str, fl
     for name, result in results.items():
         besides = {what: values[name] for what, values in more.items() if name in values}
         record(race=title, rival=name, peer=peer, seconds=result.median, **besides)
+
+
+def others(work: Callable[[], float]) -> tuple[float, float]:
+    """What `work`, which runs other processes, says, and the cores that yet other programs used meanwhile.
+
+    That is what /proc/stat counts as used, without the processor time of the processes that `work` has waited for; nan
+    where there is no such file.
+    """
+    stat, before, begun, ours = Path("/proc/stat"), _used(), time.perf_counter(), _children()
+    found = work()
+    if not stat.exists():
+        return found, float("nan")
+    return found, max(0.0, (_used() - before - (_children() - ours)) / (time.perf_counter() - begun))
+
+
+def least(work: Callable[[], float], repeats: int, quiet: float = QUIET) -> tuple[float, float]:
+    """The least seconds of some runs, and the cores that others used meanwhile.
+
+    Runs in which that is more than `quiet` do not count, unless the others never stop: at most `TRIES` times as many
+    runs are made.
+    """
+    runs: list[tuple[float, float]] = []
+    while len(runs) < TRIES * repeats and sum(not busy > quiet for _, busy in runs) < repeats:
+        runs.append(others(work))
+    return min([run for run in runs if not run[1] > quiet] or runs)
+
+
+def _used() -> float:
+    """Seconds that all cores have worked, or that the host took from them, since the machine started."""
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return 0.0
+    user, nice, system, _idle, _io, irq, soft, steal = map(int, stat.read_text().split("\n")[0].split()[1:9])
+    return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def _children() -> float:
+    """Processor time of this process and of those that it has waited for."""
+    usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in usage)
 
 
 def headline() -> None:

@@ -228,7 +228,7 @@ def test_simgrid_agrees(name, data):
 
 
 def test_over_a_slow_line(data, tmp_path):
-    """Ranks behind a line get what ranks of one machine get, and wait for each exchange as long as the line delays it."""
+    """Ranks behind a line get what ranks of one machine get, and wait for each exchange as long as it is delayed."""
     if why := unavailable():
         pytest.skip(why)
     program, ranks, line = PROGRAMS["dissmo"], 2, Line(delay=2e-3, rate=1e7)
