@@ -53,13 +53,15 @@ def scaling(results: Results) -> Figure:
                 axes.plot(*_points(real, name), label=method, **shown)
             if rest:
                 label = None if real else f"{method} (formula)"
-                axes.plot(*_points(real[-1:] + rest, name), "--", label=label, markerfacecolor="white", **shown)
+                shown |= {"markerfacecolor": "white", "markevery": slice(1 if real else 0, None)}
+                axes.plot(*_points(real[-1:] + rest, name), "--", label=label, **shown)
     left.set_ylabel("seconds: partition, training, prediction")
     left.set_yscale("log")
     right.set_ylabel(f"{'weak' if weak else 'strong'}-scaling efficiency of an iteration")
     right.set_ylim(bottom=0.0)
     for axes in (left, right):
         axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.set_xlabel("ranks (virtual; dashed: extrapolated, or by formula)")
         axes.grid(alpha=0.3)
     figure.legend(*left.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
@@ -124,6 +126,9 @@ def errors(results: Results) -> Figure:
             style = {"marker": MARKERS[number % len(MARKERS)], "markersize": 5, "color": f"C{number}"}
             axes.plot(*zip(*points, strict=True), "--" if best else "-", label=label, **style)
         axes.set(xlabel="seconds: partition, training, prediction", ylabel="mean squared test error", xscale="log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter("{x:g}")
+        axes.tick_params(axis="x", which="both", labelsize=7)
         pairs = ", ".join(str(count) for count in sorted({record["pairs"] for record in mine}))
         axes.set_title(f"{name}; points: {pairs} pairs of sigma and lambda", fontsize=9)
         axes.grid(alpha=0.3, which="both")

@@ -175,7 +175,7 @@ def validate(args: argparse.Namespace) -> Results:
                 real, busy = least(lambda run=(program, data, ranks): _seconds(run[0].real(*run[1:])), args.repeats)
                 record: dict[str, Any] = {"method": name, "ranks": ranks, "rows": args.rows, "seconds": min(ends)}
                 if args.simgrid:
-                    record["simgrid_seconds"] = simgrid.predicted(runs[ends.index(min(ends))], here)
+                    record["simgrid_seconds"] = simgrid.predicted(runs[ends.index(min(ends))], network)
                 results.add(**record, measured_seconds=real, ratio=min(ends) / real, others=busy)
                 print(f"  {name}, {ranks} ranks: {min(ends):.3f} s, measured {real:.3f}", flush=True)
     return results

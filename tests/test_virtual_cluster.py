@@ -224,6 +224,14 @@ def test_simgrid_agrees(name, data):
     assert simgrid.predicted(slow, network) == pytest.approx(replay(slow, network).end, rel=0.1)
 
 
+@pytest.mark.skipif(not simgrid.installed(), reason="no smpirun: apt install libsimgrid-dev")
+def test_simgrid_shares_cores():
+    """Four ranks on a node of two cores compute for as long as on our time line."""
+    network = replace(PRESETS["aries"], ranks_per_node=4, cores_per_node=2)
+    traces = [[step(0.1 * (rank + 1), "barrier", 0), step(0.1)] for rank in range(4)]
+    assert simgrid.predicted(traces, network) == pytest.approx(replay(traces, network).end, rel=0.02)
+
+
 # -- a slow line --------------------------------------------------------------------------------------
 
 

@@ -54,13 +54,14 @@ def _collective(steps: list[Step], rank: int) -> str:
 
 
 def platform(network: Network, R: int) -> str:
-    """A cluster of one host a rank; its star of links has this network's latency and bandwidth between nodes."""
-    link = network.far(R)
+    """A cluster of a host a node, whose ranks share its cores; the star of links is between nodes, loopback inside."""
+    link, inside, hosts = network.between, network.inside, -(-R // network.ranks_per_node)
     return f"""<?xml version='1.0'?>
 <!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">
 <platform version="4.1">
-  <cluster id="cluster" prefix="host" suffix="" radical="0-{R - 1}" speed="{RATE}f" bw="{1 / link.per_byte}Bps"
-           lat="{link.latency / 2}s"/>
+  <cluster id="cluster" prefix="host" suffix="" radical="0-{hosts - 1}" speed="{RATE}f" core="{network.cores_per_node}"
+           bw="{1 / link.per_byte}Bps" lat="{link.latency / 2}s"
+           loopback_bw="{1 / inside.per_byte}Bps" loopback_lat="{inside.latency}s"/>
 </platform>
 """
 
@@ -81,7 +82,7 @@ def predicted(traces: list[Trace], network: Network, timeout: float = 600.0) -> 
             (folder / f"rank{rank}.txt").write_text("\n".join(lines(trace, together, rank)) + "\n")
         (folder / "traces.txt").write_text("".join(f"{folder}/rank{rank}.txt\n" for rank in range(R)))
         (folder / "platform.xml").write_text(platform(network, R))
-        (folder / "hosts").write_text("".join(f"host{rank}\n" for rank in range(R)))
+        (folder / "hosts").write_text("".join(f"host{rank // network.ranks_per_node}\n" for rank in range(R)))
         overhead = f"0:{link.overhead}:0"
         done = subprocess.run(
             ["smpirun", "-np", str(R), "-platform", str(folder / "platform.xml"), "-hostfile", str(folder / "hosts"),
