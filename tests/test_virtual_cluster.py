@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.data import write_hdf5
 
+from benchmarks import race
 from benchmarks.__main__ import compare, main
 from benchmarks.cluster import exact, simgrid
+from benchmarks.cluster.company import company
 from benchmarks.cluster.extrapolate import at, fitted, loads
 from benchmarks.cluster.model import LONG_ALLREDUCE, PRESETS, Link, Network, summary
 from benchmarks.cluster.namespaces import Line, nodes, unavailable
@@ -293,6 +297,43 @@ def test_commands(tmp_path, monkeypatch, capsys):
     ):  # fmt: skip
         assert main(wrong) == 2
         assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_validate(tmp_path, monkeypatch):
+    """The model's seconds beside those of mpiexec, of a rank that is timed while another one computes."""
+    monkeypatch.chdir(tmp_path)
+    few = ["--methods", "casvm", "--ranks", "2", "--rows", "100", "--repeats", "1", "--no-simgrid"]
+    assert main(["validate", *few]) == 0
+    (record,) = Results.load(tmp_path / "validate.json").records
+    assert record["ratio"] == record["seconds"] / record["measured_seconds"] > 0
+    assert main(["plot", "validate.json", "validate.png"]) == 0
+
+
+def test_company_that_ends(data):
+    with (
+        pytest.raises(RuntimeError, match="it ended with status 1"),
+        company(1, "none", PROGRAMS["casvm"], data, 2, 4.0),
+    ):
+        pytest.fail("the block must not run")
+
+
+def test_runs_that_others_disturb(monkeypatch):
+    """The least of those that were not; of all where there is no other."""
+    runs = iter([(1.0, 0.9), (3.0, 0.0), (2.0, 0.05), (9.0, 0.0)])
+    monkeypatch.setattr(race, "others", lambda work: next(runs))
+    assert race.least(float, 2) == (2.0, 0.05)
+    monkeypatch.setattr(race, "others", lambda work: (work(), 1.5))
+    assert race.least(iter([3.0, 2.0, 4.0, 5.0]).__next__, 1) == (2.0, 1.5)
+
+
+@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="no /proc/stat")
+def test_what_others_use():
+    """The cores of processes that were not waited for, from the system's count; ours are taken off."""
+    spin = [sys.executable, "-c", "import time; b = time.time()\nwhile time.time() < b + 0.5: pass"]
+    with subprocess.Popen([*spin[:2], spin[2].replace("0.5", "30")]) as other:
+        other_busy = race.others(lambda: float(time.sleep(1.0) is not None))[1]
+        other.kill()
+    assert other_busy > 0.05
 
 
 def test_compare(tmp_path, capsys):
