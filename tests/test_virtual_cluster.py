@@ -302,6 +302,8 @@ def test_commands(tmp_path, monkeypatch, capsys):
 def test_validate(tmp_path, monkeypatch):
     """The model's seconds beside those of mpiexec, of a rank that is timed while another one computes."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("benchmarks.scaling.this_machine", lambda ranks: replace(PRESETS["aries"], cores_per_node=2))
+    monkeypatch.setattr(race, "TRIES", 1)
     few = ["--methods", "casvm", "--ranks", "2", "--rows", "100", "--repeats", "1", "--no-simgrid"]
     assert main(["validate", *few]) == 0
     (record,) = Results.load(tmp_path / "validate.json").records
