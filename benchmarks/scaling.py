@@ -177,7 +177,7 @@ def validate(args: argparse.Namespace) -> Results:
                 if args.simgrid:
                     record["simgrid_seconds"] = simgrid.predicted(runs[ends.index(min(ends))], network)
                 results.add(**record, measured_seconds=real, ratio=min(ends) / real, others=busy)
-                print(f"  {name}, {ranks} ranks: {min(ends):.3f} s, measured {real:.3f}", flush=True)
+                print(f"  {name}, {ranks} ranks: {min(ends):.3f} s, measured {real:.3f}, others {busy:.2f}", flush=True)
     return results
 
 
