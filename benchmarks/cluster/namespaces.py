@@ -65,6 +65,9 @@ def unavailable() -> str:
     mpiexec = shutil.which("mpiexec")
     if mpiexec is None or not (Path(mpiexec).resolve().parent / "hydra_pmi_proxy").exists():
         return "mpiexec is not MPICH's"
+    first = [sys.executable, "-S", "-c", "import os; os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))"]
+    if subprocess.run(first, capture_output=True, check=False).returncode:
+        return "a process that is served before others, as the one that passes packets on is, is not allowed here"
     name = f"cakernels{os.getpid()}"
     made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
     if made.returncode:
