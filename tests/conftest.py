@@ -142,6 +142,14 @@ def mpiexec():
 
 
 @pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """Work in an empty folder; programs that are started there find the project, as :func:`python` does."""
+    monkeypatch.setenv("PYTHONPATH", _environment()["PYTHONPATH"])
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
 def refuses(capfd, monkeypatch):
     """``refuses(PROGRAM, words, message, folder)``: bad input ends a command, started in `folder`, as it should.
 

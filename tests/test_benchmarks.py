@@ -17,14 +17,13 @@ SMALL["mg_scale"] = generated.FILES["mg_scale"]  # as many rows are to be split 
 
 
 @pytest.fixture
-def no_data(tmp_path, monkeypatch):
+def no_data(elsewhere, monkeypatch):
     """A machine without data sets, whose generated files are small, and whose rate nobody waits to know."""
-    monkeypatch.setattr(command, "BESIDE", tmp_path / "none")
+    monkeypatch.setattr(command, "BESIDE", elsewhere / "none")
     monkeypatch.delenv("CAKERNELS_DATA", raising=False)
     monkeypatch.setattr(generated, "FILES", SMALL)
     monkeypatch.setattr(race, "_A", np.ones((30, 30)))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    return elsewhere
 
 
 @pytest.mark.parametrize("name", generated.FILES)

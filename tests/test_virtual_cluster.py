@@ -272,25 +272,24 @@ def test_a_line_needs_root(monkeypatch, capsys):
 # -- the commands -------------------------------------------------------------------------------------
 
 
-def test_commands(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_commands(elsewhere, monkeypatch, capsys):
     assert main(["list"]) == 0
     assert "weak-scaling" in capsys.readouterr().out
     few = ["--ranks", "2", "4", "--rows", "60", "--repeats", "1", "--no-simgrid", "--methods", "bkrr2", "dkrr"]
     assert main(["weak-scaling", *few, "--up-to", "1024"]) == 0
-    records = Results.load(tmp_path / "weak-scaling.json").records
+    records = Results.load(elsewhere / "weak-scaling.json").records
     assert [(record["method"], record["ranks"], record["how"]) for record in records] == [
         ("bkrr2", 2, "computed"), ("bkrr2", 4, "computed"), ("bkrr2", 1024, "extrapolated"),
         ("dkrr", 2, "formula"), ("dkrr", 4, "formula"), ("dkrr", 1024, "formula"),
     ]  # fmt: skip
     assert main(["strong-scaling", *few, "--results", "strong.json", "--timeline", "lines"]) == 0
-    assert {file.name for file in (tmp_path / "lines").iterdir()} == {"bkrr2_2.png", "bkrr2_4.png"}
+    assert {file.name for file in (elsewhere / "lines").iterdir()} == {"bkrr2_2.png", "bkrr2_4.png"}
     assert main(["plot", "weak-scaling.json", "weak.png"]) == 0
-    assert (tmp_path / "weak.png").stat().st_size > 10_000
+    assert (elsewhere / "weak.png").stat().st_size > 10_000
     assert main(["compare", "weak-scaling.json", "weak-scaling.json"]) == 0
     capsys.readouterr()
-    (tmp_path / "other.json").write_text("[1, 2]")
-    (tmp_path / "torn.json").write_text('{"benchmark": ')
+    (elsewhere / "other.json").write_text("[1, 2]")
+    (elsewhere / "torn.json").write_text('{"benchmark": ')
     for wrong in (
         ["nothing"], ["compare", "a.json", "b.json"], ["weak-scaling", "--results"], ["plot", "other.json", "o.png"],
         ["compare", "weak-scaling.json", "torn.json"],
@@ -299,14 +298,13 @@ def test_commands(tmp_path, monkeypatch, capsys):
         assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_validate(tmp_path, monkeypatch):
+def test_validate(elsewhere, monkeypatch):
     """The model's seconds beside those of mpiexec, of a rank that is timed while another one computes."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("benchmarks.scaling.this_machine", lambda ranks: replace(PRESETS["aries"], cores_per_node=2))
     monkeypatch.setattr(race, "TRIES", 1)
     few = ["--methods", "casvm", "--ranks", "2", "--rows", "100", "--repeats", "1", "--no-simgrid"]
     assert main(["validate", *few]) == 0
-    (record,) = Results.load(tmp_path / "validate.json").records
+    (record,) = Results.load(elsewhere / "validate.json").records
     assert record["ratio"] == record["seconds"] / record["measured_seconds"] > 0
     assert main(["plot", "validate.json", "validate.png"]) == 0
 
