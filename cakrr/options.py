@@ -15,7 +15,7 @@ from cacore.run import grid, job
 from cacore.run import options as declare
 from cacore.run.method import Method as AnyMethod
 from cacore.run.options import option
-from cacore.run.progress import silent
+from cacore.run.progress import Advance, silent
 
 if TYPE_CHECKING:
     from cacore.io.checkpoint import Checkpoint
@@ -144,7 +144,7 @@ class Options(declare.Options):
     checkpoint: Checkpoint | None = job.checkpoint()
     wide: bool = False  # the command's grid of sigmas, where none is given, and not the natural width alone
     memory_limit: int = 1 << 62
-    progress: Callable[[str, int], Callable[[], None]] = silent
+    progress: Callable[[str, int], Advance] = silent
 
     def checked(self, method: Method) -> Options:
         """These options, if `method` can do what they ask for.

@@ -26,7 +26,7 @@ from casvm.cpsvm import cpsvm
 from casvm.dcfilter import dcfilter
 from casvm.dcsvm import dcsvm
 from casvm.dissmo import dissmo
-from casvm.exact import expose
+from casvm.exact import expose, expose_search
 from casvm.fcfssvm import fcfssvm
 from casvm.options import Fit, Method, Options
 from partition import Partitioner
@@ -43,6 +43,8 @@ class CollectiveSVC(KernelClassifier):
     metric_rounds: int = 10
     validation_fraction: float = 0.1
     standardize: bool = False
+    cv: int | None = None
+    scoring: str = "accuracy"
     comm: Any = None
 
     _method: ClassVar[Method]
@@ -79,6 +81,7 @@ class CollectiveSVC(KernelClassifier):
         self.sizes_, self.solver_ = fitted.sizes, fitted.solver
         self.n_iter_ = fitted.solver["iterations"]
         expose_metric(self, fitted)
+        expose_search(self, fitted.search)
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Decisions for `X`, shape (n_local,) with two classes, else (n_local, k); with `comm`, collective."""
@@ -110,6 +113,10 @@ class CASVC(CollectiveSVC):
     C, kernel, gamma, degree, coef0, tol, class_weight, max_iter, max_time
         As for :class:`SMOSVC`, of every part, without "precomputed"; a callable for the exact solver alone. "balanced"
         counts the rows of all parts.
+    cv, scoring
+        As for :class:`SMOSVC`; C and gamma are chosen inside the parts, from the sum of what all parts count.
+    per_part : bool
+        Every part takes the C and gamma that are best for itself.
     solver : {"smo", "asygcd"}
         Of each part: exact; or asynchronous greedy coordinate descent, whose models have no bias; or another that is
         registered in :mod:`cacore.svm.solvers`.
@@ -139,6 +146,9 @@ class CASVC(CollectiveSVC):
     Attributes
     ----------
     model_ : SVMModel
+    cv_results_, best_params_, best_score_, best_index_
+        As of :class:`SMOSVC`. With `per_part`, `best_params_` has an array with an entry a part, `best_score_` is that
+        of all parts' own settings together, and there is no `best_index_`.
     classes_ : ndarray, shape (k,)
     sizes_ : ndarray of int64, shape (P,)
     centers_ : ndarray, shape (P, d)
@@ -159,7 +169,8 @@ class CASVC(CollectiveSVC):
 
     Notes
     -----
-    What :class:`SMOSVC` costs on a part's rows, for each part. Training moves no bytes between ranks. A metric costs
+    What :class:`SMOSVC` costs on a part's rows, for each part. Training moves no bytes between ranks. A choice of C and
+    gamma costs what :func:`casvm.search.choose.search` does, and sends counts alone. A metric costs
     one more training a round, and rows are sent to their parts anew in each; then 2,000 rows to all ranks and one
     Allreduce of d x d numbers, or d.
     """
@@ -169,6 +180,7 @@ class CASVC(CollectiveSVC):
     solver: str = "smo"
     route: str = "nearest"
     ratio: bool = False
+    per_part: bool = False
     random_state: Any = None
 
     def _take(self, fitted: Fit) -> None:
@@ -208,8 +220,8 @@ class DCSVC(OneModelSVC):
     ----------
     n_parts, C, kernel, gamma, degree, coef0, tol, class_weight, max_iter, max_time, solver
         As for :class:`CASVC`, of every part and every merged problem.
-    metric, metric_rounds, validation_fraction, standardize, cache_gib, random_state, comm
-        As for :class:`CASVC`.
+    metric, metric_rounds, validation_fraction, standardize, cv, scoring, cache_gib, random_state, comm
+        As for :class:`CASVC`. C and gamma are chosen in parts of about 2,000 rows that are made for that.
 
     Attributes
     ----------
@@ -217,7 +229,7 @@ class DCSVC(OneModelSVC):
         In pieces, one a rank, whose decisions add up.
     classes_, support_, support_vectors_, n_support_, dual_coef_, n_features_in_
         As of :class:`CASVC`, of this rank's piece.
-    metric_, feature_importances_, metric_errors_
+    metric_, feature_importances_, metric_errors_, cv_results_, best_params_, best_score_, best_index_
         As of :class:`CASVC`.
     intercept_ : ndarray, shape (k (k - 1) / 2,)
     sizes_ : ndarray of int64, shape (P,)
@@ -283,7 +295,7 @@ class DisSMOSVC(OneModelSVC):
         As for :class:`SMOSVC`, without "precomputed".
     working_set : int or None
         Rows of a round; None leaves it to the solver, 2 is the textbook's pair.
-    metric, metric_rounds, validation_fraction, standardize, cache_gib, comm
+    metric, metric_rounds, validation_fraction, standardize, cv, scoring, cache_gib, comm
         As for :class:`DCSVC`, and so are the attributes; `sizes_` has the rows that each rank holds, and `solver_`
         one entry.
 

@@ -13,6 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from cacore.comm import Communicator
+from cacore.data.dataset import Samples
 from cacore.data.labels import all_classes, class_factors, require_classes
 from cacore.data.rows import check_range, concatenate
 from cacore.errors import InputError
@@ -21,6 +22,7 @@ from cacore.run.options import from_estimator, one_of, yes_or_no
 from cacore.svm.classifier import KernelClassifier, printer
 from cacore.svm.dual import Progress, Solution
 from cacore.svm.problem import numeric_gamma
+from cacore.tuning.results import Results
 from casvm.model.model import SVMModel
 from casvm.model.part import PartSVM
 from casvm.options import Options
@@ -33,18 +35,18 @@ class SMOSVC(KernelClassifier):
 
     Parameters
     ----------
-    C : float
-        Bound of the coefficients.
+    C : float, list of float or "grid"
+        Bound of the coefficients. Of several, the best one by cross-validation; "grid": 10 from 0.1 to 1,000.
     kernel : {"gaussian", "laplacian", "matern32", "matern52", "l1", "rational", "linear", "polynomial", "sigmoid"}
         Or "precomputed", or a callable ``k(A, B) -> K`` on blocks of rows, shape (len(A), len(B)), which may be called
         from several threads at once; its model is not written to a file. scikit-learn's names "rbf" and "poly" are
         understood, and its "laplacian" is "l1".
-    gamma : float or {"scale", "auto"}
+    gamma : float, list of float or {"scale", "auto", "grid"}
         Gaussian exp(-gamma |x-z|^2); laplacian exp(-gamma |x-z|); matern32 (1 + r) exp(-r), r = sqrt(6 gamma) |x-z|;
         matern52 (1 + r + r^2/3) exp(-r), r = sqrt(10 gamma) |x-z|; l1 exp(-gamma |x-z|_1); rational
         (1 + gamma |x-z|^2 / degree)^-degree; polynomial (gamma x.z + coef0)^degree; sigmoid tanh(gamma x.z + coef0).
         "scale" is 1 / (d var(X)), of laplacian its square root, of l1 1 / (d std(X)); "auto" is "scale" of a variance
-        of 1.
+        of 1. "grid": 10 around 1 over the median squared distance.
     degree : int
         For "rational" at least 1; it costs about `degree` units of rounding.
     coef0 : float
@@ -62,6 +64,13 @@ class SMOSVC(KernelClassifier):
         Seconds, of each problem of two classes.
     verbose : bool
         Print how far it is, about once a second.
+    cv : int or None
+        Stratified folds by which C and gamma are chosen, inside parts of about 2,000 rows that lie together, if there
+        are more than 3,000 rows; then all rows are trained on once. None: 5 where there are several, or as many as the
+        rarest class has rows.
+    scoring : str
+        What is compared: "accuracy", "balanced_accuracy", "f1", "precision", "recall", "jaccard", or an average of
+        one of the last four, as "f1_macro".
 
     Attributes
     ----------
@@ -81,6 +90,9 @@ class SMOSVC(KernelClassifier):
         Violation left; pairs of rows optimised.
     fit_status_ : int
         0 if all problems met the tolerance, 1 otherwise.
+    cv_results_, best_params_, best_score_, best_index_
+        As of :class:`sklearn.model_selection.GridSearchCV`, where there was a choice or `cv` was given; settings that
+        were ended early, "ended", have scores of their first folds only, and rank last.
     model_ : SVMModel
         ``model_.save(path)`` writes it; :func:`casvm.export_libsvm` writes LIBSVM's text format.
     n_features_in_ : int
@@ -94,6 +106,8 @@ class SMOSVC(KernelClassifier):
     shrinking: bool = True
     decision_function_shape: str = "ovr"
     verbose: bool = False
+    cv: int | None = None
+    scoring: str = "accuracy"
 
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n, d), dense or CSR, and labels `y`, shape (n,); neither is changed.
@@ -119,13 +133,18 @@ class SMOSVC(KernelClassifier):
         # Of a precomputed kernel nothing is evaluated.
         known = {"kernel": "linear"} if precomputed else {}
         options = from_estimator(Options, self, class_weight=self._class_weight(classes), **known)
+        codes = np.clip(np.searchsorted(classes, labels), 0, len(classes) - 1).astype(np.int64)
+        factor = class_factors(options.class_weight, codes, weights, len(classes), comm)
+        if options.searches:
+            rows = Samples(train.X, {"code": codes, "C": factor[codes] * weights})
+            found = choose(rows, classes, options, precomputed, comm)
+            options = options.with_setting(found)
+            expose_search(self, found)
         kernel = (
             None if precomputed else options.kernel_with(numeric_gamma(train.X, options.gamma, comm, options.kernel))
         )
         budget = min(options.cache_bytes, n * n * 8 + 2 * n * d * 8)
         memory.require(budget, memory.limit_per_rank(comm), "the kernel cache", "use a smaller cache_gib")
-        codes = np.clip(np.searchsorted(classes, labels), 0, len(classes) - 1).astype(np.int64)
-        factor = class_factors(options.class_weight, codes, weights, len(classes), comm)
         limits = replace(options.limits, shrinking=shrinking)
         part, solutions = fit_part(
             train.X, codes, options.C * factor[codes] * weights, np.arange(n), kernel, limits, budget,
@@ -134,7 +153,7 @@ class SMOSVC(KernelClassifier):
         if len(part.classes) < len(classes):
             raise InputError("a class has no row with a positive weight")
         model = SVMModel(
-            method="smo", route="nearest", classes=classes, kernel=kernel, C=float(self.C), centers=np.zeros((1, d)),
+            method="smo", route="nearest", classes=classes, kernel=kernel, C=float(options.C), centers=np.zeros((1, d)),
             sizes=np.array([n]), owners=np.zeros(1, np.int64), standardizer=None, dtype=str(train.X.dtype),
             parts={0: part},
         )  # fmt: skip
@@ -207,6 +226,35 @@ def _line(progress: Progress) -> str:
         f"{progress.iterations:>12,} iterations, violation {progress.gap:.3g}, "
         f"objective {progress.objective:.8g}, {progress.active:,} active rows"
     )
+
+
+def choose(
+    rows: Samples, classes: NDArray[Any], options: Options, precomputed: bool, comm: Communicator
+) -> Results | None:
+    """C and gamma by cross-validation inside parts of these rows; see :func:`casvm.search.choose.search`."""
+    from cacore.kernels.given import Precomputed, numbered
+    from casvm.search.choose import search
+    from partition.redistribute import Parts
+
+    limit = memory.limit_per_rank(comm)
+    if precomputed:
+        options = replace(options, kernel=Precomputed(np.asarray(rows.X)))
+        rows = Samples(numbered(len(rows), np.float64), rows.columns)
+    rows = rows.take(np.flatnonzero(rows["C"] > 0))
+    one = Parts(rows.X, rows.columns, np.zeros(1, np.int64), np.array([0, len(rows)]))
+    return search(one, classes, 1, replace(options, memory_limit=limit), comm)
+
+
+def expose_search(estimator: Any, found: Results | None) -> None:
+    """Give an estimator the attributes of a search that :class:`sklearn.model_selection.GridSearchCV` has."""
+    for name in ("cv_results_", "best_index_", "best_params_", "best_score_"):
+        vars(estimator).pop(name, None)
+    if found is None:
+        return
+    estimator.cv_results_ = found.cv_results()
+    estimator.best_params_, estimator.best_score_ = dict(found.chosen), found.chosen_score
+    if not any(np.ndim(value) for value in found.chosen.values()):
+        estimator.best_index_ = found.settings.index(found.chosen)
 
 
 def expose(estimator: Any, model: SVMModel) -> None:

@@ -19,6 +19,7 @@ from cacore.run.family import described_metric
 from cacore.run.job import Training
 from cacore.run.options import reported
 from cacore.svm.family import Classifiers
+from cacore.tuning.results import at_the_end, best_lines
 from casvm.casvm import casvm
 from casvm.model.libsvm import export_libsvm
 from casvm.model.model import SVMModel
@@ -28,6 +29,8 @@ from casvm.volume import predicted
 
 class SupportVectors(Classifiers):
     """The family of kernel SVMs in parts, in trees, and of all rows."""
+
+    also = "; or the settings that were compared: give several values of --C or --gamma"
 
     def check(self, method: Method, job: Training, options: Options, comm: Communicator) -> dict[str, Path]:
         """LIBSVM's files are written by one process."""
@@ -63,6 +66,14 @@ class SupportVectors(Classifiers):
                 raise InputError("--libsvm: LIBSVM's labels are whole numbers, and some of these are not")
         return train, test
 
+    def draws(self, method: Method, options: Options) -> str:
+        """The metric if there is one, or the settings that were compared."""
+        return super().draws(method, options) or ("grid" if options.searches else "")
+
+    def axes(self, method: Method) -> tuple[str, str]:
+        """Of a heat map."""
+        return "gamma", "C"
+
     def load(self, path: Path, comm: Communicator) -> SVMModel:
         """A saved model; collective."""
         return SVMModel.load(path, comm)
@@ -71,16 +82,22 @@ class SupportVectors(Classifiers):
         """The kernel's parameters, what each part's solver did, and the volume that theory predicts."""
         model = fitted.model
         soft = {} if model.soft is None else {"soft_k": model.soft.k, "soft_t": model.soft.t}
-        volume = {} if options.initial == "root" or options.metric != "none" else predicted(method.name, fitted.terms)
+        other = options.initial == "root" or options.metric != "none" or (method.one_model and options.searches)
+        volume = {} if other else predicted(method.name, fitted.terms)
         if volume and fitted.more.get("passes", 1) > 1:
             volume["formula"] += ", one pass"
         return {
-            "params": {**self.params(model, options), "route": model.route, **soft, **reported(options, method.has)},
+            "params": {
+                **self.params(model, options), **_own(model), "route": model.route, **soft,
+                **reported(options, method.has),
+            },
             "solver": {**fitted.solver, **fitted.more},
+            "grid": [] if fitted.search is None else fitted.search.rows(),
+            "cv": None if fitted.search is None else fitted.search.described(),
             "busy": fitted.busy,
             "metric": described_metric(options.metric, fitted),
             "volume": volume,
-        }
+        }  # fmt: skip
 
     def save(self, fitted: Fit, job: Training) -> None:
         """LIBSVM's files."""
@@ -89,6 +106,8 @@ class SupportVectors(Classifiers):
 
     def lines(self, made: dict[str, Any]) -> Iterator[tuple[str, str]]:
         """The volume beside its formula, and how many ranks a tree keeps at work."""
+        if made["grid"]:
+            yield "best settings", best_lines(made["grid"], made["cv"])
         if made["ranks"] > 1 and "volume" in made:
             volume = made["volume"]
             yield (
@@ -101,13 +120,18 @@ class SupportVectors(Classifiers):
 
     def notes(self, method: Method, fitted: Fit, options: Options) -> list[str]:
         """That a solver stopped early; which route suits random parts."""
-        notes = list(fitted.notes)
+        notes = [*fitted.notes, *_of_search(fitted, options)]
         if not method.partitioner and not method.one_model and len(fitted.sizes) > 1 and options.route == "nearest":
             notes.append("random parts: --route all, the mean of all models' decisions, is usually more accurate")
         return notes
 
     def details(self, made: dict[str, Any]) -> Iterator[str]:
         """Each part, or each problem of a tree."""
+        for row in made["grid"]:
+            score = row[f"cv_{made['cv']['scoring']}"]
+            where = ", ".join(f"{name} {row[name]:.4g}" for name in ("C", "gamma") if name in row)
+            shown = f"{score:.4f}" if np.isfinite(score) else "no fold"
+            yield f"{where}: {shown} of {row['folds']} folds{', ended' if row['ended'] else ''}"
         solver = made["solver"]
         if "layers" not in solver:
             sizes = made["partition_sizes"] if len(solver["seconds"]) > 1 else [made["data"]["n_train"]]
@@ -116,6 +140,29 @@ class SupportVectors(Classifiers):
             where = f"pass {layer['pass']}, layer {layer['layer']}"
             yield f"{where}: {layer['layer_seconds']:.3f} s on {layer['ranks']} ranks"
             yield from _problems("problem", layer, layer["rows"])
+
+
+def _own(model: SVMModel) -> dict[str, Any]:
+    """C and gamma of each part, where every part has its own."""
+    own = {"C": model.Cs, "gamma": model.gammas}
+    return {name: values for name, values in own.items() if values is not None}
+
+
+def _of_search(fitted: Fit, options: Options) -> Iterator[str]:
+    """What a user should know about the choice of C and gamma."""
+    found = fitted.search
+    if found is None:
+        if options.searches:
+            yield "a class has one row only: C = 1 and gamma = scale, where none was named"
+        return
+    yield from at_the_end(found.axes, found.chosen)
+    if found.ended.any():
+        yield (
+            f"{np.count_nonzero(found.ended)} of {len(found.scores)} settings were ended before their last fold: they "
+            "trailed the best by more than two standard errors"
+        )
+    if found.stopped:
+        yield f"{found.stopped:,} of {found.solved:,} solutions of the search stopped at their limit of steps"
 
 
 def _problems(what: str, solver: dict[str, Any], rows: Any) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from cacore.errors import InputError
@@ -11,7 +11,7 @@ from cacore.run import job
 from cacore.run import options as declare
 from cacore.run.method import Method as AnyMethod
 from cacore.run.options import option
-from cacore.run.progress import silent
+from cacore.run.progress import Advance, silent
 from cacore.svm.options import DualOptions
 from cacore.svm.solvers import solver_names
 
@@ -20,12 +20,21 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from cacore.io.checkpoint import Checkpoint
+    from cacore.tuning.results import Results
     from casvm.family import SupportVectors
     from casvm.model.model import SVMModel
     from casvm.volume import Terms
 
 ROUTES = ("nearest", "soft", "all")
 INITIAL = ("local", "root")
+GRID = "grid"  # of C or gamma: several values are compared, around what the data say
+UNNAMED = "default"  # of a command: a grid where neither C nor gamma is given, otherwise 1 and "scale"
+
+
+def _scorer(value: Any, name: str) -> str:
+    from cacore.tuning.scorers import scorer
+
+    return scorer(value, name)
 
 
 def _solver(value: Any, name: str) -> str:
@@ -36,9 +45,32 @@ def _solver(value: Any, name: str) -> str:
 class Options(DualOptions):
     """Options of a training run, beside those of the dual problem; each option's text says what it is.
 
+    Of C and gamma there may be several, as a tuple, or :data:`GRID`; they are chosen before the methods begin.
     `partitions` None is one part a rank; `progress` is as :func:`cacore.run.progress.bar` yields it.
     """
 
+    C: Any = option(
+        1.0, "bound of the coefficients alpha: number, comma list, lo:hi:COUNT, or grid for values that are made up "
+        "(which methods in parts do where neither --C nor --gamma is given)",
+        declare.one_or(declare.positive, GRID, UNNAMED), metavar="C",
+    )  # fmt: skip
+    gamma: Any = option(
+        "scale", "as --C, around 1 / median squared distance; scale = 1 / (features x variance; of laplacian and l1 "
+        "their lengths); or auto", declare.one_or(declare.number_or("scale", "auto", GRID), GRID, UNNAMED), metavar="G",
+    )  # fmt: skip
+    cv: int | None = option(
+        None, "folds by which C and gamma are chosen (default: 5 where there are several)", declare.whole(2),
+        metavar="FOLDS",
+    )  # fmt: skip
+    scoring: str = option(
+        "accuracy", "what is compared: accuracy, balanced_accuracy, f1, precision, recall, jaccard or f1_macro, ...",
+        _scorer, metavar="NAME",
+    )  # fmt: skip
+    per_part: bool = option(False, "every part chooses its own C and gamma", declare.yes_or_no, action="store_true")
+    quick: bool = option(
+        False, "5 x 5 values instead of 10 x 10 where they are made up", declare.yes_or_no, estimator="",
+        action="store_true",
+    )  # fmt: skip
     partitions: int | None = option(
         None, "number of parts (default: one a rank)", declare.whole(1), estimator="n_parts", metavar="P"
     )  # fmt: skip
@@ -65,7 +97,33 @@ class Options(DualOptions):
         0.1, "of the rows, that judge the rounds of --metric", declare.share, metavar="F"
     )  # fmt: skip
     checkpoint: Checkpoint | None = job.checkpoint()
-    progress: Callable[[str, int], Callable[[], None]] = silent
+    progress: Callable[[str, int], Advance] = silent
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        unnamed = [name for name in ("C", "gamma") if getattr(self, name) == UNNAMED]
+        for name in unnamed:
+            alone = 1.0 if name == "C" else "scale"
+            object.__setattr__(self, name, GRID if len(unnamed) == 2 else alone)
+
+    @property
+    def names_settings(self) -> bool:
+        """Whether several values of C or gamma were named."""
+        return isinstance(self.C, tuple) or isinstance(self.gamma, tuple)
+
+    @property
+    def searches(self) -> bool:
+        """Whether C and gamma are chosen, or at least judged, by cross-validation."""
+        return self.names_settings or GRID in (self.C, self.gamma) or self.cv is not None
+
+    def with_setting(self, found: Results | None) -> Options:
+        """These options with the C and gamma that a search has found; without one with those that suit most data."""
+        chosen: dict[str, Any] = {"C": 1.0, "gamma": "scale"} if found is None else found.chosen
+        named = {"C": self.C, "gamma": self.gamma}
+        C, gamma = (
+            chosen.get(name, "scale") if found is not None or value == GRID else value for name, value in named.items()
+        )
+        return replace(self, C=C, gamma=gamma, cv=None)
 
     def checked(self, method: Method, ranks: int) -> int:
         """The number of parts, if `method` on so many ranks can do what is asked for.
@@ -81,6 +139,8 @@ class Options(DualOptions):
                 raise InputError(f"ratio: {method.name} leaves the rows where they are, and does not balance classes")
             if not named(method.partitioner).balances_classes:
                 raise InputError(f"ratio: the partitioner of {method.name} does not balance classes")
+        if self.per_part:
+            self._check_per_part(method)
         P = self.partitions or ranks
         if method.whole and ranks != P:
             raise InputError(
@@ -90,6 +150,14 @@ class Options(DualOptions):
         if ranks > P:
             raise InputError(f"partitions = {P} on {ranks} ranks: every rank needs a part; ask for {ranks} or more")
         return P
+
+    def _check_per_part(self, method: Method) -> None:
+        if method.one_model:
+            raise InputError(f"per_part: training of {method.name} ends in one model; leave it out")
+        if self.metric != "none":
+            raise InputError("per_part: a metric is learned at one setting; leave one of the two out")
+        if not self.searches:
+            raise InputError("per_part: there is one value of C and of gamma; give several")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,13 +198,15 @@ class Method(AnyMethod):
             "passes": self.merge == "support",
             "solver": not self.whole,
             "working_set": self.whole,
+            "per_part": not self.one_model,
         }
         return only.get(name, True)
 
     @property
     def defaults(self) -> Mapping[str, Any]:
         """Of its command's options."""
-        return {"passes": self.passes}
+        searched = {} if self.one_model else {"C": UNNAMED, "gamma": UNNAMED}
+        return {"passes": self.passes, **searched}
 
     @property
     def choices(self) -> Mapping[str, tuple[str, ...]]:
@@ -170,6 +240,8 @@ class Fit:
         What the report says besides: a tree's layers.
     errors : list of float
         Of every round of a metric: the share of wrong answers for the validation rows.
+    search : Results or None
+        Of the settings that were compared.
     """
 
     model: SVMModel
@@ -180,3 +252,4 @@ class Fit:
     notes: list[str] = field(default_factory=list)
     more: dict[str, Any] = field(default_factory=dict)
     errors: list[float] = field(default_factory=list)
+    search: Results | None = None

@@ -135,10 +135,10 @@ def calls(comm):
 
 
 COMMANDS = {
-    "casvm": ["casvm.casvm", "--initial", "local"],
-    "casvm, rank 0 reads": ["casvm.casvm", "--initial", "root"],
-    "fcfssvm": ["casvm.fcfssvm", "--ratio"],
-    "cpsvm": ["casvm.cpsvm"],
+    "casvm": ["casvm.casvm", "--initial", "local", "--C", "1"],
+    "casvm, rank 0 reads": ["casvm.casvm", "--initial", "root", "--C", "1"],
+    "fcfssvm": ["casvm.fcfssvm", "--ratio", "--C", "1"],
+    "cpsvm": ["casvm.cpsvm", "--C", "1"],
     "dissmo": ["casvm.dissmo"],
     "cascade": ["casvm.cascade"],
     "dcfilter": ["casvm.dcfilter"],

@@ -218,7 +218,8 @@ def test_the_others_are_written(what, inputs, tmp_path, full, capsys):
 
 def test_no_room_for_a_checkpoint(inputs, tmp_path, full, capsys):
     """The run goes on and saves its model; what could not be kept is told at the end."""
-    words = [inputs / "good.h5", *TRAIN["casvm.cpsvm"], "--checkpoint", tmp_path / "kept", "--model"]
+    words = [inputs / "good.h5", *TRAIN["casvm.cpsvm"], "--C", "1", "--checkpoint", tmp_path / "kept"]
+    words.append("--model")
     Checkpoint(tmp_path / "kept")
     full.add(tmp_path / "kept")
     err = fails("casvm.cpsvm", [*words, tmp_path / "1.h5"], capsys)

@@ -28,7 +28,7 @@ methods = pytest.mark.parametrize("method", COMMANDS)
 def test_report(method, inputs, tmp_path, capsys):
     """Three classes, three parts, each method with other options."""
     words, more = COMMANDS[method]
-    words = [inputs / "three.h5", "--partitions", "3", "--threads", "2", "--seed", "5", *words]
+    words = [inputs / "three.h5", "--partitions", "3", "--threads", "2", "--seed", "5", "--C", "1", *words]
     run(f"casvm.{method}", [*words, "--report", tmp_path / "r.json", "--model", tmp_path / "m.h5"])
     shown, err = capsys.readouterr()
     assert err == ""
@@ -113,7 +113,8 @@ def test_initial_root(inputs, tmp_path):
     """Rank 0 deals the rows out in another order: the same problem where there is one part."""
     made = {}
     for initial in ("local", "root"):
-        words = [inputs / "three.h5", "--initial", initial, "--tol", "1e-6", "--model", tmp_path / f"{initial}.h5"]
+        words = [inputs / "three.h5", "--C", "1", "--initial", initial, "--tol", "1e-6"]
+        words += ["--model", tmp_path / f"{initial}.h5"]
         made[initial] = reported("casvm.casvm", words, tmp_path)
         assert made[initial]["params"]["initial"] == initial
         assert made[initial]["comm"]["train"]["bytes"] == 0
@@ -147,7 +148,7 @@ def test_ratio(method, tmp_path):
 
 def test_checkpoint(inputs, tmp_path, monkeypatch):
     """The second time nothing is solved, no file is written, and the model is the same, bit for bit."""
-    words = [inputs / "three.h5", "--partitions", "3", "--checkpoint", tmp_path / "kept", "--model"]
+    words = [inputs / "three.h5", "--C", "1", "--partitions", "3", "--checkpoint", tmp_path / "kept", "--model"]
     first = reported("casvm.cpsvm", [*words, tmp_path / "first.h5"], tmp_path)
     before = inodes(tmp_path / "kept")
     assert sorted(before) == ["lock", "part-000000.npz", "part-000001.npz", "part-000002.npz", "run.json"]
@@ -270,14 +271,14 @@ OTHER = {
 @pytest.fixture(scope="module")
 def kept(inputs, tmp_path_factory):
     folder = tmp_path_factory.mktemp("checkpoint") / "kept"
-    run("casvm.cpsvm", [inputs / "good.h5", "--checkpoint", folder, "--quiet"])
+    run("casvm.cpsvm", [inputs / "good.h5", "--C", "1", "--checkpoint", folder, "--quiet"])
     return folder
 
 
 @pytest.mark.parametrize("what", OTHER)
 def test_checkpoint_of_another_run(what, kept, inputs, refuses):
     words, message = OTHER[what]
-    refuses("casvm.cpsvm", [inputs / "good.h5", "--checkpoint", kept, *words], message, kept)
+    refuses("casvm.cpsvm", [inputs / "good.h5", "--C", "1", "--checkpoint", kept, *words], message, kept)
 
 
 def test_checkpoint_of_other_rows_or_another_method(kept, inputs, tmp_path, refuses):
@@ -288,7 +289,7 @@ def test_checkpoint_of_other_rows_or_another_method(kept, inputs, tmp_path, refu
         ("casvm", inputs / "good.h5", 'method was "cpsvm" there and is "casvm" here'),
     ]
     for method, path, message in others:
-        refuses(f"casvm.{method}", [path, "--checkpoint", kept], message, kept)
+        refuses(f"casvm.{method}", [path, "--C", "1", "--checkpoint", kept], message, kept)
 
 
 def test_damaged_piece_of_a_checkpoint(inputs, tmp_path, refuses):

@@ -268,6 +268,42 @@ class Kernel:
         for_blocks(lambda lo, hi: _mirrored(G.reshape(-1), A.squares, lo, hi, parameters), blocks(m, _TILE))
         G.reshape(-1)[:: m + 1] = self.of_squares(A.squares) if self.compiled else self.diagonal(A.X)
 
+    def compare_all(self, A: Points, out: NDArray[Any]) -> None:
+        """As :meth:`compare`, for all pairs of rows: the whole of `out`, shape (m, m).
+
+        2 m^2 d flops, on all threads.
+        """
+        m = len(A)
+        tasks = blocks(m, _block_rows(m, out.itemsize))
+        for_blocks(lambda lo, hi: self._compare(A[lo:hi], A, out[lo:hi]), tasks)
+
+    def values_from(self, compared: NDArray[Any], A: Points, out: NDArray[Any]) -> None:
+        """All kernel values of the rows of `A` with each other, from what :meth:`compare_all` left.
+
+        Parameters
+        ----------
+        compared : ndarray, shape (m, m), C-contiguous
+            Not changed: the next kernel begins with it.
+        A : Points
+            Of m rows.
+        out : ndarray, shape (m, >= m)
+            Rows contiguous, in the dtype of `compared`; further columns are left as they are.
+
+        Notes
+        -----
+        m^2 kernel values, on all threads.
+        """
+        m, parameters = len(A), self.parameters(out.dtype)
+
+        def rows(lo: int, hi: int) -> None:
+            part = out[lo:hi, :m]
+            np.copyto(part, compared[lo:hi])
+            _finish_rows(*flat(part), A.squares[lo:hi], A.squares, parameters)
+
+        for_blocks(rows, blocks(m, _block_rows(m, out.itemsize)))
+        if self.of_distance:
+            out[np.arange(m), np.arange(m)] = self.of_squares(A.squares)
+
     def apply(self, A: Points, B: Points, coefficients: NDArray[Any]) -> NDArray[Any]:
         """``K(A, B) @ coefficients`` without ever holding K, on all threads.
 

@@ -36,8 +36,8 @@ def train(method: Method, comm: Communicator, argv: list[str] | None) -> None:
     family = method.family()
     with comm.agreed():
         others = family.check(method, job, options, comm)
-        if job.plot is not None and options.metric == "none":
-            raise InputError("--plot draws the metric that was learned: give --metric diagonal or full")
+        if job.plot is not None and not family.draws(method, options):
+            raise InputError(f"--plot draws the metric that was learned: give --metric diagonal or full{family.also}")
         if job.plot is not None and comm.rank == 0:
             from cacore.run import figures
 
@@ -93,7 +93,11 @@ def _write(
         if job.plot is not None and comm.rank == 0:
             from cacore.run import figures
 
-            figures.save(figures.metric(made["metric"], fitted.model.standardizer), job.plot)
+            if family.draws(method, options) == "metric":
+                figure = figures.metric(made["metric"], fitted.model.standardizer)
+            else:
+                figure = figures.heat_map(made["grid"], *family.axes(method), not made.get("cv", {}).get("per_part"))
+            figures.save(figure, job.plot)
     with unwritten, comm.agreed():
         if comm.rank == 0:
             _report(job, made)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from cacore.comm import Communicator
 from cacore.io.table import LABELS, Targets
@@ -20,7 +20,15 @@ if TYPE_CHECKING:
 
 
 class Family(ABC):
-    """A family of methods, as its commands see it."""
+    """A family of methods, as its commands see it.
+
+    Attributes
+    ----------
+    also : str
+        What else ``--plot`` can draw, at the end of a line that refuses it.
+    """
+
+    also: ClassVar[str] = ""
 
     def check(self, method: Any, job: Training, options: Any, comm: Communicator) -> dict[str, Path]:
         """Refuse what does not go together; the files, by their flags, that will be written beside model and report."""
@@ -77,6 +85,14 @@ class Family(ABC):
     @abstractmethod
     def report(self, method: Any, fitted: Any, options: Any, job: Training) -> dict[str, Any]:
         """The family's fields of the report; see :func:`cacore.run.report.build`."""
+
+    def draws(self, method: Any, options: Any) -> str:
+        """What ``--plot`` draws: "metric", "grid", or "" if there is nothing to draw."""
+        return "metric" if options.metric != "none" else ""
+
+    def axes(self, method: Any) -> tuple[str, str]:
+        """The parameters of the report's `grid` that a heat map has along x and y."""
+        raise NotImplementedError
 
     def save(self, fitted: Any, job: Training) -> None:  # noqa: B027 - most families have nothing to write
         """Write what is written beside model and report."""

@@ -157,3 +157,49 @@ def metric(described: dict[str, Any], standardizer: Any) -> Figure:
         right[0].set(xlabel="feature", ylabel="feature", title="The metric")
         figure.colorbar(image, ax=right[0], shrink=0.8)
     return figure
+
+
+def heat_map(grid: Sequence[dict[str, Any]], x: str, y: str, mark: bool = True) -> Figure:
+    """What cross-validation says of each setting, by two parameters, or by one of them where there is no other.
+
+    `grid` is the report's, a line a setting, whose scores are named "cv_..."; larger is better. Settings that were
+    ended early are hatched: their scores are of some folds only. `mark` draws a frame around the best.
+    """
+    name = next(key for key in grid[0] if key.startswith("cv_"))
+    xs, ys = ([*dict.fromkeys(row.get(axis, 0.0) for row in grid)] for axis in (x, y))
+    scores, ended = np.full((len(ys), len(xs)), np.nan), np.zeros((len(ys), len(xs)), np.bool_)
+    for row in grid:
+        place = ys.index(row.get(y, 0.0)), xs.index(row.get(x, 0.0))
+        scores[place], ended[place] = row[name], row["ended"]
+    figure = blank(max(4.5, 1.6 + 0.62 * len(xs)), max(3.2, 1.4 + 0.42 * len(ys)))
+    panel: Any = figure.subplots()
+    known = scores[~ended & ~np.isnan(scores)]
+    top = float(known.max()) if known.size else 1.0
+    # Colours for what is close to the best: the rest is as bad as it looks.
+    low = max(float(np.nanmin(scores)), top - max(4.0 * (top - float(np.median(known))), 0.02)) if known.size else 0.0
+    image = panel.imshow(scores, origin="lower", cmap="viridis", vmin=low, vmax=top, aspect="auto")
+    for i, j in np.ndindex(scores.shape):
+        if np.isnan(scores[i, j]):
+            continue
+        dark = scores[i, j] < 0.5 * (low + top)
+        panel.text(j, i, f"{scores[i, j]:.3f}", ha="center", va="center", fontsize=7, color="w" if dark else "k")
+        if ended[i, j]:
+            cell = (j - 0.5, i - 0.5), 1, 1
+            panel.add_patch(_rectangle(*cell, fill=False, hatch="///", edgecolor="0.6", linewidth=0))
+    if known.size and mark:
+        best = np.argmax(np.where(ended, -np.inf, np.nan_to_num(scores, nan=-np.inf)))
+        i, j = np.unravel_index(int(best), ended.shape)
+        panel.add_patch(_rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, edgecolor="tab:red", linewidth=2))
+    panel.set_xticks(range(len(xs)), [f"{value:.4g}" for value in xs], rotation=45, ha="right")
+    panel.set_yticks(range(len(ys)), [f"{value:.4g}" for value in ys])
+    panel.set(xlabel=x, ylabel=y, title=name.removeprefix("cv_").replace("_", " ") + " on rows left out")
+    figure.colorbar(image, ax=panel, extend="min")
+    if ended.any():
+        figure.supxlabel("hatched: ended early, mean of the folds tried; framed: the best", fontsize=7)
+    return figure
+
+
+def _rectangle(*place: Any, **style: Any) -> Any:
+    from matplotlib.patches import Rectangle
+
+    return Rectangle(*place, **style)

@@ -63,7 +63,10 @@ class Training(Job):
         None, "save bytes and messages by phase, sender and receiver (cacore.traffic draws them)", path,
         metavar="FILE.npz",
     )  # fmt: skip
-    plot: Path | None = option(None, "draw the metric that was learned", path, metavar="FILE.png")
+    plot: Path | None = option(
+        None, "draw the metric that was learned, or else the settings that were compared", path,
+        metavar="FILE.png",
+    )  # fmt: skip
     libsvm: Path | None = option(
         None, "write each part's model in LIBSVM's text format as well", path, metavar="OUT.model"
     )  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any
@@ -189,7 +189,8 @@ def number_or(*words: str) -> Convert:
         try:
             return float(positive(value, name))
         except InputError:
-            raise refused(name, value, f"a positive number, {' or '.join(words)}") from None
+            *first, last = words
+            raise refused(name, value, f"a positive number, {', '.join(first)} or {last}") from None
 
     return convert
 
@@ -209,6 +210,21 @@ def values(value: Any, name: str) -> tuple[float, ...]:
     """A grid: one or more positive numbers, or the text that :func:`cacore.run.grid.parse` reads."""
     name = name.removesuffix(" =")
     return grid.parse(value, name) if _is_text(value, name) else grid.checked(value, name)
+
+
+def one_or(convert: Convert, *words: str) -> Convert:
+    """What `convert` makes of one value; a grid of several, as :func:`values`; or one of some words, in either."""
+
+    def several(value: Any, name: str) -> Any:
+        if isinstance(value, str):
+            if value in words or not (_is_text(value, name) and ("," in value or ":" in value)):
+                return value if value in words else convert(value, name)
+        elif not isinstance(value, Collection) or isinstance(value, bytes | dict):
+            return convert(value, name)
+        found = values(value, name)
+        return found if len(found) > 1 else found[0]
+
+    return several
 
 
 def whole_values(value: Any, name: str) -> tuple[int, ...]:

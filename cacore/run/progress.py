@@ -5,15 +5,27 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 
-def silent(_: str, __: int) -> Callable[[], None]:
+class Advance(Protocol):
+    """What a step is told by; a search whose work shrinks also says what is left, and what it has found."""
+
+    def __call__(self, steps: int = 1, label: str | None = None, total: int | None = None) -> None:
+        """`steps` more are done, of `total`, if that has changed; `label` replaces the bar's text."""
+
+
+def silent(_: str, __: int) -> Advance:
     """A bar that nobody sees."""
-    return lambda: None
+    return _unseen
+
+
+def _unseen(steps: int = 1, label: str | None = None, total: int | None = None) -> None:
+    pass
 
 
 @contextmanager
-def bar(enabled: bool) -> Iterator[Callable[[str, int], Callable[[], None]]]:
+def bar(enabled: bool) -> Iterator[Callable[[str, int], Advance]]:
     """Yield ``begin(label, total)``, which returns the function to call after each step.
 
     `enabled` is False on all ranks but 0 and with ``--quiet``; a stderr that is no terminal gets no bar either.
@@ -26,9 +38,13 @@ def bar(enabled: bool) -> Iterator[Callable[[str, int], Callable[[], None]]]:
 
     with Progress(console=Console(stderr=True), transient=True) as progress:
 
-        def begin(label: str, total: int) -> Callable[[], None]:
+        def begin(label: str, total: int) -> Advance:
             task = progress.add_task(label, total=total)
-            return lambda: progress.advance(task)
+
+            def advance(steps: int = 1, label: str | None = None, total: int | None = None) -> None:
+                progress.update(task, advance=steps, description=label, total=total)
+
+            return advance
 
         yield begin
 

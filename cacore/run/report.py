@@ -95,6 +95,7 @@ def build(
     library_bytes: int = 0,
     volume: dict[str, Any] | None = None,
     metric: dict[str, Any] | None = None,
+    cv: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Assemble the report; a collective call, whose own messages are not counted."""
     counted, seconds = comm.totals()
@@ -125,6 +126,7 @@ def build(
         "partition_sizes": [int(m) for m in partition_sizes],
         "params": params,
         "grid": grid or [],
+        **({"cv": cv} if cv else {}),
         **({"metric": metric} if metric else {}),
         "metrics": metrics,
         **({"metrics_without_overlap": metrics_without_overlap} if metrics_without_overlap else {}),

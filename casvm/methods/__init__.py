@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -32,7 +33,13 @@ def of_all_rows(method: Method, train: Dataset, options: Options, comm: Communic
 
 
 def _trained(fit: Any, method: Method, train: Dataset, options: Options, comm: Communicator) -> Fit:
-    """By this trainer, in a metric that is learned if that is asked for."""
+    """By this trainer, at a setting that is chosen, and in a metric that is learned, if that is asked for."""
+    with comm.agreed():
+        options.checked(method, comm.size)
+    if options.searches and (method.one_model or options.metric != "none"):
+        from casvm.search.settle import settle_apart
+
+        return settle_apart(partial(_trained, fit), method, train, options, comm)
     if options.metric == "none":
         made: Fit = fit(method, train, options, comm)
         return made

@@ -11,10 +11,13 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
 from cacore.data.rows import is_sparse, nbytes
+from cacore.kernels import Kernel
 from casvm.methods.divide import into_parts
 from casvm.methods.prepare import prepare
 from casvm.methods.problems import STATISTICS, check_memory, named, not_met, solve_all, terms
+from casvm.model.model import own_settings
 from casvm.options import Fit, Method, Options
+from casvm.search.settle import settle
 from partition.redistribute import Parts, assign_owners
 from partition.routing import SOFT, Soft, double_variance, gap
 
@@ -32,7 +35,8 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator) ->
 
     Notes
     -----
-    A part costs what :func:`casvm.solver.smo.solve` does; this rank's rows, and the kernel caches. Training
+    Several values of C or gamma cost what :func:`casvm.search.choose.search` does, first. Then a
+    part costs what :func:`casvm.solver.smo.solve` does; this rank's rows, and the kernel caches. Training
     sends nothing; partitioning sends nothing without a partitioner.
     """
     prepared = prepare(method, train, options, comm)
@@ -42,6 +46,10 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator) ->
     with comm.agreed():
         largest = None if is_sparse(parts.X) else int(np.diff(parts.bounds).max(initial=0))
         check_memory(nbytes(parts.X), options, largest)
+    kernel: Kernel | dict[int, Kernel] = prepared.kernel
+    found = None
+    if options.searches:
+        options, kernel, found = settle(parts, prepared, options, comm)
     # Line 2: each part is trained on its own.
     held = dict(parts)
     counts = {number: rows.stop - rows.start for number, rows in held.items()}
@@ -51,7 +59,7 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator) ->
 
     with comm.phase("train"):
         begun = time.perf_counter()
-        solved = solve_all(counts, load, prepared.kernel, options, "training")
+        solved = solve_all(counts, load, kernel, options, "training")
         busy = time.perf_counter() - begun
     comm.wait()
     # Line 3: the centres, which all ranks need for routing.
@@ -66,6 +74,7 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator) ->
     model = prepared.model(
         method, options, route="nearest" if P == 1 else options.route, centers=centers, sizes=sizes,
         owners=owners, soft=soft, parts={number: one.part for number, one in solved.items()},
+        **({} if found is None else own_settings(found.chosen)),
     )  # fmt: skip
     numbers = np.zeros((len(sizes), len(STATISTICS) + 1))
     for number, one in solved.items():
@@ -74,7 +83,8 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator) ->
         numbers = comm.allreduce(numbers)
         every = comm.allgather(np.array([busy]))
     solver, notes = named(numbers), not_met(numbers, options.limits.tol, "parts")
-    return Fit(model, sizes, solver, every, terms(sizes, prepared.nonzeros, parts.n_iter, solver), notes)
+    own = terms(sizes, prepared.nonzeros, parts.n_iter, solver)
+    return Fit(model, sizes, solver, every, own, notes, search=found)
 
 
 def predicted_cost(rows: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -30,7 +30,7 @@ class Prepared:
     ----------
     rows : Samples
         This rank's, standardised if that was asked for, with the columns "code" of the class, bound "C" of alpha and
-        global number "row".
+        global number "row". Where C is chosen later, the bound for C = 1.
     classes : ndarray, shape (k,)
     kernel : Kernel
     standardizer : Standardizer or None
@@ -95,7 +95,8 @@ def prepare(method: Method, train: Dataset, options: Options, comm: Communicator
             rows.X = standardizer.apply(rows.X)
         with comm.uncounted(), comm.agreed():
             check_range(rows.X, "the training rows")
-        kernel = options.kernel_with(numeric_gamma(rows.X, options.gamma, comm, options.kernel))
+        gamma = 1.0 if options.searches else numeric_gamma(rows.X, options.gamma, comm, options.kernel)
+        kernel = options.kernel_with(gamma)
         with comm.uncounted():
             count = rows.X.nnz if is_sparse(rows.X) else np.count_nonzero(rows.X)
             total, n = comm.allreduce(np.array([count, len(rows)], np.int64)).tolist()
@@ -110,7 +111,8 @@ def _columns(
     codes = np.searchsorted(classes, y).astype(np.int64)
     codes[codes == len(classes)] = 0  # a label of rows of weight 0 alone
     factor = class_factors(options.class_weight, codes, weights, len(classes), comm)
-    return {"code": codes, "C": options.C * factor[codes] * weights, "row": np.arange(first, first + len(codes))}
+    C = 1.0 if options.searches else options.C  # chosen later
+    return {"code": codes, "C": C * factor[codes] * weights, "row": np.arange(first, first + len(codes))}
 
 
 def _open_checkpoint(

@@ -48,8 +48,9 @@ def check_memory(rows: int, options: Options, largest: int | None = None) -> Non
 
 
 def solve_all(
-    sizes: dict[int, int], load: Callable[[int], tuple[str, Samples]], kernel: Kernel, options: Options, label: str
-) -> dict[int, Solved]:
+    sizes: dict[int, int], load: Callable[[int], tuple[str, Samples]], kernel: Kernel | dict[int, Kernel],
+    options: Options, label: str,
+) -> dict[int, Solved]:  # fmt: skip
     """Solve problems of these many rows, the largest first and as many side by side as there are threads.
 
     Parameters
@@ -59,7 +60,8 @@ def solve_all(
     load : callable
         ``load(number)`` makes a problem: its name in a checkpoint, and its rows with the columns "code", "C" and
         "row", and maybe "coef", coefficients alpha y to begin with, shape (m, k - 1).
-    kernel : Kernel
+    kernel : Kernel, or dict of int to Kernel
+        Of all problems, or of each.
     options : Options
     label : str
         Of the progress.
@@ -79,10 +81,11 @@ def solve_all(
 
         def work() -> dict[str, NDArray[Any]]:
             begun = time.perf_counter()
+            own = kernel[number] if isinstance(kernel, dict) else kernel
             start = rows.columns.get("coef")
             begin_with = None if start is None or not start.any() else start.T
             made, solutions = fit_part(
-                rows.X, rows["code"], rows["C"], rows["row"], kernel, options.limits, cache_bytes, options.solver,
+                rows.X, rows["code"], rows["C"], rows["row"], own, options.limits, cache_bytes, options.solver,
                 begin_with,
             )  # fmt: skip
             numbers = _statistics(made, solutions, time.perf_counter() - begun)

@@ -10,7 +10,6 @@ import scipy.sparse as sp
 from cacore.errors import InputError
 from cacore.files import check_writable, replacing
 from casvm.model.model import SVMModel
-from casvm.model.part import PartSVM
 
 
 def export_libsvm(model: SVMModel, path: str | Path) -> list[Path]:
@@ -52,7 +51,7 @@ def export_libsvm(model: SVMModel, path: str | Path) -> list[Path]:
     for number, part in model.parts.items():
         one = path if len(model.sizes) == 1 else path.with_name(f"{path.stem}.{number:06d}{path.suffix}")
         with replacing(one) as temporary, temporary.open("w") as file:
-            file.write(_header(model, part, labels[part.classes]))
+            file.write(_header(model, number, labels[part.classes]))
             X = sp.csr_matrix(part.X)
             X.sort_indices()
             for i in range(len(part.rows)):
@@ -64,8 +63,8 @@ def export_libsvm(model: SVMModel, path: str | Path) -> list[Path]:
     return written
 
 
-def _header(model: SVMModel, part: PartSVM, labels: np.ndarray) -> str:
-    kernel = model.kernel
+def _header(model: SVMModel, number: int, labels: np.ndarray) -> str:
+    kernel, part = model.kernel_of(number), model.parts[number]
     assert kernel is not None
     numbers = (("degree", str(kernel.degree)), ("gamma", f"{kernel.gamma:.17g}"), ("coef0", f"{kernel.coef0:.17g}"))
     lines = [

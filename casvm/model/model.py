@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,12 +12,23 @@ from numpy.typing import NDArray
 from cacore.data.labels import check_classes, read_classes, stored_classes
 from cacore.data.rows import Rows
 from cacore.io import model_file
+from cacore.io.layout import Array, Layout
 from cacore.io.model_file import is_real, require
 from cacore.kernels import Kernel
 from cacore.svm.decision import counted, votes
 from casvm.model.part import PART, PartSVM, join
-from partition.model import InParts, visit
+from partition.model import SHARED, InParts, visit
 from partition.routing import nearest
+
+OWN: Layout = {
+    "Cs": Array("float64", ("P",), "of each part, where every part has chosen its own", optional=True),
+    "gammas": Array("float64", ("P",), "likewise", optional=True),
+}
+
+
+def own_settings(chosen: Mapping[str, Any]) -> dict[str, NDArray[np.float64]]:
+    """What a model has of settings that every part has chosen for itself; nothing where all have the same."""
+    return {f"{name}s": values for name, values in chosen.items() if np.ndim(values)}
 
 
 @dataclass(kw_only=True)
@@ -30,19 +42,31 @@ class SVMModel(InParts):
     kernel : Kernel or None
         None: rows are kernel values with the training rows.
     C : float
+    Cs, gammas : ndarray of float64, shape (P,), or None
+        Of each part, where every part has its own; `C` and `kernel` are then those of a part in the middle.
     """
 
     family = "svm"
+    shared_arrays: ClassVar[Layout] = {**SHARED, **OWN}
     part_arrays = PART
 
     classes: NDArray[Any]
     kernel: Kernel | None
     C: float
+    Cs: NDArray[np.float64] | None = None
+    gammas: NDArray[np.float64] | None = None
     parts: dict[int, PartSVM] = field(default_factory=dict)
 
     def described(self) -> dict[str, Any]:
         """What a report says about the model."""
-        return {"method": self.method, "C": self.C, "route": self.route}
+        C = self.C if self.Cs is None else self.Cs
+        return {"method": self.method, "C": C, "route": self.route}
+
+    def kernel_of(self, part: int) -> Kernel | None:
+        """The kernel of a part."""
+        if self.gammas is None or self.kernel is None:
+            return self.kernel
+        return replace(self.kernel, gamma=float(self.gammas[part]))
 
     def predict(self, X: Rows, comm: Any = None) -> NDArray[Any]:
         """Labels of this rank's rows; a collective call.
@@ -137,11 +161,13 @@ class SVMModel(InParts):
     def _answer(self, part: int, rows: Rows) -> NDArray[np.float64]:
         one = self.parts[part]
         # LIBSVM's votes where one part answers alone; what is added up must not grow with the classes of a part.
-        return (one.scores if self._alone else one.shares)(rows, self.kernel, len(self.classes))
+        return (one.scores if self._alone else one.shares)(rows, self.kernel_of(part), len(self.classes))
 
     def _stored(self) -> tuple[dict[str, Any], dict[str, Rows]]:
         kernel = None if self.kernel is None else self.kernel.stored()
-        return {"C": self.C, **stored_classes(self.classes), "kernel": kernel}, {}
+        own = {"Cs": self.Cs, "gammas": self.gammas}
+        arrays = {name: values for name, values in own.items() if values is not None}
+        return {"C": self.C, **stored_classes(self.classes), "kernel": kernel}, arrays
 
     @classmethod
     def _part_sizes(cls, attributes: dict[str, Any], shared: dict[str, Any], number: int) -> dict[str, int]:
@@ -162,9 +188,13 @@ class SVMModel(InParts):
                 parts.held = {rank: join(list(parts.held.values()))}
             shared["sizes"] = np.bincount(parts.owners, shared["sizes"])[ranks].astype(np.int64)
             parts.owners = ranks
+        attributes |= {name: shared.get(name) for name in OWN}
         return super()._made(attributes, shared, parts)
 
     def _check(self) -> None:
         super()._check()
         require(is_real(self.C) and self.C > 0, f"C {self.C!r}")
+        for name in OWN:
+            values = getattr(self, name)
+            require(values is None or bool((np.isfinite(values) & (values > 0)).all()), name)
         check_classes(self.classes)

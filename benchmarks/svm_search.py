@@ -1,0 +1,134 @@
+"""C and gamma in one call: search, final training and test, beside scikit-learn's GridSearchCV and liquidSVM.
+
+python -m benchmarks.svm_search DATA_FOLDER [--only NAME ...] [--settings G] [--liquidsvm FOLDER] [--grid-search ROWS]
+
+Seconds are the clock's and, in brackets, those of all cores together, which other work on the machine changes less.
+liquidSVM has its own 10 x 10 grid and 5 folds, cells of at most 2,000 rows, and takes part where it is installed, or
+built in FOLDER (its wheel does not import on Python 3.11). --grid-search compares the choice on so many rows of covtype
+with that of GridSearchCV over SVC on two cores, on the same grid and the same folds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.race import headline, machine_rate
+from benchmarks.svm_data import SETS, Problem
+from cacore.run.grid import spaced
+from cacore.tuning.folds import stratified
+from casvm import CASVC, SMOSVC
+
+ROWS = 2000  # of a part, about
+CHOSEN = ("ijcnn1", "covtype50k")
+
+
+def cpu() -> float:
+    """Seconds of all cores, of this process and those that it has waited for."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def timed(work: Callable[[], Any]) -> tuple[Any, float, float]:
+    """What it returns, its seconds by the clock and of all cores."""
+    begun, used = time.perf_counter(), cpu()
+    made = work()
+    return made, time.perf_counter() - begun, cpu() - used
+
+
+def ours(problem: Problem, count: int) -> None:
+    """CP-SVM with parts of about 2,000 rows: search, training, test."""
+    grid: Any = "grid"
+    C, gamma = (grid, grid) if count == 10 else (spaced(0.1, 1000, count), spaced(0.1, 100, count))
+    parts = max(1, len(problem.X) // ROWS)
+
+    def run() -> tuple[CASVC, float]:
+        model = CASVC(parts, partitioner="kmeans", C=C, gamma=gamma, random_state=0).fit(problem.X, problem.y)
+        return model, model.score(problem.Xt, problem.yt)
+
+    (model, accuracy), seconds, used = timed(run)
+    ended = int(model.cv_results_["ended"].sum())
+    chosen = ", ".join(f"{name} {value:.4g}" for name, value in model.best_params_.items())
+    print(
+        f"  CASVC      {seconds:7.1f} s ({used:6.1f})  {100 * accuracy:.3f} %  {chosen}; {ended} settings ended early"
+    )
+
+
+def liquid(problem: Problem, folder: Path | None) -> None:
+    """The rival's own search, selection and test."""
+    if folder is not None:
+        sys.path.insert(0, str(folder))
+    try:
+        from liquidSVM import mcSVM
+    except (ImportError, NameError, TypeError) as error:
+        print(f"  liquidSVM: not installed ({error})")
+        return
+
+    def run() -> Any:
+        model = mcSVM(problem.X, problem.y, partition_choice=4, threads=2, folds=5, grid_choice=0, display=0)
+        return model.test(problem.Xt, problem.yt)[0]
+
+    said, seconds, used = timed(run)
+    print(f"  liquidSVM  {seconds:7.1f} s ({used:6.1f})  {100 * np.mean(said[:, 0] == problem.yt):.3f} %")
+
+
+def grid_search(problem: Problem, n: int, count: int) -> None:
+    """The choice for the first `n` rows, and what scikit-learn's folds say of it."""
+    from joblib.externals.loky import get_reusable_executor
+    from sklearn.model_selection import GridSearchCV, PredefinedSplit
+    from sklearn.svm import SVC
+
+    X, y = problem.X[:n], problem.y[:n]
+    grid = {"C": spaced(1, 100, count), "gamma": spaced(1, 100, count)}
+    model, seconds, used = timed(lambda: SMOSVC(**grid, cv=5).fit(X, y))
+    print(f"  SMOSVC        {seconds:7.1f} s ({used:6.1f})  {model.best_params_}")
+    folds = PredefinedSplit(stratified((y > 0).astype(np.int64), 5))
+
+    def run() -> Any:
+        found = GridSearchCV(SVC(cache_size=1000), grid, cv=folds, n_jobs=2).fit(X, y)
+        get_reusable_executor().shutdown(wait=True)  # so that the seconds of its processes are known
+        return found
+
+    theirs, slow, slow_used = timed(run)
+    print(f"  GridSearchCV  {slow:7.1f} s ({slow_used:6.1f})  {theirs.best_params_}")
+    scores = theirs.cv_results_["mean_test_score"]
+    faster = f"{slow / seconds:.0f} times faster by the clock, {slow_used / used:.0f} times by the cores' seconds"
+    print(f"  {faster}; accuracy of its folds: {100 * scores[model.best_index_]:.2f} % at our choice,", end=" ")
+    print(f"{100 * scores.max():.2f} % at most")
+
+
+def main() -> None:
+    """Run it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", nargs="+", choices=tuple(SETS), default=CHOSEN)
+    parser.add_argument("--settings", type=int, default=10, metavar="G", help="G x G")
+    parser.add_argument("--liquidsvm", type=Path, metavar="FOLDER", help="where it was built")
+    parser.add_argument("--no-liquidsvm", action="store_true")
+    parser.add_argument("--grid-search", type=int, metavar="ROWS", help="of covtype; nothing else")
+    args = parser.parse_args()
+    headline()
+    small = np.random.default_rng(0).normal(size=(200, 3))
+    CASVC(2, C=[1, 2], gamma=[0.1, 1]).fit(small, np.arange(200) % 2).predict(small)  # compiles
+    print(machine_rate())
+    if args.grid_search:
+        grid_search(SETS["covtype50k"](args.folder), args.grid_search, args.settings)
+    for name in () if args.grid_search else args.only:
+        problem = SETS[name](args.folder)
+        count = f"{args.settings} x {args.settings} settings"
+        print(f"{name}: {len(problem.X):,} + {len(problem.Xt):,} rows, {count}")
+        ours(problem, args.settings)
+        if not args.no_liquidsvm:
+            liquid(problem, args.liquidsvm)
+    print(machine_rate())
+
+
+if __name__ == "__main__":
+    main()

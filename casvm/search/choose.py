@@ -1,0 +1,231 @@
+"""One setting for all parts, or one a part: cross-validation inside the parts, in rounds of folds.
+
+After each round the counts of all parts are added up, in one reduction, and settings that trail the best one by more
+than chance explains are ended. No row travels, and no test row is looked at.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.data.rows import Rows, nbytes
+from cacore.errors import InputError
+from cacore.io.checkpoint import remembered
+from cacore.machine import memory, threads
+from cacore.tuning import folds, race
+from cacore.tuning.results import Results
+from cacore.tuning.scorers import TRUE, scores
+from casvm.options import Options
+from casvm.search.grid import Settings, settings
+from casvm.search.part import LOOSE, Task, bytes_needed, judge
+from partition.divide import divide
+from partition.redistribute import Parts
+
+ROWS = 2000  # of a piece, about
+MOST = 3000  # of a part that is searched as it is: the kernel values of a larger one leave the cache
+_LEAST = 100  # rows of a piece, whose matrices have to fit
+
+
+def search(parts: Parts, classes: NDArray[Any], P: int, options: Options, comm: Communicator) -> Results | None:
+    """Choose C and gamma by cross-validation; collective.
+
+    Parameters
+    ----------
+    parts : Parts
+        This rank's, with the columns "code" of the class and "C", what C is multiplied by. Not changed.
+    classes : ndarray, shape (k,)
+    P : int
+        Parts of all ranks.
+    options : Options
+    comm : Communicator
+
+    Returns
+    -------
+    Results or None
+        None where nothing but the grid that is made up was asked for, and a class has too few rows for folds.
+
+    Raises
+    ------
+    InputError
+        On all ranks: more folds than a class has rows, a score of two classes for more, memory that does not suffice.
+
+    Notes
+    -----
+    What :func:`casvm.search.part.judge` costs for every piece. A part of more than 3,000 rows, or one whose matrices do
+    not fit, is cut into pieces of about 2,000 rows that lie together. Three reductions of 3 k numbers a setting and
+    fold; with `per_part` P times as many.
+    """
+    with comm.phase("search"):
+        return _searched(parts, classes, P, options, comm)
+
+
+def _searched(parts: Parts, classes: NDArray[Any], P: int, options: Options, comm: Communicator) -> Results | None:
+    k = len(classes)
+    counts = comm.allreduce(np.bincount(parts["code"], minlength=k).astype(np.int64))
+    with comm.agreed():
+        count = folds.usable(options.cv, counts, classes)
+        if count < 2 and options.names_settings:
+            raise InputError(
+                f"C, gamma: several values are compared by cross-validation, and class {classes[counts.argmin()]} has "
+                "one row only; give one value, or leave out the class"
+            )
+        scores(options.scoring, np.zeros((3, k)))
+    if count < 2:
+        return None
+    begun = time.perf_counter()
+    pieces = _pieces(parts, MOST, options, comm)
+    found = _Search(parts, settings(options, parts.X, [rows for _, _, rows in pieces], comm), pieces, count, k, options)
+    results = found.run(P, comm)
+    with comm.uncounted():
+        results.seconds = float(comm.allreduce(np.array([time.perf_counter() - begun]), "max")[0])
+    return results
+
+
+def _pieces(
+    parts: Parts, most: int, options: Options, comm: Communicator
+) -> list[tuple[int, int, NDArray[np.int64]]]:  # fmt: skip
+    """Part, number and rows of each piece, part after part; none has more than `most` rows."""
+    with comm.agreed():
+        room = options.memory_limit - nbytes(parts.X)
+        while most > _LEAST and bytes_needed(most) * threads.current() > room:
+            most //= 2
+        need = bytes_needed(_LEAST) * threads.current()
+        remedy = "use a larger --memory-limit or fewer --threads"
+        memory.require(need, room, f"what each thread has of the kernel matrix of {_LEAST} rows", remedy)
+    found: list[tuple[int, int, NDArray[np.int64]]] = []
+    for number, rows in parts:
+        labels = _cut(parts.X[rows], most, options.seed)
+        found += [
+            (number, piece, rows.start + np.flatnonzero(labels == piece))
+            for piece in range(int(labels.max(initial=0)) + 1)
+        ]
+    return found
+
+
+def _cut(X: Rows, most: int, seed: int) -> NDArray[np.int32]:
+    """The piece that each row of a part belongs to: rows that lie together, for kernels see what is near."""
+    m, size = X.shape[0], min(ROWS, most)
+    if m <= most:
+        return np.zeros(m, np.int32)
+    return divide("kbalance", -(-m // size), X, Communicator(), seed).labels
+
+
+def _cost(rows: NDArray[np.int64]) -> int:
+    """Of a setting in a piece of these rows, in any unit."""
+    return int(len(rows) ** 1.7)
+
+
+class _Search:
+    """The rounds over this rank's pieces."""
+
+    def __init__(
+        self, parts: Parts, compared: Settings, pieces: list[tuple[int, int, NDArray[np.int64]]], count: int, k: int,
+        options: Options,
+    ) -> None:  # fmt: skip
+        self.parts, self.settings, self.pieces, self.k, self.options = parts, compared, pieces, k, options
+        self.shape = (len(compared.kernels), len(compared.Cs), count)
+        self.fold = {(number, piece): folds.stratified(parts["code"][rows], count) for number, piece, rows in pieces}
+        self.solved = self.stopped = 0
+        self.tol = max(LOOSE, float(options.tol))
+        self._lock = threading.Lock()
+        steps = len(compared.Cs) * len(compared.kernels) * count * sum(_cost(rows) for _, _, rows in pieces)
+        self._done, self._advance = 0, options.progress("choosing C and gamma", steps)
+
+    def run(self, P: int, comm: Communicator) -> Results:
+        """All rounds; collective."""
+        per_part, name = self.options.per_part, self.options.scoring
+        groups = P if per_part else 1
+        total = np.zeros((groups, *self.shape, 3, self.k), np.int64)
+        alive = np.ones((groups, *self.shape[:2]), np.bool_)
+        done = 0
+        for number, these in enumerate(race.rounds(self.shape[2])):
+            self._round(number, these, alive, total)
+            done += len(these)
+            comm.wait()
+            total[:, :, :, these] = comm.allreduce(total[:, :, :, these])
+            for group, counts in enumerate(total):
+                flat = counts.sum(axis=2).reshape(-1, 3, self.k)
+                if flat[..., TRUE, :].any():  # a part may have no left-out row yet
+                    alive[group] = race.survivors(name, flat, alive[group].ravel()).reshape(alive[group].shape)
+            self._tell(alive, total, done)
+        with comm.uncounted():
+            solved, stopped = comm.allreduce(np.array([self.solved, self.stopped])).tolist()
+        found = Results(self.settings.axes, self._scores(total.sum(axis=0)), name, solved=solved, stopped=stopped)
+        if per_part:
+            some = ~alive.all(axis=0).T.ravel()  # tried on all folds in some parts only
+            found.scores[some, 1:] = np.nan
+            self._choose_each(found, total)
+        else:
+            found.choose()
+        return found
+
+    def _round(
+        self, number: int, these: list[int], alive: NDArray[np.bool_], total: NDArray[np.int64]
+    ) -> None:  # fmt: skip
+        """Add the counts of these folds, of the settings that are alive, to `total`."""
+        todo = np.zeros((len(alive), *self.shape), np.bool_)
+        todo[..., these] = alive[..., None]
+        order = np.argsort([-len(rows) for _, _, rows in self.pieces], kind="stable")
+        # Pieces side by side where there are enough of them, otherwise the gammas of one.
+        together = len(order) >= 2 * threads.current()
+
+        def work(place: int) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
+            part, piece, rows = self.pieces[place]
+            group = part if self.options.per_part else 0
+
+            def judged() -> dict[str, NDArray[Any]]:
+                found = judge(self._task(place, todo[group]), self.settings.kernels, self.settings.Cs, self.k, self.tol)
+                return {"counts": found.counts[:, :, these], "steps": np.array([found.solved, found.stopped])}
+
+            done = remembered(self.options.checkpoint, f"search-{number}-{part:06d}-{piece:04d}", judged)
+            with self._lock:
+                steps = int(todo[group].sum()) * _cost(rows)
+                self._done += steps
+                self._advance(steps)
+            return group, done["counts"], done["steps"]
+
+        for group, counts, (solved, stopped) in threads.in_order(work, [(int(i),) for i in order], together):
+            total[group][:, :, these] += counts
+            self.solved, self.stopped = self.solved + int(solved), self.stopped + int(stopped)
+
+    def _tell(self, alive: NDArray[np.bool_], total: NDArray[np.int64], done: int) -> None:
+        """Settings that are left, the best until now, and how much there is still to do."""
+        left, groups = alive.sum(axis=(1, 2)), alive.shape[0]
+        steps = sum(int(left[part if groups > 1 else 0]) * _cost(rows) for part, _, rows in self.pieces)
+        settings = len(self.settings.Cs) * len(self.settings.kernels)
+        label = f"choosing C and gamma: {int(alive.any(axis=0).sum())} of {settings} settings left"
+        if groups == 1:
+            score = np.where(alive[0], scores(self.options.scoring, total[0].sum(axis=2)), -np.inf)
+            g, ell = np.unravel_index(int(np.argmax(score)), score.shape)
+            gamma = f" gamma {self.settings.kernels[g].gamma:.3g}" if "gamma" in self.settings.axes else ""
+            label += f", best C {self.settings.Cs[ell]:.3g}{gamma}: {score[g, ell]:.4f}"
+        self._advance(0, label, self._done + steps * (self.shape[2] - done))
+
+    def _task(self, place: int, todo: NDArray[np.bool_]) -> Task:
+        part, piece, rows = self.pieces[place]
+        return Task(
+            self.parts.X[rows], self.parts["code"][rows], self.parts["C"][rows], self.fold[part, piece], todo
+        )  # fmt: skip
+
+    def _scores(self, counts: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Shape (settings, folds), in the order of the axes: C, then gamma."""
+        return scores(self.options.scoring, counts).transpose(1, 0, 2).reshape(-1, self.shape[2])
+
+    def _choose_each(self, found: Results, total: NDArray[np.int64]) -> None:
+        """The best setting of each part, and the score of all of them together."""
+        each, best = [], np.zeros(total.shape[3:], np.int64)
+        for counts in total:
+            one = Results(found.axes, self._scores(counts), found.scoring)
+            # Folds that no row of a small part was left out of say nothing of its settings.
+            one.scores = one.scores[:, counts[..., TRUE, :].any(axis=(0, 1, 3))]
+            setting = int(one.order[0]) if one.scores.size else 0
+            each.append(one.settings[setting])
+            best += counts.transpose(1, 0, 2, 3, 4).reshape(-1, *best.shape)[setting]
+        found.chosen = {name: np.array([one[name] for one in each]) for name in found.axes}
+        found.chosen_score = float(np.nanmean(scores(found.scoring, best)))

@@ -1,0 +1,94 @@
+"""The settings to compare: those that were named, or a grid around what the data say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.data.rows import Rows
+from cacore.kernels import Kernel
+from cacore.kernels.registry import KernelKind
+from cacore.run.grid import spaced
+from cacore.svm.problem import numeric_gamma
+from casvm.options import GRID, Options
+
+SETTINGS, QUICK = 10, 5  # values of C and of gamma in the grid that is made up
+_C = 0.1, 1000.0
+_GAMMA = 0.25, 256.0  # times 1 over the median squared distance within a part: the best are far above 1
+_SAMPLE = 256  # rows of a part among which distances are looked at
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Values of C, ascending, and kernels that differ in gamma, ascending."""
+
+    Cs: tuple[float, ...]
+    kernels: tuple[Kernel, ...]
+
+    @property
+    def axes(self) -> dict[str, tuple[float, ...]]:
+        """By parameter; a kernel without gamma has none."""
+        gammas = {"gamma": tuple(one.gamma for one in self.kernels)} if self.kernels[0].has("gamma") else {}
+        return {"C": self.Cs, **gammas}
+
+
+def settings(options: Options, X: Rows, pieces: list[NDArray[np.int64]], comm: Communicator) -> Settings:
+    """What is compared; collective.
+
+    Parameters
+    ----------
+    options : Options
+    X : ndarray or CSR, shape (n_local, d)
+        This rank's rows.
+    pieces : list of ndarray of int64
+        The rows of each piece that is searched.
+    comm : Communicator
+    """
+    count = QUICK if options.quick else SETTINGS
+    if options.C == GRID:
+        Cs = tuple(spaced(*_C, count))
+    else:
+        Cs = options.C if isinstance(options.C, tuple) else (float(options.C),)
+    kind = options.kernel_with(1.0).declared
+    if options.gamma != GRID:
+        gammas = options.gamma
+        if not isinstance(gammas, tuple):
+            gammas = (numeric_gamma(X, gammas, comm, options.kernel),)
+    elif kind.of_distance and kind.has_width:
+        gammas = _around(_median(options.kernel_with(1.0), X, pieces, comm), kind, count)
+    else:
+        gammas = (numeric_gamma(X, "scale", comm, options.kernel) if kind.has_width else 1.0,)
+    return Settings(Cs, tuple(options.kernel_with(gamma) for gamma in gammas))
+
+
+def _around(distance: float, kind: KernelKind, count: int) -> tuple[float, ...]:
+    """Values of gamma for this typical distance of two rows, squared unless the kernel's gamma is 1 over a length."""
+    low, high = (np.sqrt(times) if kind.per_length else times for times in _GAMMA)
+    return tuple(spaced(low / distance, high / distance, count))
+
+
+def _median(kernel: Kernel, X: Rows, pieces: list[NDArray[np.int64]], comm: Communicator) -> float:
+    """The median over all pieces of the median distance, as the kernel measures it, between rows of a piece.
+
+    Collective: each rank's medians travel to all. 1 where rows are all alike.
+    """
+    own = np.array([_typical(kernel, X[rows[:: -(-len(rows) // _SAMPLE)]]) for rows in pieces])
+    known = comm.allgather(own)
+    known = known[known > 0]
+    return float(np.median(known)) if len(known) else 1.0
+
+
+def _typical(kernel: Kernel, X: Rows) -> float:
+    points = kernel.points(X.astype(np.float64))
+    compared = np.empty((len(points),) * 2)
+    kernel.compare_all(points, compared)
+    if kernel.shifts:
+        compared = np.maximum(0.0, points.squares[:, None] + points.squares - 2.0 * compared)
+    apart = compared[np.triu_indices(len(points), 1)]
+    if kernel.declared.per_length and kernel.shifts:
+        apart = np.sqrt(apart)
+    apart = apart[apart > 1e-12 * apart.max(initial=0.0)]
+    return float(np.median(apart)) if len(apart) else 0.0

@@ -1,0 +1,216 @@
+"""All settings and folds of one part: its distances once, its kernel values once a gamma, a path along C for each fold.
+
+No MPI, no routing: rows in, counts of right and predicted rows out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.data.rows import Rows
+from cacore.kernels import Kernel, Points
+from cacore.machine import threads
+from cacore.svm.decision import counted as votes_of
+from cacore.svm.decision import votes
+from cacore.tuning.scorers import counted
+from casvm.search.path import along
+from casvm.solver.pair import padded
+
+LOOSE = 0.1  # violation of a pair, of margins of 1, that is good enough to compare settings
+_PAIRS = 50  # pairs a row that one solution may take; a healthy one takes 1 to 10
+
+
+@dataclass
+class Judged:
+    """What a part says of the settings.
+
+    Attributes
+    ----------
+    counts : ndarray of int64, shape (G, L, F, 3, k)
+        For each gamma, C and fold the left-out rows that were right, predicted and there of each class; 0 where a
+        setting was not asked for. See :mod:`cacore.tuning.scorers`.
+    solved, stopped, iterations : int
+        Solutions; those among them that stopped at their limit; pairs of rows optimised.
+    """
+
+    counts: NDArray[np.int64]
+    solved: int = 0
+    stopped: int = 0
+    iterations: int = 0
+
+
+@dataclass
+class Task:
+    """A part's rows and what is asked about them.
+
+    Attributes
+    ----------
+    X : ndarray or CSR, shape (m, d)
+    codes : ndarray of int64, shape (m,)
+        Class of each row, of all k.
+    factor : ndarray of float64, shape (m,)
+        What C is multiplied by for each row.
+    fold : ndarray of int64, shape (m,)
+        Which fold leaves the row out.
+    todo : ndarray of bool, shape (G, L, F)
+        Settings and folds to look at.
+    """
+
+    X: Rows
+    codes: NDArray[np.int64]
+    factor: NDArray[np.float64]
+    fold: NDArray[np.int64]
+    todo: NDArray[np.bool_] = field(repr=False)
+
+
+def bytes_needed(rows: int) -> int:
+    """Of what a thread has of a part of so many rows: its distances and its kernel values, in double precision."""
+    return 2 * 8 * rows * padded(rows)
+
+
+def judge(
+    task: Task, kernels: Sequence[Kernel], Cs: tuple[float, ...], k: int, tol: float = LOOSE,
+    done: Callable[[int], None] | None = None,
+) -> Judged:  # fmt: skip
+    """Cross-validate a part's settings.
+
+    Parameters
+    ----------
+    task : Task
+        Nothing of it is changed.
+    kernels : sequence of Kernel
+        One a gamma; they differ in nothing else.
+    Cs : tuple of float
+        Ascending.
+    k : int
+        Classes of all parts.
+    tol : float
+        Of the solutions.
+    done : callable, optional
+        Called with the number of settings looked at, from any thread.
+
+    Raises
+    ------
+    InputError
+        Numbers overflow.
+
+    Notes
+    -----
+    m^2 d multiplications for the distances, m^2 kernel values a gamma, and what :func:`casvm.search.path.along` costs
+    for each fold. Gammas run side by side on the threads that the caller has: a matrix of distances, and one of kernel
+    values for each thread, in single precision where that does not show.
+    """
+    judged = Judged(np.zeros((*task.todo.shape, 3, k), np.int64))
+    wanted = np.flatnonzero(task.todo.any(axis=(1, 2)))
+    if np.ptp(task.codes) == 0:  # one class, which every model of it knows
+        _of_one_class(task, judged.counts, k)
+        if done is not None:
+            done(int(task.todo.any(axis=2).sum()))
+        return judged
+    dtype = _precision(task, kernels, Cs, tol)
+    points = _points(task.X, kernels[0], dtype)
+    compared = np.empty((len(points),) * 2, dtype)
+    kernels[0].compare_all(points, compared)
+
+    def of_gamma(g: int) -> list[int]:
+        K = np.zeros((len(points), padded(len(points))), dtype)
+        kernels[g].values_from(compared, points, K)
+        found = _Folds(task, K, Cs, k, tol).judge(task.todo[g], judged.counts[g])
+        if done is not None:
+            done(int(task.todo[g].any(axis=1).sum()))
+        return found
+
+    for solved, stopped, iterations in threads.in_order(of_gamma, [(int(g),) for g in wanted]):
+        judged.solved, judged.stopped = judged.solved + solved, judged.stopped + stopped
+        judged.iterations += iterations
+    return judged
+
+
+def _of_one_class(task: Task, counts: NDArray[np.int64], k: int) -> None:
+    for f in range(task.todo.shape[2]):
+        codes = task.codes[task.fold == f]
+        counts[:, :, f][task.todo[:, :, f]] = counted(codes, codes, k)
+
+
+def _precision(task: Task, kernels: Sequence[Kernel], Cs: tuple[float, ...], tol: float) -> Any:
+    """Single precision, unless the rounding of C K_ij in it comes near the tolerance."""
+    largest = max(kernel.largest(task.X, np.float64) for kernel in kernels)
+    rounding = 8 * np.finfo(np.float32).eps * max(Cs) * float(task.factor.max()) * largest
+    single = rounding <= tol and 1e-30 < largest < 1e30 and all(kernel.fits(np.float32) for kernel in kernels)
+    return np.float32 if single else np.float64
+
+
+def _points(X: Rows, kernel: Kernel, dtype: Any) -> Points:
+    """The rows for the kernel in this precision: shifted in double precision first, where they are far away."""
+    points = kernel.points(X.astype(np.float64) if X.dtype != dtype else X)
+    return points if points.X.dtype == dtype else Points(points.X.astype(dtype))
+
+
+class _Folds:
+    """The folds of one gamma, whose kernel values are `K`."""
+
+    def __init__(self, task: Task, K: NDArray[Any], Cs: tuple[float, ...], k: int, tol: float) -> None:
+        self.task, self.K, self.Cs, self.k, self.tol = task, K, Cs, k, tol
+        self.solved = self.stopped = self.iterations = 0
+
+    def judge(self, todo: NDArray[np.bool_], counts: NDArray[np.int64]) -> list[int]:
+        """Fill `counts`, shape (L, F, 3, k), where `todo`, shape (L, F), says so; solutions, stopped, iterations."""
+        codes, fold = self.task.codes, self.task.fold
+        present = self.task.factor > 0
+        said: dict[int, list[NDArray[np.float64]]] = {int(f): [] for f in np.flatnonzero(todo.any(axis=0))}
+        known = {f: np.unique(codes[present & (fold != f)]) for f in said}
+        for i, j in combinations(np.unique(codes[present]).tolist(), 2):
+            chosen = np.flatnonzero((codes == i) | (codes == j))
+            K = self._of(chosen)
+            for f, decisions in said.items():
+                if i in known[f] and j in known[f]:
+                    decisions.append(self._pair(K, chosen, i, f, np.flatnonzero(todo[:, f])))
+        for f, decisions in said.items():
+            held = codes[fold == f]
+            for place, ell in enumerate(np.flatnonzero(todo[:, f])):
+                predicted = self._winners(known[f], [some[place] for some in decisions], len(held))
+                counts[ell, f] = counted(held, predicted, self.k)
+        return [self.solved, self.stopped, self.iterations]
+
+    def _of(self, chosen: NDArray[np.int64]) -> NDArray[Any]:
+        """The kernel values of these rows with each other, as the solver takes them."""
+        if len(chosen) == len(self.K):
+            return self.K
+        K = np.zeros((len(chosen), padded(len(chosen))), self.K.dtype)
+        K[:, : len(chosen)] = self.K[np.ix_(chosen, chosen)]
+        return K
+
+    def _pair(
+        self, K: NDArray[Any], chosen: NDArray[np.int64], first: int, f: int, which: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """Decisions on the left-out rows of a pair's solutions for some C, shape (len(which), rows of the fold)."""
+        task, left_out = self.task, np.flatnonzero(self.task.fold == f)
+        y = np.where(task.codes[chosen] == first, 1.0, -1.0)
+        held = task.fold[chosen] == f
+        factor = np.where(held, 0.0, task.factor[chosen])
+        inside = np.isin(left_out, chosen, assume_unique=True)
+        others = self.K[np.ix_(left_out[~inside], chosen)] if not inside.all() else None
+        out = np.empty((len(which), len(left_out)))
+        Cs = tuple(self.Cs[ell] for ell in which)
+        for line, one in zip(out, along(K, y, factor, Cs, self.tol, _PAIRS * len(chosen)), strict=True):
+            line[inside] = one.decision[held]
+            if others is not None:
+                line[~inside] = others @ one.beta + one.b
+            self.solved, self.iterations = self.solved + 1, self.iterations + one.iterations
+            self.stopped += not one.converged
+        return out
+
+    def _winners(self, known: NDArray[np.int64], pairs: list[NDArray[np.float64]], rows: int) -> NDArray[np.int64]:
+        """The class that each left-out row is taken for, as a model of these classes does it."""
+        if len(known) == 1:
+            return np.full(rows, known[0])
+        decisions = np.stack(pairs, axis=1)
+        if len(known) == 2:
+            return known[votes(-decisions)]
+        return known[votes(votes_of(decisions, len(known)))]

@@ -1,0 +1,419 @@
+"""C and gamma by cross-validation inside parts, against scikit-learn's SVC on the same rows and folds."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers.checks import names, near, refusal, same_content
+from helpers.commands import FIELDS, flat, read, reported, run
+from helpers.data import clouds, curved, read_only, split_rows, write_hdf5
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, PredefinedSplit
+from sklearn.svm import SVC
+
+from cacore.comm import Communicator
+from cacore.data.dataset import Dataset
+from cacore.errors import InputError
+from cacore.io.checkpoint import Checkpoint
+from cacore.kernels import Kernel
+from cacore.machine import threads
+from cacore.tuning import race
+from cacore.tuning.folds import stratified
+from cacore.tuning.scorers import scores
+from casvm import CASVC, SMOSVC, DCFilterSVC, DisSMOSVC, SVMModel, cpsvm
+from casvm.options import Options
+from casvm.search import choose
+from casvm.search.part import Task, judge
+from casvm.search.path import along
+from casvm.solver.pair import padded
+
+CS, GAMMAS = (0.5, 2.0, 20.0), (0.05, 0.5, 3.0)
+
+
+@pytest.fixture
+def to_the_end(monkeypatch):
+    """No setting is ended early."""
+    monkeypatch.setattr(race, "ERRORS", np.inf)
+
+
+# -- a path along C --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_decisions_on_a_fold_are_those_of_svc(weighted, dtype):
+    """On all rows, also on those left out. Both are at most a violation of 1e-5 off, margins about that times ten."""
+    X, y = curved(130)
+    held = stratified((y > 0).astype(int), 5) == 2
+    weights = np.where(np.arange(130) % 3, 1.0, 0.4) if weighted else np.ones(130)
+    K = np.zeros((130, padded(130)), dtype)
+    K[:, :130] = np.exp(-0.5 * ((X[:, None] - X) ** 2).sum(-1))
+    Cs = (0.1, 1.0, 5.0, 500.0)
+    found = list(along(K, y, np.where(held, 0.0, weights), Cs, 1e-5, 10**7))
+    for C, one in zip(Cs, found, strict=True):
+        theirs = SVC(C=C, gamma=0.5, tol=1e-5).fit(X[~held], y[~held], weights[~held])
+        expected = theirs.decision_function(X)
+        near(one.decision, expected, 2e-4 if C < 100 else 5e-3)
+        assert one.converged
+        assert not one.beta[held].any()
+        assert abs(one.beta.sum()) < 1e-9 * C
+        assert (np.abs(one.beta) <= C * weights).all()
+
+
+def test_a_path_that_stops_at_its_limit():
+    X, y = curved(130)
+    K = np.zeros((130, padded(130)))
+    K[:, :130] = np.exp(-0.01 * ((X[:, None] - X) ** 2).sum(-1))
+    (one,) = along(K, y, np.ones(130), (1e4,), 1e-6, 40)
+    assert (one.iterations, one.converged) == (40, False)
+
+
+# -- a part ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "laplacian", "l1", "polynomial", "linear"])
+@pytest.mark.parametrize("csr", [False, True], ids=["dense", "csr"])
+@pytest.mark.parametrize("k", [2, 3])
+def test_scores_are_those_of_grid_search_cv(k, csr, kind):
+    """With the same folds, at the same tolerance: not a row is taken for another class. Far from the origin, too."""
+    X, y = clouds(120, k=k, csr=csr)
+    X = X if csr else X + 50.0 * (kind not in ("polynomial", "linear"))
+    gammas = {"polynomial": (0.02, 0.1), "linear": (1.0,)}.get(kind, GAMMAS)
+    fold, kernels = stratified(y, 4), [Kernel(kind, gamma, 2, 1.0) for gamma in gammas]
+    read_only(X, y, fold)
+    task = Task(X, y, np.ones(120), fold, np.ones((len(kernels), len(CS), 4), bool))
+    got = scores("accuracy", judge(task, kernels, CS, k, tol=1e-5).counts)
+    grid = {"C": CS, "gamma": [one.gamma for one in kernels]}
+    for g, kernel in enumerate(kernels):
+        ours = SMOSVC(kernel=kind, gamma=kernel.gamma, degree=2, coef0=1.0, tol=1e-5)
+        theirs = {"gaussian": SVC(gamma=kernel.gamma, tol=1e-5)}.get(kind, ours)
+        search = GridSearchCV(theirs, {"C": grid["C"]}, cv=PredefinedSplit(fold)).fit(X, y)
+        expected = [[search.cv_results_[f"split{f}_test_score"][ell] for f in range(4)] for ell in range(len(CS))]
+        near(got[g], expected, 1e-12)
+
+
+def test_settings_that_are_not_asked_for():
+    X, y = clouds(90, k=3)
+    task = Task(X, y, np.ones(90), stratified(y, 3), np.zeros((3, 3, 3), bool))
+    task.todo[1, 0, 1] = task.todo[2, :, 2] = True
+    kernels = [Kernel("gaussian", gamma) for gamma in GAMMAS]
+    some, whole = judge(task, kernels, CS, 3), judge(replace(task, todo=np.ones((3, 3, 3), bool)), kernels, CS, 3)
+    assert not some.counts[~task.todo].any()
+    np.testing.assert_array_equal(some.counts[task.todo][1:], whole.counts[task.todo][1:])
+    assert some.solved == 3 * task.todo.sum()
+    assert not judge(replace(task, todo=np.zeros((3, 3, 3), bool)), kernels, CS, 3).counts.any()
+
+
+@pytest.mark.parametrize("codes", [[0] * 9, [1] * 8 + [0], [0, 2] * 4 + [1]])
+def test_folds_that_lack_a_class(codes):
+    """A fold without one, learning rows of one class only, a part of one class: every left-out row has an answer."""
+    codes = np.array(codes)
+    X = np.random.default_rng(0).normal(size=(9, 2)) + 3 * codes[:, None]
+    fold = stratified(codes, 3)
+    task = Task(X, codes, np.ones(9), fold, np.ones((1, 1, 3), bool))
+    counts = judge(task, [Kernel("gaussian", 0.5)], (1.0,), 3).counts[0, 0]
+    for f in range(3):
+        right, said, true = counts[f]
+        np.testing.assert_array_equal(true, np.bincount(codes[fold == f], minlength=3))
+        assert said.sum() == true.sum()
+        learned = set(codes[fold != f])
+        assert not said[[code for code in range(3) if code not in learned]].any()
+        if len(learned) == 1:
+            assert right.sum() == true[learned.pop()]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_threads_change_nothing(count, monkeypatch):
+    X, y = curved(100)
+    task = Task(X, (y > 0).astype(int), np.ones(100), stratified((y > 0).astype(int), 5), np.ones((3, 3, 5), bool))
+    monkeypatch.setattr(threads, "_limit", count)
+    got = judge(task, [Kernel("gaussian", gamma) for gamma in GAMMAS], CS, 2)
+    monkeypatch.setattr(threads, "_limit", 1)
+    np.testing.assert_array_equal(got.counts, judge(task, [Kernel("gaussian", g) for g in GAMMAS], CS, 2).counts)
+
+
+# -- estimators ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("estimator", [CASVC, SMOSVC, DisSMOSVC, DCFilterSVC])
+def test_estimators_have_what_grid_search_cv_has(estimator, to_the_end):
+    """In one part. The search stops at a violation of 0.1: up to 2 rows of a fold of 40 may have another class."""
+    X, y = curved(200)
+    y = np.where(y > 0, "yes", "no")
+    ours = estimator(C=CS, gamma=list(GAMMAS), cv=5)
+    if "random_state" in ours.get_params():
+        ours.set_params(random_state=0)
+    assert clone(ours).get_params()["gamma"] == list(GAMMAS)
+    ours.fit(X, y)
+    fold = stratified((y == "yes").astype(int), 5)
+    if estimator in (DisSMOSVC, DCFilterSVC):  # K-balance puts the rows in another order
+        fold = np.arange(200) % 5
+    theirs = GridSearchCV(SVC(), {"C": CS, "gamma": GAMMAS}, cv=PredefinedSplit(fold)).fit(X, y)
+    got, expected = ours.cv_results_, theirs.cv_results_
+    assert got["params"] == expected["params"]
+    for name in ("param_C", "param_gamma"):
+        np.testing.assert_array_equal(got[name], expected[name].astype(float))
+    if estimator in (CASVC, SMOSVC):
+        for f in range(5):
+            near(got[f"split{f}_test_score"], expected[f"split{f}_test_score"], 0.05)
+        near(got["mean_test_score"], expected["mean_test_score"], 0.02)
+    score = dict(zip(map(str, expected["params"]), expected["mean_test_score"], strict=True))
+    assert score[str(ours.best_params_)] >= theirs.best_score_ - 0.025
+    assert ours.best_score_ == got["mean_test_score"][ours.best_index_] == got["mean_test_score"].max()
+    single = clone(ours).set_params(**ours.best_params_, cv=None).fit(X, y)
+    np.testing.assert_array_equal(ours.decision_function(X), single.decision_function(X))  # trained on all rows
+    assert not hasattr(single, "best_params_")
+
+
+def test_a_fit_without_a_search_forgets_the_last_one():
+    X, y = curved(80)
+    model = CASVC(C=[1, 2]).fit(X, y)
+    assert set(model.best_params_) == {"C", "gamma"}
+    assert not hasattr(model.set_params(C=1.0).fit(X, y), "cv_results_")
+
+
+def test_one_setting_is_judged_where_folds_are_asked_for():
+    X, y = curved(150)
+    model = SMOSVC(C=2.0, gamma=0.5, cv=3).fit(X, y)
+    assert model.best_params_ == {"C": 2.0, "gamma": 0.5}
+    fold = stratified((y > 0).astype(int), 3)
+    theirs = GridSearchCV(SVC(C=2.0, gamma=0.5), {}, cv=PredefinedSplit(fold)).fit(X, y)
+    assert model.best_score_ == pytest.approx(theirs.best_score_, abs=0.02)
+
+
+@pytest.mark.parametrize("scoring", ["balanced_accuracy", "f1", "recall_macro"])
+def test_other_scores_may_choose_otherwise(scoring):
+    """Of a rare class accuracy takes what never finds it."""
+    rng = np.random.default_rng(0)
+    y = (np.arange(300) % 12 == 0).astype(int)
+    X = rng.normal(size=(300, 2)) + 1.0 * y[:, None]
+    model = SMOSVC(C=[1e-2, 1e3], gamma=5.0, scoring=scoring).fit(X, y)
+    assert model.best_params_["C"] == 1e3
+    assert SMOSVC(C=[1e-2, 1e3], gamma=5.0).fit(X, y).best_params_["C"] == 1e-2
+
+
+def test_class_and_sample_weights_bound_the_folds_too():
+    """Rows of weight 0 are absent; a heavy class is found more often."""
+    X, y = clouds(120)
+    weights = np.where(np.arange(120) % 4, 1.0, 0.0)
+    one = SMOSVC(C=CS, gamma=0.5).fit(X, y, weights)
+    other = SMOSVC(C=CS, gamma=0.5).fit(X[weights > 0], y[weights > 0])
+    for name in ("mean_test_score", "ended"):
+        np.testing.assert_array_equal(one.cv_results_[name], other.cv_results_[name])
+    plain, heavy = (
+        SMOSVC(C=0.1, gamma=0.5, cv=4, scoring="recall", class_weight=some).fit(X, y) for some in (None, {1: 30.0})
+    )
+    assert heavy.best_score_ > plain.best_score_
+
+
+def test_precomputed_and_callable_kernels():
+    X, y = curved(120)
+    K = np.exp(-0.5 * ((X[:, None] - X) ** 2).sum(-1))
+    plain = SMOSVC(C=CS, gamma=0.5).fit(X, y)
+    given = SMOSVC(C=CS, kernel="precomputed").fit(K, y)
+    called = SMOSVC(C=CS, kernel=lambda A, B: np.exp(-0.5 * ((A[:, None] - B) ** 2).sum(-1))).fit(X, y)
+    for model in (given, called):
+        assert model.best_params_ == {"C": plain.best_params_["C"]}
+        near(model.cv_results_["mean_test_score"], plain.cv_results_["mean_test_score"], 0.02)
+
+
+def test_large_parts_are_searched_in_pieces(monkeypatch):
+    """The pieces' counts add up: every row is judged once in each round, and the choice is as good."""
+    X, y = curved(400)
+    whole = SMOSVC(C=CS, gamma=GAMMAS).fit(X, y)
+    monkeypatch.setattr(choose, "MOST", 150)
+    monkeypatch.setattr(choose, "ROWS", 100)
+    seen = []
+    monkeypatch.setattr(choose, "judge", lambda task, *rest: seen.append(task.X.shape[0]) or judge(task, *rest))
+    pieces = SMOSVC(C=CS, gamma=GAMMAS).fit(X, y)
+    assert sum(seen) == 3 * 400
+    assert max(seen) <= 100
+    assert pieces.cv_results_["mean_test_score"].max() > whole.best_score_ - 0.1
+
+
+def test_memory_that_does_not_suffice():
+    """Smaller pieces where the matrices do not fit, and a line where nothing does."""
+    X, y = curved(400)
+
+    def train(limit):
+        options = Options(C=CS, gamma=0.5, memory_limit=limit)
+        return cpsvm.METHOD(Dataset(X, y), replace(options, cache_gib=0.0), Communicator())
+
+    assert train(3_000_000).search.chosen["C"] in CS
+    assert "of the kernel matrix of 100 rows needs" in refusal(train, 100_000)
+
+
+def test_every_part_may_choose_its_own(tmp_path):
+    """Two clouds far apart with borders of other curvature: each is best at its own gamma."""
+    X, y = curved(300)
+    X = np.r_[X[:150], 20.0 * X[150:] + 1000.0]
+    one = CASVC(2, partitioner="kmeans", C=[1.0, 10.0], gamma=[0.001, 0.5], random_state=0).fit(X, y)
+    own = CASVC(2, partitioner="kmeans", C=[1.0, 10.0], gamma=[0.001, 0.5], per_part=True, random_state=0).fit(X, y)
+    assert sorted(own.best_params_["gamma"]) == [0.001, 0.5]
+    assert own.best_params_["C"].shape == (2,)
+    assert own.best_score_ > one.best_score_ + 0.02
+    assert own.score(X, y) > one.score(X, y)
+    for part in range(2):
+        chosen = {name: float(values[part]) for name, values in own.best_params_.items()}
+        rows = own.predict(X)[(own.model_.parts[part].rows)]
+        assert len(rows)
+        assert own.model_.kernel_of(part).gamma == chosen["gamma"]
+    own.model_.save(tmp_path / "m.h5")
+    loaded = SVMModel.load(tmp_path / "m.h5")
+    np.testing.assert_array_equal(loaded.decision_function(X), own.decision_function(X))
+    same_content(loaded.gammas, own.model_.gammas)
+
+
+REFUSED = {
+    "more folds than rows of a class": ({"cv": 9}, "cv = 9: class 1 has 8 rows; ask for 8 folds or fewer"),
+    "one fold": ({"cv": 1}, "cv = 1: it must be a whole number of at least 2"),
+    "a score that does not add up": ({"scoring": "roc_auc"}, "scoring = 'roc_auc': it must be a score that adds up"),
+    "a negative C": ({"C": [1, -2]}, "C -2: it must be a positive number"),
+    "no gamma": ({"gamma": []}, "gamma: give at least one value"),
+    "a word": ({"gamma": "large"}, "gamma = 'large': it must be a positive number, scale, auto or grid"),
+    "text": ({"C": "1,2"}, "C = '1,2': it must be a positive number"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+@pytest.mark.parametrize("estimator", [CASVC, SMOSVC])
+def test_refused(estimator, what):
+    more, message = REFUSED[what]
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    y = (np.arange(60) < 8).astype(int)
+    assert message in refusal(estimator(**{"C": [1, 2], **more}).fit, X, y)
+
+
+def test_refused_in_words():
+    X, y = clouds(60, k=3)
+    assert "scoring = f1: it is for two classes" in refusal(SMOSVC(C=[1, 2], scoring="f1").fit, X, y)
+    assert "per_part: there is one value" in refusal(CASVC(2, per_part=True).fit, X, y)
+    assert "per_part: a metric" in refusal(CASVC(2, C=[1, 2], per_part=True, metric="diagonal").fit, X, y)
+    y[:] = 0
+    y[7] = 1
+    assert "class 1 has one row only; give one value" in refusal(SMOSVC(C=[1, 2]).fit, X, y)
+    plain = SMOSVC(C="grid", gamma="grid").fit(X, y)  # nothing was named: what suits most data
+    assert (plain.model_.C, hasattr(plain, "best_params_")) == (1.0, False)
+
+
+# -- commands --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["cpsvm", "dissmo", "cascade"])
+def test_command(method, inputs, tmp_path, capsys):
+    words = [inputs / "three.h5", "--C", "0.5:50:3", "--gamma", "0.1,1", "--cv", "3", "--threads", "2"]
+    run(f"casvm.{method}", [*words, "--report", tmp_path / "r.json", "--plot", tmp_path / "p.png", "--verbose"])
+    shown, err = capsys.readouterr()
+    assert err == ""
+    made = read(tmp_path / "r.json")
+    assert set(made) - {"volume"} == FIELDS | {"cv"}
+    assert [row["C"] for row in made["grid"]] == pytest.approx([0.5, 0.5, 5, 5, 50, 50])
+    assert (made["cv"]["folds"], made["cv"]["settings"], made["cv"]["scoring"]) == (3, 6, "accuracy")
+    best = max((row for row in made["grid"] if not row["ended"]), key=lambda row: row["cv_accuracy"])
+    assert (made["params"]["C"], made["params"]["gamma"]) == (best["C"], best["gamma"])
+    assert made["cv"]["score"] == best["cv_accuracy"]
+    assert "best settings" in shown
+    assert "accuracy of 3 folds, 6 settings" in flat(shown)
+    assert shown.count(" folds") >= 6
+    assert made["comm"]["train"]["bytes"] == 0
+    assert names(tmp_path) == ["p.png", "r.json"]
+
+
+def test_command_without_options(tmp_path):
+    """Rows whose classes are spirals: the default of old, C = 1 and gamma = scale, knows next to nothing of them."""
+    t = np.random.default_rng(0).uniform(1, 4, 600)
+    y = np.arange(600) % 2
+    angle = 2 * np.pi * t + np.pi * y
+    X = np.c_[t * np.cos(angle), t * np.sin(angle)]
+    write_hdf5(tmp_path / "in.h5", train=(X[:400], y[:400]), test=(X[400:], y[400:]))
+    made = reported("casvm.cpsvm", [tmp_path / "in.h5"], tmp_path)
+    old = reported("casvm.cpsvm", [tmp_path / "in.h5", "--C", "1", "--gamma", "scale"], tmp_path)
+    assert (len(made["grid"]), len(old["grid"])) == (100, 0)
+    assert made["metrics"]["accuracy"] > 0.98
+    assert old["metrics"]["accuracy"] < 0.8
+    assert "cv" not in old
+    assert len(reported("casvm.cpsvm", [tmp_path / "in.h5", "--quick"], tmp_path)["grid"]) == 25
+
+
+def test_test_rows_are_not_used_to_choose(tmp_path):
+    """Poisoned test labels change the metrics, and nothing else."""
+    X, y = split_rows("train")
+    T, t = split_rows("test")
+    for name, labels in (("good.h5", t), ("bad.h5", -t)):
+        write_hdf5(tmp_path / name, train=(X, y), test=(T, labels))
+    words = ["--C", "0.1,1,10", "--gamma", "grid", "--partitions", "2"]
+    good, bad = (reported("casvm.cpsvm", [tmp_path / name, *words], tmp_path) for name in ("good.h5", "bad.h5"))
+    assert bad["grid"] == good["grid"]
+    assert bad["params"] == good["params"]
+    assert bad["metrics"]["accuracy"] == pytest.approx(1 - good["metrics"]["accuracy"])
+
+
+def test_resumed(inputs, tmp_path, monkeypatch):
+    """A search that was killed goes on to the same choice and the same model, without what was finished."""
+    words = [inputs / "three.h5", "--partitions", "3", "--C", "0.1,1,10", "--gamma", "0.1,1", "--checkpoint"]
+    first = reported("casvm.cpsvm", [*words, tmp_path / "kept", "--model", tmp_path / "1.h5"], tmp_path)
+    pieces = sorted((tmp_path / "kept").glob("search-*.npz"))
+    assert len(pieces) == 9
+    for path in [*pieces[5:], *(tmp_path / "kept").glob("part-*.npz")]:
+        path.unlink()
+    calls = []
+    monkeypatch.setattr("casvm.family.SupportVectors.warm_up", lambda *_: None)  # which searches on purpose
+    monkeypatch.setattr(choose, "judge", lambda *task: calls.append(task) or judge(*task))
+    second = reported("casvm.cpsvm", [*words, tmp_path / "kept", "--model", tmp_path / "2.h5"], tmp_path)
+    assert len(calls) == 4
+    assert second["grid"] == first["grid"]
+    assert (tmp_path / "1.h5").read_bytes() == (tmp_path / "2.h5").read_bytes()
+
+
+def test_resumed_in_one_model(inputs, tmp_path):
+    words = [inputs / "three.h5", "--C", "0.1,1,10", "--checkpoint", tmp_path / "kept", "--model"]
+    first, second = (reported("casvm.dissmo", [*words, tmp_path / name], tmp_path) for name in ("1.h5", "2.h5"))
+    assert second["grid"] == first["grid"]
+    assert (tmp_path / "1.h5").read_bytes() == (tmp_path / "2.h5").read_bytes()
+    assert names(tmp_path / "kept") == ["search", "trained"]
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "message"),
+    [
+        ("casvm.cpsvm", ["--C", "1:2"], "--C 1:2: give a number, a comma list, or lo:hi:COUNT"),
+        ("casvm.cpsvm", ["--gamma", "0,1"], "--gamma 0: it must be a positive number"),
+        ("casvm.cpsvm", ["--scoring", "neg_log_loss"], "--scoring neg_log_loss: it must be a score that adds up"),
+        ("casvm.cpsvm", ["--cv", "1"], "--cv 1: it must be a whole number of at least 2"),
+        ("casvm.cpsvm", ["--cv", "200"], "cv = 200: class "),
+        ("casvm.dissmo", ["--C", "1", "--gamma", "1", "--plot", "p.png"], "or the settings that were compared"),
+        ("casvm.cpsvm", ["--C", "1", "--gamma", "1", "--per-part"], "per_part: there is one value of C and of gamma"),
+    ],
+)
+def test_commands_refuse(program, words, message, inputs, refuses):
+    refuses(program, [inputs / "good.h5", *words], message, inputs)
+
+
+def test_a_metric_is_learned_at_the_chosen_setting(inputs, tmp_path):
+    words = [inputs / "good.h5", "--C", "0.5,5", "--gamma", "0.3", "--metric", "diagonal", "--metric-rounds", "1"]
+    made = reported("casvm.cpsvm", words, tmp_path)
+    assert len(made["grid"]) == 2
+    assert made["params"]["C"] in (0.5, 5.0)
+    assert made["metric"]["form"] == "diagonal"
+
+
+def test_sparse_rows_in_a_checkpoint_of_their_own(tmp_path):
+    X, y = clouds(120, csr=True)
+    options = Options(partitions=2, C=CS, gamma=0.5, checkpoint=Checkpoint(tmp_path / "kept"))
+    fitted = cpsvm.METHOD(Dataset(X, y), options, Communicator())
+    dense = cpsvm.METHOD(Dataset(X.toarray(), y), replace(options, checkpoint=None), Communicator())
+    assert fitted.search.chosen == dense.search.chosen
+    with pytest.raises(InputError, match="another run"):
+        cpsvm.METHOD(Dataset(X, y), replace(options, C=(1.0, 2.0)), Communicator())
+
+
+@pytest.mark.parametrize(
+    ("C", "gamma", "made"),
+    [("default", "default", ("grid", "grid")), ("default", 2.0, (1.0, 2.0)), (3.0, "default", (3.0, "scale")),
+     ("default", "grid", (1.0, "grid")), (1.0, "scale", (1.0, "scale"))],
+)  # fmt: skip
+def test_what_is_compared_where_a_command_names_nothing(C, gamma, made):
+    """What a command was told is what it does: one option alone has today's default for the other."""
+    options = Options(C=C, gamma=gamma)
+    assert (options.C, options.gamma) == made
+    assert Options().searches is False
