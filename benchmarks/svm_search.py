@@ -1,11 +1,13 @@
 """C and gamma in one call: search, final training and test, beside scikit-learn's GridSearchCV and liquidSVM.
 
-python -m benchmarks.svm_search DATA_FOLDER [--only NAME ...] [--settings G] [--liquidsvm FOLDER] [--grid-search ROWS]
+python -m benchmarks.svm_search DATA_FOLDER [--only NAME ...] [--settings G] [--liquidsvm FOLDER]
+    [--grid-search ROWS] [--path ROWS]
 
 Seconds are the clock's and, in brackets, those of all cores together, which other work on the machine changes less.
 liquidSVM has its own 10 x 10 grid and 5 folds, cells of at most 2,000 rows, and takes part where it is installed, or
 built in FOLDER (its wheel does not import on Python 3.11). --grid-search compares the choice on so many rows of covtype
-with that of GridSearchCV over SVC on two cores, on the same grid and the same folds.
+with that of GridSearchCV over SVC on two cores, on the same grid and the same folds. --path compares 50 values of C,
+with 10 folds on rows of 1,000 features, with TorchKM, where that is installed.
 """
 
 from __future__ import annotations
@@ -104,6 +106,30 @@ def grid_search(problem: Problem, n: int, count: int) -> None:
     print(f"{100 * scores.max():.2f} % at most")
 
 
+def mixture(n: int, d: int = 1000) -> tuple[np.ndarray, np.ndarray]:
+    """Two classes of ten clouds each, whose middles are a quarter of a deviation from 0 in each of d features."""
+    rng = np.random.default_rng(0)
+    y = np.where(np.arange(n) % 2, 1.0, -1.0)
+    middles = rng.normal(size=(20, d))
+    return middles[rng.integers(0, 10, n) + 10 * (y > 0)] * 0.25 + rng.normal(size=(n, d)), y
+
+
+def path(n: int) -> None:
+    """50 values of C and 10 folds, as TorchKM's authors have it, of `n` rows of 1,000 features; 2,000 more to test."""
+    X, y = mixture(n + 2000)
+    rivals: dict[str, Any] = {"SMOSVC": SMOSVC(C=spaced(1e-3, 1e3, 50), gamma=1e-3, cv=10)}
+    try:
+        from torchkm.estimators import TorchKMSVC
+
+        rivals["TorchKM"] = TorchKMSVC(kernel="rbf", cv=10, device="cpu")
+    except ImportError:
+        print("  TorchKM: not installed")
+    for name, model in rivals.items():
+        _, seconds, used = timed(lambda model=model: model.fit(X[:n], y[:n]))
+        accuracy = np.mean(np.asarray(model.predict(X[n:])).ravel() == y[n:])
+        print(f"  {name:8} {seconds:7.2f} s ({used:6.2f})  {100 * accuracy:.2f} %")
+
+
 def main() -> None:
     """Run it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -113,6 +139,7 @@ def main() -> None:
     parser.add_argument("--liquidsvm", type=Path, metavar="FOLDER", help="where it was built")
     parser.add_argument("--no-liquidsvm", action="store_true")
     parser.add_argument("--grid-search", type=int, metavar="ROWS", help="of covtype; nothing else")
+    parser.add_argument("--path", type=int, metavar="ROWS", help="50 values of C, beside TorchKM; nothing else")
     args = parser.parse_args()
     headline()
     small = np.random.default_rng(0).normal(size=(200, 3))
@@ -120,7 +147,9 @@ def main() -> None:
     print(machine_rate())
     if args.grid_search:
         grid_search(SETS["covtype50k"](args.folder), args.grid_search, args.settings)
-    for name in () if args.grid_search else args.only:
+    if args.path:
+        path(args.path)
+    for name in () if args.grid_search or args.path else args.only:
         problem = SETS[name](args.folder)
         count = f"{args.settings} x {args.settings} settings"
         print(f"{name}: {len(problem.X):,} + {len(problem.Xt):,} rows, {count}")
