@@ -22,7 +22,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.generated import label
 from benchmarks.race import headline, machine_rate
+from benchmarks.results import record
 from benchmarks.svm_data import SETS, Problem
 from cacore.run.grid import spaced
 from cacore.tuning.folds import stratified
@@ -45,7 +47,7 @@ def timed(work: Callable[[], Any]) -> tuple[Any, float, float]:
     return made, time.perf_counter() - begun, cpu() - used
 
 
-def ours(problem: Problem, count: int) -> None:
+def ours(name: str, problem: Problem, count: int) -> None:
     """CP-SVM with parts of about 2,000 rows: search, training, test."""
     grid: Any = "grid"
     C, gamma = (grid, grid) if count == 10 else (spaced(0.1, 1000, count), spaced(0.1, 100, count))
@@ -56,6 +58,7 @@ def ours(problem: Problem, count: int) -> None:
         return model, model.score(problem.Xt, problem.yt)
 
     (model, accuracy), seconds, used = timed(run)
+    record(data=name, method="CASVC", seconds=seconds, cpu_seconds=used, accuracy=accuracy, parts=parts)
     ended = int(model.cv_results_["ended"].sum())
     chosen = ", ".join(f"{name} {value:.4g}" for name, value in model.best_params_.items())
     print(
@@ -63,7 +66,7 @@ def ours(problem: Problem, count: int) -> None:
     )
 
 
-def liquid(problem: Problem, folder: Path | None) -> None:
+def liquid(name: str, problem: Problem, folder: Path | None) -> None:
     """The rival's own search, selection and test."""
     if folder is not None:
         sys.path.insert(0, str(folder))
@@ -78,7 +81,9 @@ def liquid(problem: Problem, folder: Path | None) -> None:
         return model.test(problem.Xt, problem.yt)[0]
 
     said, seconds, used = timed(run)
-    print(f"  liquidSVM  {seconds:7.1f} s ({used:6.1f})  {100 * np.mean(said[:, 0] == problem.yt):.3f} %")
+    accuracy = float(np.mean(said[:, 0] == problem.yt))
+    record(data=name, method="liquidSVM", seconds=seconds, cpu_seconds=used, accuracy=accuracy)
+    print(f"  liquidSVM  {seconds:7.1f} s ({used:6.1f})  {100 * accuracy:.3f} %")
 
 
 def grid_search(problem: Problem, n: int, count: int) -> None:
@@ -101,6 +106,12 @@ def grid_search(problem: Problem, n: int, count: int) -> None:
     theirs, slow, slow_used = timed(run)
     print(f"  GridSearchCV  {slow:7.1f} s ({slow_used:6.1f})  {theirs.best_params_}")
     scores = theirs.cv_results_["mean_test_score"]
+    for name, mine, all_cores, which in (
+        ("SMOSVC", seconds, used, model.best_index_), ("GridSearchCV", slow, slow_used, theirs.best_index_)
+    ):  # fmt: skip
+        record(
+            data=f"covtype of {n:,}", method=name, seconds=mine, cpu_seconds=all_cores, accuracy=float(scores[which])
+        )
     faster = f"{slow / seconds:.0f} times faster by the clock, {slow_used / used:.0f} times by the cores' seconds"
     print(f"  {faster}; accuracy of its folds: {100 * scores[model.best_index_]:.2f} % at our choice,", end=" ")
     print(f"{100 * scores.max():.2f} % at most")
@@ -126,7 +137,8 @@ def path(n: int) -> None:
         print("  TorchKM: not installed")
     for name, model in rivals.items():
         _, seconds, used = timed(lambda model=model: model.fit(X[:n], y[:n]))
-        accuracy = np.mean(np.asarray(model.predict(X[n:])).ravel() == y[n:])
+        accuracy = float(np.mean(np.asarray(model.predict(X[n:])).ravel() == y[n:]))
+        record(data=f"mixture of {n:,}", method=name, seconds=seconds, cpu_seconds=used, accuracy=accuracy)
         print(f"  {name:8} {seconds:7.2f} s ({used:6.2f})  {100 * accuracy:.2f} %")
 
 
@@ -153,9 +165,9 @@ def main() -> None:
         problem = SETS[name](args.folder)
         count = f"{args.settings} x {args.settings} settings"
         print(f"{name}: {len(problem.X):,} + {len(problem.Xt):,} rows, {count}")
-        ours(problem, args.settings)
+        ours(label(args.folder, name), problem, args.settings)
         if not args.no_liquidsvm:
-            liquid(problem, args.liquidsvm)
+            liquid(label(args.folder, name), problem, args.liquidsvm)
     print(machine_rate())
 
 
