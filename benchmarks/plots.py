@@ -208,11 +208,31 @@ def _bars(axes: Any, spans: list[Any], title: str) -> None:
     axes.set_title(title, fontsize=9)
 
 
+def exact(results: Results) -> Figure:
+    """The test error of each run against its seconds, a panel a data set."""
+    names, runs = _each(results.records, "data"), _each(results.records, "run")
+    figure, panels = _panels(1, len(names), 5.0 * len(names), 4.2, squeeze=False)
+    for axes, name in zip(panels[0], names, strict=True):
+        mine = [record for record in results.records if record["data"] == name]
+        for record in mine:
+            number = runs.index(record["run"])
+            shown = {"color": f"C{number % 10}", "marker": "osD^v<>P*X"[number % 10]}
+            axes.plot(record["seconds"], record["mse"], linestyle="", label=record["run"], **shown)
+        axes.set_xscale("log")
+        axes.set_xlabel("seconds to fit")
+        axes.set_ylabel("mean squared error of the test rows")
+        axes.set_title(f"{name}, {max(record['rows'] for record in mine):,} rows", fontsize=9)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=7)
+    return figure
+
+
 # What there are pictures of: the fields that records need, and what draws them.
 KINDS: dict[str, tuple[set[str], Callable[[Results], Figure]]] = {
     "validation": ({"method", "ranks", "seconds", "measured_seconds"}, validation),
     "scaling": ({"method", "ranks", "seconds", "how", "iteration_efficiency"}, scaling),
     "error": ({"data", "method", "pairs", "seconds", "mse"}, errors),
+    "exact": ({"data", "run", "rows", "seconds", "mse"}, exact),
     "race": ({"race", "rival", "peer", "seconds"}, races),
     "parts": ({"partition_sizes"}, parts),
     "matrix": ({"data", "method", "sent"}, matrices),

@@ -17,7 +17,7 @@ from cakrr.bkrr import bkrr
 from cakrr.bkrr2 import bkrr2
 from cakrr.dckrr import dckrr
 from cakrr.dkrr import dkrr
-from cakrr.estimators import InParts, KernelRidge, OnTwoLevels
+from cakrr.estimators import InParts, Iterated, KernelRidge, OnTwoLevels
 from cakrr.kkrr import kkrr
 from cakrr.kkrr2 import kkrr2
 from cakrr.options import Options
@@ -147,7 +147,7 @@ class TwoLevelKRRClassifier(OnTwoLevels, RidgeClassifier):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class DKRRClassifier(RidgeClassifier):
+class DKRRClassifier(Iterated, RidgeClassifier):
     """Classes by the exact :class:`cakrr.DKRR`.
 
     Parameters are those of :class:`cakrr.DKRR` and `class_weight`, attributes those of :class:`BKRR2Classifier`.

@@ -28,7 +28,7 @@ from cakrr.dkrr import dkrr
 from cakrr.kkrr import kkrr
 from cakrr.kkrr2 import kkrr2
 from cakrr.model import KRRModel
-from cakrr.options import LOCAL_LAMS, Method, Options
+from cakrr.options import LOCAL_LAMS, Fit, Method, Options
 from cakrr.twolevel import twolevel
 
 
@@ -78,8 +78,12 @@ class KernelRidge(BaseEstimator):
         self.lam_: Any = fitted.model.lam if fitted.model.lams is None else fitted.model.lams
         self.params_ = fitted.params
         self.sizes_, self.centers_ = fitted.sizes, fitted.model.centers
+        self._expose(fitted)
         expose_metric(self, fitted)
         return self
+
+    def _expose(self, fitted: Fit) -> None:
+        """Attributes that only some methods have."""
 
     def _problem(
         self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, comm: Communicator
@@ -193,6 +197,7 @@ class OnTwoLevels:
     centers: Any = None
     coarse_sigma: Any = None
     coarse_lam: Any = None
+    refine: int = 0
     n_divisions: int = 1
     route: str | None = None
 
@@ -337,6 +342,9 @@ class TwoLevelKRR(OnTwoLevels, Regressor):
         Width and ridge of the coarse model; None tries a small grid.
     sigma, lam : float or sequence of float
         Of the parts' models; None for `sigma` tries a small grid.
+    refine : int
+        Iterations of conjugate gradients from the chosen coarse model towards the exact one of its kernel and ridge,
+        whose centres are all rows; the parts' models are of what that leaves over. All rows are then on every rank.
     kernel, degree, coef0, n_divisions, validation_fraction, route, metric, metric_rounds
         As for :class:`BKRR2`.
     scaling, standardize, dtype, random_state, comm
@@ -352,7 +360,21 @@ class TwoLevelKRR(OnTwoLevels, Regressor):
     _method = twolevel
 
 
-class DKRR(Regressor):
+@dataclass(eq=False, repr=False, kw_only=True)
+class Iterated:
+    """Parameters of the exact method."""
+
+    solver: str = "cholesky"
+    tol: float = 1e-6
+    preconditioner: str = "pivoted"
+    rank: int | None = None
+    early: float | None = None
+    max_time: float | None = None
+    scratch: Any = None
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class DKRR(Iterated, Regressor):
     """Exact kernel ridge regression, one system of all rows over all ranks (Algorithm 6).
 
     Parameters
@@ -365,12 +387,37 @@ class DKRR(Regressor):
         With "precomputed" `X` is K, shape (n, n), in `fit`, and kernel values of new rows with all training rows, shape
         (n_new, n), in `predict`; in one process. There are no features then: `standardize` is ignored, and `sigma` has
         to be left out. The model is not written to a file.
+    solver : {"cholesky", "cg", "auto"}
+        Factor the matrix; or conjugate gradients with a preconditioner, which need n numbers a vector and no matrix; or
+        whichever is predicted to cost less and fits.
+    tol : float
+        "cg": residual over the norm of the centred targets, at most; computed from scratch at the end.
+    preconditioner : {"pivoted", "nystrom", "local", "two-level"}
+        A factor of K of low rank, whose pivots are drawn where K is not explained yet, or evenly; blocks of rows that
+        lie together; blocks of what the factor leaves.
+    rank : int or None
+        Of the factor; None adds pivots until more would cost more than they save.
+    early : float or None
+        With a choice: stop where the validation error has moved by less than this share of it over three iterations;
+        the final solution goes as far as the chosen pair did.
+    max_time : float or None
+        Seconds after which the solution is taken as it is, with a warning that has its residual.
+    scratch : str, Path or None
+        A directory for kernel values that do not fit into memory, and for a factor of the given rank.
+
+    Attributes
+    ----------
+    n_iter_ : int
+        "cg": iterations of the solution; of many targets the most.
+    residual_ : float
+        "cg", or float32: its relative residual.
 
     Notes
     -----
     n^2 d + n^3/3 flops and 8 n^2 bytes, shared by the ranks. More than one rank needs ScaLAPACK:
     pip install 'cakernels[scalapack]'. A round of a metric costs the choice of sigma and lambda, one more n^3/3, and
-    an Allreduce of the gradients at 2,000 rows at most.
+    an Allreduce of the gradients at 2,000 rows at most. "cg": n^2/2 kernel values an iteration for all lambdas and
+    targets together, and n k^2 flops for a factor of rank k; any number of ranks, without ScaLAPACK.
     """
 
     _method = dkrr
@@ -382,6 +429,15 @@ class DKRR(Regressor):
             self.model_.like = of_new_rows()
             self.centers_ = self.model_.centers = np.zeros((0, self.n_features_in_))
         return self
+
+    def _expose(self, fitted: Fit) -> None:
+        for name in ("n_iter_", "residual_"):
+            if hasattr(self, name):
+                delattr(self, name)
+        if fitted.residual.size:
+            self.residual_ = float(fitted.residual.max())
+        if fitted.iteration:
+            self.n_iter_ = max(fitted.iteration["iterations"])
 
     def _has_matrix(self) -> bool:
         return isinstance(self.kernel, str) and self.kernel == "precomputed"

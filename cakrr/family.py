@@ -112,7 +112,7 @@ class Ridge(Family):
             "grid": fitted.grid,
             "solver": {
                 "n_support": fitted.sizes, "seconds": fitted.seconds,
-                **({"residual": fitted.residual} if fitted.residual.size else {}),
+                **({"residual": fitted.residual} if fitted.residual.size else {}), **fitted.iteration,
             },
             "busy": fitted.busy,
             "metric": described_metric(options.metric, fitted),
@@ -120,19 +120,21 @@ class Ridge(Family):
         }  # fmt: skip
 
     def lines(self, made: dict[str, Any]) -> Iterator[tuple[str, str]]:
-        """What ScaLAPACK sends by itself."""
+        """How conjugate gradients went, and what ScaLAPACK sends by itself."""
+        if "solutions" in made["solver"]:
+            yield "iterations", _described(made["solver"])
         sent = made["comm"]["train"].get("library_bytes_predicted")
         if sent is not None:
             yield "and ScaLAPACK", f"{sent:,} bytes in training, by its formula"
 
     def notes(self, method: Method, fitted: Fit, options: Options) -> list[str]:
         """What a user should know about the choice of sigma and lambda."""
-        notes = list(fitted.notes)
+        notes = [*fitted.reasons, *fitted.notes]
         if method.oracle:
             notes.insert(
                 0, "oracle: each test row's best model, chosen with the true answer: a bound, not a prediction"
             )
-        if fitted.residual.size:
+        if fitted.residual.size and not fitted.iteration:
             notes.append(
                 "float32: factors in single precision, solutions refined in double to a relative residual of "
                 f"{fitted.residual.max():.1e}; the grid's errors are single precision's"
@@ -192,3 +194,14 @@ class Ridge(Family):
         names = ["prediction"] if values.ndim == 1 else [f"prediction {j}" for j in range(values.shape[1])]
         with replacing(path) as temporary:
             np.savetxt(temporary, values, fmt=form, header=",".join(names), delimiter=",", comments="")
+
+
+def _described(solver: dict[str, Any]) -> str:
+    """A line about the last solution by conjugate gradients, and why it stopped."""
+    last = solver["solutions"][-1] if solver["solutions"] else {}
+    factor = f"{solver['preconditioner']} of rank {last['rank']:,}" if last else solver["preconditioner"]
+    disk = f"; {last['scratch_gbps']:.2f} GB/s from disk" if "scratch_gbps" in last else ""
+    return (
+        f"{max(solver['iterations'])}, {factor}, relative residual {max(solver['residual']):.1e}, stopped by "
+        f"{', '.join(dict.fromkeys(solver['stopped']))}{disk}"
+    )

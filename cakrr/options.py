@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 SELECTIONS = ("validation", "test", "loo")
 ROUTES = ("nearest", "soft", "all")
 SCALINGS = ("deviation", "quantile", "auto")
+SOLVERS = ("cholesky", "cg", "auto")
+PRECONDITIONERS = ("pivoted", "nystrom", "local", "two-level")
+EXACT = ("solver", "preconditioner", "rank", "tol", "early", "max_time", "scratch")  # options of the exact method
 
 # Small grids that lost little against large ones on the five data sets of docs/benchmarks.md. A wide kernel needs few
 # centres: it is tried with CENTERS_WIDE.
@@ -112,6 +116,10 @@ class Options(declare.Options):
     coarse_lam: tuple[float, ...] | None = option(
         None, f"as --lambda (default: {grid.listed(LAMS)})", declare.values, flag="--coarse-lambda", metavar="GRID"
     )
+    refine: int = option(
+        0, "iterations from the coarse model towards the exact one of its kernel", declare.whole(0), report=True,
+        metavar="N",
+    )  # fmt: skip
     select: str = option(
         "validation", "what judges the grid: rows held out, rows left out one by one, or the test rows, which leaks",
         declare.one_of(*SELECTIONS), report=True, choices=SELECTIONS,
@@ -125,6 +133,25 @@ class Options(declare.Options):
         False, "every part chooses its own sigma and lambda, by its own rows", declare.yes_or_no, report=True,
         action="store_true",
     )  # fmt: skip
+    solver: str = option(
+        "cholesky", "factor the matrix, iterate, or whichever costs less and fits", declare.one_of(*SOLVERS),
+        choices=SOLVERS,
+    )  # fmt: skip
+    preconditioner: str = option(
+        "pivoted", "of --solver cg: a factor of pivots or of random rows, blocks of rows, or both",
+        declare.one_of(*PRECONDITIONERS), choices=PRECONDITIONERS,
+    )  # fmt: skip
+    rank: int | None = option(
+        None, "of the factor (default: until more costs more than it saves)", declare.whole(1), metavar="K"
+    )
+    tol: float = option(1e-6, "residual over the targets' size at which cg stops", declare.share, metavar="TOL")
+    early: float | None = option(
+        None, "cg stops where the validation error moves by less than this share", declare.share, metavar="SHARE"
+    )
+    max_time: float | None = option(None, "seconds after which a run of cg stops", declare.seconds, metavar="S")
+    scratch: Path | None = option(
+        None, "directory for kernel values, or a factor, that do not fit into memory", job.path, metavar="DIR"
+    )
     metric: str = job.metric()
     metric_rounds: int = job.metric_rounds()
     scaling: str = option(
@@ -159,6 +186,7 @@ class Options(declare.Options):
             if self.route not in ROUTES:
                 raise InputError(f"route {self.route!r}: choose one of {', '.join(ROUTES)}")
         self._check_kernel()
+        self._check_solver()
         if self.select == "loo" and (method.coarse or (self.route or method.route) not in ("nearest", "soft")):
             fixed = method.coarse or method.oracle or not method.partitioner
             raise InputError(
@@ -217,6 +245,12 @@ class Options(declare.Options):
     def chooses_kernel(self) -> bool:
         """Whether several kernels are tried."""
         return len(self.kernels()) > 1
+
+    def _check_solver(self) -> None:
+        for name in ("rank", "early", "max_time", "scratch"):
+            if self.solver == "cholesky" and getattr(self, name) is not None:
+                flag = name.replace("_", "-")
+                raise InputError(f"{flag}: a factorisation has none; use --solver cg, or leave it out")
 
     def _check_kernel(self) -> None:
         from cacore.data.metric import check_kernel
@@ -301,7 +335,9 @@ class Method(AnyMethod):
 
     def has(self, name: str) -> bool:
         """Whether its command has the option `name`."""
-        if name in ("centers", "coarse_sigma", "coarse_lam"):
+        if name in EXACT:
+            return not self.partitioner
+        if name in ("centers", "coarse_sigma", "coarse_lam", "refine"):
             return self.coarse
         if name == "divisions":
             return bool(self.partitioner) and not self.oracle
@@ -347,9 +383,14 @@ class Fit:
         Relative residual of each part's system, where it was refined.
     errors : list of float
         Of every round of a metric, on validation rows.
+    iteration : dict
+        What the report says about conjugate gradients, where they were the solver.
     library_bytes : int
         What a library sent outside the communicator's count, by this rank, from a formula.
     notes : list of str
+        Of what a user should look at.
+    reasons : list of str
+        Of what was decided for the user.
     """
 
     model: KRRModel
@@ -360,8 +401,10 @@ class Fit:
     busy: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     residual: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     errors: list[float] = field(default_factory=list)
+    iteration: dict[str, Any] = field(default_factory=dict)
     library_bytes: int = 0
     notes: list[str] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
 
     def add(self, other: Fit) -> None:
         """Take over what was trained on another division of the same rows."""

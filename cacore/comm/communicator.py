@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from cacore.comm.failure import agree, agreed, end_job, packed, unpacked
 from cacore.comm.ledger import PHASES, Ledger
-from cacore.comm.mpi import DATA, Transport, all_ranks
+from cacore.comm.mpi import DATA, Exchange, Transport, all_ranks
 from cacore.errors import InputError, OutputError
 
 _DTYPES = tuple(np.dtype(code) for code in "bBhHiIqQfd?")
@@ -40,11 +40,11 @@ class Communicator(Ledger):
     gather                         each rank counts what it hands to the root
     allgather, allreduce           each rank counts its contribution once, under no single receiver
     alltoall                       each rank counts what goes to each other rank
-    send                           the sender counts it
+    send, exchange                 the sender counts it
     =============================  ===============================================================
 
     The lengths and headers that these calls exchange are counted as well (an allgather that is given
-    `counts` needs none). Every call but ``send`` and ``recv`` is collective: all ranks make it, in the
+    `counts` needs none). Every call but ``send``, ``recv`` and ``exchange`` is collective: all ranks make it, in the
     same order.
     """
 
@@ -229,6 +229,19 @@ class Communicator(Ledger):
         for piece in self._pieces(array):
             self._transport.call("Irecv", piece, source=source, tag=DATA)
         return array
+
+    def exchange(self, array: NDArray[Any], dest: int, out: NDArray[Any], source: int) -> Exchange:
+        """Begin to send `array` to `dest`, and to receive `out` from `source`, whose shape and dtype are known.
+
+        Both must be C-contiguous, and stay as they are until :meth:`Exchange.wait` has returned.
+        """
+        requests = [
+            self._transport.begin("Irecv", piece, source=source, tag=DATA) for piece in self._pieces(out)
+        ]  # fmt: skip
+        for piece in self._pieces(array):
+            requests.append(self._transport.begin("Isend", piece, dest=dest, tag=DATA))
+            self._count(piece.nbytes, dest)
+        return Exchange(self._transport, requests)
 
     def offset(self, count: int) -> tuple[int, int]:
         """Number of the first of this rank's `count` rows, and the number of rows of all ranks."""

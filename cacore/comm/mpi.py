@@ -49,6 +49,24 @@ class Transport:
         finally:
             self._spent(perf_counter() - start)
 
+    def begin(self, name: str, *args: Any, **options: Any) -> Any:
+        """Make the nonblocking call ``name``; :class:`Exchange` waits for it."""
+        self.failures.check()
+        return getattr(self.comm, name)(*args, **options)
+
+    def finish(self, requests: list[Any]) -> None:
+        """Wait until all of these calls are done."""
+        start = perf_counter()
+        try:
+            for at, request in enumerate(requests):
+                try:
+                    self._complete(request, pauses=False)
+                except BaseException:
+                    abandon(*requests[at + 1 :])
+                    raise
+        finally:
+            self._spent(perf_counter() - start)
+
     def probe(self, source: int) -> None:
         """Wait until a message from `source` is there."""
         self.failures.check()
@@ -79,6 +97,22 @@ class Transport:
             self._abandoned = True
             abandon(request)
             raise
+
+
+class Exchange:
+    """Messages on their way; see :meth:`cacore.comm.Communicator.exchange`."""
+
+    def __init__(self, transport: Transport, requests: list[Any]) -> None:
+        self._transport, self._requests = transport, requests
+
+    def move(self) -> None:
+        """Let the library move the messages on, while this rank works."""
+        self._requests = [request for request in self._requests if not request.Test()]
+
+    def wait(self) -> None:
+        """Until they have arrived and left."""
+        self._transport.finish(self._requests)
+        self._requests = []
 
 
 def launched() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -49,27 +50,38 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator, te
     """
     prepared = prepare(method, train, options, comm, test)
     begun = comm.seconds["train"]
-    starts = [_Exact(method, scaled, options, comm) for scaled in scalings(prepared, options, comm)]
+    kind, reasons = _solver(method, prepared, options, comm)
+    starts = [kind(method, scaled, options, comm) for scaled in scalings(prepared, options, comm)]
     # Algorithm 6, lines 1 to 14: train, predict and judge every pair of sigma and lambda.
     run, errors, notes = best_round(starts, options.rounds, comm)
     del starts
     # Lines 3 to 6 once more, at the pair that was chosen, with all rows.
     alpha, residual = run.solve()
     model = run.model(alpha)
-    if not residual <= refine.ACCEPTED:  # which a residual that is no number is not
-        with comm.agreed():
-            raise InputError(not_definite(f"the system of all {run.n:,} rows", model))
+    run.accept(residual, model)
     with comm.uncounted():
         busy = comm.allgather(np.array([comm.seconds["train"] - begun]))
     fitted = Fit(
         model, np.array([run.n]), run.grid, seconds=np.array([busy.max()]), busy=busy, library_bytes=run.sent,
-        notes=run.notes + notes, errors=errors,
+        notes=run.notes + notes, errors=errors, iteration=run.iteration, reasons=reasons,
     )  # fmt: skip
     if options.scaling == "auto":
         fitted.params["scaling"] = run.prepared.scaling
-    if str(run.X.dtype) == "float32":
+    if str(run.X.dtype) == "float32" or run.iteration:
         fitted.residual = np.array([residual])
     return fitted
+
+
+def _solver(method: Method, prepared: Prepared, options: Options, comm: Communicator) -> tuple[type[Exact], list[str]]:
+    """The runs of the solver that is asked for, or of the one that costs less; why, in a sentence; collective."""
+    if options.solver == "cholesky":
+        return Exact, []
+    from cakrr.methods.iterative import Iterative, cheaper
+
+    if options.solver == "cg":
+        return Iterative, []
+    solver, reason = cheaper(method, prepared, options, comm)
+    return (Exact if solver == "cholesky" else Iterative), [reason]
 
 
 class _System:
@@ -176,12 +188,30 @@ def _panels(X: Rows, number: NDArray[np.int64], n: int, comm: Communicator) -> t
     return exchange_rows(X[send], counts, comm), comm.alltoall(number[send], counts)[0]
 
 
-class _Exact:
+def matrix_bytes(n: int, X: Rows, row_bytes: float, comm: Communicator) -> int:
+    """What this rank's share of the n x n matrix takes, with the rows that make it: `row_bytes` each."""
+    rows, columns = layout(n, comm.size)[comm.rank]
+    # The rows read, those on their way, those received, and both panels of them, in double where that is refined.
+    copies = 2 if X.dtype == np.float64 else 5
+    held = int(row_bytes * (2 * X.shape[0] + copies * (len(rows) + len(columns))))
+    return len(rows) * len(columns) * int(X.dtype.itemsize) + held
+
+
+@dataclass
+class Judging:
+    """The rows that judge the pairs, on every rank: X, shape (q, d), what they should be, and their weights."""
+
+    X: Rows
+    y: NDArray[np.float64]
+    weights: NDArray[np.float64]
+
+
+class Exact:
     """One training, or one round of it: what its steps share."""
 
     def __init__(
         self, method: Method, prepared: Prepared, options: Options, comm: Communicator, root: Root | None = None,
-        last: _Exact | None = None,
+        last: Exact | None = None,
     ) -> None:  # fmt: skip
         self.method, self.prepared, self.options, self.comm, self.root = method, prepared, options, comm, root
         self.number: int = last.number + 1 if last else 0
@@ -193,6 +223,7 @@ class _Exact:
         self.standardizer = Standardizer.with_root(prepared.standardizer, root)
         self.grid: list[dict[str, Any]] = []
         self.notes: list[str] = []
+        self.iteration: dict[str, Any] = {}
         self.error, self.errors = math.inf, np.zeros((1, 1, 1))
         first, self.n = comm.offset(self.X.shape[0])
         self.place = Shuffle(self.n, options.seed).position(np.arange(first, first + self.X.shape[0]))
@@ -212,18 +243,14 @@ class _Exact:
         return out
 
     def _check_memory(self, row_bytes: float) -> None:
-        rows, columns = layout(self.n, self.comm.size)[self.comm.rank]
-        # The rows read, those on their way, those received, and both panels of them, in double where that is refined.
-        copies = 2 if self.X.dtype == np.float64 else 5
-        held = int(row_bytes * (2 * self.X.shape[0] + copies * (len(rows) + len(columns))))
-        need = len(rows) * len(columns) * self.X.dtype.itemsize + held
+        need = matrix_bytes(self.n, self.X, row_bytes, self.comm)
         what = f"a rank's share of the {self.n:,} x {self.n:,} matrix, and its rows,"
-        remedy = "use more ranks, a larger --memory-limit, --dtype float32, or bkrr2 or twolevel"
+        remedy = "use --solver cg, more ranks, a larger --memory-limit, --dtype float32, or bkrr2 or twolevel"
         memory.require(need, self.options.memory_limit, what, remedy)
 
-    def again(self, root: Root) -> _Exact:
+    def again(self, root: Root) -> Exact:
         """The next round, in this metric; collective."""
-        return _Exact(self.method, self.prepared, self.options, self.comm, root, self)
+        return type(self)(self.method, self.prepared, self.options, self.comm, root, self)
 
     def nearby(self) -> tuple[Width, ...]:
         """The widths that the next round tries: the best of this one, and what is beside it; collective."""
@@ -238,7 +265,7 @@ class _Exact:
     def choose(self) -> None:
         """Sigma, lambda, the grid's errors, and notes: the errors of all pairs are one reduction."""
         options, comm, lams = self.options, self.comm, self.options.lam
-        if len(self.widths) * len(lams) == 1 and not options.compares:
+        if len(self.widths) * len(lams) == 1 and not options.compares and options.early is None:
             return
         with comm.agreed():
             if options.select == "validation" and self.n < 2:
@@ -253,9 +280,10 @@ class _Exact:
             else:
                 X, y, weights = self.prepared.test_rows(self.standardizer)
                 X, y, weights = gather_rows(X, comm), comm.allgather(y), comm.allgather(weights)
-            system = _System(self.X[learnt], self.place[learnt] - held, self.weights[held:], self.like, comm)
-        predicted, failed = self._grid(system, self.X[learnt], self.place[learnt] - held, self.y[held:], X)
-        system.matrix.close()
+        with comm.agreed():
+            need = 8 * len(self.widths) * len(lams) * X.shape[0] * math.prod(y.shape[1:])
+            memory.require(need, options.memory_limit, "the grid's predictions", "use a smaller grid")
+        predicted, failed = self._grid(learnt, Judging(X, y, weights))
         with comm.phase("predict"):
             gap = np.square((comm.allreduce(predicted) - y) / self.prepared.scale)
             if y.ndim > 1:
@@ -278,34 +306,40 @@ class _Exact:
         y = (self.y[held:].reshape(self.n - held, -1)) / self.prepared.scale
         with comm.phase("partition"):
             sample = gather_rows(X[number < sample_of(X.shape[1] * y.shape[1])], comm)
-            system = _System(X, number, self.weights[held:], self.like, comm)
+        alpha = self._learned(learnt, y)
+        with comm.phase("train"):
+            slopes = comm.allreduce(stacked(kernel, sample, X, alpha.T))
+        if diagonal:
+            return np.asarray(np.square(slopes).sum(axis=(0, 1)))
+        return np.asarray(np.einsum("kij,kil->jl", slopes, slopes))
+
+    def _learned(self, learnt: NDArray[np.bool_], y: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Alpha of this rank's learning rows at the chosen pair, for targets `y`, shape (n - held, t), of all."""
+        comm, number = self.comm, self.place[learnt] - self.held
+        with comm.phase("partition"):
+            system = _System(self.X[learnt], number, self.weights[self.held :], self.like, comm)
 
         def work() -> dict[str, NDArray[Any]]:
-            if not system.factor(kernel, self.lam):
+            if not system.factor(self.width.kernel, self.lam):
                 return {"alpha": np.full(y.shape, np.nan)}
             self.sent += system.matrix.predicted_bytes()
             return {"alpha": system.matrix.solve(y)}
 
         with comm.phase("train"), system.matrix:
-            alpha = remembered(self.checkpoint, self._piece("moments"), work, comm)["alpha"]
-            slopes = comm.allreduce(stacked(kernel, sample, X, alpha[number].T))
-        if diagonal:
-            return np.asarray(np.square(slopes).sum(axis=(0, 1)))
-        return np.asarray(np.einsum("kij,kil->jl", slopes, slopes))
+            return remembered(self.checkpoint, self._piece("moments"), work, comm)["alpha"][number]
 
     def _piece(self, name: str) -> str:
         """The name of a piece of this round in the checkpoint."""
         name = f"{self.prepared.scaling}-{name}" if self.options.scaling == "auto" else name
         return f"round-{self.number}-{name}" if self.number else name
 
-    def _grid(
-        self, system: _System, X: Rows, number: NDArray[np.int64], y: NDArray[np.float64], judged: Rows
-    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def _grid(self, learnt: NDArray[np.bool_], judging: Judging) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """This rank's share of every pair's predictions, (S, L, q, ...), and the pairs without a solution."""
-        lams, comm, shape = self.options.lam, self.comm, (judged.shape[0], *y.shape[1:])
-        need = 8 * len(self.widths) * len(lams) * math.prod(shape)
-        with comm.agreed():
-            memory.require(need, self.options.memory_limit, "the grid's predictions", "use a smaller grid")
+        lams, comm, judged, held = self.options.lam, self.comm, judging.X, self.held
+        X, number, y = self.X[learnt], self.place[learnt] - held, self.y[held:]
+        shape = (judged.shape[0], *y.shape[1:])
+        with comm.phase("partition"):
+            system = _System(X, number, self.weights[held:], self.like, comm)
         predicted = np.zeros((len(self.widths), len(lams), *shape))
         failed = np.full(predicted.shape[:2], -1, np.int64)
         advance = self.options.progress("choosing sigma and lambda", failed.size)
@@ -326,10 +360,11 @@ class _Exact:
                 failed[s, ell] = -1 if done["solved"] else 0
                 advance()
         comm.wait()
+        system.matrix.close()
         return predicted, failed
 
     def solve(self) -> tuple[NDArray[np.float64], float]:
-        """Alpha of all rows, in shuffled order, and the relative residual."""
+        """Alpha of this rank's rows, and the relative residual."""
         with self.comm.phase("partition"):
             system = _System(self.X, self.place, self.weights, self.like, self.comm)
 
@@ -341,7 +376,13 @@ class _Exact:
         with self.comm.phase("train"), system.matrix:
             done = remembered(self.checkpoint, "alpha", work, self.comm)
         self.comm.wait()
-        return done["alpha"], float(done["residual"])
+        return done["alpha"][self.place], float(done["residual"])
+
+    def accept(self, residual: float, model: KRRModel) -> None:
+        """Refuse a solution that is none; collective."""
+        if not residual <= refine.ACCEPTED:  # which a residual that is no number is not
+            with self.comm.agreed():
+                raise InputError(not_definite(f"the system of all {self.n:,} rows", model))
 
     def model(self, alpha: NDArray[np.float64]) -> KRRModel:
         """The model in pieces, each on the rank that read its rows."""
@@ -356,5 +397,5 @@ class _Exact:
             classes=self.prepared.classes,
         )  # fmt: skip
         for i, (lo, hi) in enumerate(pieces):
-            made.parts[first + i] = PartModel(self.X[lo:hi], alpha[self.place[lo:hi]])
+            made.parts[first + i] = PartModel(self.X[lo:hi], alpha[lo:hi])
         return made

@@ -209,6 +209,10 @@ class _Run(Choice):
         """Solve every part at the chosen setting: lines 9 to 12 of Algorithm 10. Sends nothing."""
         comm, parts, model, fitted = self.comm, self.parts, self.model, self.fitted
         mixed = self.workspace.dtype == np.float32
+        if model.coarse is not None and self.options.refine:
+            from cakrr.methods.refined import refined
+
+            model.coarse = refined(model.coarse, parts, self.options, comm)
         residual, failed = np.zeros(len(parts.sizes)), -1
         advance = self.options.progress("training", len(parts.parts))
 

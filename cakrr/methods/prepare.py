@@ -32,6 +32,7 @@ from cacore.machine import memory, threads
 from cakrr.options import Method, Options
 
 ROWS_PER_PART = 8000
+WHERE = ("scratch", "max_time")  # options that decide where things lie and how far a run gets, and not what is right
 
 
 @dataclass
@@ -276,5 +277,5 @@ def default_parts(n: int, itemsize: int, limit: int, ranks: int) -> int:
 
 def _facts(method: Method, options: Options) -> dict[str, Any]:
     """The options that decide about the result."""
-    values = {name: value for name, value in vars(options).items() if name not in ("progress", "checkpoint")}
+    values = {name: value for name, value in vars(options).items() if name not in ("progress", "checkpoint", *WHERE)}
     return {"method": method.name, **values, "kernel": named(options.kernel)}

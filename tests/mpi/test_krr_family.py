@@ -332,3 +332,17 @@ def test_rows_split_in_another_way(folder):
         train("bkrr", X, y, my, comm, checkpoint=Checkpoint(folder / "kept"), **given)
         WORLD.Barrier()
     assert len(inodes(folder, "kept/*.npz")) == 5
+
+
+@pytest.mark.parametrize("csr", [False, True])
+def test_refined(csr, mine, everywhere, folder):
+    """Iterations from the coarse model are those of one rank; a second run takes them from the checkpoint."""
+    (X, y), (T, _) = rows(csr=csr), rows(41, seed=1, csr=csr)
+    one = {"centers": 20, "coarse_sigma": (1.5,), "coarse_lam": (1e-3,), "sigma": (1.0,), "lam": (1e-2,), "refine": 3}
+    comm = Communicator(WORLD)
+    result = train("twolevel", X, y, mine(157), comm, **one)
+    got = everywhere(result.model.predict(T[mine(41)], comm))
+    close(got, train("twolevel", X, y, **one).model.predict(T), 1e-5)
+    for _ in range(2):
+        kept = train("twolevel", X, y, mine(157), comm, **one, checkpoint=Checkpoint(folder / "kept"))
+        np.testing.assert_array_equal(everywhere(kept.model.predict(T[mine(41)], comm)), got)

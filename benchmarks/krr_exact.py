@@ -1,0 +1,252 @@
+"""Exact ridge regression by conjugate gradients beside the factorisation and other packages: error against seconds.
+
+python -m benchmarks.krr_exact DATA_FOLDER [--only NAME ...] [--rows N] [--runs NAME ...] [--out FILE.json]
+[--memory-limit GIB]
+
+All solve for the same rows, sigma and lambda; a run is a process of its own, with a matrix product before and after.
+Runs: cholesky; pivoted, nystrom, local, two-level (preconditioners of --solver cg); lambdas (nine at once, and the
+smallest of them alone); nystrom-cg-5000, nystrom-cg-10000 (Falkon's algorithm, Rudi, Carratino and Rosasco, 2017, in
+plain numpy); sklearn-ridge (KernelRidge), sklearn-nystroem (Nystroem and Ridge, 2,000 components); gpytorch (the mean
+of its exact GP, where it is installed). `python -m benchmarks plot FILE.json OUT.png` draws them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.krr_data import load, split
+from benchmarks.race import headline, machine_rate
+from benchmarks.results import Results, table
+
+# Width and lambda of the Gaussian: round figures.
+CHOSEN = {"cadata": (1.5, 1e-5), "CASP": (0.75, 1e-4), "kin40k": (2.0, 1e-6), "BNG_breastTumor": (2.0, 1e-4)}
+PRECONDITIONERS = ("pivoted", "nystrom", "local", "two-level")
+ITERATIONS = 20  # of the Nystroem models' conjugate gradients
+RUNS = (
+    "cholesky", *PRECONDITIONERS, "lambdas", "nystrom-cg-5000", "nystrom-cg-10000", "sklearn-ridge", "sklearn-nystroem",
+    "gpytorch",
+)  # fmt: skip
+LIMIT = "CAKERNELS_BENCHMARK_GIB"  # how --memory-limit reaches a run's process
+Facts = dict[str, Any]
+Answer = tuple[NDArray[np.float64], Facts]
+
+
+def ours(X: Any, y: Any, T: Any, sigma: float, lams: tuple[float, ...], **told: Any) -> Answer:
+    """A solver of :class:`cakrr.DKRR`, on rows that are standardised already."""
+    from cacore.io import Dataset
+    from cacore.machine import memory
+    from cacore.run.options import from_estimator
+    from cakrr import DKRR
+    from cakrr.dkrr import dkrr
+    from cakrr.options import Options
+
+    estimator = DKRR(sigma=sigma, lam=lams, standardize=False, **told)
+    limit = float(os.environ.get(LIMIT, 0)) * memory.GIB or 0.9 * memory.available()
+    options = from_estimator(Options, estimator, seed=0, memory_limit=int(limit))
+    DKRR(sigma=sigma, lam=lams[0], **told).fit(X[:200], y[:200])  # compiles
+    begun = time.perf_counter()
+    fitted = dkrr(Dataset(X.copy(), y.copy()), options)
+    facts: Facts = {"seconds": time.perf_counter() - begun}
+    if fitted.iteration:
+        last = fitted.iteration["solutions"][-1]
+        facts |= {
+            "rank": last["rank"], "iterations": max(last["iterations"]), "residual": float(fitted.residual.max()),
+            "factor_seconds": last["seconds_factor"], "kept": last["kept"],
+        }  # fmt: skip
+        if len(lams) > 1:
+            facts["grid_seconds"] = sum(
+                one["seconds_factor"] + one["seconds_iterations"] for one in fitted.iteration["solutions"][:-1]
+            )
+    return fitted.model.predict(T), facts
+
+
+def lambdas(X: Any, y: Any, T: Any, sigma: float, lam: float) -> Answer:
+    """Nine lambdas from this one on, on nine tenths of the rows, and this one alone on the same rows."""
+    grid = tuple(lam * 10.0 ** (i / 2) for i in range(9))
+    answer, nine = ours(X, y, T, sigma, grid, solver="cg")
+    _, one = ours(X, y, T, sigma, (lam, lam * (1 + 1e-9)), solver="cg")
+    return answer, {"seconds": nine["grid_seconds"], "one_seconds": one["grid_seconds"]}
+
+
+def nystrom_cg(X: Any, y: Any, T: Any, sigma: float, lam: float, M: int) -> Answer:
+    """Falkon's algorithm in plain numpy, float32 kernel values: K_nM'K_nM + lambda n K_MM, preconditioned by K_MM."""
+    from scipy.linalg import cholesky, solve_triangular
+
+    begun = time.perf_counter()
+    n, rng = len(X), np.random.default_rng(0)
+    Z, rows = X[rng.permutation(n)[:M]].astype(np.float32), X.astype(np.float32)
+
+    def values(A: Any) -> Any:
+        D = (A**2).sum(axis=1)[:, None] + (Z**2).sum(axis=1) - 2 * A @ Z.T
+        return np.exp(np.maximum(D, 0) / np.float32(-2 * sigma**2))
+
+    def products(v: Any) -> Any:
+        """K_nM' (K_nM v)."""
+        out = np.zeros(M)
+        for lo in range(0, n, 4096):
+            K = values(rows[lo : lo + 4096])
+            out += K.T @ (K @ v.astype(np.float32))
+        return out
+
+    KMM = values(Z).astype(np.float64)
+    B = cholesky(KMM + np.finfo(np.float32).eps * M * np.eye(M), check_finite=False)
+    A = cholesky(B @ B.T / M + lam * np.eye(M), check_finite=False)
+
+    def forth(v: Any) -> Any:
+        return solve_triangular(B, solve_triangular(A, v, check_finite=False), check_finite=False)
+
+    def back(v: Any) -> Any:
+        inner = solve_triangular(B, v, trans="T", check_finite=False)
+        return solve_triangular(A, inner, trans="T", check_finite=False)
+
+    right = np.zeros(M)
+    for lo in range(0, n, 4096):
+        right += values(rows[lo : lo + 4096]).T @ y[lo : lo + 4096].astype(np.float32)
+    r = back(right / n)
+    x, p, rr = np.zeros(M), r.copy(), r @ r
+    for _ in range(ITERATIONS):
+        v = forth(p)
+        Ap = back(products(v) / n + lam * (KMM @ v))
+        step = rr / (p @ Ap)
+        x, r = x + step * p, r - step * Ap
+        rr, old = r @ r, rr
+        p = r + rr / old * p
+    beta = forth(x).astype(np.float32)
+    facts = {"seconds": time.perf_counter() - begun, "centers": M}
+    return np.concatenate([values(T[lo : lo + 4096].astype(np.float32)) @ beta for lo in range(0, len(T), 4096)]), facts
+
+
+def sklearn_ridge(X: Any, y: Any, T: Any, sigma: float, lam: float) -> Answer:
+    """scikit-learn's KernelRidge."""
+    from sklearn.kernel_ridge import KernelRidge
+
+    model = KernelRidge(kernel="rbf", gamma=1 / (2 * sigma**2), alpha=lam * len(y))
+    begun = time.perf_counter()
+    model.fit(X, y)
+    return model.predict(T), {"seconds": time.perf_counter() - begun}
+
+
+def sklearn_nystroem(X: Any, y: Any, T: Any, sigma: float, lam: float) -> Answer:
+    """scikit-learn's Nystroem and Ridge."""
+    from sklearn.kernel_approximation import Nystroem
+    from sklearn.linear_model import Ridge
+    from sklearn.pipeline import make_pipeline
+
+    features = Nystroem(gamma=1 / (2 * sigma**2), n_components=2000, random_state=0)
+    model = make_pipeline(features, Ridge(alpha=lam * len(y), fit_intercept=False))
+    begun = time.perf_counter()
+    model.fit(X, y)
+    return model.predict(T), {"seconds": time.perf_counter() - begun}
+
+
+def gpytorch_mean(X: Any, y: Any, T: Any, sigma: float, lam: float) -> Answer:
+    """The mean of gpytorch's exact GP at these parameters: conjugate gradients with its pivoted Cholesky."""
+    import gpytorch
+    import torch
+
+    class GP(gpytorch.models.ExactGP):  # type: ignore[misc]
+        def __init__(self, X: Any, y: Any, likelihood: Any) -> None:
+            super().__init__(X, y, likelihood)
+            self.mean, self.kernel = gpytorch.means.ZeroMean(), gpytorch.kernels.RBFKernel()
+
+        def forward(self, X: Any) -> Any:
+            return gpytorch.distributions.MultivariateNormal(self.mean(X), self.kernel(X))
+
+    begun = time.perf_counter()
+    likelihood = gpytorch.likelihoods.GaussianLikelihood(noise_constraint=gpytorch.constraints.GreaterThan(1e-9))
+    model = GP(torch.tensor(X, dtype=torch.float32), torch.tensor(y, dtype=torch.float32), likelihood)
+    model.kernel.lengthscale, likelihood.noise = sigma, lam * len(y)
+    model.eval()
+    settings = gpytorch.settings
+    with torch.no_grad(), settings.skip_posterior_variances(), settings.max_preconditioner_size(100), \
+            settings.eval_cg_tolerance(1e-3), settings.max_cg_iterations(200):  # fmt: skip
+        answer = model(torch.tensor(T, dtype=torch.float32)).mean.numpy()
+    return answer.astype(np.float64), {"seconds": time.perf_counter() - begun}
+
+
+def standardised(folder: Path, data: str, rows: int | None) -> tuple[NDArray[np.float64], ...]:
+    """Training rows, their centred targets, test rows and theirs, by the training rows' statistics."""
+    some = split(*load(folder, data), seed=0)
+    X, y = some.X[:rows], some.y[:rows]
+    mean, scale = X.mean(axis=0), X.std(axis=0)
+    scale[scale == 0] = 1.0
+    return (X - mean) / scale, y - y.mean(), (some.T - mean) / scale, some.t - y.mean()
+
+
+def run(name: str, folder: str, data: str, rows: int | None) -> Facts:
+    """One run, in this process."""
+    from cacore.machine import threads
+
+    threads.set_threads(len(os.sched_getaffinity(0)))
+    X, y, T, t = standardised(Path(folder), data, rows)
+    sigma, lam = CHOSEN[data]
+    runs: dict[str, Callable[[], Answer]] = {
+        "cholesky": lambda: ours(X, y, T, sigma, (lam,)),
+        **{p: lambda p=p: ours(X, y, T, sigma, (lam,), solver="cg", preconditioner=p) for p in PRECONDITIONERS},
+        "lambdas": lambda: lambdas(X, y, T, sigma, lam),
+        "nystrom-cg-5000": lambda: nystrom_cg(X, y, T, sigma, lam, min(5000, len(y))),
+        "nystrom-cg-10000": lambda: nystrom_cg(X, y, T, sigma, lam, min(10_000, len(y))),
+        "sklearn-ridge": lambda: sklearn_ridge(X, y, T, sigma, lam),
+        "sklearn-nystroem": lambda: sklearn_nystroem(X, y, T, sigma, lam),
+        "gpytorch": lambda: gpytorch_mean(X, y, T, sigma, lam),
+    }  # fmt: skip
+    before = machine_rate()
+    answer, facts = runs[name]()
+    rate = min(before, machine_rate())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return {"data": data, "run": name, "rows": len(y), "mse": float(np.mean(np.square(answer - t))), **facts,
+            "peak_gib": peak, "gflops": rate}  # fmt: skip
+
+
+def main() -> None:
+    """Run all that is asked for, each in a process of its own; print a table and write the records."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder")
+    parser.add_argument("--only", nargs="+", choices=CHOSEN, default=["cadata", "kin40k", "CASP"])
+    parser.add_argument("--rows", type=int, help="the first so many training rows (default: all)")
+    parser.add_argument("--runs", nargs="+", choices=RUNS, default=[one for one in RUNS if one != "gpytorch"])
+    parser.add_argument("--out", type=Path, default=Path("krr-exact.json"))
+    parser.add_argument("--memory-limit", type=float, help="GiB that ours may use (default: what is free)")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.one:
+        print(json.dumps(run(args.one, args.folder, args.only[0], args.rows)))
+        return
+    if args.memory_limit:
+        os.environ[LIMIT] = str(args.memory_limit)
+    headline()
+    results = Results("krr-exact")
+    for data in args.only:
+        for name in args.runs:
+            words = [args.folder, "--only", data, "--one", name]
+            words += [] if args.rows is None else ["--rows", str(args.rows)]
+            command = [sys.executable, "-m", "benchmarks.krr_exact", *words]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                print(f"{data} {name}: {done.stderr.strip().splitlines()[-1]}", flush=True)
+                continue
+            record = json.loads(done.stdout.splitlines()[-1])
+            results.add(**record)
+            results.save(args.out)
+            print(json.dumps(record), flush=True)
+    columns = {
+        "data": "", "run": "", "rows": ",d", "rank": ",d", "iterations": "d", "seconds": ".1f", "mse": ".6g",
+        "peak_gib": ".1f", "gflops": ".0f",
+    }  # fmt: skip
+    print(table(results.records, columns))
+
+
+if __name__ == "__main__":
+    main()

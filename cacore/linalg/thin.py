@@ -1,0 +1,120 @@
+"""Products of a block with a few vectors on its left and a few on its right, in one pass while it lies in cache.
+
+A BLAS packs the block before it multiplies, which costs as much as the products with nine vectors do (measured: 1 ns
+a number and side; this takes 0.1 to 0.3 for both sides).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+
+def multiply_both(
+    T: NDArray[Any], V: NDArray[Any], U: NDArray[Any], right: NDArray[np.float64], left: NDArray[np.float64]
+) -> None:
+    """``right += V T^T`` and ``left += U T``: 4 t m c flops, in the calling thread.
+
+    Parameters
+    ----------
+    T : ndarray of float32 or float64, shape (m, c)
+        Rows contiguous.
+    V, U : ndarray of that dtype, shape (t, c) and (t, m), rows contiguous
+    right, left : ndarray of float64, shape (t, m) and (t, c)
+        Added to. The sums over this block are those of its dtype, so blocks should be small: about 1,000 terms each.
+    """
+    one, other = np.zeros((len(V), len(T)), T.dtype), np.zeros((len(V), T.shape[1]), T.dtype)
+    _both(T, V, U, one, other)
+    right += one
+    left += other
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc"})
+def _both(T: Any, V: Any, U: Any, right: Any, left: Any) -> None:  # pragma: no cover - compiled
+    """:func:`multiply_both`, all arrays 2-D and of one type; four rows at a time, three vectors of them."""
+    m, t = T.shape[0], V.shape[0]
+    for i in range(0, m - m % 4, 4):
+        a, b, c, d = T[i], T[i + 1], T[i + 2], T[i + 3]
+        k = 0
+        while k + 3 <= t:
+            _three(a, b, c, d, V, U, right, left, i, k)
+            k += 3
+        while k < t:
+            _one(a, b, c, d, V[k], U[k], right[k], left[k], i)
+            k += 1
+    for i in range(m - m % 4, m):
+        row = T[i]
+        for k in range(t):
+            v, u, out, total = V[k], U[k, i], left[k], row.dtype.type(0)
+            for j in range(row.size):
+                total += row[j] * v[j]
+                out[j] += row[j] * u
+            right[k, i] += total
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc"})
+def _one(a: Any, b: Any, c: Any, d: Any, v: Any, u: Any, right: Any, left: Any, i: Any) -> None:  # pragma: no cover
+    """Four rows from `i` on, 1-D arrays of one type, with one vector on either side."""
+    zero = a.dtype.type(0)
+    sa, sb, sc, sd = zero, zero, zero, zero
+    p, q, r, s = u[i], u[i + 1], u[i + 2], u[i + 3]
+    for j in range(a.size):
+        w = v[j]
+        sa += a[j] * w
+        sb += b[j] * w
+        sc += c[j] * w
+        sd += d[j] * w
+        left[j] += (a[j] * p + b[j] * q) + (c[j] * r + d[j] * s)
+    right[i] += sa
+    right[i + 1] += sb
+    right[i + 2] += sc
+    right[i + 3] += sd
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc"})
+def _three(
+    a: Any, b: Any, c: Any, d: Any, V: Any, U: Any, right: Any, left: Any, i: Any, k: Any
+) -> None:  # pragma: no cover - compiled
+    """As :func:`_one`, with the vectors k, k + 1 and k + 2."""
+    zero = a.dtype.type(0)
+    sa0, sb0, sc0, sd0 = zero, zero, zero, zero
+    sa1, sb1, sc1, sd1 = zero, zero, zero, zero
+    sa2, sb2, sc2, sd2 = zero, zero, zero, zero
+    v0, v1, v2, l0, l1, l2 = V[k], V[k + 1], V[k + 2], left[k], left[k + 1], left[k + 2]
+    u0, u1, u2 = U[k], U[k + 1], U[k + 2]
+    p0, q0, r0, s0 = u0[i], u0[i + 1], u0[i + 2], u0[i + 3]
+    p1, q1, r1, s1 = u1[i], u1[i + 1], u1[i + 2], u1[i + 3]
+    p2, q2, r2, s2 = u2[i], u2[i + 1], u2[i + 2], u2[i + 3]
+    for j in range(a.size):
+        x, y, z, w = a[j], b[j], c[j], d[j]
+        e, f, g = v0[j], v1[j], v2[j]
+        sa0 += x * e
+        sb0 += y * e
+        sc0 += z * e
+        sd0 += w * e
+        sa1 += x * f
+        sb1 += y * f
+        sc1 += z * f
+        sd1 += w * f
+        sa2 += x * g
+        sb2 += y * g
+        sc2 += z * g
+        sd2 += w * g
+        l0[j] += (x * p0 + y * q0) + (z * r0 + w * s0)
+        l1[j] += (x * p1 + y * q1) + (z * r1 + w * s1)
+        l2[j] += (x * p2 + y * q2) + (z * r2 + w * s2)
+    right[k, i] += sa0
+    right[k, i + 1] += sb0
+    right[k, i + 2] += sc0
+    right[k, i + 3] += sd0
+    right[k + 1, i] += sa1
+    right[k + 1, i + 1] += sb1
+    right[k + 1, i + 2] += sc1
+    right[k + 1, i + 3] += sd1
+    right[k + 2, i] += sa2
+    right[k + 2, i + 1] += sb2
+    right[k + 2, i + 2] += sc2
+    right[k + 2, i + 3] += sd2

@@ -1,0 +1,240 @@
+"""(F F^T + B)^-1 for every ridge: a low-rank factor, and what is left of K in blocks of rows, or none of it.
+
+B is mu I, or blocks(K - F F^T) + mu I for blocks of rows that lie on one rank. By Woodbury's identity
+
+    (F F^T + B)^-1 r = B^-1 r - B^-1 F (I + F^T B^-1 F)^-1 F^T B^-1 r:
+
+products with F, solves with the blocks, and one with a core of k x k numbers, which is all, beside the blocks, that
+depends on the ridge. Over ranks one Allreduce of k numbers a right side.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.kernels import Kernel
+from cacore.linalg import lapack
+from cacore.linalg.cg import Vectors
+from cacore.machine.threads import blocks, for_blocks, in_order, one_blas_thread
+from cakrr.iterative.keep import Scratch
+from cakrr.iterative.spread import SpreadRows
+
+_COLUMNS = 2048  # rows of the system at a time
+_CHUNK = 1024  # columns of F whose products are added up in its precision
+
+
+@dataclass
+class Factor:
+    """F^T of this rank's rows, shape (k, n_local), and its products with vectors, on all threads."""
+
+    rows: NDArray[Any]
+    scratch: Scratch | None = None  # where the rows lie, if not in memory
+
+    def onto(self, V: Vectors) -> NDArray[np.float64]:
+        """``V F`` of this rank's rows, shape (t, k)."""
+        F, dtype = self.rows, self.rows.dtype
+
+        def work(lo: int, hi: int) -> NDArray[Any]:
+            return np.asarray(F[:, lo:hi] @ np.ascontiguousarray(V[:, lo:hi].T, dtype))
+
+        begun, total = time.perf_counter(), np.zeros((len(F), len(V)))
+        for part in in_order(work, blocks(F.shape[1], _COLUMNS)):
+            total += part
+        if self.scratch is not None:
+            self.scratch.count(F.nbytes, time.perf_counter() - begun)
+        return np.ascontiguousarray(total.T)
+
+    def back(self, C: NDArray[np.float64]) -> Vectors:
+        """``C F^T`` for this rank's rows, shape (t, n_local)."""
+        F, out = self.rows, np.zeros((len(C), self.rows.shape[1]))
+        small = np.ascontiguousarray(C, F.dtype)
+
+        def work(lo: int, hi: int) -> None:
+            for at, end in blocks(len(F), _CHUNK):
+                out[:, lo:hi] += small[:, at:end] @ F[at:end, lo:hi]
+
+        for_blocks(work, blocks(F.shape[1], _COLUMNS))
+        return out
+
+    def gram(self, others: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+        """``F^T F``, or ``F^T others``, of this rank's rows, shape (k, k), in double precision; others (n_local, k)."""
+        k, n = self.rows.shape
+        G = np.zeros((k, k))
+        for lo, hi in blocks(n, _COLUMNS):
+            some = np.ascontiguousarray(self.rows[:, lo:hi].T, np.float64)
+            if others is None:
+                lapack.add_gram(some, G)
+            else:
+                lapack.add_product(some, np.ascontiguousarray(others[lo:hi]), G)
+        return G
+
+
+class Blocks:
+    """Cholesky factors of blocks(K - F F^T) + mu I of this rank's rows, for one ridge after the other.
+
+    Parameters
+    ----------
+    parts : list of ndarray of int64
+        Rows of each block; together all rows of this rank.
+    values : list of ndarray
+        The blocks of K - F F^T, shape (m, m), in their lower triangles.
+    """
+
+    def __init__(self, parts: list[NDArray[np.int64]], values: list[NDArray[np.float64]]) -> None:
+        self.parts, self._values = parts, values
+
+    def factored(self, mu: float) -> list[NDArray[np.float64]] | None:
+        """Their factors at this ridge, m^3/3 flops each; None where one is not positive definite."""
+        found = []
+        for values in self._values:
+            L = values.copy()
+            L.reshape(-1)[:: len(L) + 1] += mu
+            if lapack.cholesky(L) != 0:
+                return None
+            found.append(L)
+        return found
+
+    def solve(self, factors: list[NDArray[np.float64]], V: Vectors) -> Vectors:
+        """B^-1 times each row of `V`."""
+        out = np.empty_like(V)
+
+        def work(rows: NDArray[np.int64], L: NDArray[np.float64]) -> None:
+            some = np.ascontiguousarray(V[:, rows])
+            lapack.cholesky_solve(L, some)
+            out[:, rows] = some
+
+        for_blocks(work, zip(self.parts, factors, strict=True))
+        return out
+
+
+def residual_blocks(
+    spread: SpreadRows, kernel: Kernel, factor: Factor | None, parts: list[NDArray[np.int64]]
+) -> Blocks:
+    """:class:`Blocks` of what `factor` leaves of K: m^2 kernel values and m^2 k flops a block."""
+    points, values = spread.points(np.float64), []
+    for rows in parts:
+        K = np.empty((len(rows), len(rows)))
+        kernel.gram(points[rows], K)
+        np.fill_diagonal(K, kernel.diagonal(spread.X[rows]))
+        if spread.scale is not None:
+            K *= spread.scale[rows][:, None] * spread.scale[rows]
+        if factor is not None:
+            F = factor.rows[:, rows].astype(np.float64)
+            K -= F.T @ F
+        values.append(K)
+    return Blocks(parts, values)
+
+
+@dataclass
+class _Ridge:
+    """What depends on the ridge: factors of the blocks, and of the core."""
+
+    blocks: list[NDArray[np.float64]] | None
+    core: NDArray[np.float64] | None
+
+
+class Preconditioner:
+    """See the module; made collectively.
+
+    Parameters
+    ----------
+    factor : Factor or None
+    blocks : Blocks or None
+    ridges : ndarray, shape (t,)
+        mu of each right side.
+    comm : Communicator
+
+    Attributes
+    ----------
+    sent : int
+        Bytes that :meth:`apply` has sent, all ranks together, by its formula.
+
+    Notes
+    -----
+    n k^2 flops for F^T F and one Allreduce of k^2 numbers, once; k^3/3 flops on every rank a different ridge. With
+    blocks m^3/3 flops a block and ridge, and, with both, 2 n k (m + k) a ridge and an Allreduce of k^2 numbers.
+    """
+
+    def __init__(
+        self, factor: Factor | None, blocks: Blocks | None, ridges: NDArray[np.float64], comm: Communicator
+    ) -> None:
+        self.factor, self.blocks, self.ridges, self.comm = factor, blocks, ridges, comm
+        self._of: dict[float, _Ridge] = {}
+        self.sent = 0
+        gram = None
+        if factor is not None and blocks is None:
+            gram = comm.allreduce(factor.gram())
+        for mu in np.unique(ridges):
+            self._of[float(mu)] = self._prepared(float(mu), gram)
+
+    @property
+    def rank(self) -> int:
+        """Columns of F."""
+        return 0 if self.factor is None else len(self.factor.rows)
+
+    def _prepared(self, mu: float, gram: NDArray[np.float64] | None) -> _Ridge:
+        factors, core = None, None
+        if self.blocks is not None:
+            factors = self.blocks.factored(mu)
+        if self.blocks is not None and not self.comm.all(factors is not None):
+            return _Ridge(None, None)  # of a block that has no factor nothing is known: r itself goes on
+        if self.factor is not None and gram is not None:
+            core = gram.copy()
+            core.reshape(-1)[:: len(core) + 1] += mu
+        elif self.factor is not None and self.blocks is not None and factors is not None:
+            solved = self.blocks.solve(factors, self.factor.rows.astype(np.float64))
+            core = self.comm.allreduce(self.factor.gram(np.ascontiguousarray(solved.T)))
+            core = (core + core.T) / 2
+            core.reshape(-1)[:: len(core) + 1] += 1.0
+        if core is not None:
+            size = float(np.trace(core))
+            while (L := core.copy()) is not None and lapack.cholesky(L) != 0:
+                core.reshape(-1)[:: len(core) + 1] += 1e-14 * size
+            core = L
+        return _Ridge(factors, core)
+
+    def apply(
+        self, R: Vectors, which: NDArray[np.int64], sums: NDArray[np.float64]
+    ) -> tuple[Vectors, NDArray[np.float64]]:
+        """See :meth:`cacore.linalg.cg.System.precondition`: one Allreduce of k numbers a row, and `sums`."""
+        ridges = self.ridges[which]
+        inner = self._inner(R, ridges)
+        k = self.rank
+        if self.comm.size > 1:
+            self.sent += 8 * self.comm.size * (k * len(R) + len(sums))
+        if self.factor is None:
+            return inner, self.comm.allreduce(sums)
+        together = self.comm.allreduce(np.concatenate([self.factor.onto(inner).ravel(), sums]))
+        u, sums = together[: len(R) * k].reshape(len(R), k), together[len(R) * k :]
+        for mu in np.unique(ridges):
+            core, these = self._of[float(mu)].core, ridges == mu
+            if core is None:
+                u[these] = 0.0
+            else:
+                some = np.ascontiguousarray(u[these])
+                with one_blas_thread():
+                    lapack.cholesky_solve(core, some)
+                # Of B = mu I the core is mu I + F^T F, and u is F^T r / mu.
+                u[these] = some * mu if self.blocks is None else some
+        return inner - self._inner(self.factor.back(u), ridges), sums
+
+    def _inner(self, R: Vectors, ridges: NDArray[np.float64]) -> Vectors:
+        """B^-1 times each row."""
+        if self.blocks is None:
+            return np.asarray(R / ridges[:, None])
+        out = np.empty_like(R)
+        for mu in np.unique(ridges):
+            these, factors = ridges == mu, self._of[float(mu)].blocks
+            out[these] = R[these] if factors is None else self.blocks.solve(factors, R[these])
+        return out
+
+    def setup_bytes(self) -> int:
+        """What making it has sent, all ranks together."""
+        k, times = self.rank, 1 if self.blocks is None else len(self._of)
+        return 8 * k * k * times * self.comm.size if self.comm.size > 1 else 0

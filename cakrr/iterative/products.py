@@ -1,0 +1,311 @@
+"""Products of the kernel matrix of all ranks' rows with a few vectors; no kernel value is computed twice.
+
+K is symmetric: rank r computes the blocks of its rows with those of the ranks r, r + 1, ..., r + R/2 (modulo R), each
+once, and uses it for both sides; of the ranks that are opposite to each other each computes half of their block. What
+belongs to rows of others travels to them, one vector of n/2 numbers a rank and right side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.data.rows import Rows, csr, gather_rows, is_sparse
+from cacore.kernels import Kernel, Points
+from cacore.linalg.thin import multiply_both
+from cacore.machine.threads import blocks, in_order
+from cakrr.iterative.keep import Keep
+from cakrr.iterative.spread import SpreadRows
+
+_ROWS, _COLUMNS = 256, 1024  # of a tile, which stays in a core's cache
+
+
+@dataclass(frozen=True)
+class Strip:
+    """Some of this rank's rows with some rows of a rank: a task of one thread.
+
+    Attributes
+    ----------
+    number : int
+        Among this rank's strips.
+    rank : int
+        Whose rows are the columns.
+    rows, columns : tuple of int
+        First and one-past-last.
+    symmetric : bool
+        Whether the strip begins with a block on the diagonal of K.
+    """
+
+    number: int
+    rank: int
+    rows: tuple[int, int]
+    columns: tuple[int, int]
+    symmetric: bool
+
+    @property
+    def size(self) -> int:
+        """Kernel values."""
+        return (self.rows[1] - self.rows[0]) * (self.columns[1] - self.columns[0])
+
+
+def strips(counts: NDArray[np.int64], rank: int) -> list[list[Strip]]:
+    """The work of a rank: a list for each rank whose rows it meets, its own first."""
+    R, own, number = len(counts), int(counts[rank]), 0
+    found: list[list[Strip]] = []
+    for step in range(R // 2 + 1):
+        other = (rank + step) % R
+        rows, columns = (0, own), (0, int(counts[other]))
+        if step and 2 * step == R:  # the block of these two is divided between them, by rows of the lower one
+            if rank < other:
+                rows = (0, own // 2)
+            else:
+                columns = (int(counts[other]) // 2, int(counts[other]))
+        some = []
+        for lo in range(*rows, _ROWS):
+            hi = min(lo + _ROWS, rows[1])
+            some.append(Strip(number, other, (lo, hi), (lo, columns[1]) if not step else columns, not step))
+            number += 1
+        found.append(some)
+    return found
+
+
+class KernelProducts:
+    """Multiplication by S K S for the rows of all ranks; made collectively.
+
+    Parameters
+    ----------
+    spread : SpreadRows
+    kernel : Kernel
+    keep : Keep
+        Where single-precision values stay between products.
+    ring : bool
+        Whether the other ranks' rows pass by in every product, overlapped with the work, or are gathered once.
+
+    Attributes
+    ----------
+    calls : dict
+        Products so far, in single and in double precision.
+    sent : int
+        Bytes that these have sent, all ranks together, by :meth:`predicted_bytes`.
+
+    Notes
+    -----
+    A product computes n^2/2 kernel values, shared by the ranks (those that are kept only once), and 4 flops a value and
+    right side. It sends, a right side and rank: n_local numbers to all, and a number for each row that its strips of
+    other ranks have; with `ring` the rows of a rank, too, R/2 times, and numbers only where rows go.
+    :meth:`predicted_bytes` is the sum.
+    """
+
+    def __init__(self, spread: SpreadRows, kernel: Kernel, keep: Keep, ring: bool = False) -> None:
+        self.spread, self.kernel, self.keep, self.comm = spread, kernel, keep, spread.comm
+        self.ring = ring and self.comm.size > 1
+        self.single = spread.holds_single(kernel)
+        self.steps = strips(spread.counts, self.comm.rank)
+        self._gathered: Rows | None = None
+        self._others: dict[int, Points] = {}
+        self._nonzeros = np.zeros(self.comm.size, np.int64)
+        self.calls, self.sent = {"single": 0, "double": 0}, 0
+        if self.comm.size > 1 and not self.ring:
+            self._gathered = gather_rows(spread.X, self.comm, spread.counts)
+        elif self.ring and is_sparse(spread.X):
+            mine = np.array([spread.X.nnz], np.int64)
+            self._nonzeros = self.comm.allgather(mine, np.ones(self.comm.size, np.int64))
+        keep.plan([strip for some in self.steps for strip in some])
+
+    def __call__(self, V: NDArray[np.float64], single: bool) -> NDArray[np.float64]:
+        """``V S K S`` for `V`, shape (t, n_local); collective.
+
+        Parameters
+        ----------
+        V : ndarray of float64, shape (t, n_local)
+        single : bool
+            Kernel values and their products in single precision, their sums over tiles in double; otherwise all in
+            double.
+        """
+        single = single and self.single
+        dtype = np.dtype(np.float32 if single else np.float64)
+        self.calls["single" if single else "double"] += 1
+        self.sent += self.predicted_bytes(len(V), single)
+        V = self.spread.scaled(V)
+        out = np.zeros_like(V)
+        mine = np.ascontiguousarray(V, dtype)
+        back: dict[int, NDArray[np.float64]] = {}
+        for some, points, theirs, move in self._visits(mine, dtype):
+            self._add(some, points, mine, theirs, out, back, dtype, move)
+        self._bring_home(back, out)
+        return self.spread.scaled(out)
+
+    def _visits(
+        self, mine: NDArray[Any], dtype: np.dtype[Any]
+    ) -> Iterator[tuple[list[Strip], Points, NDArray[Any], Callable[[], None]]]:
+        """For each rank that this one meets: the strips, its rows, its part of the vectors, and what moves messages."""
+        own = self.spread.points(dtype)
+        if self.comm.size == 1:
+            yield self.steps[0], own, mine, _nothing
+            return
+        if self.ring:
+            yield from self._passing(own, mine, dtype)
+            return
+        every = self.comm.allgather(np.ascontiguousarray(mine.T), self.spread.counts)
+        starts = np.cumsum(self.spread.counts) - self.spread.counts
+        for some in self.steps:
+            if some:
+                lo = int(starts[some[0].rank])
+                hi = lo + int(self.spread.counts[some[0].rank])
+                points = own if some[0].rank == self.comm.rank else self._points_of(some[0].rank, lo, hi, dtype)
+                yield some, points, np.ascontiguousarray(every[lo:hi].T), _nothing
+
+    def _points_of(self, rank: int, lo: int, hi: int, dtype: np.dtype[Any]) -> Points:
+        """Rows of another rank; in single precision made ready once, in double anew."""
+        assert self._gathered is not None
+        if dtype != np.float32:
+            return self.spread.ready(self._gathered[lo:hi], dtype)
+        if rank not in self._others:
+            self._others[rank] = self.spread.ready(self._gathered[lo:hi], dtype)
+        return self._others[rank]
+
+    def _passing(
+        self, own: Points, mine: NDArray[Any], dtype: np.dtype[Any]
+    ) -> Iterator[tuple[list[Strip], Points, NDArray[Any], Callable[[], None]]]:
+        """As :meth:`_visits`: what the next rank has comes to this one, step by step, while this one works."""
+        comm, R = self.comm, self.comm.size
+        before, after = (comm.rank - 1) % R, (comm.rank + 1) % R
+        points, vectors = own, mine
+        for step, some in enumerate(self.steps):
+            more = step + 1 < len(self.steps)
+            if more:
+                leaving = [*_arrays(points), np.ascontiguousarray(vectors)]
+                coming = self._room((comm.rank + step + 1) % R, leaving)
+                moving = [
+                    comm.exchange(a, before, b, after) for a, b in zip(leaving, coming, strict=True)
+                ]  # fmt: skip
+
+                def move(moving: list[Any] = moving) -> None:
+                    for one in moving:
+                        one.move()
+
+            yield some, points, vectors, move if more else _nothing
+            if more:
+                for one in moving:
+                    one.wait()
+                points, vectors = _as_points(coming[:-1], own), coming[-1]
+
+    def _room(self, rank: int, like: list[NDArray[Any]]) -> list[NDArray[Any]]:
+        """Arrays for what `rank` has."""
+        m, nnz = int(self.spread.counts[rank]), int(self._nonzeros[rank])
+        *rows, vectors = like
+        shapes = [(m, rows[0].shape[1])] if len(rows) == 1 else [(nnz,), (nnz,), (m + 1,)]
+        made = [np.empty(shape, one.dtype) for shape, one in zip(shapes, rows, strict=True)]
+        return [*made, np.empty((len(vectors), m), vectors.dtype)]
+
+    def _add(
+        self, some: list[Strip], points: Points, mine: NDArray[Any], theirs: NDArray[Any], out: NDArray[np.float64],
+        back: dict[int, NDArray[np.float64]], dtype: np.dtype[Any], move: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """Add strips of one rank to the products of this one's rows, and to those of that rank's."""
+        if not some:
+            return
+        own, t = self.spread.points(dtype), len(mine)
+
+        def work(strip: Strip) -> tuple[Strip, NDArray[np.float64], NDArray[np.float64]]:
+            (lo, hi), (first, end) = strip.rows, strip.columns
+            right, left = np.zeros((t, hi - lo)), np.zeros((t, end - first))
+            left_points, U = own[lo:hi], np.ascontiguousarray(mine[:, lo:hi])
+            at = first
+            if strip.symmetric:
+                T = self.keep.tile(strip, (lo, hi), dtype, partial(self._diagonal, left_points))
+                right += U @ T
+                at = hi
+            for a, b in ((a + at, b + at) for a, b in blocks(end - at, _COLUMNS)):
+                T = self.keep.tile(strip, (a, b), dtype, partial(self.kernel.block, left_points, points[a:b]))
+                V = np.ascontiguousarray(theirs[:, a:b])
+                multiply_both(T, V, U, right, left[:, a - first : b - first])
+            return strip, right, left
+
+        rank, total = some[0].rank, out
+        if rank != self.comm.rank:
+            total = back.setdefault(rank, np.zeros((t, int(self.spread.counts[rank]))))
+        for strip, right, left in in_order(work, [(strip,) for strip in some]):
+            out[:, slice(*strip.rows)] += right
+            total[:, slice(*strip.columns)] += left
+            move()
+
+    def _diagonal(self, points: Points, T: NDArray[Any]) -> None:
+        """Kernel values of some rows with themselves; what is 0 apart is so to the last bit."""
+        self.kernel.block(points, points, T)
+        if self.kernel.of_distance:
+            T[np.arange(len(T)), np.arange(len(T))] = self.kernel.of_squares(points.squares)
+
+    def _bring_home(self, back: dict[int, NDArray[np.float64]], out: NDArray[np.float64]) -> None:
+        """Send products to the ranks whose rows they belong to, and add up what comes for this one's."""
+        if self.comm.size == 1:
+            return
+        counts = np.zeros(self.comm.size, np.int64)
+        pieces = [np.zeros((0, len(out)))]
+        for rank in sorted(back):
+            counts[rank] = back[rank].shape[1]
+            pieces.append(back[rank].T)
+        arrived, _ = self.comm.alltoall(np.concatenate(pieces), counts)
+        own = out.shape[1]
+        for lo in range(0, len(arrived), max(1, own)):  # from each rank that has met this one
+            out += arrived[lo : lo + own].T
+
+    def predicted_bytes(self, t: int, single: bool) -> int:
+        """What one product of t right sides sends, all ranks together."""
+        R, counts = self.comm.size, self.spread.counts
+        if R == 1:
+            return 0
+        size, n = 4 if single and self.single else 8, self.spread.n
+        home = 8 * t * sum(
+            int(counts[some[0].rank]) for rank in range(R) for some in strips(counts, rank)[1:] if some
+        )  # fmt: skip
+        frame = 8 * R * (R - 1) + 8 * R  # how many rows go where, and the longest message
+        if not self.ring:
+            return size * t * n + home + frame
+        if is_sparse(self.spread.X):
+            index = self.spread.X.indices.itemsize
+            rows = int((self._nonzeros * (size + index) + (counts + 1) * self.spread.X.indptr.itemsize).sum())
+        else:
+            rows = size * n * self.spread.X.shape[1]
+        return (R // 2) * (rows + size * t * n) + home + frame
+
+    def setup_bytes(self) -> int:
+        """What gathering the rows has sent, all ranks together."""
+        if self.comm.size == 1:
+            return 0
+        X, R = self.spread.X, self.comm.size
+        if self.ring:
+            return 8 * R if is_sparse(X) else 0
+        if not is_sparse(X):
+            return int(self.spread.n * X.shape[1] * X.dtype.itemsize)
+        assert self._gathered is not None
+        return int(8 * self.spread.n + self._gathered.nnz * (8 + X.dtype.itemsize))
+
+
+def _arrays(points: Points) -> list[NDArray[Any]]:
+    X = points.X
+    if not is_sparse(X):
+        return [np.ascontiguousarray(X)]
+    return [X.data, X.indices, X.indptr]
+
+
+def _as_points(arrays: list[NDArray[Any]], like: Points) -> Points:
+    if len(arrays) == 1:
+        return Points(arrays[0])
+    data, indices, starts = arrays
+    return Points(csr(data, indices, starts, (len(starts) - 1, like.X.shape[1])))
+
+
+def _nothing() -> None:
+    pass
+
+
+def gathers(comm: Communicator, rows: int, limit: int) -> bool:
+    """Whether the rows of all ranks, so many bytes, may lie on each: in both precisions, in an eighth of its memory."""
+    return comm.size > 1 and 2 * rows <= limit // 8

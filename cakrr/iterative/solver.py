@@ -1,0 +1,313 @@
+"""(K + mu_j I) x_j = b_j for many j at once: conjugate gradients in single precision, refined in double.
+
+Kernel values in single precision solve a system next to the one that is meant. So the iteration stops where its
+residual is what those values are worth, the residual is computed anew from kernel values in double precision, and the
+iteration goes on with that as its right side; where single precision gains nothing, in double. What is returned has a
+residual that was computed from scratch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.io.checkpoint import Checkpoint
+from cacore.linalg import cg
+from cakrr.iterative.preconditioner import Preconditioner
+from cakrr.iterative.products import KernelProducts
+
+MOST = 2000  # iterations
+_UNIT = {True: 6e-8, False: 1.2e-16}  # of rounding, in single and in double precision
+_MARGIN = 0.7  # of the tolerance: what the iteration's own residual has to reach
+_GAIN = {True: 0.25, False: 0.5}  # to which a pass has to bring the residual, or it gains nothing
+SAVE_EVERY = 15.0  # seconds between two states in the checkpoint
+
+
+class Early(Protocol):
+    """Who may stop before the residual is reached.
+
+    Attributes
+    ----------
+    history : ndarray
+        What it remembers from iteration to iteration, for a checkpoint.
+    """
+
+    history: NDArray[np.float64]
+
+    def __call__(self, x: cg.Vectors, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Of solutions so far, shape (a, n_local), of the right sides `ids`; collective."""
+
+
+@dataclass
+class Rules:
+    """When to stop.
+
+    Attributes
+    ----------
+    tol : float
+        Residual over the norm of the right side.
+    max_iter : int
+    max_time : float
+        Seconds, of all passes, from now on.
+    final : bool
+        Whether the residual of all right sides is recomputed at the end, or only of those that need it to get on.
+    early : Early or None
+    """
+
+    tol: float
+    max_iter: int = MOST
+    max_time: float = np.inf
+    final: bool = True
+    early: Early | None = None
+
+
+@dataclass
+class Solution:
+    """What was found.
+
+    Attributes
+    ----------
+    x : ndarray, shape (t, n_local)
+    residual : ndarray, shape (t,)
+        |b - A x| / |b|; recomputed from kernel values in double precision if `Rules.final`.
+    iterations : ndarray of int64, shape (t,)
+    stopped : list of str
+        Of each right side: "residual", "early", "time", "iterations", or "stalled".
+    products : dict
+        How many in single and in double precision.
+    sent : int
+        Bytes, all ranks together, by the formulas of products, preconditioner and sums.
+    """
+
+    x: cg.Vectors
+    residual: NDArray[np.float64]
+    iterations: NDArray[np.int64]
+    stopped: list[str]
+    products: dict[str, int] = field(default_factory=dict)
+    sent: int = 0
+
+
+class _Systems:
+    """K + mu_j I for the right sides of a pass: what :func:`cacore.linalg.cg.iterate` asks of a system."""
+
+    def __init__(
+        self, products: KernelProducts, preconditioner: Preconditioner, ids: NDArray[np.int64], single: bool
+    ) -> None:
+        self.products, self.preconditioner, self.ids, self.single = products, preconditioner, ids, single
+        self.sent = 0
+
+    def product(self, V: cg.Vectors, which: NDArray[np.int64]) -> cg.Vectors:
+        return self.products(V, self.single) + self.preconditioner.ridges[self.ids[which]][:, None] * V
+
+    def precondition(
+        self, R: cg.Vectors, which: NDArray[np.int64], sums: NDArray[np.float64]
+    ) -> tuple[cg.Vectors, NDArray[np.float64]]:
+        return self.preconditioner.apply(R, self.ids[which], sums)
+
+    def add_up(self, sums: NDArray[np.float64]) -> NDArray[np.float64]:
+        self.sent += 8 * len(sums)
+        return self.products.comm.allreduce(sums)
+
+
+class _Kept:
+    """The state of a solution in a checkpoint, in two files that are written in turn; each rank has its own.
+
+    A job that is killed may leave ranks with different states: what counts is the last one that all of them have.
+    """
+
+    def __init__(self, checkpoint: Checkpoint | None, name: str, comm: Communicator) -> None:
+        self._checkpoint, self._comm = checkpoint, comm
+        self._names = [f"{name}-{turn}-rank{comm.rank:06d}" for turn in "ab"]
+        self._turn, self._last = 0, time.perf_counter()
+
+    def put(self, **arrays: NDArray[Any]) -> None:
+        """Keep these, if the last ones are old enough; collective."""
+        if self._checkpoint is None:
+            return
+        with self._comm.uncounted():
+            due = bool(self._comm.bcast(np.array([time.perf_counter() - self._last >= SAVE_EVERY]))[0])
+        if due:
+            self._turn += 1
+            self._checkpoint.put(self._names[self._turn % 2], turn=np.array(self._turn), **arrays)
+            self._last = time.perf_counter()
+
+    def get(self) -> dict[str, NDArray[Any]] | None:
+        """The last state that all ranks have, or None; collective."""
+        if self._checkpoint is None:
+            return None
+        found = [self._checkpoint.get(name) for name in self._names]
+        mine = {int(one["turn"]): one for one in found if one is not None}
+        with self._comm.uncounted():
+            turns = np.full(2, -1, np.int64)
+            turns[: len(mine)] = sorted(mine)
+            every = self._comm.allgather(turns[None])
+        common = set(mine).intersection(*(set(row.tolist()) for row in every)) - {-1}
+        if not common:
+            return None
+        self._turn = max(common)
+        return mine[self._turn]
+
+
+def solve(
+    products: KernelProducts, preconditioner: Preconditioner, B: cg.Vectors, rules: Rules, largest: float = 1.0,
+    checkpoint: Checkpoint | None = None, name: str = "cg", advance: Callable[[], None] = lambda: None,
+) -> Solution:  # fmt: skip
+    """Solve for every row of `B`, shape (t, n_local); a collective call.
+
+    Parameters
+    ----------
+    products : KernelProducts
+    preconditioner : Preconditioner
+        With the ridge of each right side.
+    B : ndarray
+    rules : Rules
+    largest : float
+        The largest kernel value, which says what single precision is worth.
+    checkpoint : Checkpoint or None
+        Keeps the state every `SAVE_EVERY` seconds; a solution that goes on from there has the same bits.
+    name : str
+        Of its pieces in the checkpoint.
+    advance : callable
+        Called after every iteration.
+
+    Notes
+    -----
+    For each iteration a product and an Allreduce of k + 2 numbers and one of 2 numbers a right side; for each pass, of
+    which there are one or two as a rule, one more product in double precision.
+    """
+    run = _Run(products, preconditioner, B, rules, largest, _Kept(checkpoint, name, products.comm), advance)
+    while run.ids.size:
+        run.one_pass()
+    return run.solution()
+
+
+class _Run:
+    """One call of :func:`solve`."""
+
+    def __init__(
+        self, products: KernelProducts, preconditioner: Preconditioner, B: cg.Vectors, rules: Rules, largest: float,
+        kept: _Kept, advance: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self.products, self.preconditioner, self.rules, self.kept, self.advance = (
+            products, preconditioner, rules, kept, advance
+        )  # fmt: skip
+        self.begun, self.largest, self.comm = time.perf_counter(), largest, products.comm
+        self.sent, self.others = 0, products.sent + preconditioner.sent
+        self.size = self._norms(B)
+        self.size[self.size == 0] = 1.0  # x = 0 solves it
+        self.B = B / self.size[:, None]
+        t = len(B)
+        self.x, self.residual = np.zeros_like(B), self._norms(self.B)
+        self.iterations, self.stopped = np.zeros(t, np.int64), [""] * t
+        self.ids, self.r, self.single = np.arange(t), self.B, products.single
+        self.state: cg.State | None = None
+        self.late, self.calls = False, dict(products.calls)
+        self._take_up(kept.get())
+
+    def _take_up(self, known: dict[str, NDArray[Any]] | None) -> None:
+        """Go on where a run was that was killed."""
+        if known is None:
+            return
+        self.x, self.residual, self.iterations, self.ids = (
+            known[key] for key in ("x", "residual", "iterations", "ids")
+        )  # fmt: skip
+        self.single = bool(known["single"])
+        self.stopped = [str(word) for word in known["stopped"]]
+        if self.rules.early is not None:
+            self.rules.early.history = known["early"]
+        self.state = cg.State(**{key[6:]: value for key, value in known.items() if key.startswith("state.")})
+
+    def _keep(self, state: cg.State) -> None:
+        self.kept.put(
+            x=self.x, residual=self.residual, iterations=self.iterations, ids=self.ids, single=np.array(self.single),
+            stopped=np.array(self.stopped, dtype="U10"),
+            early=np.zeros(0) if self.rules.early is None else self.rules.early.history,
+            **{f"state.{key}": value for key, value in state.arrays().items()},
+        )  # fmt: skip
+
+    def one_pass(self) -> None:
+        """Iterate until the residual, or what the precision is worth, is reached; then see what is left."""
+        state = self.state or cg.State.first(self.r)
+        self.state = None
+        before, ended = self.residual[self.ids], np.full(len(self.ids), "", dtype="U10")
+        floor = _UNIT[self.single] * np.sqrt(self.products.spread.n) * self.largest
+
+        def watch(state: cg.State, size: NDArray[np.float64], late: bool) -> NDArray[np.bool_]:
+            now = state.residual[state.which]
+            self.late = self.late or late
+            reached, worth = now <= _MARGIN * self.rules.tol, now <= floor * size
+            over = self.iterations[self.ids[state.which]] + state.iterations[state.which] >= self.rules.max_iter
+            early = np.zeros(len(now), np.bool_)
+            if self.rules.early is not None and not (reached | worth).all():
+                ids = self.ids[state.which]
+                now_at = self.x[ids] + state.x[state.which]
+                early = self.rules.early(self.products.spread.scaled(now_at * self.size[ids, None]), ids)
+            words = np.select(
+                [reached, early, np.full(len(now), self.late), over, worth],
+                ["residual", "early", "time", "iterations", "floor"], "",
+            )  # fmt: skip
+            ended[state.which] = words
+            self.advance()
+            return np.asarray(words != "")
+
+        system = _Systems(self.products, self.preconditioner, self.ids, self.single)
+        cg.iterate(system, state, watch, lambda: time.perf_counter() - self.begun > self.rules.max_time, self._keep)
+        last = self.x[self.ids]
+        self.x[self.ids] += state.x
+        self.iterations[self.ids] += state.iterations
+        self.sent += system.sent
+        self._look(before, ended, state.residual, last)
+
+    def _look(
+        self, before: NDArray[np.float64], ended: NDArray[Any], own: NDArray[np.float64], last: cg.Vectors
+    ) -> None:
+        """Recompute residuals, and see which right sides go on, and how; what got worse is as it was."""
+        ids, trusted = self.ids, np.isin(ended, ("residual", "early")) & (not self.rules.final)
+        self.residual[ids[trusted]] = own[trusted]
+        asked = ids[~trusted]
+        left = np.zeros((0, self.B.shape[1]))
+        if len(asked):
+            ridges = self.preconditioner.ridges[asked]
+            left = self.B[asked] - self.products(self.x[asked], False) - ridges[:, None] * self.x[asked]
+            self.residual[asked] = self._norms(left)
+        now = self.residual[ids]
+        # Residuals of conjugate gradients rise and fall; where they stopped by themselves a rise is no progress.
+        worse = ~trusted & ~(now <= before) & np.isin(ended, ("", "floor"))
+        if worse.any():
+            back = ids[worse]
+            self.x[back] = last[worse]
+            self.residual[back] = now[worse] = before[worse]
+            ridges = self.preconditioner.ridges[back]
+            left[worse[~trusted]] = self.B[back] - self.products(self.x[back], False) - ridges[:, None] * self.x[back]
+        goes_on = ~trusted & ~(now <= self.rules.tol) & ~np.isin(ended, ("early", "time", "iterations"))
+        if self.late:
+            goes_on[:] = False
+        gained = np.isfinite(now) & (now <= _GAIN[self.single] * before)
+        if not self.single:
+            stalled = goes_on & ~gained
+            ended[stalled], goes_on = "stalled", goes_on & gained
+        elif (goes_on & ~gained).any():
+            self.single = False
+        for j, word, more in zip(ids, ended, goes_on, strict=True):
+            if not more:
+                word = word if word in ("early", "time", "iterations") else "stalled"
+                self.stopped[j] = "residual" if self.residual[j] <= self.rules.tol else str(word)
+        some = goes_on[~trusted]
+        self.ids, self.r = ids[goes_on], left[some]
+
+    def _norms(self, V: cg.Vectors) -> NDArray[np.float64]:
+        self.sent += 8 * len(V)
+        return np.asarray(np.sqrt(self.comm.allreduce(np.einsum("ij,ij->i", V, V))))
+
+    def solution(self) -> Solution:
+        """In the units of the right sides."""
+        calls = {name: count - self.calls[name] for name, count in self.products.calls.items()}
+        sent = self.products.sent + self.preconditioner.sent - self.others
+        sent += self.sent * self.comm.size if self.comm.size > 1 else 0
+        return Solution(self.x * self.size[:, None], self.residual, self.iterations, self.stopped, calls, sent)

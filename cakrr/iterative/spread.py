@@ -1,0 +1,96 @@
+"""Rows over ranks, ready for kernel values in single and in double precision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.data.rows import Rows, is_sparse, largest_size, largest_usable
+from cacore.errors import InputError
+from cacore.kernels import Kernel, Points
+
+
+class SpreadRows:
+    """The n rows of a system, each on the rank that read it; made collectively.
+
+    Parameters
+    ----------
+    X : ndarray or CSR, shape (n_local, d)
+        This rank's rows; not changed.
+    number : ndarray of int64, shape (n_local,)
+        Their places among the n rows, which do not depend on the ranks.
+    like : Kernel
+        The kernel, of any width.
+    comm : Communicator
+    weights : ndarray, shape (n_local,), optional
+        Positive sample weights w.
+
+    Attributes
+    ----------
+    counts : ndarray of int64, shape (R,)
+        Rows of each rank.
+    scale : ndarray, shape (n_local,), or None
+        The root of w over its mean. The system of S K S with S = diag(scale) has the ridge lambda n for every row.
+    single : bool
+        Whether kernel values may be in single precision: those that are compiled, and of rows that it can hold.
+
+    Notes
+    -----
+    One Allgather of a number, and one Allreduce of d + 1 numbers for the common shift of rows whose distances are made
+    of inner products, and of 2 for the weights.
+    """
+
+    def __init__(
+        self, X: Rows, number: NDArray[np.int64], like: Kernel, comm: Communicator,
+        weights: NDArray[np.float64] | None = None,
+    ) -> None:  # fmt: skip
+        self.X, self.number, self.comm, self.like = X, number, comm, like
+        self.counts = comm.allgather(np.array([X.shape[0]], np.int64), np.ones(comm.size, np.int64))
+        self.n = int(self.counts.sum())
+        self.shift: NDArray[np.float64] | None = None
+        if like.shifts and not is_sparse(X):
+            self.shift = comm.allreduce(np.asarray(X.sum(axis=0, dtype=np.float64))) / max(1, self.n)
+        self.scale: NDArray[np.float64] | None = None
+        if weights is not None:
+            mean = comm.allreduce(np.array([weights.sum()]))[0] / self.n
+            self.scale = np.sqrt(weights / mean)
+        self.single = like.compiled and comm.all(largest_size(X) <= largest_usable(np.float32))
+        self._points: dict[str, Points] = {}
+
+    def holds_single(self, kernel: Kernel) -> bool:
+        """Whether the values of this kernel fit into single precision; collective."""
+        if not (self.single and kernel.fits(np.float32)):
+            return False
+        good = True
+        if not kernel.of_distance:
+            try:
+                kernel.largest(self.X, np.float32)
+            except InputError:
+                good = False
+        return self.comm.all(good)
+
+    def points(self, dtype: Any) -> Points:
+        """This rank's rows in this precision."""
+        name = np.dtype(dtype).name
+        if name not in self._points:
+            self._points[name] = self.ready(self.X, dtype)
+        return self._points[name]
+
+    def ready(self, X: Rows, dtype: Any) -> Points:
+        """Any rows in this precision, shifted as these are."""
+        X = X.astype(np.float64, copy=False)
+        if self.shift is not None and not is_sparse(X):
+            X = X - self.shift  # in double precision: what is rounded is the difference
+        return Points(X.astype(dtype, copy=False))
+
+    def diagonal(self, kernel: Kernel) -> NDArray[np.float64]:
+        """Of S K S, shape (n_local,)."""
+        values = kernel.diagonal(self.X)
+        return values if self.scale is None else values * self.scale**2
+
+    def scaled(self, V: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Columns of `V`, shape (t, n_local), times S."""
+        return V if self.scale is None else V * self.scale

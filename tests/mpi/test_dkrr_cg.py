@@ -1,0 +1,254 @@
+"""The exact method by conjugate gradients over all ranks against scikit-learn's KernelRidge on all rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from helpers.checks import close
+from helpers.data import formats
+from helpers.data import smooth as rows
+from helpers.distributed import WORLD, R, dataset, even, refused_by_all
+from helpers.references import matrix, ridge
+from sklearn.preprocessing import StandardScaler
+
+from cacore.comm import Communicator
+from cacore.io.checkpoint import Checkpoint
+from cacore.kernels import Kernel
+from cacore.linalg.pivoted import pivoted_cholesky
+from cakrr import DKRR
+from cakrr.dkrr import dkrr
+from cakrr.iterative import products as kernel_products
+from cakrr.iterative import solver
+from cakrr.iterative.keep import Keep
+from cakrr.iterative.products import KernelProducts, strips
+from cakrr.iterative.spread import SpreadRows
+from cakrr.methods.dkrr import fit
+from cakrr.options import Options
+
+pytestmark = pytest.mark.mpi(min_size=1)
+SIGMA, LAM = 1.5, 1e-3
+TOLD = Options(sigma=(SIGMA,), lam=(LAM,), solver="cg", tol=1e-10, seed=2)
+
+
+def kernel_ridge(X, y, T, weights=None):
+    """The reference, on the rows of all ranks."""
+    w = np.ones(len(y)) if weights is None else weights
+    scaler, mean = StandardScaler(with_mean=not sp.issparse(X)).fit(X, sample_weight=weights), np.average(y, weights=w)
+    model = ridge(SIGMA, LAM * w.sum()).fit(scaler.transform(X), y - mean, sample_weight=weights)
+    return model.predict(scaler.transform(T)) + mean
+
+
+@pytest.fixture(autouse=True)
+def tiles(monkeypatch):
+    """Several tiles a rank."""
+    monkeypatch.setattr(kernel_products, "_ROWS", 20)
+    monkeypatch.setattr(kernel_products, "_COLUMNS", 17)
+
+
+@formats
+@pytest.mark.parametrize("ring", [False, True], ids=["gathered", "ring"])
+def test_is_kernel_ridge(csr, ring, mine, everywhere, monkeypatch):
+    if ring:
+        monkeypatch.setattr("cakrr.methods.iterative.gathers", lambda *_: False)
+    (X, y), (T, _) = rows(csr=csr), rows(41, seed=1, csr=csr)
+    comm = Communicator(WORLD)
+    result = dkrr(dataset(X, y, mine(157)), TOLD, comm)
+    close(everywhere(result.model.predict(T[mine(41)], comm)), kernel_ridge(X, y, T), 1e-7)
+    assert result.residual[0] <= 1e-10
+    assert result.iteration["stopped"] == ["residual"]
+    sent = result.iteration["solutions"][-1]["bytes"]
+    assert sent["sent"] == sent["predicted"]
+    assert (sent["sent"] > 0) == (R > 1)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_fewer_rows_than_ranks(n, everywhere):
+    (X, y), (T, _) = rows(n), rows(41, seed=1)
+    comm = Communicator(WORLD)
+    model = dkrr(dataset(X, y, even(n)), TOLD, comm).model
+    close(everywhere(model.predict(T[even(41)], comm)), kernel_ridge(X, y, T), 1e-7)
+
+
+@pytest.mark.parametrize("preconditioner", ["pivoted", "nystrom", "local", "two-level"])
+def test_preconditioners_with_weights_and_targets(preconditioner, everywhere):
+    """Rows of weight 0 count as absent; two targets at once are what each is alone."""
+    (X, y), (T, _) = rows(), rows(41, seed=1)
+    weights = np.random.default_rng(4).integers(0, 3, 157) * 0.7
+    told = {"sigma": SIGMA, "lam": LAM, "solver": "cg", "tol": 1e-10, "preconditioner": preconditioner, "comm": WORLD}
+    Y = np.c_[y, np.cos(3 * y)]
+    my = even(157)
+    fitted = DKRR(**told, rank=20).fit(X[my], Y[my], weights[my])
+    got = everywhere(fitted.predict(T[even(41)]))
+    kept = weights > 0
+    for j in range(2):
+        close(got[:, j], kernel_ridge(X[kept], Y[kept, j], T, weights[kept]), 1e-7)
+    assert fitted.residual_ <= 1e-10
+    assert fitted.n_iter_ >= 1
+
+
+@pytest.mark.parametrize(("ring", "csr"), [(False, False), (False, True), (True, False), (True, True)])
+@pytest.mark.parametrize("single", [True, False])
+def test_products_and_their_bytes(ring, csr, single, mine, everywhere):
+    """K times vectors, of rows with weights; what the ranks send is the formula, and each value is computed once."""
+    X, _ = rows(csr=csr)
+    X = StandardScaler(with_mean=False).fit_transform(X)
+    weights, V = np.random.default_rng(1).uniform(0.5, 2, 157), np.random.default_rng(2).normal(size=(4, 157))
+    my, kernel, comm = mine(157), Kernel.gaussian(SIGMA), Communicator(WORLD)
+    spread = SpreadRows(X[my], np.arange(157)[my], kernel, comm, weights[my])
+    with comm.phase("partition"):
+        made = KernelProducts(spread, kernel, Keep(1 << 20), ring)
+    out = None
+    for _ in range(2):
+        with comm.phase("train"):
+            out = made(V[:, my], single)
+    sent = [WORLD.allreduce(int(comm.sent(phase)[0].sum())) for phase in ("partition", "train")]
+    s = np.sqrt(weights / weights.mean())
+    want = V * s @ matrix(kernel, X) * s
+    close(everywhere(np.ascontiguousarray(out.T)), want.T, 1e-3 if single else 1e-12)
+    assert sent == [made.setup_bytes(), 2 * made.predicted_bytes(4, single)]
+    assert (sent[1] > 0) == (R > 1)
+
+
+@pytest.mark.parametrize(("csr", "weighted"), [(False, True), (True, False)])
+def test_pivots_do_not_depend_on_the_ranks(csr, weighted, mine, everywhere):
+    """Nor does the factor, but for rounding; what the ranks send is the formula."""
+    X, _ = rows(csr=csr)
+    X = StandardScaler(with_mean=False).fit_transform(X)
+    weights = np.random.default_rng(1).uniform(0.5, 2, 157) if weighted else None
+    my, kernel, comm = mine(157), Kernel.gaussian(SIGMA), Communicator(WORLD)
+
+    def factor(my, comm):
+        some = SpreadRows(X[my], np.arange(157)[my], kernel, comm, None if weights is None else weights[my])
+        with comm.phase("train"):
+            return pivoted_cholesky(some, kernel, 60, 3, lambda traces: False, np.float64)
+
+    found, alone = factor(my, comm), factor(slice(None), Communicator())
+    assert found.pivots.tolist() == alone.pivots.tolist()
+    np.testing.assert_allclose(everywhere(np.ascontiguousarray(found.rows.T)), alone.rows.T, atol=1e-7)
+    assert WORLD.allreduce(int(comm.sent("train")[0].sum())) == found.sent
+
+
+def test_every_pair_of_rows_once():
+    counts = np.array([45, 0, 30, 82, 1])[:R] if R > 1 else np.array([45])
+    seen = np.zeros((counts.sum(), counts.sum()), np.int64)
+    first = np.cumsum(counts) - counts
+    for rank in range(R):
+        for strip in (strip for some in strips(counts, rank) for strip in some):
+            lo, hi = (first[rank] + one for one in strip.rows)
+            a, b = (first[strip.rank] + one for one in strip.columns)
+            seen[lo:hi, a:b] += 1
+            if strip.symmetric:
+                seen[hi:b, lo:hi] += 1
+            else:
+                seen[a:b, lo:hi] += 1
+    assert (seen == 1).all()
+
+
+# -- the grid ----------------------------------------------------------------------------------
+
+GRID = replace(TOLD, sigma=(0.5, 1.5), lam=(1e-5, 1e-2))
+
+
+def test_grid(mine):
+    """The choice and the errors are those of one rank, and those of the factorisation."""
+    X, y = rows()
+    result = dkrr(dataset(X, y, mine(157)), GRID, Communicator(WORLD))
+    alone = dkrr(dataset(X, y), GRID)
+    direct = dkrr(dataset(X, y), replace(GRID, solver="cholesky"))
+    for other, tolerance in ((alone, 1e-3), (direct, 1e-3)):
+        assert (result.model.sigma, result.model.lam) == (other.model.sigma, other.model.lam)
+        errors = [[g["validation_mse"] for g in one.grid] for one in (result, other)]
+        np.testing.assert_allclose(*errors, rtol=tolerance)
+
+
+def test_early(mine):
+    """It takes fewer iterations, for nearly the same error."""
+    X, y = rows()
+    whole, early = (
+        dkrr(dataset(X, y, mine(157)), replace(GRID, rank=8, early=share), Communicator(WORLD))
+        for share in (None, 0.05)
+    )
+    assert early.iteration["iterations"][0] < whole.iteration["iterations"][0]
+    assert 1e-10 < early.residual[0] <= early.iteration["tol"]
+    least = [min(g["validation_mse"] for g in one.grid) for one in (whole, early)]
+    np.testing.assert_allclose(*least, rtol=0.1)
+
+
+@pytest.mark.parametrize("early", [None, 0.01])
+def test_resumed(early, folder, monkeypatch):
+    """Stopped between two iterations, it goes on from there, and ends with the same bits."""
+    monkeypatch.setattr(solver, "SAVE_EVERY", 0.0)
+    options = replace(GRID, rank=10, early=early)
+
+    def stopping(after):
+        seen = iter(range(10**6))
+
+        def begin(what, total):
+            def advance():
+                if next(seen) == after:
+                    raise KeyboardInterrupt
+
+            return advance
+
+        return begin
+
+    def again(**more):
+        return fit(dkrr, dataset(*rows(), even(157)), replace(options, **more), Communicator(WORLD))
+
+    undisturbed = again()
+    for after in (3, 5):  # of the iterations that a run still has to make
+        with pytest.raises(KeyboardInterrupt):
+            again(checkpoint=Checkpoint(folder / "kept"), progress=stopping(after))
+        WORLD.Barrier()
+    resumed = again(checkpoint=Checkpoint(folder / "kept"))
+    assert resumed.grid == undisturbed.grid
+    for part, model in undisturbed.model.parts.items():
+        np.testing.assert_array_equal(resumed.model.parts[part].alpha, model.alpha)
+
+
+def test_time_and_again(folder, mine):
+    """A run whose time was over goes on when it is started again."""
+    X, y = rows()
+    told = replace(TOLD, rank=5, checkpoint=Checkpoint(folder / "kept"))
+    late = dkrr(dataset(X, y, mine(157)), replace(told, max_time=1e-6), Communicator(WORLD))
+    done = dkrr(dataset(X, y, mine(157)), told, Communicator(WORLD))
+    assert (late.iteration["stopped"], done.iteration["stopped"]) == (["time"], ["residual"])
+    assert done.residual[0] <= 1e-10
+
+
+def test_time(mine):
+    """What is there when the time is over is taken, with a line that says how good it is."""
+    X, y = rows()
+    result = dkrr(dataset(X, y, mine(157)), replace(TOLD, max_time=1e-6, rank=5), Communicator(WORLD))
+    (note,) = result.notes
+    assert "--max-time 1e-06 is over: the relative residual is" in note
+    assert result.residual[0] > 1e-10
+
+
+# -- refusals ----------------------------------------------------------------------------------
+
+
+def refused(message, data, options):
+    refused_by_all(dkrr, data, options, Communicator(WORLD), match=message)
+
+
+def test_memory(mine):
+    X, y = rows()
+    refused("rows and vectors of 157 rows.*GiB", dataset(X, y, mine(157)), replace(TOLD, memory_limit=10_000))
+
+
+def test_rank_that_does_not_fit(mine):
+    X, y = rows()
+    refused(
+        "rank 150.*the largest that does is", dataset(X, y, mine(157)), replace(TOLD, rank=150, memory_limit=500_000)
+    )
+
+
+@pytest.mark.parametrize("told", [{"lam": (1e-25,)}, {"sigma": (1e6,), "lam": (1e-17,)}])
+def test_singular(told, mine):
+    X, y = rows(50)
+    X, y = np.tile(X, (3, 1)), np.concatenate([y, -y, 2 * y])
+    refused("use a larger lambda", dataset(X, y, mine(150)), replace(TOLD, **told))
