@@ -32,6 +32,12 @@ def test_many_iterations_are_the_exact_model(csr, weighted, targets):
     assert two.model_.coarse.centers.shape == (120, 3)
 
 
+def test_divisions_share_the_refined_model():
+    X, y = saddle(120)
+    one, two = (TwoLevelKRR(**TOLD, refine=5, n_divisions=k).fit(X, y).model_.coarse for k in (1, 2))
+    np.testing.assert_array_equal(one.predict(X), two.predict(X))
+
+
 def test_each_iteration_comes_nearer():
     """In the norm that conjugate gradients make small: that of the system."""
     X, y = saddle(120)

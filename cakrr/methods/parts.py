@@ -209,7 +209,7 @@ class _Run(Choice):
         """Solve every part at the chosen setting: lines 9 to 12 of Algorithm 10. Sends nothing."""
         comm, parts, model, fitted = self.comm, self.parts, self.model, self.fitted
         mixed = self.workspace.dtype == np.float32
-        if model.coarse is not None and self.options.refine:
+        if model.coarse is not None and self.options.refine and not self.division:  # other divisions take it over
             from cakrr.methods.refined import refined
 
             model.coarse = refined(model.coarse, parts, self.options, comm)
