@@ -162,6 +162,15 @@ def test_a_part_chooses_as_if_it_were_alone():
         assert (model.sigma_[part], model.lam_[part]) == min(errors, key=errors.get)
 
 
+@pytest.mark.parametrize("select", [{}, {"cv": 4}, {"select": "loo"}])
+def test_the_error_of_parts_that_choose_is_that_of_one_part_that_does(select):
+    """It is compared over the rounds of a metric: one part's own choice is the choice of all."""
+    X, y = rows()
+    given = {"sigma": SIGMAS, "lam": LAMS, "metric": "full", "metric_rounds": 1, "random_state": 0, **select}
+    own, common = (BKRR2(1, **given, per_part=one).fit(X, y) for one in (True, False))
+    close(own.metric_errors_, common.metric_errors_, 1e-9)
+
+
 # -- "auto" ---------------------------------------------------------------------------------------------------
 
 

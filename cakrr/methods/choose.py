@@ -181,7 +181,8 @@ class Choice:
         for part, (s, ell) in chosen.items():
             settings[:, part] = self.widths[s].sigma, self.lams[ell]
             total[0] += by_part[part][s, ell]
-        total[1] = self.parts.row_weights()[self.held].sum() if not self.options.cv else self.parts.row_weights().sum()
+        every = self.options.cv or self.options.select == "loo"  # row judges, or those held out
+        total[1] = self.parts.row_weights()[slice(None) if every else self.held].sum()
         with comm.phase("predict"):
             *pairs, error, weight = comm.allreduce(np.concatenate([settings.ravel(), total]))
         self.model.sigmas, self.model.lams = np.reshape(pairs, (2, P))
