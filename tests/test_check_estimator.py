@@ -34,6 +34,7 @@ WEIGHTS = ("check_sample_weight_equivalence_on_dense_data", "check_sample_weight
 REPETITION = dict.fromkeys(WEIGHTS, "gamma='scale' and the tolerance see a row twice where a weight of 2 is one row")
 ORDER = "a row twice and a row of weight 2 come in another order, or are judged by other rows"
 PARTS = {"check_fit2d_1sample": "one row is not two parts", **dict.fromkeys(WEIGHTS, ORDER)}
+FOLDS = dict.fromkeys(WEIGHTS, "the check has a list of splits for `cv`, and folds are a number here")
 ASYNCHRONOUS = {"check_fit_idempotent": "threads are never twice in the same order: fits agree within the tolerance"}
 
 # scikit-learn's checks use few rows and one process, which is one part by default: so parts are asked for, or rounds.
@@ -61,9 +62,10 @@ def expected_failures(estimator):
     """Names of checks, and why they fail."""
     parameters = estimator.get_params()
     if "lam" in parameters and is_classifier(estimator):
-        return dict.fromkeys(WEIGHTS, ORDER) if parameters.get("n_parts") else {}
+        return FOLDS if "cv" in parameters else dict.fromkeys(WEIGHTS, ORDER) if parameters.get("n_parts") else {}
     if not is_classifier(estimator):
         judged = dict.fromkeys(WEIGHTS, ORDER) if parameters["metric"] != "none" else {}
+        judged |= FOLDS if "cv" in parameters else {}
         return PARTS if parameters.get("n_parts") else judged
     asynchronous = parameters.get("solver") == "asygcd" or (parameters.get("threads") or 1) > 1
     return REPETITION | (ASYNCHRONOUS if asynchronous else {})

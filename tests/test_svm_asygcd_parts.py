@@ -194,7 +194,7 @@ def test_command(k, method, inputs, tmp_path, capsys):
 
 
 def test_default_solver(inputs, tmp_path):
-    made = reported("casvm.casvm", [inputs / "good.h5"], tmp_path)
+    made = reported("casvm.casvm", [inputs / "good.h5", "--C", "1"], tmp_path)
     assert made["params"]["solver"] == "smo"
     exact = SMOSVC().fit(*split_rows("train", 2))
     assert made["solver"]["objective"][0] == pytest.approx(exact.objective_[0], rel=1e-6)

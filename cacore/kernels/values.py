@@ -146,7 +146,9 @@ class Kernel:
     def parameters(self, dtype: np.dtype[Any], measure: int = PRODUCTS) -> Parameters:
         """What :func:`finish` takes for kernel values of this dtype; compiles the function of the kernel, once."""
         gamma = min(self.gamma, float(np.finfo(dtype).max))
-        return self.declared.address(dtype), dtype.type(gamma), dtype.type(self.coef0), int(self.degree), measure
+        with np.errstate(over="ignore"):
+            coef0 = dtype.type(self.coef0)
+        return self.declared.address(dtype), dtype.type(gamma), coef0, int(self.degree), measure
 
     def derivative(self, t: Any) -> Any:
         """Derivative of the kernel by what it is a function of (:attr:`KernelKind.of`), `t`: a number or an ndarray."""

@@ -16,9 +16,12 @@ METRICS = ("none", "diagonal", "full")
 def path(value: Any, name: str) -> Path:
     """A file's name. ``Path("")`` would be the directory, and ``-`` a file that few can name afterwards."""
     if value in ("", "-"):
-        name = name if name.startswith("-") else name.upper()
+        name = name if name.startswith("-") or name.endswith("=") else name.upper()
         raise InputError(f"{name} {value!r}: it must be the name of a file (/dev/stdout is what is printed)")
-    return Path(value)
+    try:
+        return Path(value)
+    except TypeError as error:
+        raise InputError(f"{name} {value!r}: it must be the name of a file or directory") from error
 
 
 def path_argument(word: str) -> Path:
