@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,10 @@ METRICS = ("none", "diagonal", "full")
 
 def path(value: Any, name: str) -> Path:
     """A file's name. ``Path("")`` would be the directory, and ``-`` a file that few can name afterwards."""
-    if value in ("", "-"):
+    if not isinstance(value, str | os.PathLike) or value in ("", "-"):
         name = name if name.startswith("-") or name.endswith("=") else name.upper()
         raise InputError(f"{name} {value!r}: it must be the name of a file (/dev/stdout is what is printed)")
-    try:
-        return Path(value)
-    except TypeError as error:
-        raise InputError(f"{name} {value!r}: it must be the name of a file or directory") from error
+    return Path(value)
 
 
 def path_argument(word: str) -> Path:
