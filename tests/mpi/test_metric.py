@@ -49,7 +49,9 @@ def _scalapack(request):
         pytest.skip("no ScaLAPACK")
 
 
-@pytest.mark.parametrize(("name", "metric"), zip(RIDGE, ["full", "diagonal", "full", "diagonal", "full"], strict=True))
+@pytest.mark.parametrize(
+    ("name", "metric"), [*zip(RIDGE, ["full", "diagonal", "full", "diagonal", "full"], strict=True)]
+)
 def test_ridge(name, metric, mine, everywhere):
     (X, y), (T, _), comm = rows(), rows(41, 1), Communicator(WORLD)
     got = ridge(name, X, y, mine(157), comm, metric=metric)
