@@ -105,6 +105,11 @@ class Options(DualOptions):
         for name in unnamed:
             alone = 1.0 if name == "C" else "scale"
             object.__setattr__(self, name, GRID if len(unnamed) == 2 else alone)
+        if isinstance(self.gamma, tuple):
+            from cacore.kernels.registry import declaration
+
+            if not declaration(self.kernel).has_width:
+                raise InputError("gamma: several values are given, and this kernel has none; leave it out")
 
     @property
     def names_settings(self) -> bool:

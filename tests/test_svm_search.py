@@ -231,6 +231,21 @@ def test_large_parts_are_searched_in_pieces(monkeypatch):
     assert pieces.cv_results_["mean_test_score"].max() > whole.best_score_ - 0.1
 
 
+def test_pieces_of_a_precomputed_kernel_have_all_classes(monkeypatch):
+    """Also where the rows are sorted by class: numbers of rows say nothing of what lies together."""
+    monkeypatch.setattr(choose, "MOST", 100)
+    monkeypatch.setattr(choose, "ROWS", 60)
+    seen = []
+    monkeypatch.setattr(choose, "judge", lambda task, *rest: seen.append(task.codes) or judge(task, *rest))
+    X, y = curved(300)
+    X, y = X[np.argsort(y)], np.sort(y)
+    K = np.exp(-0.5 * ((X[:, None] - X) ** 2).sum(-1))
+    given = SMOSVC(C=[1e-4, 10.0], kernel="precomputed").fit(K, y)
+    assert {len(codes) for codes in seen} == {60}
+    assert all(len(set(codes)) == 2 for codes in seen)
+    assert given.best_params_ == {"C": 10.0}
+
+
 def test_memory_that_does_not_suffice():
     """Smaller pieces where the matrices do not fit, and a line where nothing does."""
     X, y = curved(400)
@@ -271,6 +286,10 @@ REFUSED = {
     "a negative C": ({"C": [1, -2]}, "C -2: it must be a positive number"),
     "no gamma": ({"gamma": []}, "gamma: give at least one value"),
     "a word": ({"gamma": "large"}, "gamma = 'large': it must be a positive number, scale, auto or grid"),
+    "gammas of a kernel without": (
+        {"kernel": "linear", "gamma": [0.1, 1]},
+        "gamma: several values are given, and this kernel has none; leave it out",
+    ),
     "text": ({"C": "1,2"}, "C = '1,2': it must be a positive number"),
 }
 
@@ -289,6 +308,8 @@ def test_refused_in_words():
     assert "scoring = f1: it is for two classes" in refusal(SMOSVC(C=[1, 2], scoring="f1").fit, X, y)
     assert "per_part: there is one value" in refusal(CASVC(2, per_part=True).fit, X, y)
     assert "per_part: a metric" in refusal(CASVC(2, C=[1, 2], per_part=True, metric="diagonal").fit, X, y)
+    for kernel in ("precomputed", lambda A, B: A @ B.T):
+        assert "this kernel has none" in refusal(SMOSVC(kernel=kernel, C=[1, 2], gamma=[1, 2]).fit, X @ X.T, y)
     y[:] = 0
     y[7] = 1
     assert "class 1 has one row only; give one value" in refusal(SMOSVC(C=[1, 2]).fit, X, y)
@@ -335,6 +356,17 @@ def test_command_without_options(tmp_path):
     assert len(reported("casvm.cpsvm", [tmp_path / "in.h5", "--quick"], tmp_path)["grid"]) == 25
 
 
+def test_nothing_to_draw(tmp_path, capsys):
+    """A class of one row has no folds: the command trains as it would without a grid, and says so."""
+    X, _ = curved(60)
+    write_hdf5(tmp_path / "in.h5", train=(X, np.r_[7.0, np.ones(30), np.zeros(29)]))
+    run("casvm.cpsvm", [tmp_path / "in.h5", "--plot", tmp_path / "p.png", "--report", tmp_path / "r.json"])
+    made = read(tmp_path / "r.json")
+    assert (made["grid"], made["params"]["C"]) == ([], 1.0)
+    assert "--plot: no settings were compared, so there is nothing to draw" in flat(capsys.readouterr().out)
+    assert not (tmp_path / "p.png").exists()
+
+
 def test_test_rows_are_not_used_to_choose(tmp_path):
     """Poisoned test labels change the metrics, and nothing else."""
     X, y = split_rows("train")
@@ -379,6 +411,11 @@ def test_resumed_in_one_model(inputs, tmp_path):
         ("casvm.cpsvm", ["--C", "1:2"], "--C 1:2: give a number, a comma list, or lo:hi:COUNT"),
         ("casvm.cpsvm", ["--gamma", "0,1"], "--gamma 0: it must be a positive number"),
         ("casvm.cpsvm", ["--scoring", "neg_log_loss"], "--scoring neg_log_loss: it must be a score that adds up"),
+        (
+            "casvm.cpsvm",
+            ["--kernel", "linear", "--C", "1,9", "--gamma", "0.1,1"],
+            "gamma: several values are given, and",
+        ),
         ("casvm.cpsvm", ["--cv", "1"], "--cv 1: it must be a whole number of at least 2"),
         ("casvm.cpsvm", ["--cv", "200"], "cv = 200: class "),
         ("casvm.dissmo", ["--C", "1", "--gamma", "1", "--plot", "p.png"], "or the settings that were compared"),

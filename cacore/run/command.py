@@ -91,13 +91,7 @@ def _write(
             traffic.save(job.comm_matrix)
     with unwritten, comm.agreed():
         if job.plot is not None and comm.rank == 0:
-            from cacore.run import figures
-
-            if family.draws(method, options) == "metric":
-                figure = figures.metric(made["metric"], fitted.model.standardizer)
-            else:
-                figure = figures.heat_map(made["grid"], *family.axes(method), not made.get("cv", {}).get("per_part"))
-            figures.save(figure, job.plot)
+            notes = [*notes, *_draw(job.plot, method, family, options, fitted, made)]
     with unwritten, comm.agreed():
         if comm.rank == 0:
             _report(job, made)
@@ -109,6 +103,21 @@ def _write(
                 if job.verbose:
                     print(*family.details(made), sep="\n")
     unwritten.tell()
+
+
+def _draw(
+    path: Path, method: Method, family: Family, options: Any, fitted: Any, made: dict[str, Any]
+) -> Iterator[str]:  # fmt: skip
+    """Draw the metric, or the settings that were compared, or say that there are none: a class has too few rows."""
+    from cacore.run import figures
+
+    if family.draws(method, options) == "metric":
+        figures.save(figures.metric(made["metric"], fitted.model.standardizer), path)
+    elif made["grid"]:
+        per_part = made.get("cv", {}).get("per_part")
+        figures.save(figures.heat_map(made["grid"], *family.axes(method), not per_part), path)
+    else:
+        yield "--plot: no settings were compared, so there is nothing to draw"
 
 
 def _notes(data: dict[str, Any]) -> Iterator[str]:

@@ -17,6 +17,7 @@ from cacore.comm import Communicator
 from cacore.data.rows import Rows, nbytes
 from cacore.errors import InputError
 from cacore.io.checkpoint import remembered
+from cacore.kernels.given import Precomputed
 from cacore.machine import memory, threads
 from cacore.tuning import folds, race
 from cacore.tuning.results import Results
@@ -58,8 +59,8 @@ def search(parts: Parts, classes: NDArray[Any], P: int, options: Options, comm: 
     Notes
     -----
     What :func:`casvm.search.part.judge` costs for every piece. A part of more than 3,000 rows, or one whose matrices do
-    not fit, is cut into pieces of about 2,000 rows that lie together. Three reductions of 3 k numbers a setting and
-    fold; with `per_part` P times as many.
+    not fit, is cut into pieces of about 2,000 rows that lie together; of a precomputed kernel, at random. Three
+    reductions of 3 k numbers a setting and fold; with `per_part` P times as many.
     """
     with comm.phase("search"):
         return _searched(parts, classes, P, options, comm)
@@ -100,7 +101,7 @@ def _pieces(
         memory.require(need, room, f"what each thread has of the kernel matrix of {_LEAST} rows", remedy)
     found: list[tuple[int, int, NDArray[np.int64]]] = []
     for number, rows in parts:
-        labels = _cut(parts.X[rows], most, options.seed)
+        labels = _cut(parts.X[rows], most, options)
         found += [
             (number, piece, rows.start + np.flatnonzero(labels == piece))
             for piece in range(int(labels.max(initial=0)) + 1)
@@ -108,12 +109,18 @@ def _pieces(
     return found
 
 
-def _cut(X: Rows, most: int, seed: int) -> NDArray[np.int32]:
-    """The piece that each row of a part belongs to: rows that lie together, for kernels see what is near."""
-    m, size = X.shape[0], min(ROWS, most)
+def _cut(X: Rows, most: int, options: Options) -> NDArray[np.int32]:
+    """The piece that each row of a part belongs to: rows that lie together, for kernels see what is near.
+
+    The rows of a precomputed kernel are numbers, which lie nowhere: they are dealt at random.
+    """
+    m = X.shape[0]
     if m <= most:
         return np.zeros(m, np.int32)
-    return divide("kbalance", -(-m // size), X, Communicator(), seed).labels
+    count = -(-m // min(ROWS, most))
+    if isinstance(options.kernel, Precomputed):
+        return np.asarray(np.random.default_rng(options.seed).permutation(m) % count, np.int32)
+    return divide("kbalance", count, X, Communicator(), options.seed).labels
 
 
 def _cost(rows: NDArray[np.int64]) -> int:
