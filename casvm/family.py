@@ -153,7 +153,7 @@ def _of_search(fitted: Fit, options: Options) -> Iterator[str]:
     found = fitted.search
     if found is None:
         if options.searches:
-            yield "a class has one row only: C = 1 and gamma = scale, where none was named"
+            yield "a class, or every part, has one row only: C = 1 and gamma = scale, where none was named"
         return
     yield from at_the_end(found.axes, found.chosen)
     if found.ended.any():

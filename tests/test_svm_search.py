@@ -23,7 +23,7 @@ from cacore.tuning.scorers import scores
 from casvm import CASVC, SMOSVC, DCFilterSVC, DisSMOSVC, SVMModel, cpsvm
 from casvm.options import Options
 from casvm.search import choose
-from casvm.search.part import Task, judge
+from casvm.search.part import Task, bytes_needed, judge
 from casvm.search.path import along
 from casvm.solver.pair import padded
 
@@ -255,7 +255,62 @@ def test_memory_that_does_not_suffice():
         return cpsvm.METHOD(Dataset(X, y), replace(options, cache_gib=0.0), Communicator())
 
     assert train(3_000_000).search.chosen["C"] in CS
-    assert "of the kernel matrix of 100 rows needs" in refusal(train, 100_000)
+    message = refusal(train, 100_000)
+    assert "of the kernel matrix of 100 rows needs" in message
+    assert "leave it more memory (--memory-limit) or use fewer threads (--threads)" in message
+
+
+def test_the_bytes_of_a_part():
+    """Of more than two classes a pair's kernel values are copied: at worst, all of them."""
+    import tracemalloc
+
+    X = np.random.default_rng(0).normal(size=(1000, 2))
+    for k, y in ((2, np.arange(1000) % 2), (3, np.minimum(np.arange(1000), 2))):
+        task = Task(X, y, np.ones(1000), stratified(y, 2), np.ones((1, 1, 2), bool))
+        judge(task, [Kernel("gaussian", 1.0)], (1e7,), k)
+        tracemalloc.start()
+        judge(task, [Kernel("gaussian", 1.0)], (1e7,), k)  # of a large C in double precision
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert 0.6 * bytes_needed(1000, k) < peak < 1.1 * bytes_needed(1000, k)
+
+
+def test_pieces_of_another_size_are_not_mixed(tmp_path):
+    """A run that goes on with less memory cuts its parts otherwise, and begins its search anew."""
+    X, y = curved(400)
+
+    def found(limit, kept):
+        options = Options(C=CS, gamma=0.5, memory_limit=limit, cache_gib=0.0, checkpoint=kept and Checkpoint(kept))
+        return cpsvm.METHOD(Dataset(X, y), options, Communicator()).search
+
+    first, second = found(1 << 40, tmp_path / "kept"), found(3_000_000, tmp_path / "kept")
+    fresh = found(3_000_000, None)
+    np.testing.assert_array_equal(second.scores, fresh.scores)
+    assert (second.scores != first.scores).any()
+    np.testing.assert_array_equal(found(1 << 40, tmp_path / "kept").scores, first.scores)
+
+
+def test_parts_of_fewer_rows_than_folds():
+    X, y = clouds(40)
+    few = CASVC(10, C=[1, 10], gamma=0.5).fit(X, y)
+    assert few.best_params_["C"] in (1.0, 10.0)
+    assert np.isfinite(few.cv_results_["mean_test_score"]).all()
+    X, y = clouds(12)
+    many = CASVC(9, C=[1, 10], gamma=0.5).fit(X, y)  # parts of one row and of two: a row alone is not judged
+    assert many.best_params_["C"] == 1.0
+    assert "several values are compared inside the parts, which have one row each" in refusal(
+        CASVC(12, C=[1, 10]).fit, X, y
+    )
+    assert cpsvm.METHOD(Dataset(X, y), Options(partitions=12, C="grid"), Communicator()).search is None
+
+
+def test_more_settings_than_memory():
+    X, y = curved(60)
+    values = tuple(np.linspace(1.0, 2.0, 1000))
+    options = Options(C=values, gamma=values, memory_limit=1 << 29, cache_gib=0.0)
+    message = refusal(cpsvm.METHOD, Dataset(X, y), options, Communicator())
+    assert "what is counted of 1,000,000 settings of C and gamma needs" in message
+    assert message.endswith("compare fewer values")
 
 
 def test_every_part_may_choose_its_own(tmp_path):

@@ -30,6 +30,13 @@ def test_folds_are_stratified(codes, folds):
         assert np.ptp(np.bincount(fold[codes == code], minlength=folds)) <= 1
 
 
+def test_folds_are_dealt_on():
+    """From one part to the next: of parts of fewer rows than folds, too, no fold is empty."""
+    sizes = [4, 3, 2, 1]
+    dealt = [stratified(np.arange(m) % 2, 5, sum(sizes[:p])) for p, m in enumerate(sizes)]
+    assert np.bincount(np.concatenate(dealt)).tolist() == [2, 2, 2, 2, 2]
+
+
 def test_how_many_folds():
     counts, classes = np.array([40, 3, 1]), np.array(["a", "b", "c"])
     assert usable(None, counts[:1], classes) == FOLDS

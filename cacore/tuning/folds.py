@@ -12,7 +12,7 @@ from cacore.errors import InputError
 FOLDS = 5  # where several settings are compared and nothing else is said
 
 
-def stratified(codes: NDArray[np.int64], folds: int) -> NDArray[np.int64]:
+def stratified(codes: NDArray[np.int64], folds: int, first: int = 0) -> NDArray[np.int64]:
     """The fold that each row is left out of: each class is dealt in the order of the rows.
 
     Parameters
@@ -20,6 +20,8 @@ def stratified(codes: NDArray[np.int64], folds: int) -> NDArray[np.int64]:
     codes : ndarray of int64, shape (m,)
         Class of each row.
     folds : int
+    first : int
+        Rows that were dealt before: the first fold is this, modulo `folds`.
 
     Returns
     -------
@@ -28,7 +30,7 @@ def stratified(codes: NDArray[np.int64], folds: int) -> NDArray[np.int64]:
         on from where the one before it ended. One of fewer rows than folds is missing in some of them.
     """
     fold = np.empty(len(codes), np.int64)
-    fold[np.argsort(codes, kind="stable")] = np.arange(len(codes)) % folds
+    fold[np.argsort(codes, kind="stable")] = (first + np.arange(len(codes))) % folds
     return fold
 
 

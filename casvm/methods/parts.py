@@ -14,7 +14,7 @@ from cacore.data.rows import is_sparse, nbytes
 from cacore.kernels import Kernel
 from casvm.methods.divide import into_parts
 from casvm.methods.prepare import prepare
-from casvm.methods.problems import STATISTICS, check_memory, named, not_met, solve_all, terms
+from casvm.methods.problems import STATISTICS, check_memory, named, not_met, predicted_cost, solve_all, terms
 from casvm.model.model import own_settings
 from casvm.options import Fit, Method, Options
 from casvm.search.settle import settle
@@ -85,11 +85,6 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator) ->
     solver, notes = named(numbers), not_met(numbers, options.limits.tol, "parts")
     own = terms(sizes, prepared.nonzeros, parts.n_iter, solver)
     return Fit(model, sizes, solver, every, own, notes, search=found)
-
-
-def predicted_cost(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What training on so many rows costs, in any unit: a fitted power."""
-    return rows**1.7
 
 
 def _gathered(parts: Parts, comm: Communicator) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:

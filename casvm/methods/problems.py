@@ -47,6 +47,11 @@ def check_memory(rows: int, options: Options, largest: int | None = None) -> Non
     memory.require(rows + cache, options.memory_limit, "a rank's rows and its kernel cache", remedy)
 
 
+def predicted_cost(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What training on so many rows costs, in any unit: a fitted power."""
+    return rows**1.7
+
+
 def solve_all(
     sizes: dict[int, int], load: Callable[[int], tuple[str, Samples]], kernel: Kernel | dict[int, Kernel],
     options: Options, label: str,

@@ -19,9 +19,8 @@ from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
 from cacore.data.rows import Rows, bcast_rows, is_sparse, nbytes, recv_rows, send_rows
 from casvm.methods.divide import into_parts
-from casvm.methods.parts import predicted_cost
 from casvm.methods.prepare import Prepared, prepare
-from casvm.methods.problems import STATISTICS, Solved, check_memory, named, not_met, solve_all, terms
+from casvm.methods.problems import STATISTICS, Solved, check_memory, named, not_met, predicted_cost, solve_all, terms
 from casvm.model.model import SVMModel
 from casvm.model.part import PartSVM, deal, placed
 from casvm.options import Fit, Method, Options

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from cacore.machine import memory, threads
 from cacore.tuning import folds, race
 from cacore.tuning.results import Results
 from cacore.tuning.scorers import TRUE, scores
+from casvm.methods.problems import predicted_cost
 from casvm.options import Options
 from casvm.search.grid import Settings, settings
 from casvm.search.part import LOOSE, Task, bytes_needed, judge
@@ -31,6 +33,7 @@ from partition.redistribute import Parts
 ROWS = 2000  # of a piece, about
 MOST = 3000  # of a part that is searched as it is: the kernel values of a larger one leave the cache
 _LEAST = 100  # rows of a piece, whose matrices have to fit
+_SETTING = 500  # bytes of a setting in the results
 
 
 def search(parts: Parts, classes: NDArray[Any], P: int, options: Options, comm: Communicator) -> Results | None:
@@ -49,7 +52,8 @@ def search(parts: Parts, classes: NDArray[Any], P: int, options: Options, comm: 
     Returns
     -------
     Results or None
-        None where nothing but the grid that is made up was asked for, and a class has too few rows for folds.
+        None where nothing but the grid that is made up was asked for, and a class has too few rows for folds, or every
+        part has one row.
 
     Raises
     ------
@@ -80,33 +84,80 @@ def _searched(parts: Parts, classes: NDArray[Any], P: int, options: Options, com
     if count < 2:
         return None
     begun = time.perf_counter()
-    pieces = _pieces(parts, MOST, options, comm)
-    found = _Search(parts, settings(options, parts.X, [rows for _, _, rows in pieces], comm), pieces, count, k, options)
-    results = found.run(P, comm)
+    pieces = _pieces(parts, P, k, options, comm)
+    compared = settings(options, parts.X, [one.rows for one in pieces], comm)
+    with comm.agreed():
+        _require(compared, count, P if options.per_part else 1, k, options.memory_limit - nbytes(parts.X))
+    results = _Search(parts, compared, pieces, count, k, options).run(P, comm)
+    if results is None:
+        if options.names_settings:
+            raise InputError(
+                "C, gamma: several values are compared inside the parts, which have one row each; ask for fewer"
+            )
+        return None
     with comm.uncounted():
         results.seconds = float(comm.allreduce(np.array([time.perf_counter() - begun]), "max")[0])
     return results
 
 
-def _pieces(
-    parts: Parts, most: int, options: Options, comm: Communicator
-) -> list[tuple[int, int, NDArray[np.int64]]]:  # fmt: skip
-    """Part, number and rows of each piece, part after part; none has more than `most` rows."""
+@dataclass(frozen=True)
+class _Piece:
+    """What is searched as it is: a part, or some rows of a large one.
+
+    Attributes
+    ----------
+    part : int
+    rows : ndarray of int64, shape (m,)
+        Of this rank.
+    first : int
+        Rows of all pieces before it, on all ranks: folds are dealt on from there, so that none of them is empty.
+    name : str
+        In a checkpoint, with the most rows that a piece may have, which depends on the memory of the run.
+    """
+
+    part: int
+    rows: NDArray[np.int64]
+    first: int
+    name: str
+
+    @property
+    def cost(self) -> int:
+        """Of a setting, in any unit."""
+        return int(predicted_cost(np.array(float(len(self.rows)))))
+
+
+def _pieces(parts: Parts, P: int, k: int, options: Options, comm: Communicator) -> list[_Piece]:
+    """This rank's, part after part; none has more than :data:`MOST` rows, or fewer where memory is short."""
+    most = MOST
     with comm.agreed():
         room = options.memory_limit - nbytes(parts.X)
-        while most > _LEAST and bytes_needed(most) * threads.current() > room:
+        while most > _LEAST and bytes_needed(most, k) * threads.current() > room:
             most //= 2
-        need = bytes_needed(_LEAST) * threads.current()
-        remedy = "use a larger --memory-limit or fewer --threads"
-        memory.require(need, room, f"what each thread has of the kernel matrix of {_LEAST} rows", remedy)
-    found: list[tuple[int, int, NDArray[np.int64]]] = []
+        need = bytes_needed(_LEAST, k) * threads.current()
+        what = f"what each thread has of the kernel matrix of {_LEAST} rows"
+        memory.require(need, room, what, "leave it more memory (--memory-limit) or use fewer threads (--threads)")
+    most = int(comm.allreduce(np.array([most]), "min")[0])
+    sizes = np.zeros(P, np.int64)
+    sizes[parts.parts] = np.diff(parts.bounds)
+    sizes = comm.allreduce(sizes)
+    before = np.cumsum(sizes) - sizes
+    found: list[_Piece] = []
     for number, rows in parts:
         labels = _cut(parts.X[rows], most, options)
-        found += [
-            (number, piece, rows.start + np.flatnonzero(labels == piece))
-            for piece in range(int(labels.max(initial=0)) + 1)
-        ]
+        first = int(before[number])
+        for piece in range(int(labels.max(initial=0)) + 1):
+            own = rows.start + np.flatnonzero(labels == piece)
+            found.append(_Piece(number, own, first, f"{number:06d}-{piece:04d}-of-{most}"))
+            first += len(own)
     return found
+
+
+def _require(compared: Settings, count: int, groups: int, k: int, room: int) -> None:
+    """Refuse more settings than there is memory for their counts, and for the lists of them."""
+    total = len(compared.Cs) * len(compared.kernels)
+    copies = 2 * groups + threads.current()  # those of the groups are added up over the ranks; a piece's of each thread
+    need = total * (copies * count * 3 * k * 8 + _SETTING)
+    memory.require(need, room, f"what is counted of {total:,} settings of C and gamma", "compare fewer values")
 
 
 def _cut(X: Rows, most: int, options: Options) -> NDArray[np.int32]:
@@ -123,29 +174,22 @@ def _cut(X: Rows, most: int, options: Options) -> NDArray[np.int32]:
     return divide("kbalance", count, X, Communicator(), options.seed).labels
 
 
-def _cost(rows: NDArray[np.int64]) -> int:
-    """Of a setting in a piece of these rows, in any unit."""
-    return int(len(rows) ** 1.7)
-
-
 class _Search:
     """The rounds over this rank's pieces."""
 
     def __init__(
-        self, parts: Parts, compared: Settings, pieces: list[tuple[int, int, NDArray[np.int64]]], count: int, k: int,
-        options: Options,
+        self, parts: Parts, compared: Settings, pieces: list[_Piece], count: int, k: int, options: Options
     ) -> None:  # fmt: skip
         self.parts, self.settings, self.pieces, self.k, self.options = parts, compared, pieces, k, options
         self.shape = (len(compared.kernels), len(compared.Cs), count)
-        self.fold = {(number, piece): folds.stratified(parts["code"][rows], count) for number, piece, rows in pieces}
         self.solved = self.stopped = 0
         self.tol = max(LOOSE, float(options.tol))
         self._lock = threading.Lock()
-        steps = len(compared.Cs) * len(compared.kernels) * count * sum(_cost(rows) for _, _, rows in pieces)
+        steps = len(compared.Cs) * len(compared.kernels) * count * sum(one.cost for one in pieces)
         self._done, self._advance = 0, options.progress("choosing C and gamma", steps)
 
-    def run(self, P: int, comm: Communicator) -> Results:
-        """All rounds; collective."""
+    def run(self, P: int, comm: Communicator) -> Results | None:
+        """All rounds; None if no row could be left out. Collective."""
         per_part, name = self.options.per_part, self.options.scoring
         groups = P if per_part else 1
         total = np.zeros((groups, *self.shape, 3, self.k), np.int64)
@@ -163,6 +207,10 @@ class _Search:
             self._tell(alive, total, done)
         with comm.uncounted():
             solved, stopped = comm.allreduce(np.array([self.solved, self.stopped])).tolist()
+        # Folds that parts of one row alone have rows of say nothing.
+        total = total[:, :, :, total[..., TRUE, :].any(axis=(0, 1, 2, 4))]
+        if not total.size:
+            return None
         found = Results(self.settings.axes, self._scores(total.sum(axis=0)), name, solved=solved, stopped=stopped)
         if per_part:
             some = ~alive.all(axis=0).T.ravel()  # tried on all folds in some parts only
@@ -178,21 +226,21 @@ class _Search:
         """Add the counts of these folds, of the settings that are alive, to `total`."""
         todo = np.zeros((len(alive), *self.shape), np.bool_)
         todo[..., these] = alive[..., None]
-        order = np.argsort([-len(rows) for _, _, rows in self.pieces], kind="stable")
+        order = np.argsort([-len(one.rows) for one in self.pieces], kind="stable")
         # Pieces side by side where there are enough of them, otherwise the gammas of one.
         together = len(order) >= 2 * threads.current()
 
         def work(place: int) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
-            part, piece, rows = self.pieces[place]
-            group = part if self.options.per_part else 0
+            piece = self.pieces[place]
+            group = piece.part if self.options.per_part else 0
 
             def judged() -> dict[str, NDArray[Any]]:
-                found = judge(self._task(place, todo[group]), self.settings.kernels, self.settings.Cs, self.k, self.tol)
+                found = judge(self._task(piece, todo[group]), self.settings.kernels, self.settings.Cs, self.k, self.tol)
                 return {"counts": found.counts[:, :, these], "steps": np.array([found.solved, found.stopped])}
 
-            done = remembered(self.options.checkpoint, f"search-{number}-{part:06d}-{piece:04d}", judged)
+            done = remembered(self.options.checkpoint, f"search-{number}-{piece.name}", judged)
             with self._lock:
-                steps = int(todo[group].sum()) * _cost(rows)
+                steps = int(todo[group].sum()) * piece.cost
                 self._done += steps
                 self._advance(steps)
             return group, done["counts"], done["steps"]
@@ -204,7 +252,7 @@ class _Search:
     def _tell(self, alive: NDArray[np.bool_], total: NDArray[np.int64], done: int) -> None:
         """Settings that are left, the best until now, and how much there is still to do."""
         left, groups = alive.sum(axis=(1, 2)), alive.shape[0]
-        steps = sum(int(left[part if groups > 1 else 0]) * _cost(rows) for part, _, rows in self.pieces)
+        steps = sum(int(left[one.part if groups > 1 else 0]) * one.cost for one in self.pieces)
         settings = len(self.settings.Cs) * len(self.settings.kernels)
         label = f"choosing C and gamma: {int(alive.any(axis=0).sum())} of {settings} settings left"
         if groups == 1:
@@ -214,15 +262,14 @@ class _Search:
             label += f", best C {self.settings.Cs[ell]:.3g}{gamma}: {score[g, ell]:.4f}"
         self._advance(0, label, self._done + steps * (self.shape[2] - done))
 
-    def _task(self, place: int, todo: NDArray[np.bool_]) -> Task:
-        part, piece, rows = self.pieces[place]
-        return Task(
-            self.parts.X[rows], self.parts["code"][rows], self.parts["C"][rows], self.fold[part, piece], todo
-        )  # fmt: skip
+    def _task(self, piece: _Piece, todo: NDArray[np.bool_]) -> Task:
+        codes = self.parts["code"][piece.rows]
+        fold = folds.stratified(codes, self.shape[2], piece.first)
+        return Task(self.parts.X[piece.rows], codes, self.parts["C"][piece.rows], fold, todo)
 
     def _scores(self, counts: NDArray[np.int64]) -> NDArray[np.float64]:
         """Shape (settings, folds), in the order of the axes: C, then gamma."""
-        return scores(self.options.scoring, counts).transpose(1, 0, 2).reshape(-1, self.shape[2])
+        return scores(self.options.scoring, counts).transpose(1, 0, 2).reshape(-1, counts.shape[-3])
 
     def _choose_each(self, found: Results, total: NDArray[np.int64]) -> None:
         """The best setting of each part, and the score of all of them together."""

@@ -5,7 +5,7 @@ No MPI, no routing: rows in, counts of right and predicted rows out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
@@ -34,15 +34,14 @@ class Judged:
     ----------
     counts : ndarray of int64, shape (G, L, F, 3, k)
         For each gamma, C and fold the left-out rows that were right, predicted and there of each class; 0 where a
-        setting was not asked for. See :mod:`cacore.tuning.scorers`.
-    solved, stopped, iterations : int
-        Solutions; those among them that stopped at their limit; pairs of rows optimised.
+        setting was not asked for, and of a part of one row. See :mod:`cacore.tuning.scorers`.
+    solved, stopped : int
+        Solutions; those among them that stopped at their limit.
     """
 
     counts: NDArray[np.int64]
     solved: int = 0
     stopped: int = 0
-    iterations: int = 0
 
 
 @dataclass
@@ -69,14 +68,16 @@ class Task:
     todo: NDArray[np.bool_] = field(repr=False)
 
 
-def bytes_needed(rows: int) -> int:
-    """Of what a thread has of a part of so many rows: its distances and its kernel values, in double precision."""
-    return 2 * 8 * rows * padded(rows)
+def bytes_needed(rows: int, k: int) -> int:
+    """Of what a thread has of a part of so many rows of k classes, in double precision.
+
+    Its distances, its kernel values and, of more than two classes, a copy of those of a pair of classes.
+    """
+    return (2 if k == 2 else 3) * 8 * rows * padded(rows)
 
 
 def judge(
-    task: Task, kernels: Sequence[Kernel], Cs: tuple[float, ...], k: int, tol: float = LOOSE,
-    done: Callable[[int], None] | None = None,
+    task: Task, kernels: Sequence[Kernel], Cs: tuple[float, ...], k: int, tol: float = LOOSE
 ) -> Judged:  # fmt: skip
     """Cross-validate a part's settings.
 
@@ -92,8 +93,6 @@ def judge(
         Classes of all parts.
     tol : float
         Of the solutions.
-    done : callable, optional
-        Called with the number of settings looked at, from any thread.
 
     Raises
     ------
@@ -108,10 +107,10 @@ def judge(
     """
     judged = Judged(np.zeros((*task.todo.shape, 3, k), np.int64))
     wanted = np.flatnonzero(task.todo.any(axis=(1, 2)))
+    if len(task.codes) < 2:  # nothing to learn from where the row is left out
+        return judged
     if np.ptp(task.codes) == 0:  # one class, which every model of it knows
         _of_one_class(task, judged.counts, k)
-        if done is not None:
-            done(int(task.todo.any(axis=2).sum()))
         return judged
     dtype = _precision(task, kernels, Cs, tol)
     points = _points(task.X, kernels[0], dtype)
@@ -121,14 +120,10 @@ def judge(
     def of_gamma(g: int) -> list[int]:
         K = np.zeros((len(points), padded(len(points))), dtype)
         kernels[g].values_from(compared, points, K)
-        found = _Folds(task, K, Cs, k, tol).judge(task.todo[g], judged.counts[g])
-        if done is not None:
-            done(int(task.todo[g].any(axis=1).sum()))
-        return found
+        return _Folds(task, K, Cs, k, tol).judge(task.todo[g], judged.counts[g])
 
-    for solved, stopped, iterations in threads.in_order(of_gamma, [(int(g),) for g in wanted]):
+    for solved, stopped in threads.in_order(of_gamma, [(int(g),) for g in wanted]):
         judged.solved, judged.stopped = judged.solved + solved, judged.stopped + stopped
-        judged.iterations += iterations
     return judged
 
 
@@ -157,10 +152,10 @@ class _Folds:
 
     def __init__(self, task: Task, K: NDArray[Any], Cs: tuple[float, ...], k: int, tol: float) -> None:
         self.task, self.K, self.Cs, self.k, self.tol = task, K, Cs, k, tol
-        self.solved = self.stopped = self.iterations = 0
+        self.solved = self.stopped = 0
 
     def judge(self, todo: NDArray[np.bool_], counts: NDArray[np.int64]) -> list[int]:
-        """Fill `counts`, shape (L, F, 3, k), where `todo`, shape (L, F), says so; solutions, stopped, iterations."""
+        """Fill `counts`, shape (L, F, 3, k), where `todo`, shape (L, F), says so; solutions, stopped."""
         codes, fold = self.task.codes, self.task.fold
         present = self.task.factor > 0
         said: dict[int, list[NDArray[np.float64]]] = {int(f): [] for f in np.flatnonzero(todo.any(axis=0))}
@@ -171,19 +166,21 @@ class _Folds:
             for f, decisions in said.items():
                 if i in known[f] and j in known[f]:
                     decisions.append(self._pair(K, chosen, i, f, np.flatnonzero(todo[:, f])))
+            del K  # before the next pair's
         for f, decisions in said.items():
             held = codes[fold == f]
             for place, ell in enumerate(np.flatnonzero(todo[:, f])):
                 predicted = self._winners(known[f], [some[place] for some in decisions], len(held))
                 counts[ell, f] = counted(held, predicted, self.k)
-        return [self.solved, self.stopped, self.iterations]
+        return [self.solved, self.stopped]
 
     def _of(self, chosen: NDArray[np.int64]) -> NDArray[Any]:
         """The kernel values of these rows with each other, as the solver takes them."""
         if len(chosen) == len(self.K):
             return self.K
         K = np.zeros((len(chosen), padded(len(chosen))), self.K.dtype)
-        K[:, : len(chosen)] = self.K[np.ix_(chosen, chosen)]
+        for line, row in zip(K, chosen, strict=True):  # without a copy of all of them
+            line[: len(chosen)] = self.K[row, chosen]
         return K
 
     def _pair(
@@ -202,7 +199,7 @@ class _Folds:
             line[inside] = one.decision[held]
             if others is not None:
                 line[~inside] = others @ one.beta + one.b
-            self.solved, self.iterations = self.solved + 1, self.iterations + one.iterations
+            self.solved += 1
             self.stopped += not one.converged
         return out
 

@@ -64,7 +64,7 @@ def test_every_part_its_own(everywhere):
 
 
 def test_no_row_travels():
-    """A CA-SVM sends nothing before it predicts, and a search three reductions of counts; training sends nothing."""
+    """A CA-SVM sends nothing before it predicts, but in a search the parts' sizes, once, and counts, three times."""
     X, y = rows(2)
     options = Options(**{**vars(SETTINGS), "partitions": 2 * R})
 
@@ -75,8 +75,9 @@ def test_no_row_travels():
         assert sent(work, phase)["bytes"] == 0
     if R == 1:
         return
-    # Counts of the classes; 9 settings, 5 folds, 3 numbers of each class; two agreements. 8 bytes each.
-    assert sent(work, "search")["bytes"] == 8 * R * (2 + 9 * 5 * 3 * 2 + 2)
+    # Counts of the classes, sizes of 2 R parts, the most rows of a piece; 9 settings, 5 folds, 3 numbers of each class;
+    # three agreements. 8 bytes each.
+    assert sent(work, "search")["bytes"] == 8 * R * (2 + 2 * R + 1 + 9 * 5 * 3 * 2 + 3)
 
 
 def test_resumed(folder):
