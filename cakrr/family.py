@@ -21,6 +21,7 @@ from cacore.run import reading, report
 from cacore.run.family import Family, described_metric
 from cacore.run.job import Training
 from cacore.run.options import reported
+from cacore.tuning.results import at_the_end
 from cakrr.bkrr2 import bkrr2
 from cakrr.model import KRRModel
 from cakrr.options import ALONE, Fit, Method, Options
@@ -149,8 +150,8 @@ class Ridge(Family):
             apart = {ALONE} if method.coarse and name == "lambda" else set()
             rows = [row for row in fitted.grid if row.get("kernel", fitted.model.like.kind) == fitted.model.like.kind]
             values = sorted({row[name] for row in rows} - apart)
-            if len(values) > 2 and fitted.model.sigmas is None and value in (values[0], values[-1]):
-                notes.append(f"the chosen {name} {value:g} is the end of its grid: a wider one may be better")
+            if fitted.model.sigmas is None:
+                notes += at_the_end({name: values}, {name: value})
         return notes
 
     def details(self, made: dict[str, Any]) -> Iterator[str]:

@@ -28,7 +28,7 @@ from casvm.dcsvm import dcsvm
 from casvm.dissmo import dissmo
 from casvm.exact import expose, expose_search
 from casvm.fcfssvm import fcfssvm
-from casvm.options import Fit, Method, Options
+from casvm.options import UNSEARCHED, Fit, Method, Options
 from partition import Partitioner
 from partition.base import REGISTERED
 
@@ -73,6 +73,8 @@ class CollectiveSVC(KernelClassifier):
         fitted.model.comm = self.comm
         for note in fitted.notes:
             warnings.warn(note, ConvergenceWarning, stacklevel=2)
+        if options.searches and fitted.search is None:
+            warnings.warn(UNSEARCHED, stacklevel=2)
         return self
 
     def _take(self, fitted: Fit) -> None:

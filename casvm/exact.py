@@ -25,7 +25,7 @@ from cacore.svm.problem import numeric_gamma
 from cacore.tuning.results import Results
 from casvm.model.model import SVMModel
 from casvm.model.part import PartSVM
-from casvm.options import Options
+from casvm.options import UNSEARCHED, Options
 from casvm.solver.part import fit_part
 
 
@@ -135,11 +135,15 @@ class SMOSVC(KernelClassifier):
         options = from_estimator(Options, self, class_weight=self._class_weight(classes), **known)
         codes = np.clip(np.searchsorted(classes, labels), 0, len(classes) - 1).astype(np.int64)
         factor = class_factors(options.class_weight, codes, weights, len(classes), comm)
+        options.check_search()
+        found = None
         if options.searches:
             rows = Samples(train.X, {"code": codes, "C": factor[codes] * weights})
             found = choose(rows, classes, options, precomputed, comm)
             options = options.with_setting(found)
-            expose_search(self, found)
+            if found is None:
+                warnings.warn(UNSEARCHED, stacklevel=2)
+        expose_search(self, found)
         kernel = (
             None if precomputed else options.kernel_with(numeric_gamma(train.X, options.gamma, comm, options.kernel))
         )
@@ -231,7 +235,28 @@ def _line(progress: Progress) -> str:
 def choose(
     rows: Samples, classes: NDArray[Any], options: Options, precomputed: bool, comm: Communicator
 ) -> Results | None:
-    """C and gamma by cross-validation inside parts of these rows; see :func:`casvm.search.choose.search`."""
+    """C and gamma by cross-validation inside parts of these rows.
+
+    Parameters
+    ----------
+    rows : Samples
+        With the columns "code" of the class and "C", what C is multiplied by; X is K, shape (n, n), if `precomputed`.
+    classes : ndarray, shape (k,)
+    options : Options
+        Without a limit of memory: what the machine has left is asked for here.
+    precomputed : bool
+    comm : Communicator
+
+    Returns
+    -------
+    Results or None
+        See :func:`casvm.search.choose.search`, whose cost this is.
+
+    Raises
+    ------
+    InputError
+        As there.
+    """
     from cacore.kernels.given import Precomputed, numbered
     from casvm.search.choose import search
     from partition.redistribute import Parts

@@ -23,7 +23,7 @@ from cacore.tuning.results import at_the_end, best_lines
 from casvm.casvm import casvm
 from casvm.model.libsvm import export_libsvm
 from casvm.model.model import SVMModel
-from casvm.options import Fit, Method, Options
+from casvm.options import UNSEARCHED, Fit, Method, Options
 from casvm.volume import predicted
 
 
@@ -153,7 +153,7 @@ def _of_search(fitted: Fit, options: Options) -> Iterator[str]:
     found = fitted.search
     if found is None:
         if options.searches:
-            yield "a class, or every part, has one row only: C = 1 and gamma = scale, where none was named"
+            yield UNSEARCHED
         return
     yield from at_the_end(found.axes, found.chosen)
     if found.ended.any():

@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from casvm.model.model import SVMModel
     from casvm.volume import Terms
 
+PLAIN = "accuracy"
 ROUTES = ("nearest", "soft", "all")
 INITIAL = ("local", "root")
 GRID = "grid"  # of C or gamma: several values are compared, around what the data say
-UNNAMED = "default"  # of a command: a grid where neither C nor gamma is given, otherwise 1 and "scale"
+UNNAMED = None  # of a command: a grid where neither C nor gamma is given, otherwise 1 and "scale"
+UNSEARCHED = "a class, or every part, has one row only: C = 1 and gamma = scale, where none was named"
 
 
 def _scorer(value: Any, name: str) -> str:
@@ -52,18 +54,18 @@ class Options(DualOptions):
     C: Any = option(
         1.0, "bound of the coefficients alpha: number, comma list, lo:hi:COUNT, or grid for values that are made up "
         "(which methods in parts do where neither --C nor --gamma is given)",
-        declare.one_or(declare.positive, GRID, UNNAMED), metavar="C",
+        declare.one_or(declare.positive, GRID), metavar="C",
     )  # fmt: skip
     gamma: Any = option(
         "scale", "as --C, around 1 / median squared distance; scale = 1 / (features x variance; of laplacian and l1 "
-        "their lengths); or auto", declare.one_or(declare.number_or("scale", "auto", GRID), GRID, UNNAMED), metavar="G",
+        "their lengths); or auto", declare.one_or(declare.number_or("scale", "auto"), GRID), metavar="G",
     )  # fmt: skip
     cv: int | None = option(
         None, "folds by which C and gamma are chosen (default: 5 where there are several)", declare.whole(2),
         metavar="FOLDS",
     )  # fmt: skip
     scoring: str = option(
-        "accuracy", "what is compared: accuracy, balanced_accuracy, f1, precision, recall, jaccard or f1_macro, ...",
+        PLAIN, "what is compared: accuracy, balanced_accuracy, f1, precision, recall, jaccard or f1_macro, ...",
         _scorer, metavar="NAME",
     )  # fmt: skip
     per_part: bool = option(False, "every part chooses its own C and gamma", declare.yes_or_no, action="store_true")
@@ -100,11 +102,11 @@ class Options(DualOptions):
     progress: Callable[[str, int], Advance] = silent
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        unnamed = [name for name in ("C", "gamma") if getattr(self, name) == UNNAMED]
+        unnamed = [name for name in ("C", "gamma") if getattr(self, name) is UNNAMED]
         for name in unnamed:
             alone = 1.0 if name == "C" else "scale"
             object.__setattr__(self, name, GRID if len(unnamed) == 2 else alone)
+        super().__post_init__()
         if isinstance(self.gamma, tuple):
             from cacore.kernels.registry import declaration
 
@@ -122,13 +124,13 @@ class Options(DualOptions):
         return self.names_settings or GRID in (self.C, self.gamma) or self.cv is not None
 
     def with_setting(self, found: Results | None) -> Options:
-        """These options with the C and gamma that a search has found; without one with those that suit most data."""
+        """These options with the C and gamma that a search has found; without one, for a grid, 1 and "scale"."""
         chosen: dict[str, Any] = {"C": 1.0, "gamma": "scale"} if found is None else found.chosen
         named = {"C": self.C, "gamma": self.gamma}
         C, gamma = (
             chosen.get(name, "scale") if found is not None or value == GRID else value for name, value in named.items()
         )
-        return replace(self, C=C, gamma=gamma, cv=None)
+        return replace(self, C=C, gamma=gamma, cv=None, scoring=PLAIN, quick=False)
 
     def checked(self, method: Method, ranks: int) -> int:
         """The number of parts, if `method` on so many ranks can do what is asked for.
@@ -146,6 +148,7 @@ class Options(DualOptions):
                 raise InputError(f"ratio: the partitioner of {method.name} does not balance classes")
         if self.per_part:
             self._check_per_part(method)
+        self.check_search()
         P = self.partitions or ranks
         if method.whole and ranks != P:
             raise InputError(
@@ -155,6 +158,18 @@ class Options(DualOptions):
         if ranks > P:
             raise InputError(f"partitions = {P} on {ranks} ranks: every rank needs a part; ask for {ranks} or more")
         return P
+
+    def check_search(self) -> None:
+        """Refuse options of a search where there is none.
+
+        Raises
+        ------
+        InputError
+        """
+        if self.scoring != PLAIN and not self.searches:
+            raise InputError(f"scoring = {self.scoring}: there is one value of C and of gamma; give several, or cv")
+        if self.quick and GRID not in (self.C, self.gamma):
+            raise InputError(f"quick: neither C nor gamma is a {GRID} that is made up; leave it out")
 
     def _check_per_part(self, method: Method) -> None:
         if method.one_model:

@@ -13,14 +13,14 @@ from sklearn.svm import SVC
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
-from cacore.errors import InputError
+from cacore.errors import InputError, OutputError
 from cacore.io.checkpoint import Checkpoint
 from cacore.kernels import Kernel
 from cacore.machine import threads
 from cacore.tuning import race
 from cacore.tuning.folds import stratified
 from cacore.tuning.scorers import scores
-from casvm import CASVC, SMOSVC, DCFilterSVC, DisSMOSVC, SVMModel, cpsvm
+from casvm import CASVC, SMOSVC, DCFilterSVC, DisSMOSVC, SVMModel, cpsvm, dissmo
 from casvm.options import Options
 from casvm.search import choose
 from casvm.search.part import Task, bytes_needed, judge
@@ -313,6 +313,29 @@ def test_more_settings_than_memory():
     assert message.endswith("compare fewer values")
 
 
+def test_copies_of_the_rows_that_do_not_fit():
+    """Of a method whose parts are made for the search: refused before a copy is made."""
+    X, y = curved(400)
+    options = Options(C=CS, gamma=0.5, memory_limit=2 * X.nbytes, cache_gib=0.0)
+    message = refusal(dissmo.METHOD, Dataset(X, y), options, Communicator())
+    assert "a rank's rows, and two copies of them in the search needs" in message
+
+
+def test_a_full_disk_is_told(tmp_path, monkeypatch):
+    """Also of a checkpoint inside the run's own."""
+    kept = Checkpoint(tmp_path / "kept")
+    failed = OutputError("no space")
+
+    def full(self, name, **arrays):
+        assert self.path.parent == kept.path
+        self.fail(failed)
+
+    monkeypatch.setattr(Checkpoint, "put", full)
+    X, y = curved(60)
+    dissmo.METHOD(Dataset(X, y), Options(C=CS, gamma=0.5, checkpoint=kept), Communicator())
+    assert kept.failure is failed
+
+
 def test_every_part_may_choose_its_own(tmp_path):
     """Two clouds far apart with borders of other curvature: each is best at its own gamma."""
     X, y = curved(300)
@@ -328,6 +351,7 @@ def test_every_part_may_choose_its_own(tmp_path):
         rows = own.predict(X)[(own.model_.parts[part].rows)]
         assert len(rows)
         assert own.model_.kernel_of(part).gamma == chosen["gamma"]
+    assert own.model_.C in own.best_params_["C"]
     own.model_.save(tmp_path / "m.h5")
     loaded = SVMModel.load(tmp_path / "m.h5")
     np.testing.assert_array_equal(loaded.decision_function(X), own.decision_function(X))
@@ -340,12 +364,14 @@ REFUSED = {
     "a score that does not add up": ({"scoring": "roc_auc"}, "scoring = 'roc_auc': it must be a score that adds up"),
     "a negative C": ({"C": [1, -2]}, "C -2: it must be a positive number"),
     "no gamma": ({"gamma": []}, "gamma: give at least one value"),
-    "a word": ({"gamma": "large"}, "gamma = 'large': it must be a positive number, scale, auto or grid"),
+    "a word": ({"gamma": "large"}, "gamma = 'large': it must be a positive number, scale or auto, a list"),
     "gammas of a kernel without": (
         {"kernel": "linear", "gamma": [0.1, 1]},
         "gamma: several values are given, and this kernel has none; leave it out",
     ),
-    "text": ({"C": "1,2"}, "C = '1,2': it must be a positive number"),
+    "text": ({"C": "1,2"}, "C = '1,2': it must be a positive number, a list of them or grid"),
+    "a command's default": ({"C": "default"}, "C = 'default': it must be a positive number, a list of them or grid"),
+    "a score of nothing": ({"C": 1.0, "scoring": "f1"}, "scoring = f1: there is one value of C and of gamma; give sev"),
 }
 
 
@@ -368,8 +394,10 @@ def test_refused_in_words():
     y[:] = 0
     y[7] = 1
     assert "class 1 has one row only; give one value" in refusal(SMOSVC(C=[1, 2]).fit, X, y)
-    plain = SMOSVC(C="grid", gamma="grid").fit(X, y)  # nothing was named: what suits most data
-    assert (plain.model_.C, hasattr(plain, "best_params_")) == (1.0, False)
+    for estimator in (SMOSVC, CASVC):  # nothing was named: C = 1 and gamma = scale
+        with pytest.warns(UserWarning, match="has one row only: C = 1 and gamma = scale"):
+            plain = estimator(C="grid", gamma="grid").fit(X, y)
+        assert (plain.model_.C, hasattr(plain, "best_params_")) == (1.0, False)
 
 
 # -- commands --------------------------------------------------------------------------------------
@@ -464,6 +492,15 @@ def test_resumed_in_one_model(inputs, tmp_path):
     ("program", "words", "message"),
     [
         ("casvm.cpsvm", ["--C", "1:2"], "--C 1:2: give a number, a comma list, or lo:hi:COUNT"),
+        ("casvm.cpsvm", ["--C", "abc"], "--C abc: it must be a positive number, a comma list, lo:hi:COUNT or grid"),
+        ("casvm.cpsvm", ["--C", "default"], "--C default: it must be a positive number"),
+        ("casvm.cpsvm", ["--C", "1", "--scoring", "f1"], "scoring = f1: there is one value of C and of gamma; give"),
+        (
+            "casvm.cpsvm",
+            ["--C", "1,2", "--quick"],
+            "quick: neither C nor gamma is a grid that is made up; leave it out",
+        ),
+        ("casvm.dissmo", ["--quick"], "quick: neither C nor gamma is a grid that is made up; leave it out"),
         ("casvm.cpsvm", ["--gamma", "0,1"], "--gamma 0: it must be a positive number"),
         ("casvm.cpsvm", ["--scoring", "neg_log_loss"], "--scoring neg_log_loss: it must be a score that adds up"),
         (
@@ -501,8 +538,8 @@ def test_sparse_rows_in_a_checkpoint_of_their_own(tmp_path):
 
 @pytest.mark.parametrize(
     ("C", "gamma", "made"),
-    [("default", "default", ("grid", "grid")), ("default", 2.0, (1.0, 2.0)), (3.0, "default", (3.0, "scale")),
-     ("default", "grid", (1.0, "grid")), (1.0, "scale", (1.0, "scale"))],
+    [(None, None, ("grid", "grid")), (None, 2.0, (1.0, 2.0)), (3.0, None, (3.0, "scale")),
+     (None, "grid", (1.0, "grid")), (1.0, "scale", (1.0, "scale"))],
 )  # fmt: skip
 def test_what_is_compared_where_a_command_names_nothing(C, gamma, made):
     """What a command was told is what it does: one option alone has today's default for the other."""

@@ -41,6 +41,7 @@ class Checkpoint:
         self.path = Path(path)
         self.failure: OutputError | None = None
         self._lock: Any = None
+        self._outer: Checkpoint | None = None
         if os.path.exists(path) and not os.path.isdir(path):
             raise InputError(f"{self.path}: is a file; --checkpoint needs a directory")
 
@@ -143,13 +144,25 @@ class Checkpoint:
         except Exception as error:  # numpy, zipfile and zlib each have names of their own for a file that is none
             raise InputError(f"{path}: damaged; remove it, and it will be computed again") from error
 
+    def within(self, name: str) -> Checkpoint:
+        """One in the folder of this name, of a run inside this one, whose :attr:`failure` is this one's too."""
+        inner = type(self)(self.path / name)
+        inner._outer = self
+        return inner
+
+    def fail(self, error: OutputError) -> None:
+        """Say that a piece could not be kept, also to the checkpoint that this one is in; see :attr:`failure`."""
+        self.failure = self.failure or error
+        if self._outer is not None:
+            self._outer.fail(error)
+
     def put(self, name: str, **arrays: NDArray[Any]) -> None:
         """Keep a finished piece; see :attr:`failure`."""
         try:
             with replacing(self.path / f"{name}.npz", suffix=_UNFINISHED) as temporary, temporary.open("wb") as file:
                 np.savez(file, **arrays)  # type: ignore[arg-type]
         except OutputError as error:
-            self.failure = self.failure or error
+            self.fail(error)
 
 
 def remembered(

@@ -215,12 +215,19 @@ def values(value: Any, name: str) -> tuple[float, ...]:
 def one_or(convert: Convert, *words: str) -> Convert:
     """What `convert` makes of one value; a grid of several, as :func:`values`; or one of some words, in either."""
 
+    def alone(value: Any, name: str) -> Any:
+        lists = "a comma list, lo:hi:COUNT" if name.startswith("-") else "a list of them"
+        try:
+            return convert(value, name)
+        except InputError as error:
+            raise InputError(f"{error}, {' or '.join([lists, *words])}") from None
+
     def several(value: Any, name: str) -> Any:
         if isinstance(value, str):
             if value in words or not (_is_text(value, name) and ("," in value or ":" in value)):
-                return value if value in words else convert(value, name)
+                return value if value in words else alone(value, name)
         elif not isinstance(value, Collection) or isinstance(value, bytes | dict):
-            return convert(value, name)
+            return alone(value, name)
         found = values(value, name)
         return found if len(found) > 1 else found[0]
 

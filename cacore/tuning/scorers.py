@@ -116,7 +116,7 @@ def scores(name: str, counts: Counts) -> NDArray[np.float64]:
 def spread(name: str, counts: Counts) -> NDArray[np.float64]:
     """About one standard error of each score, shape (...), as of a share of the rows that it depends on.
 
-    For accuracy all judged rows count, for other scores, which may hang on the rarest class, the rows of that alone.
+    For accuracy all judged rows count, for other scores, which may depend on the rarest class, the rows of that alone.
     """
     true = counts[..., TRUE, :]
     rows = true.sum(-1) if name in ("accuracy", "f1_micro", "precision_micro", "recall_micro") else true.min(-1)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -111,7 +110,7 @@ class _Round:
         weights = None if self.rows.weights is None else self.rows.weights[which].copy()
         train = Dataset(X.copy() if X is self.rows.X else X, self.rows.target()[which], weights=weights)
         if checkpoint is not None:
-            checkpoint = type(checkpoint)(Path(checkpoint.path) / name)
+            checkpoint = checkpoint.within(name)
         return self.train(self.method, train, replace(self.options, checkpoint=checkpoint), self.comm)
 
     def choose(self) -> None:
