@@ -362,7 +362,7 @@ class TwoLevelKRR(OnTwoLevels, Regressor):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Iterated:
-    """Parameters of the exact method."""
+    """Parameters of the exact method, and what it tells of its iterations."""
 
     solver: str = "cholesky"
     tol: float = 1e-6
@@ -371,6 +371,15 @@ class Iterated:
     early: float | None = None
     max_time: float | None = None
     scratch: Any = None
+
+    def _expose(self, fitted: Fit) -> None:
+        for name in ("n_iter_", "residual_"):
+            if hasattr(self, name):
+                delattr(self, name)
+        if fitted.residual.size:
+            self.residual_ = float(fitted.residual.max())
+        if fitted.iteration:
+            self.n_iter_ = max(fitted.iteration["iterations"])
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -429,15 +438,6 @@ class DKRR(Iterated, Regressor):
             self.model_.like = of_new_rows()
             self.centers_ = self.model_.centers = np.zeros((0, self.n_features_in_))
         return self
-
-    def _expose(self, fitted: Fit) -> None:
-        for name in ("n_iter_", "residual_"):
-            if hasattr(self, name):
-                delattr(self, name)
-        if fitted.residual.size:
-            self.residual_ = float(fitted.residual.max())
-        if fitted.iteration:
-            self.n_iter_ = max(fitted.iteration["iterations"])
 
     def _has_matrix(self) -> bool:
         return isinstance(self.kernel, str) and self.kernel == "precomputed"

@@ -171,14 +171,17 @@ class Search:
             return errors, comm.allreduce(failed, "max") if np.isnan(errors).any() else failed
 
 
-def left_out(failed: NDArray[np.int64], widths: tuple[Width, ...], lams: tuple[float, ...]) -> list[str]:
-    """A sentence about the pairs that could not be solved; none if all could."""
-    pairs = [
-        f"sigma {widths[s].sigma:g} lambda {lams[ell]:g} (part {failed[s, ell]})"
-        for s, ell in np.argwhere(failed >= 0)
-    ]  # fmt: skip
+def left_out(
+    failed: NDArray[np.int64], widths: tuple[Width, ...], lams: tuple[float, ...],
+    reason: str = "K + lambda m I is not positive definite", words: NDArray[np.str_] | None = None,
+) -> list[str]:  # fmt: skip
+    """A sentence about the pairs that could not be solved, with a word about each, or its part; none if all could."""
+    pairs = []
+    for s, ell in np.argwhere(failed >= 0):
+        word = f"part {failed[s, ell]}" if words is None else words[s, ell]
+        pairs.append(f"sigma {widths[s].sigma:g} lambda {lams[ell]:g} ({word})")
     more = f" and {len(pairs) - 3} more" if len(pairs) > 3 else ""
-    return [f"left out, K + lambda m I is not positive definite: {', '.join(pairs[:3])}{more}"] if pairs else []
+    return [f"left out, {reason}: {', '.join(pairs[:3])}{more}"] if pairs else []
 
 
 def larger_lambda(dtype: Any) -> str:
@@ -206,11 +209,13 @@ def next_widths(widths: tuple[Width, ...], errors: NDArray[np.float64]) -> tuple
 
 
 def best(
-    errors: NDArray[np.float64], widths: tuple[Width, ...], lams: tuple[float, ...], dtype: Any, comm: Communicator
-) -> tuple[int, int, int]:
+    errors: NDArray[np.float64], widths: tuple[Width, ...], lams: tuple[float, ...], dtype: Any, comm: Communicator,
+    hopeless: str = "",
+) -> tuple[int, int, int]:  # fmt: skip
     """The setting with the least error; of equal ones the smoothest: last sigma and lambda, first candidate.
 
-    Collective: the ranks' errors may differ in the last bit, and their choice must not.
+    Collective: the ranks' errors may differ in the last bit, and their choice must not. `hopeless` says why no pair
+    could be solved, and what to do, where it is not lambda that is too small.
 
     Raises
     ------
@@ -219,6 +224,8 @@ def best(
     """
     with comm.agreed():
         if not np.isfinite(errors).any():
+            if hopeless:
+                raise InputError(f"no pair of the grid could be solved: {hopeless}")
             sigmas = [width.sigma for width in widths]
             raise InputError(
                 f"no pair of the grid could be solved: lambda up to {max(lams):g} is too small "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -247,10 +247,13 @@ class Options(declare.Options):
         return len(self.kernels()) > 1
 
     def _check_solver(self) -> None:
-        for name in ("rank", "early", "max_time", "scratch"):
-            if self.solver == "cholesky" and getattr(self, name) is not None:
-                flag = name.replace("_", "-")
-                raise InputError(f"{flag}: a factorisation has none; use --solver cg, or leave it out")
+        if self.solver == "cholesky" and (told := self.of_iteration()):
+            raise InputError(f"{told[0]}: a factorisation has none; use --solver cg, or leave it out")
+
+    def of_iteration(self) -> list[str]:
+        """Options that are given, and mean nothing to a factorisation, by the names of their flags."""
+        given = {one.name: one.default for one in fields(self) if one.name in EXACT and one.name != "solver"}
+        return [name.replace("_", "-") for name, usual in given.items() if getattr(self, name) != usual]
 
     def _check_kernel(self) -> None:
         from cacore.data.metric import check_kernel

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -21,12 +22,13 @@ from cacore.linalg.pivoted import pivoted_cholesky
 from cacore.linalg.thin import multiply_both
 from cakrr import DKRR, DKRRClassifier
 from cakrr.dkrr import dkrr
-from cakrr.iterative import plan
+from cakrr.iterative import plan, solver
 from cakrr.iterative import products as kernel_products
 from cakrr.iterative.keep import Keep, Scratch
 from cakrr.iterative.preconditioner import Factor, Preconditioner, residual_blocks
 from cakrr.iterative.products import KernelProducts
 from cakrr.iterative.spread import SpreadRows
+from cakrr.methods.iterative import Iterative
 from cakrr.options import Options
 
 KERNEL = Kernel.gaussian(1.5)
@@ -108,6 +110,26 @@ def test_preconditioners_are_what_they_say(kind):
     assert sums.tolist() == [4.0]
 
 
+def test_a_factor_that_is_not_finite_is_refused():
+    rows = np.ones((3, 40), np.float32)
+    rows[1, 7] = np.nan
+    with pytest.raises(InputError, match="core is not finite"):
+        Preconditioner(Factor(rows), None, np.array([1e-3]), Communicator())
+
+
+def test_a_file_is_given_back(tmp_path):
+    """What lay behind is gone from the disk, and the next values take its place."""
+    scratch = Scratch(tmp_path)
+    first = scratch.write(np.ones(100))
+    for _ in range(2):
+        scratch.write(np.zeros(10_000))
+        scratch.free(800)
+        assert os.fstat(scratch._file).st_size == scratch.end == 800
+    out = np.empty(100)
+    scratch.fetch(first, out)
+    assert (out == 1).all()
+
+
 def test_conjugate_gradients_end_after_as_many_steps_as_there_are_eigenvalues():
     """Each right side has a matrix of its own; three eigenvalues are three steps."""
     rng = np.random.default_rng(0)
@@ -144,7 +166,7 @@ def test_a_matrix_that_is_not_definite_ends():
 
     state = cg.State.first(np.ones((1, 5)))
     cg.iterate(Negative(), state, lambda state, size, late: np.zeros(len(state.which), np.bool_))
-    assert state.broken.tolist() == [True]
+    assert (len(state.which), state.iterations.tolist(), np.abs(state.x).max()) == (0, [0], 0.0)
 
 
 @pytest.mark.parametrize("limit", [0, 60_000, 1 << 30], ids=["none", "some", "all"])
@@ -165,6 +187,58 @@ def test_values_that_stay_are_the_same(limit, disk, tmp_path, monkeypatch):
         assert (scratch.read > 0) == (limit < 1 << 30)
         assert scratch.read == scratch.written
         assert (scratch.rate > 0) == (scratch.read > 0)
+
+
+def stopping(after):
+    """A progress that ends the run in this call."""
+    seen = iter(range(10**6))
+
+    def advance():
+        if next(seen) == after:
+            raise KeyboardInterrupt
+
+    return advance
+
+
+class Clock:
+    """A clock that goes on by as much whenever somebody looks."""
+
+    def __init__(self, step):
+        self.step, self.now = step, 0.0
+
+    def perf_counter(self):
+        self.now += self.step
+        return self.now
+
+
+class Kept(dict):
+    """A checkpoint in memory: a disk would be asked to sync in every iteration."""
+
+    def put(self, name, **arrays):
+        self[name] = {key: np.array(value) for key, value in arrays.items()}
+
+
+@pytest.mark.parametrize("final", [False, True])
+def test_a_solution_that_is_resumed_has_the_same_bits(final, monkeypatch):
+    """Also where the first right sides have left the pass in which it was stopped."""
+    monkeypatch.setattr(solver, "SAVE_EVERY", 0.0)
+    B = np.random.default_rng(1).normal(size=(3, 300))
+    ridges = np.array([1.0, 10.0, 300.0])
+
+    def solved(**told):
+        made = Preconditioner(None, None, ridges, Communicator())
+        rules = solver.Rules(1e-5, final=final)
+        return solver.solve(KernelProducts(spread(), KERNEL, Keep(0)), made, B, rules, **told)
+
+    whole = solved()
+    assert whole.iterations[2] + 2 < whole.iterations[1] < whole.iterations[0] - 2
+    for after in (2, int(whole.iterations[2]) + 2, int(whole.iterations[1]) + 2):
+        told = {"checkpoint": Kept()}
+        with pytest.raises(KeyboardInterrupt):
+            solved(**told, advance=stopping(after))
+        again = solved(**told)
+        np.testing.assert_array_equal(again.x, whole.x)
+        assert (again.stopped, again.iterations.tolist()) == (whole.stopped, whole.iterations.tolist())
 
 
 # -- what is planned ---------------------------------------------------------------------------
@@ -211,17 +285,16 @@ def fitted(X, y, **told):
 )  # fmt: skip
 def test_kernels(told):
     (X, y), (T, _) = smooth(), smooth(41, seed=1)
-    got, want = (fitted(X, y, **told, tol=1e-10, solver=solver).model.predict(T) for solver in ("cg", "cholesky"))
-    close(got, want, 1e-6)
+    got, want = fitted(X, y, **told, tol=1e-10), fitted(X, y, **told, solver="cholesky")
+    close(got.model.predict(T), want.model.predict(T), 1e-6)
 
 
 @pytest.mark.parametrize("csr", [False, True])
 def test_float32_rows(csr):
     X, y = smooth()
     X = as_csr(X, csr, 0.7).astype(np.float32)
-    told = {"tol": 1e-9, "standardize": True}
-    got, want = (fitted(X, y, **told, solver=solver).model.predict(X) for solver in ("cg", "cholesky"))
-    close(got, want, 1e-5)
+    got, want = fitted(X, y, tol=1e-9), fitted(X, y, solver="cholesky")
+    close(got.model.predict(X), want.model.predict(X), 1e-5)
 
 
 def test_estimator():
@@ -239,6 +312,8 @@ def test_estimator():
         DKRRClassifier(sigma=1.5, lam=1e-4, solver=one).fit(X, np.digitize(y, [9.5, 10.5])) for one in ("cg", "auto")
     ]
     np.testing.assert_array_equal(sides[0].predict(T), sides[1].predict(T))
+    assert sides[0].n_iter_ >= 1
+    assert sides[0].residual_ <= 1e-6
 
 
 def test_auto_says_which_and_why():
@@ -246,6 +321,8 @@ def test_auto_says_which_and_why():
     (note,) = fitted(X, y, solver="auto").reasons
     assert note.startswith("solver cholesky: ")
     need = 8 * 157**2
+    (note,) = fitted(X, y, solver="auto", rank=20, tol=1e-7).reasons
+    assert note == "solver cg: rank and tol would mean nothing to a factorisation"
     result = fitted(X, y, solver="auto", memory_limit=need + 10_000)
     assert result.reasons[0].startswith("solver cg: a factorisation needs")
     assert result.iteration["iterations"][0] > 0
@@ -259,8 +336,10 @@ def test_a_rank_on_disk(tmp_path):
     X, y = smooth(800)
     told = {"rank": 200, "tol": 1e-9}
     with pytest.raises(InputError, match=r"rank 200.*--scratch DIR"):
-        fitted(X, y, **told, memory_limit=1_000_000)
-    on_disk = fitted(X, y, **told, memory_limit=1_000_000, scratch=tmp_path)
+        fitted(X, y, **told, memory_limit=3_000_000)
+    with pytest.raises(InputError, match="the 200 x 200 cores of a factor"):
+        fitted(X, y, **told, memory_limit=1_000_000, scratch=tmp_path)
+    on_disk = fitted(X, y, **told, memory_limit=3_000_000, scratch=tmp_path)
     close(on_disk.model.predict(X), fitted(X, y, **told).model.predict(X), 1e-6)
     assert on_disk.iteration["solutions"][-1]["scratch_gbps"] > 0
     with pytest.raises(InputError, match="cannot make a file there"):
@@ -280,6 +359,9 @@ def test_pairs_that_cannot_be_solved_are_left_out():
     X, y = np.tile(X, (2, 1)), np.concatenate([y, -y])
     result = fitted(X, y, lam=(1e-20, 1e-2))
     assert [row["validation_mse"] is None for row in result.grid] == [True, False]
+    assert "conjugate gradients have no solution: sigma 1.5 lambda 1e-20 (" in result.notes[0]
+    with pytest.raises(InputError, match=r"no pair .* conjugate gradients ended by .* larger --rank"):
+        fitted(X, y, lam=(1e-20, 2e-20))
 
 
 def test_command(tmp_path):
@@ -306,6 +388,8 @@ def test_command(tmp_path):
         (["--solver", "lu"], "--solver"), (["--solver", "cg", "--tol", "0"], "--tol 0"),
         (["--solver", "cg", "--lambda", "0"], "--lambda"), (["--rank", "5"], "rank: a factorisation has none"),
         (["--max-time", "5"], "max-time: a factorisation has none"),
+        (["--tol", "1e-8"], "tol: a factorisation has none"),
+        (["--preconditioner", "local"], "preconditioner: a factorisation has none"),
         (["--solver", "cg", "--rank", "0"], "--rank 0"), (["--solver", "cg", "--scratch", "absent/x"], "--scratch"),
     ],
 )  # fmt: skip
@@ -314,11 +398,31 @@ def test_refusals(words, message, refuses, tmp_path):
     refuses("cakrr.dkrr", ["rows.h5", *words], message, tmp_path)
 
 
-def test_time_is_up():
+def test_time_is_up(monkeypatch):
+    """What is there is taken if it is better than none, and refused if nothing was begun."""
     X, y = smooth(300)
-    result = fitted(X, y, max_time=1e-9, rank=3)
+    told = {"max_time": 100.0, "rank": 20}
+    monkeypatch.setattr(solver, "time", Clock(12.0))
+    result = fitted(X, y, **told)
     assert "relative residual" in result.notes[-1]
     assert result.iteration["stopped"] == ["time"]
+    assert 1e-6 < result.residual[0] < 1
+    monkeypatch.setattr(solver, "time", Clock(1e9))
+    with pytest.raises(InputError, match="--max-time 100 was over before the solution was better than none"):
+        fitted(X, y, **told)
+    with pytest.raises(InputError, match=r"no pair .* --max-time 100 was over: allow more"):
+        fitted(X, y, **told, lam=(1e-5, 1e-2))
+
+
+def test_time_is_up_in_the_grid(monkeypatch):
+    """Widths that were not started are not chosen, and a line names them."""
+    X, y = smooth(300)
+    left = iter([9.0] * 2 + [0.0] * 2 + [9.0] * 9)
+    monkeypatch.setattr(Iterative, "_left", lambda self: next(left))
+    result = fitted(X, y, max_time=100.0, sigma=(0.01, 1.5, 2.0), rank=20)
+    assert [row["validation_mse"] is None for row in result.grid] == [False, True, True]
+    assert result.model.sigma == 0.01
+    assert "conjugate gradients have no solution: sigma 1.5 lambda 0.0001 (time)" in result.notes[0]
 
 
 def test_options_are_of_the_exact_method_alone(refuses, tmp_path):

@@ -28,7 +28,7 @@ class System(Protocol):
     def precondition(
         self, R: Vectors, which: NDArray[np.int64], sums: NDArray[np.float64]
     ) -> tuple[Vectors, NDArray[np.float64]]:
-        """An approximate inverse times each row of `R`; and `sums`, numbers of this rank, added up over ranks."""
+        """An approximate inverse times each row of `R`; and `sums`, added up as :meth:`add_up` does."""
 
     def add_up(self, sums: NDArray[np.float64]) -> NDArray[np.float64]:
         """Numbers of this rank, added up over ranks; the same bits on all of them."""
@@ -52,9 +52,6 @@ class State:
     iterations : ndarray of int64, shape (t,)
     least, since : ndarray, shape (a,)
         The least norm of r that counted, and iterations since.
-    broken : ndarray of bool, shape (t,)
-        Those that ended since the matrix, or the preconditioner, was not positive definite to the rounding, or since
-        the residual did not halve in `PATIENCE` iterations.
     """
 
     which: NDArray[np.int64]
@@ -68,7 +65,6 @@ class State:
     iterations: NDArray[np.int64]
     least: NDArray[np.float64]
     since: NDArray[np.int64]
-    broken: NDArray[np.bool_]
 
     @classmethod
     def first(cls, B: Vectors) -> State:
@@ -77,7 +73,6 @@ class State:
         return cls(
             np.arange(t), np.zeros_like(B), np.full(t, np.inf), B.copy(), np.zeros_like(B), np.zeros_like(B),
             np.zeros(t), np.zeros(t), np.zeros(t, np.int64), np.full(t, np.inf), np.zeros(t, np.int64),
-            np.zeros(t, np.bool_),
         )  # fmt: skip
 
     def leave(self, done: NDArray[np.bool_]) -> None:
@@ -114,7 +109,9 @@ def iterate(
 
     Notes
     -----
-    An iteration is one product, one application of the preconditioner, and 10 t n_local flops.
+    A right side also ends where the matrix, or the preconditioner, is not positive definite to the rounding, and where
+    its residual has not halved in `PATIENCE` iterations: `watch` has not stopped it then. An iteration is one product,
+    one application of the preconditioner, and 10 t n_local flops.
     """
     while state.which.size:
         keep(state)
@@ -128,9 +125,7 @@ def iterate(
         state.since = np.where(halved, 0, state.since + 1)
         state.least = np.where(halved, norm, state.least)
         done = watch(state, np.sqrt(sums[a : 2 * a]), bool(sums[-1] > 0))
-        stuck = ~done & ~(state.since <= PATIENCE)
-        state.broken[state.which[stuck]] = True
-        done |= stuck
+        done |= ~(state.since <= PATIENCE)
         if done.any():
             state.leave(done)
             z = z[~done]
@@ -151,7 +146,6 @@ def _advance(system: System, state: State, z: Vectors) -> None:
         step = gamma / curvature
     good = (gamma > 0) & (curvature > 0) & np.isfinite(step)
     if not good.all():
-        state.broken[state.which[~good]] = True
         state.leave(~good)
         z, w, beta, gamma, step = z[good], w[good], beta[good], gamma[good], step[good]
     state.p *= beta[:, None]

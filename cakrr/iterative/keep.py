@@ -91,6 +91,16 @@ class Scratch:
         self._end = at + nbytes
         return np.ndarray(shape, dtype, mmap.mmap(self._file, max(1, nbytes), offset=at))
 
+    @property
+    def end(self) -> int:
+        """Bytes of the file."""
+        return self._end
+
+    def free(self, end: int) -> None:
+        """Give back what lies behind; nobody may look at it any longer."""
+        os.ftruncate(self._file, end)
+        self._end = end
+
     def count(self, nbytes: int, seconds: float) -> None:
         """What was read of such an array."""
         self.read += nbytes

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
+from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.linalg import lapack
 from cacore.linalg.cg import Vectors
@@ -62,16 +63,12 @@ class Factor:
         for_blocks(work, blocks(F.shape[1], _COLUMNS))
         return out
 
-    def gram(self, others: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
-        """``F^T F``, or ``F^T others``, of this rank's rows, shape (k, k), in double precision; others (n_local, k)."""
+    def gram(self) -> NDArray[np.float64]:
+        """``F^T F`` of this rank's rows, shape (k, k), in double precision."""
         k, n = self.rows.shape
         G = np.zeros((k, k))
         for lo, hi in blocks(n, _COLUMNS):
-            some = np.ascontiguousarray(self.rows[:, lo:hi].T, np.float64)
-            if others is None:
-                lapack.add_gram(some, G)
-            else:
-                lapack.add_product(some, np.ascontiguousarray(others[lo:hi]), G)
+            lapack.add_gram(np.ascontiguousarray(self.rows[:, lo:hi].T, np.float64), G)
         return G
 
 
@@ -111,6 +108,16 @@ class Blocks:
 
         for_blocks(work, zip(self.parts, factors, strict=True))
         return out
+
+    def gram(self, factors: list[NDArray[np.float64]], factor: Factor) -> NDArray[np.float64]:
+        """``F^T B^-1 F`` of this rank's rows, shape (k, k), block by block: 4 k m numbers beside it at a time."""
+        G = np.zeros((len(factor.rows),) * 2)
+        for rows, L in zip(self.parts, factors, strict=True):
+            solved = np.ascontiguousarray(factor.rows[:, rows], np.float64)
+            some = np.ascontiguousarray(solved.T)
+            lapack.cholesky_solve(L, solved)
+            lapack.add_product(some, np.ascontiguousarray(solved.T), G)
+        return G
 
 
 def residual_blocks(
@@ -159,6 +166,11 @@ class Preconditioner:
     -----
     n k^2 flops for F^T F and one Allreduce of k^2 numbers, once; k^3/3 flops on every rank a different ridge. With
     blocks m^3/3 flops a block and ridge, and, with both, 2 n k (m + k) a ridge and an Allreduce of k^2 numbers.
+
+    Raises
+    ------
+    InputError
+        On all ranks: the core has no Cholesky factor, since the factor is not finite.
     """
 
     def __init__(
@@ -188,15 +200,12 @@ class Preconditioner:
             core = gram.copy()
             core.reshape(-1)[:: len(core) + 1] += mu
         elif self.factor is not None and self.blocks is not None and factors is not None:
-            solved = self.blocks.solve(factors, self.factor.rows.astype(np.float64))
-            core = self.comm.allreduce(self.factor.gram(np.ascontiguousarray(solved.T)))
+            core = self.comm.allreduce(self.blocks.gram(factors, self.factor))
             core = (core + core.T) / 2
             core.reshape(-1)[:: len(core) + 1] += 1.0
         if core is not None:
-            size = float(np.trace(core))
-            while (L := core.copy()) is not None and lapack.cholesky(L) != 0:
-                core.reshape(-1)[:: len(core) + 1] += 1e-14 * size
-            core = L
+            with self.comm.agreed():
+                core = _core_factored(core)
         return _Ridge(factors, core)
 
     def apply(
@@ -234,7 +243,17 @@ class Preconditioner:
             out[these] = R[these] if factors is None else self.blocks.solve(factors, R[these])
         return out
 
-    def setup_bytes(self) -> int:
-        """What making it has sent, all ranks together."""
-        k, times = self.rank, 1 if self.blocks is None else len(self._of)
-        return 8 * k * k * times * self.comm.size if self.comm.size > 1 else 0
+
+def _core_factored(core: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The Cholesky factor of the core, whose diagonal grows where rounding has left it indefinite."""
+    size, more = float(np.trace(core)), 0.0
+    while np.isfinite(size) and more <= size:
+        L = core.copy()
+        L.reshape(-1)[:: len(L) + 1] += more
+        if lapack.cholesky(L) == 0:
+            return L
+        more = max(10 * more, 1e-14 * size)
+    raise InputError(
+        "the preconditioner's core is not finite, or far from positive definite: "
+        "use --preconditioner local, a larger lambda, or features of ordinary size"
+    )

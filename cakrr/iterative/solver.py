@@ -36,12 +36,15 @@ class Early(Protocol):
     ----------
     history : ndarray
         What it remembers from iteration to iteration, for a checkpoint.
+    sent : int
+        Bytes that its calls have sent, all ranks together, by their formula.
     """
 
     history: NDArray[np.float64]
+    sent: int
 
     def __call__(self, x: cg.Vectors, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Of solutions so far, shape (a, n_local), of the right sides `ids`; collective."""
+        """Of solutions so far, shape (a, n_local), of the right sides `ids`; collective, and alike on all ranks."""
 
 
 @dataclass
@@ -82,7 +85,7 @@ class Solution:
     products : dict
         How many in single and in double precision.
     sent : int
-        Bytes, all ranks together, by the formulas of products, preconditioner and sums.
+        Bytes, all ranks together, by the formulas of products, preconditioner, sums, and who may stop early.
     """
 
     x: cg.Vectors
@@ -100,7 +103,7 @@ class _Systems:
         self, products: KernelProducts, preconditioner: Preconditioner, ids: NDArray[np.int64], single: bool
     ) -> None:
         self.products, self.preconditioner, self.ids, self.single = products, preconditioner, ids, single
-        self.sent = 0
+        self.comm, self.sent = products.comm, 0
 
     def product(self, V: cg.Vectors, which: NDArray[np.int64]) -> cg.Vectors:
         return self.products(V, self.single) + self.preconditioner.ridges[self.ids[which]][:, None] * V
@@ -108,11 +111,22 @@ class _Systems:
     def precondition(
         self, R: cg.Vectors, which: NDArray[np.int64], sums: NDArray[np.float64]
     ) -> tuple[cg.Vectors, NDArray[np.float64]]:
-        return self.preconditioner.apply(R, self.ids[which], sums)
+        z, sums = self.preconditioner.apply(R, self.ids[which], sums)
+        return z, self._alike(sums)
 
     def add_up(self, sums: NDArray[np.float64]) -> NDArray[np.float64]:
-        self.sent += 8 * len(sums)
-        return self.products.comm.allreduce(sums)
+        self.sent += 8 * len(sums) * self.comm.size
+        return self._alike(self.comm.allreduce(sums))
+
+    def _alike(self, sums: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Rank 0's: MPI does not promise the same bits to all, and who stops is decided by them."""
+        self.sent += _broadcast(sums, self.comm)
+        return self.comm.bcast(sums)
+
+
+def _broadcast(array: NDArray[Any], comm: Communicator) -> int:
+    """Bytes that a broadcast of `array` sends, all ranks together: its shape and itself to all others."""
+    return (comm.size - 1) * (64 + array.nbytes)
 
 
 class _Kept:
@@ -178,8 +192,8 @@ def solve(
 
     Notes
     -----
-    For each iteration a product and an Allreduce of k + 2 numbers and one of 2 numbers a right side; for each pass, of
-    which there are one or two as a rule, one more product in double precision.
+    For each iteration a product and an Allreduce of k + 2 numbers and one of 2 numbers a right side, and two broadcasts
+    of 2; for each pass, of which there are one or two as a rule, one more product in double precision.
     """
     run = _Run(products, preconditioner, B, rules, largest, _Kept(checkpoint, name, products.comm), advance)
     while run.ids.size:
@@ -198,7 +212,7 @@ class _Run:
             products, preconditioner, rules, kept, advance
         )  # fmt: skip
         self.begun, self.largest, self.comm = time.perf_counter(), largest, products.comm
-        self.sent, self.others = 0, products.sent + preconditioner.sent
+        self.sent, self.others = 0, self._sent_by_others()
         self.size = self._norms(B)
         self.size[self.size == 0] = 1.0  # x = 0 solves it
         self.B = B / self.size[:, None]
@@ -206,6 +220,7 @@ class _Run:
         self.x, self.residual = np.zeros_like(B), self._norms(self.B)
         self.iterations, self.stopped = np.zeros(t, np.int64), [""] * t
         self.ids, self.r, self.single = np.arange(t), self.B, products.single
+        self.ended = np.full(t, "", dtype="U10")  # why those of this pass that have left did so
         self.state: cg.State | None = None
         self.late, self.calls = False, dict(products.calls)
         self._take_up(kept.get())
@@ -214,8 +229,8 @@ class _Run:
         """Go on where a run was that was killed."""
         if known is None:
             return
-        self.x, self.residual, self.iterations, self.ids = (
-            known[key] for key in ("x", "residual", "iterations", "ids")
+        self.x, self.residual, self.iterations, self.ids, self.ended = (
+            known[key] for key in ("x", "residual", "iterations", "ids", "ended")
         )  # fmt: skip
         self.single = bool(known["single"])
         self.stopped = [str(word) for word in known["stopped"]]
@@ -226,7 +241,7 @@ class _Run:
     def _keep(self, state: cg.State) -> None:
         self.kept.put(
             x=self.x, residual=self.residual, iterations=self.iterations, ids=self.ids, single=np.array(self.single),
-            stopped=np.array(self.stopped, dtype="U10"),
+            stopped=np.array(self.stopped, dtype="U10"), ended=self.ended,
             early=np.zeros(0) if self.rules.early is None else self.rules.early.history,
             **{f"state.{key}": value for key, value in state.arrays().items()},
         )  # fmt: skip
@@ -235,7 +250,7 @@ class _Run:
         """Iterate until the residual, or what the precision is worth, is reached; then see what is left."""
         state = self.state or cg.State.first(self.r)
         self.state = None
-        before, ended = self.residual[self.ids], np.full(len(self.ids), "", dtype="U10")
+        before, ended = self.residual[self.ids], self.ended
         floor = _UNIT[self.single] * np.sqrt(self.products.spread.n) * self.largest
 
         def watch(state: cg.State, size: NDArray[np.float64], late: bool) -> NDArray[np.bool_]:
@@ -299,15 +314,19 @@ class _Run:
                 word = word if word in ("early", "time", "iterations") else "stalled"
                 self.stopped[j] = "residual" if self.residual[j] <= self.rules.tol else str(word)
         some = goes_on[~trusted]
-        self.ids, self.r = ids[goes_on], left[some]
+        self.ids, self.r, self.ended = ids[goes_on], left[some], np.full(int(goes_on.sum()), "", dtype="U10")
 
     def _norms(self, V: cg.Vectors) -> NDArray[np.float64]:
-        self.sent += 8 * len(V)
-        return np.asarray(np.sqrt(self.comm.allreduce(np.einsum("ij,ij->i", V, V))))
+        squares = self.comm.allreduce(np.einsum("ij,ij->i", V, V))
+        self.sent += squares.nbytes * self.comm.size + _broadcast(squares, self.comm)
+        return np.asarray(np.sqrt(self.comm.bcast(squares)))
+
+    def _sent_by_others(self) -> int:
+        early = 0 if self.rules.early is None else self.rules.early.sent
+        return self.products.sent + self.preconditioner.sent + early
 
     def solution(self) -> Solution:
         """In the units of the right sides."""
         calls = {name: count - self.calls[name] for name, count in self.products.calls.items()}
-        sent = self.products.sent + self.preconditioner.sent - self.others
-        sent += self.sent * self.comm.size if self.comm.size > 1 else 0
+        sent = self._sent_by_others() - self.others + self.sent if self.comm.size > 1 else 0
         return Solution(self.x * self.size[:, None], self.residual, self.iterations, self.stopped, calls, sent)

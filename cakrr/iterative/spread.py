@@ -12,6 +12,8 @@ from cacore.data.rows import Rows, is_sparse, largest_size, largest_usable
 from cacore.errors import InputError
 from cacore.kernels import Kernel, Points
 
+FINE = 1e-8  # lambda, in kernel values, below which a low-rank factor is in double precision
+
 
 class SpreadRows:
     """The n rows of a system, each on the rank that read it; made collectively.
@@ -71,6 +73,15 @@ class SpreadRows:
             except InputError:
                 good = False
         return self.comm.all(good)
+
+    def factor_dtype(self, kernel: Kernel, mu: float) -> np.dtype[Any]:
+        """The precision of a low-rank factor beside the ridge `mu`; collective.
+
+        What single precision leaves of K by its rounding must be small beside the ridge.
+        """
+        enough_digits = mu >= FINE * self.n * float(self.diagonal(kernel).max(initial=0.0))
+        single = self.holds_single(kernel) and self.comm.all(enough_digits)
+        return np.dtype(np.float32 if single else np.float64)
 
     def points(self, dtype: Any) -> Points:
         """This rank's rows in this precision."""

@@ -289,11 +289,19 @@ class Exact:
             if y.ndim > 1:
                 gap = gap.sum(axis=-1)
             errors = (gap @ weights / weights.sum())[None]
-            _, s, ell = best(errors, self.widths, lams, self.X.dtype, comm)
-        self.notes = left_out(failed, self.widths, lams)
+            _, s, ell = best(errors, self.widths, lams, self.X.dtype, comm, self._hopeless())
+        self.notes = self._left_out(failed)
         self.width, self.lam, self.error = self.widths[s], lams[ell], float(errors[0, s, ell])
         self.errors = errors
         self.grid = table(errors, self.widths, lams, options)
+
+    def _left_out(self, failed: NDArray[np.int64]) -> list[str]:
+        """A sentence about the pairs without a solution."""
+        return left_out(failed, self.widths, self.options.lam)
+
+    def _hopeless(self) -> str:
+        """Why no pair has a solution, and what to do, if it is not that lambda is too small."""
+        return ""
 
     def moments(self) -> NDArray[np.float64]:
         """The sum of grad f grad f^T, or its diagonal, at some learning rows, of the model of all of them.

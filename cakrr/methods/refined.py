@@ -55,14 +55,17 @@ def refined(coarse: CoarseModel, parts: Parts, options: Options, comm: Communica
     n, M, t = int(parts.sizes.sum()), len(coarse.beta), int(np.prod(parts["y"].shape[1:]))
     with comm.uncounted():
         rows = int(comm.allreduce(np.array([nbytes(parts.X)], np.int64))[0])
-    local = len(parts)
+    local, kernel = len(parts), coarse.kernel.with_sigma(coarse.sigma)
+    with comm.phase("train"):
+        spread = SpreadRows(parts.X, parts["order"], kernel, comm, parts.columns.get("weight"))
+    dtype = spread.factor_dtype(kernel, coarse.lam * n)
     with comm.agreed():
-        need = 2 * rows + 4 * M * local + 24 * M * M + 8 * t * (16 * local + 3 * n)
+        need = 2 * rows + dtype.itemsize * M * local + 24 * M * M + 8 * t * (16 * local + 3 * n)
         what = f"a coarse model that is refined to all {n:,} rows"
         memory.require(need, options.memory_limit, what, "leave out --refine, or use more memory a rank")
 
     def work() -> dict[str, NDArray[Any]]:
-        return {"alpha": _solved(coarse, parts, options, rows, options.memory_limit - need, comm)}
+        return {"alpha": _solved(coarse, parts, options, spread, dtype, rows, options.memory_limit - need)}
 
     with comm.phase("train"):
         alpha = remembered(options.checkpoint, "refined", work, comm)["alpha"]
@@ -72,11 +75,10 @@ def refined(coarse: CoarseModel, parts: Parts, options: Options, comm: Communica
 
 
 def _solved(
-    coarse: CoarseModel, parts: Parts, options: Options, rows: int, room: int, comm: Communicator
+    coarse: CoarseModel, parts: Parts, options: Options, spread: SpreadRows, dtype: np.dtype[Any], rows: int, room: int
 ) -> NDArray[np.float64]:
     """Coefficients of this rank's rows, shape (n_local, t)."""
-    kernel, order = coarse.kernel.with_sigma(coarse.sigma), parts["order"]
-    spread = SpreadRows(parts.X, order, kernel, comm, parts.columns.get("weight"))
+    kernel, order, comm = spread.like, spread.number, spread.comm
     n, y = spread.n, parts["y"].astype(np.float64).reshape(len(order), int(np.prod(parts["y"].shape[1:])))
     start = np.zeros_like(y)
     mine = order >= n - len(coarse.beta)
@@ -84,7 +86,7 @@ def _solved(
     x = start.T if spread.scale is None else start.T / spread.scale
     ridges = np.full(y.shape[1], coarse.lam * n)
     products = KernelProducts(spread, kernel, Keep(max(0, room)), not gathers(comm, rows, options.memory_limit))
-    found = pivoted_cholesky(spread, kernel, len(coarse.beta), options.seed, lambda traces: False)
+    found = pivoted_cholesky(spread, kernel, len(coarse.beta), options.seed, lambda traces: False, dtype)
     preconditioner = Preconditioner(Factor(found.rows) if found.rank else None, None, ridges, comm)
     left = spread.scaled(np.ascontiguousarray(y.T)) - products(x, False) - ridges[:, None] * x
     rules = Rules(TOL, max_iter=options.refine, final=False)

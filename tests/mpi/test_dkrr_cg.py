@@ -10,21 +10,23 @@ import scipy.sparse as sp
 from helpers.checks import close
 from helpers.data import formats
 from helpers.data import smooth as rows
-from helpers.distributed import WORLD, R, dataset, even, refused_by_all
+from helpers.distributed import RANK, WORLD, R, dataset, even, refused_by_all
 from helpers.references import matrix, ridge
 from sklearn.preprocessing import StandardScaler
 
 from cacore.comm import Communicator
 from cacore.io.checkpoint import Checkpoint
 from cacore.kernels import Kernel
+from cacore.linalg import pivoted
 from cacore.linalg.pivoted import pivoted_cholesky
 from cakrr import DKRR
 from cakrr.dkrr import dkrr
+from cakrr.iterative import plan, solver
 from cakrr.iterative import products as kernel_products
-from cakrr.iterative import solver
 from cakrr.iterative.keep import Keep
 from cakrr.iterative.products import KernelProducts, strips
 from cakrr.iterative.spread import SpreadRows
+from cakrr.methods import iterative
 from cakrr.methods.dkrr import fit
 from cakrr.options import Options
 
@@ -157,7 +159,7 @@ def test_grid(mine):
     X, y = rows()
     result = dkrr(dataset(X, y, mine(157)), GRID, Communicator(WORLD))
     alone = dkrr(dataset(X, y), GRID)
-    direct = dkrr(dataset(X, y), replace(GRID, solver="cholesky"))
+    direct = dkrr(dataset(X, y), replace(GRID, solver="cholesky", tol=Options().tol))
     for other, tolerance in ((alone, 1e-3), (direct, 1e-3)):
         assert (result.model.sigma, result.model.lam) == (other.model.sigma, other.model.lam)
         errors = [[g["validation_mse"] for g in one.grid] for one in (result, other)]
@@ -209,23 +211,66 @@ def test_resumed(early, folder, monkeypatch):
         np.testing.assert_array_equal(resumed.model.parts[part].alpha, model.alpha)
 
 
-def test_time_and_again(folder, mine):
+class Clock:
+    """A clock that goes on by as much whenever somebody looks."""
+
+    def __init__(self, step):
+        self.step, self.now = step, 0.0
+
+    def perf_counter(self):
+        self.now += self.step
+        return self.now
+
+
+def test_time_and_again(folder, mine, monkeypatch):
     """A run whose time was over goes on when it is started again."""
     X, y = rows()
-    told = replace(TOLD, rank=5, checkpoint=Checkpoint(folder / "kept"))
-    late = dkrr(dataset(X, y, mine(157)), replace(told, max_time=1e-6), Communicator(WORLD))
+    told = replace(TOLD, rank=20, checkpoint=Checkpoint(folder / "kept"))
+    with monkeypatch.context() as patch:
+        patch.setattr(solver, "time", Clock(12.0))
+        late = dkrr(dataset(X, y, mine(157)), replace(told, max_time=100.0), Communicator(WORLD))
     done = dkrr(dataset(X, y, mine(157)), told, Communicator(WORLD))
     assert (late.iteration["stopped"], done.iteration["stopped"]) == (["time"], ["residual"])
     assert done.residual[0] <= 1e-10
 
 
-def test_time(mine):
-    """What is there when the time is over is taken, with a line that says how good it is."""
+def test_time(mine, monkeypatch):
+    """What is there when the time is over is taken, with a line that says how good it is; x = 0 is refused."""
     X, y = rows()
-    result = dkrr(dataset(X, y, mine(157)), replace(TOLD, max_time=1e-6, rank=5), Communicator(WORLD))
+    told = replace(TOLD, max_time=100.0, rank=20)
+    monkeypatch.setattr(solver, "time", Clock(12.0))
+    result = dkrr(dataset(X, y, mine(157)), told, Communicator(WORLD))
     (note,) = result.notes
-    assert "--max-time 1e-06 is over: the relative residual is" in note
-    assert result.residual[0] > 1e-10
+    assert "--max-time 100 is over: the relative residual is" in note
+    assert 1e-10 < result.residual[0] < 1
+    monkeypatch.setattr(solver, "time", Clock(1e9))
+    refused("before the solution was better than none", dataset(X, y, mine(157)), told)
+
+
+def test_pairs_of_other_choices_are_not_taken(folder, monkeypatch):
+    """What a checkpoint has of the solution of a pair is not the solution of another one."""
+    told = replace(TOLD, checkpoint=Checkpoint(folder / "kept"), sigma=(0.5, 1.5))
+    first = [fit(dkrr, dataset(*rows(), even(157)), told, Communicator(WORLD)).model.sigma]
+    width = next(one for one in told.sigma if one != first[0])
+    monkeypatch.setattr("cakrr.methods.dkrr.best", lambda *_: (0, told.sigma.index(width), 0))
+    other = fit(dkrr, dataset(*rows(), even(157)), told, Communicator(WORLD)).model
+    alone = fit(dkrr, dataset(*rows(), even(157)), replace(TOLD, sigma=(width,)), Communicator(WORLD)).model
+    for part, model in alone.parts.items():
+        np.testing.assert_allclose(other.parts[part].alpha, model.alpha, rtol=1e-6, atol=1e-6)
+
+
+def test_ranks_stop_together(mine, monkeypatch):
+    """Where rounding makes the ranks disagree on the rank of the factor, or on who may stop early, rank 0's counts."""
+    X, y = rows()
+    monkeypatch.setattr(plan, "enough", lambda work, traces: traces[-1][0] >= 8 * (1 + RANK))
+    monkeypatch.setattr(pivoted, "BLOCK", 8)
+    settled = iterative._Early._settled
+    monkeypatch.setattr(iterative._Early, "_settled", lambda *told: settled(*told) | (RANK == 0))
+    result = dkrr(dataset(X, y, mine(157)), replace(GRID, early=0.01), Communicator(WORLD))
+    solutions = result.iteration["solutions"]
+    assert [set(one["stopped"]) for one in solutions[:2]] == [{"early"}] * 2
+    assert all(one["bytes"]["sent"] == one["bytes"]["predicted"] for one in solutions)
+    assert {one["rank"] for one in solutions} <= set(range(8, 17))
 
 
 # -- refusals ----------------------------------------------------------------------------------
