@@ -150,7 +150,8 @@ class TwoLevelKRRClassifier(OnTwoLevels, RidgeClassifier):
 class DKRRClassifier(Iterated, RidgeClassifier):
     """Classes by the exact :class:`cakrr.DKRR`.
 
-    Parameters are those of :class:`cakrr.DKRR` and `class_weight`, attributes those of :class:`BKRR2Classifier`.
+    Parameters are those of :class:`cakrr.DKRR` and `class_weight`, attributes those of :class:`BKRR2Classifier`, and
+    `n_iter_` and `residual_` of :class:`cakrr.DKRR`.
     """
 
     _method = dkrr

@@ -398,7 +398,8 @@ class DKRR(Iterated, Regressor):
         to be left out. The model is not written to a file.
     solver : {"cholesky", "cg", "auto"}
         Factor the matrix; or conjugate gradients with a preconditioner, which need n numbers a vector and no matrix; or
-        whichever is predicted to cost less and fits.
+        whichever is predicted to cost less and fits. "cholesky" refuses the parameters below, and "auto" takes "cg" if
+        one is given.
     tol : float
         "cg": residual over the norm of the centred targets, at most; computed from scratch at the end.
     preconditioner : {"pivoted", "nystrom", "local", "two-level"}
@@ -410,7 +411,8 @@ class DKRR(Iterated, Regressor):
         With a choice: stop where the validation error has moved by less than this share of it over three iterations;
         the final solution goes as far as the chosen pair did.
     max_time : float or None
-        Seconds after which the solution is taken as it is, with a warning that has its residual.
+        Seconds after which the solution is taken as it is, with a warning that has its residual; an error if there is
+        none yet.
     scratch : str, Path or None
         A directory for kernel values that do not fit into memory, and for a factor of the given rank.
 

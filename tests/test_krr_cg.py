@@ -117,6 +117,12 @@ def test_a_factor_that_is_not_finite_is_refused():
         Preconditioner(Factor(rows), None, np.array([1e-3]), Communicator())
 
 
+@pytest.mark.parametrize(("lam", "name"), [(1e-7, "float32"), (1e-9, "float64")])
+def test_a_small_ridge_has_a_factor_in_double_precision(lam, name):
+    rows = spread()
+    assert rows.factor_dtype(KERNEL, lam * rows.n) == name
+
+
 def test_a_file_is_given_back(tmp_path):
     """What lay behind is gone from the disk, and the next values take its place."""
     scratch = Scratch(tmp_path)
@@ -331,7 +337,7 @@ def test_auto_says_which_and_why():
     ).conjugate_gradients(1)
 
 
-def test_a_rank_on_disk(tmp_path):
+def test_a_rank_on_disk(tmp_path, monkeypatch):
     """A factor that does not fit into memory lies in the directory of --scratch, and gives the same answer."""
     X, y = smooth(800)
     told = {"rank": 200, "tol": 1e-9}
@@ -342,6 +348,11 @@ def test_a_rank_on_disk(tmp_path):
     on_disk = fitted(X, y, **told, memory_limit=3_000_000, scratch=tmp_path)
     close(on_disk.model.predict(X), fitted(X, y, **told).model.predict(X), 1e-6)
     assert on_disk.iteration["solutions"][-1]["scratch_gbps"] > 0
+    with monkeypatch.context() as patch:
+        freed = []
+        patch.setattr(Scratch, "free", lambda self, end: freed.append((self.end > 0, end)))
+        fitted(X, y, **told, memory_limit=3_000_000, scratch=tmp_path)
+    assert freed == [(True, 0)]
     with pytest.raises(InputError, match="cannot make a file there"):
         fitted(X, y, scratch=tmp_path / "none")
 
