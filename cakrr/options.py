@@ -28,6 +28,7 @@ SELECTIONS = ("validation", "test", "loo")
 ROUTES = ("nearest", "soft", "all")
 SCALINGS = ("deviation", "quantile", "auto")
 SOLVERS = ("cholesky", "cg", "auto")
+LEAST_LAM = 1e-30  # of cg, whose directions grow with 1 / lambda
 PRECONDITIONERS = ("pivoted", "nystrom", "local", "two-level")
 EXACT = ("solver", "preconditioner", "rank", "tol", "early", "max_time", "scratch")  # options of the exact method
 
@@ -249,6 +250,10 @@ class Options(declare.Options):
     def _check_solver(self) -> None:
         if self.solver == "cholesky" and (told := self.of_iteration()):
             raise InputError(f"{told[0]}: a factorisation has none; use --solver cg, or leave it out")
+        if self.solver == "cg" and min(self.lam) < LEAST_LAM:
+            raise InputError(
+                f"lambda {min(self.lam):g}: cg needs {LEAST_LAM:g} or more, a ridge that single precision holds"
+            )
 
     def of_iteration(self) -> list[str]:
         """Options that are given, and mean nothing to a factorisation, by the names of their flags."""
