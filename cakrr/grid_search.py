@@ -232,13 +232,17 @@ def best(
                 f"for sigma {min(sigmas):g} to {max(sigmas):g}; use {larger_lambda(dtype)}"
             )
     least = comm.bcast(np.array([np.nanargmin(errors[:, ::-1, ::-1])], np.int64))[0]
-    c, s, ell = np.unravel_index(int(least), errors.shape)
-    return int(c), len(widths) - 1 - int(s), len(lams) - 1 - int(ell)
+    c, s, ell = _at(int(least), errors.shape)
+    return c, s, ell
 
 
-def best_of_each(
-    by_part: dict[int, NDArray[np.float64]], widths: tuple[Width, ...], lams: tuple[float, ...]
-) -> dict[int, tuple[int, int]]:
+def _at(least: int, shape: tuple[int, ...]) -> list[int]:
+    """Where an element of (..., S, L) is whose number is that with widths and lambdas in reverse order."""
+    *others, s, ell = (int(at) for at in np.unravel_index(least, shape))
+    return [*others, shape[-2] - 1 - s, shape[-1] - 1 - ell]
+
+
+def best_of_each(by_part: dict[int, NDArray[np.float64]]) -> dict[int, tuple[int, int]]:
     """Each part's pair with the least error, by the numbers of its width and lambda; of equal ones the smoothest.
 
     Raises
@@ -250,8 +254,8 @@ def best_of_each(
     for part, errors in by_part.items():
         if not np.isfinite(errors).any():
             raise InputError(f"part {part}: no pair of the grid could be solved; use a larger lambda")
-        s, ell = np.unravel_index(int(np.nanargmin(errors[::-1, ::-1])), errors.shape)
-        chosen[part] = len(widths) - 1 - int(s), len(lams) - 1 - int(ell)
+        s, ell = _at(int(np.nanargmin(errors[::-1, ::-1])), errors.shape)
+        chosen[part] = s, ell
     return chosen
 
 

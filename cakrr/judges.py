@@ -190,13 +190,12 @@ def fold(parts: Parts, number: int, folds: int) -> tuple[Parts, NDArray[np.bool_
     A fold is a run of the shuffled order of all rows, the same rows whatever the parts and ranks. A row of each part is
     left to learn from.
     """
-    n, order = int(parts.sizes.sum()), parts["order"]
-    index, held = np.arange(len(order)), np.zeros(len(order), np.bool_)
-    for _, rows in parts:
-        lo, hi = np.searchsorted(order[rows], [-(-number * n // folds), -(-(number + 1) * n // folds)])
-        index[rows] = rows.start + np.roll(np.arange(rows.stop - rows.start), -lo)
-        held[rows.start : rows.start + min(hi - lo, rows.stop - rows.start - 1)] = True
-    if not index.size or number == 0:
-        return parts, held
-    columns = {name: values[index] for name, values in parts.columns.items()}
-    return replace(parts, X=parts.X[index], columns=columns), held
+    n = int(parts.sizes.sum())
+    if number:
+        order, first = parts["order"], -(-number * n // folds)
+        index = np.arange(len(order))
+        for _, rows in parts:
+            index[rows] = np.roll(index[rows], -int(np.searchsorted(order[rows], first)))
+        columns = {name: values[index] for name, values in parts.columns.items()}
+        parts = replace(parts, X=parts.X[index], columns=columns)
+    return parts, hold_out(parts, 0.0, parts["order"] * folds // n == number)

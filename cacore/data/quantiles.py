@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
 
 from cacore.comm import Communicator
 from cacore.data.shuffle import Shuffle
 
 SCORES = np.linspace(-3.9, 3.9, 1001)
-_PROBABILITIES = ndtr(SCORES)
 SAMPLE = 10_000  # rows that quantiles are taken from, on every rank
 
 
@@ -38,10 +36,12 @@ def quantiles_of(X: NDArray[np.floating], seed: int, comm: Communicator) -> NDAr
     -----
     One Allgather of at most `SAMPLE` rows, and their sorting.
     """
+    from scipy.special import ndtr  # which a command without normal scores does not load
+
     first, n = comm.offset(len(X))
     chosen = Shuffle(n, seed).position(np.arange(first, first + len(X))) < SAMPLE
     sample = comm.allgather(X[chosen].astype(np.float64, copy=False))
-    return np.asarray(np.quantile(sample, _PROBABILITIES, axis=0, method="hazen"))
+    return np.asarray(np.quantile(sample, ndtr(SCORES), axis=0, method="hazen"))
 
 
 def normal_scores(X: NDArray[np.floating], quantiles: NDArray[np.float64]) -> NDArray[np.floating]:
@@ -54,9 +54,11 @@ def normal_scores(X: NDArray[np.floating], quantiles: NDArray[np.float64]) -> ND
     -----
     n d log(len(SCORES)) comparisons; one more array of the size of `X`.
     """
-    out = np.empty_like(X)
+    from scipy.special import ndtr, ndtri
+
+    out, probabilities = np.empty_like(X), ndtr(SCORES)
     for j, column in enumerate(quantiles.T):
         values, first, count = np.unique(column, return_index=True, return_counts=True)
-        middle = (_PROBABILITIES[first] + _PROBABILITIES[first + count - 1]) / 2.0
+        middle = (probabilities[first] + probabilities[first + count - 1]) / 2.0
         out[:, j] = np.interp(X[:, j], values, ndtri(middle))
     return out

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from cacore.data.quantiles import SCORES
 from cacore.data.rows import Rows, is_sparse
 from cacore.errors import InputError
 
 # Sizes that follow from others.
 DERIVED: dict[str, Callable[[dict[str, int]], int]] = {
-    "1001": lambda sizes: 1001,
+    "1001": lambda sizes: len(SCORES),
     "k - 1": lambda sizes: sizes["k"] - 1,
     "k (k - 1) / 2": lambda sizes: sizes["k"] * (sizes["k"] - 1) // 2,
 }

@@ -137,8 +137,7 @@ class Choice:
 
     def _piece(self, name: str) -> str:
         """The name of a piece of this round in the checkpoint."""
-        name = f"{self.prepared.scaling}-{name}" if self.options.scaling == "auto" else name
-        return f"round-{self.number}-{name}" if self.number else name
+        return self.prepared.piece(name, self.number, self.options)
 
     def _judging(
         self, parts: Parts, held: NDArray[np.bool_], tried: Candidates | None
@@ -176,7 +175,7 @@ class Choice:
         """Take each part's own pair; one Allreduce of 2 P numbers and 2."""
         P, comm = len(self.parts.sizes), self.comm
         with comm.agreed():
-            chosen = best_of_each(by_part, self.widths, self.lams)
+            chosen = best_of_each(by_part)
         settings, total = np.zeros((2, P)), np.zeros(2)
         for part, (s, ell) in chosen.items():
             settings[:, part] = self.widths[s].sigma, self.lams[ell]

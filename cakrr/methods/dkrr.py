@@ -338,8 +338,7 @@ class Exact:
 
     def _piece(self, name: str) -> str:
         """The name of a piece of this round in the checkpoint."""
-        name = f"{self.prepared.scaling}-{name}" if self.options.scaling == "auto" else name
-        return f"round-{self.number}-{name}" if self.number else name
+        return self.prepared.piece(name, self.number, self.options)
 
     def _grid(self, learnt: NDArray[np.bool_], judging: Judging) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """This rank's share of every pair's predictions, (S, L, q, ...), and the pairs without a solution."""

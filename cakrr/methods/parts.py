@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -121,8 +122,9 @@ class _Run(Choice):
     def begin(cls, method: Method, options: Options, prepared: Prepared, comm: Communicator) -> _Run:
         """The first round, or the only one; collective."""
         with comm.phase("partition"):
-            with comm.agreed():
-                check_features(options.metric, prepared.rows.X.shape[1], options.memory_limit)
+            if options.metric != "none":
+                with comm.agreed():
+                    check_features(options.metric, prepared.rows.X.shape[1], options.memory_limit)
             if options.compares:
                 prepared.rows.columns["order"] = order_of(prepared.rows, options.seed, comm)
             parts = _divide(method, prepared, None, options, comm)
@@ -142,11 +144,10 @@ class _Run(Choice):
         """The setting that was chosen, for the n-th division of the rows; collective."""
         with self.comm.phase("partition"):
             parts = _divide(self.method, self.prepared, self.root, self.options, self.comm, number)
-        other = _Run(self.method, self.options, self.prepared, parts, self.comm, self.root, self)
-        other.division = number
-        chosen = ("sigma", "lam", "like", "soft", "coarse")
-        other.model = replace(other.model, **{name: getattr(self.model, name) for name in chosen})
-        other.fitted.model = other.model
+        other = copy(self)
+        other.division, other.parts, other.y = number, parts, parts.columns["y"].astype(np.float64)
+        other.model = replace(self.model, centers=parts.centers, sizes=parts.sizes, owners=parts.owners, parts={})
+        other.fitted = Fit(other.model, parts.sizes, seconds=np.zeros(len(parts.sizes)))
         return other
 
     def _whole_grid(self) -> tuple[tuple[Width, ...], CoarseGrid]:

@@ -77,6 +77,11 @@ class Prepared:
             self, rows=rows, standardizer=replace(self.standardizer, quantiles=quantiles), scaling="quantile"
         )
 
+    def piece(self, name: str, number: int, options: Options) -> str:
+        """The name, in the checkpoint, of a piece of the n-th round on these rows."""
+        name = f"{self.scaling}-{name}" if options.scaling == "auto" else name
+        return f"round-{number}-{name}" if number else name
+
     def test_rows(self, standardizer: Standardizer | None) -> tuple[Rows, NDArray[np.float64], NDArray[np.float64]]:
         """Test rows, as this standardiser makes them, their centred targets, and weights of 1."""
         assert self.test is not None
