@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from helpers.checks import names
 from helpers.checks import refusal as refused
 from helpers.data import saddle
+from helpers.running import Interrupted, interruptible
 
 from cacore.comm import Communicator
 from cacore.io import Dataset
@@ -230,24 +231,10 @@ RUNS = {
 }
 
 
-class Interrupted(Exception):  # noqa: N818
-    pass
-
-
 @pytest.fixture
 def systems(monkeypatch):
     """Counts the systems that are made; the one numbered `last` fails. One thread, so that they come in order."""
-    monkeypatch.setattr(threads, "_limit", 1)
-    init, counted = System.__init__, {"made": 0, "last": -1}
-
-    def counting(self, *args, **kwargs):
-        if counted["made"] == counted["last"]:
-            raise Interrupted
-        counted["made"] += 1
-        init(self, *args, **kwargs)
-
-    monkeypatch.setattr(System, "__init__", counting)
-    return counted
+    return interruptible(monkeypatch, System, "__init__")
 
 
 def same(one, other):
@@ -269,20 +256,20 @@ def test_interrupted_anywhere(name, weighted, systems, tmp_path):
     method, options, total = RUNS[name]
     w = np.random.default_rng(0).uniform(0.5, 2, 90) if weighted else None
     undisturbed = train(method, options, weights=w)
-    assert systems["made"] == total
+    assert systems.made == total
     for k in sorted({0, 1, 3, total // 2, total - 1}):
         path = tmp_path / str(k)
-        systems |= {"made": 0, "last": k}
+        systems.made, systems.last = 0, k
         with pytest.raises(Interrupted):
             train(method, options, path, weights=w)
         assert len([p for p in names(path) if p.startswith(("grid-", "soft-", "part-"))]) == k
         assert not list(path.glob(".*"))
-        systems |= {"made": 0, "last": -1}
+        systems.made, systems.last = 0, -1
         same(train(method, options, path, weights=w), undisturbed)
-        assert systems["made"] == total - k
-        systems["made"] = 0
+        assert systems.made == total - k
+        systems.made = 0
         same(train(method, options, path, weights=w), undisturbed)
-        assert systems["made"] == 0
+        assert systems.made == 0
 
 
 def test_with_a_checkpoint_as_without(tmp_path):
@@ -295,25 +282,25 @@ def test_with_a_checkpoint_as_without(tmp_path):
 def test_coarse_model_is_made_once(systems, tmp_path, monkeypatch):
     calls, original = [], coarse._normal_equations
     monkeypatch.setattr(coarse, "_normal_equations", lambda *args: calls.append(1) or original(*args))
-    systems["last"] = 2
+    systems.last = 2
     with pytest.raises(Interrupted):
         train(twolevel.METHOD, LEVELS, tmp_path)
     assert len(calls) == 1
     assert "coarse.npz" in names(tmp_path)
-    systems["last"] = -1
+    systems.last = -1
     train(twolevel.METHOD, LEVELS, tmp_path)
     assert len(calls) == 1
 
 
 def test_pieces_taken_out_are_made_again(systems, tmp_path):
     undisturbed = train(bkrr2.METHOD, GRID, tmp_path)
-    systems["made"] = 0
+    systems.made = 0
     (tmp_path / "grid-000002.npz").unlink()
     (tmp_path / "part-000000.npz").write_bytes(b"PK")
     assert "part-000000.npz: damaged" in refused(train, bkrr2.METHOD, GRID, tmp_path)
     (tmp_path / "part-000000.npz").unlink()
     same(train(bkrr2.METHOD, GRID, tmp_path), undisturbed)
-    assert systems["made"] == 2
+    assert systems.made == 2
 
 
 def test_what_cannot_be_solved_stays_so(systems, tmp_path):
@@ -321,9 +308,9 @@ def test_what_cannot_be_solved_stays_so(systems, tmp_path):
     X, y = np.tile(rows(30)[0], (3, 1)), np.arange(90.0)
     options = replace(GRID, partitions=2, sigma=(1.0,), lam=(1e-25,))
     first = refused(train, bkrr2.METHOD, options, tmp_path, (X, y))
-    systems["made"] = 0
+    systems.made = 0
     assert refused(train, bkrr2.METHOD, options, tmp_path, (X, y)) == first
-    assert systems["made"] == 0
+    assert systems.made == 0
 
 
 def changed_row():
@@ -362,13 +349,13 @@ OTHER = {
 @pytest.mark.parametrize("what", OTHER)
 def test_another_run_is_refused(what, tmp_path, systems):
     train(bkrr2.METHOD, GRID, tmp_path)
-    before, systems["made"] = names(tmp_path), 0
+    before, systems.made = names(tmp_path), 0
     options, given = OTHER[what]
     message = refused(
         lambda: train(**{"method": bkrr2.METHOD, **given}, options=replace(GRID, **options), path=tmp_path)
     )
     assert f"a checkpoint of another run: {what.split(' (')[0]} was " in message
-    assert (systems["made"], names(tmp_path)) == (0, before)
+    assert (systems.made, names(tmp_path)) == (0, before)
 
 
 def test_other_weights_are_another_run(tmp_path):
@@ -414,9 +401,9 @@ def test_what_may_differ(tmp_path, systems):
     first = train(bkrr2.METHOD, replace(GRID, standardize=False), tmp_path)
     told = []
     options = replace(GRID, standardize=False, memory_limit=1 << 33, progress=lambda *a: told.append(a) or (lambda: 0))
-    systems["made"] = 0
+    systems.made = 0
     same(train(bkrr2.METHOD, options, tmp_path), first)
-    assert (systems["made"], len(told)) == (0, 2)
+    assert (systems.made, len(told)) == (0, 2)
     X, y = rows()
     same(train(bkrr2.METHOD, options, tmp_path, (sp.csr_matrix(X), y)), first)
     assert "memory_limit" not in json.loads((tmp_path / "run.json").read_text())

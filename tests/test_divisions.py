@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from helpers.checks import close, near, refusal, same_content
+from helpers.running import Interrupted, interruptible
 from scipy.stats import norm, rankdata
 from sklearn.preprocessing import FunctionTransformer
 
@@ -165,33 +166,20 @@ def test_classes_and_single_precision():
 # -- checkpoints -----------------------------------------------------------------------------------------
 
 
-class Interrupted(Exception):  # noqa: N818
-    pass
-
-
 def test_resumed_to_the_same_bits(monkeypatch, tmp_path):
     X, y = heavy(90)
     options = Options(partitions=2, sigma=(1.0, 2.0), lam=(1e-3,), scaling="auto", divisions=3, route="soft", seed=1)
-    work, made, last = System.__init__, [0], [-1]
-
-    def counting(self, *args, **kwargs):
-        if made[0] == last[0]:
-            raise Interrupted
-        made[0] += 1
-        return work(self, *args, **kwargs)
-
-    monkeypatch.setattr("cacore.machine.threads._limit", 1)
-    monkeypatch.setattr(System, "__init__", counting)
+    calls = interruptible(monkeypatch, System, "__init__")
     whole = bkrr2(Dataset(X.copy(), y), options)
-    total = made[0]
+    total = calls.made
     for k in (1, total // 2, total - 1):
         kept = replace(options, checkpoint=Checkpoint(tmp_path / str(k)))
-        made[0], last[0] = 0, k
+        calls.made, calls.last = 0, k
         with pytest.raises(Interrupted):
             bkrr2(Dataset(X.copy(), y), kept)
-        made[0], last[0] = 0, -1
+        calls.made, calls.last = 0, -1
         same_content(bkrr2(Dataset(X.copy(), y), kept).model, whole.model)
-        assert made[0] == total - k
+        assert calls.made == total - k
     assert "divisions was 3 there and is 2 here" in refusal(bkrr2, Dataset(X, y), replace(kept, divisions=2))
 
 

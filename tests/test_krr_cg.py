@@ -12,6 +12,7 @@ from helpers.checks import close
 from helpers.commands import run
 from helpers.data import as_csr, smooth, write_hdf5
 from helpers.references import matrix
+from helpers.running import Clock
 
 from cacore.comm import Communicator
 from cacore.errors import InputError
@@ -204,17 +205,6 @@ def stopping(after):
             raise KeyboardInterrupt
 
     return advance
-
-
-class Clock:
-    """A clock that goes on by as much whenever somebody looks."""
-
-    def __init__(self, step):
-        self.step, self.now = step, 0.0
-
-    def perf_counter(self):
-        self.now += self.step
-        return self.now
 
 
 class Kept(dict):

@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 from helpers.checks import close, near, refusal, same_content
 from helpers.data import dense
+from helpers.running import Interrupted, interruptible
 from sklearn.base import clone
 from sklearn.kernel_ridge import KernelRidge
 
@@ -432,10 +433,6 @@ def test_natural_widths_of_auto(select):
 # -- checkpoints -------------------------------------------------------------------------------------
 
 
-class Interrupted(Exception):  # noqa: N818
-    pass
-
-
 CHECKPOINTS = {
     "bkrr2": (bkrr2, Options(partitions=2, sigma=(1.0, 2.0), metric="full", metric_rounds=2, seed=1)),
     "soft": (bkrr2, Options(partitions=2, sigma=(2.0,), route="soft", metric="diagonal", metric_rounds=1, seed=1)),
@@ -449,26 +446,17 @@ def test_interrupted_anywhere(name, monkeypatch, tmp_path):
     X, y = rows(80)
     method, options = CHECKPOINTS[name]
     place, counted = (scalapack.BlockCyclic, "cholesky") if name == "dkrr" else (System, "__init__")
-    work, made, last = getattr(place, counted), [0], [-1]
-
-    def counting(self, *args, **kwargs):
-        if made[0] == last[0]:
-            raise Interrupted
-        made[0] += 1
-        return work(self, *args, **kwargs)
-
-    monkeypatch.setattr("cacore.machine.threads._limit", 1)
-    monkeypatch.setattr(place, counted, counting)
+    calls = interruptible(monkeypatch, place, counted)
     undisturbed = method(Dataset(X.copy(), y), options)
-    total = made[0]
+    total = calls.made
     for k in sorted({0, 2, total // 2, total - 1}):
         kept = replace(options, checkpoint=Checkpoint(tmp_path / str(k)))
-        made[0], last[0] = 0, k
+        calls.made, calls.last = 0, k
         with pytest.raises(Interrupted):
             method(Dataset(X.copy(), y), kept)
-        made[0], last[0] = 0, -1
+        calls.made, calls.last = 0, -1
         resumed = method(Dataset(X.copy(), y), kept)
-        assert made[0] == total - k
+        assert calls.made == total - k
         assert resumed.errors == undisturbed.errors
         same_content(resumed.model, undisturbed.model)
         assert resumed.grid == undisturbed.grid

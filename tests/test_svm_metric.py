@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from helpers.checks import close, near, refusal, same_content
+from helpers.running import Interrupted, interruptible
 from sklearn.base import clone
 from sklearn.svm import SVC
 
@@ -141,39 +142,26 @@ def test_csr(dtype, metric, tmp_path):
     assert "has no metric" in refusal(export_libsvm, model.model_, tmp_path / "m.model")
 
 
-class Interrupted(Exception):  # noqa: N818
-    pass
-
-
 @pytest.mark.parametrize("method", [cpsvm, dissmo], ids=["cpsvm", "dissmo"])
 def test_interrupted_anywhere(method, monkeypatch, tmp_path):
     """Killed when it has kept k pieces it makes only the others, and ends with the same bits."""
     X, y = rows(160)
     parts = {"partitions": 3} if method is cpsvm else {}
     options = Options(**parts, C=10.0, metric="full", metric_rounds=2, seed=1)
-    put, count, last = Checkpoint.put, [0], [-1]
-
-    def counting(self, name, **arrays):
-        if count[0] == last[0]:
-            raise Interrupted
-        count[0] += 1
-        put(self, name, **arrays)
-
-    monkeypatch.setattr("cacore.machine.threads._limit", 1)
-    monkeypatch.setattr(Checkpoint, "put", counting)
+    calls = interruptible(monkeypatch, Checkpoint, "put")
     undisturbed = method.METHOD(Dataset(X.copy(), y), options)
     whole = method.METHOD(Dataset(X.copy(), y), replace(options, checkpoint=Checkpoint(tmp_path / "whole")))
     same_content(whole.model, undisturbed.model)
-    total = count[0]
+    total = calls.made
     assert total >= 4
     for k in sorted({0, 2, total // 2, total - 1}):
         kept = replace(options, checkpoint=Checkpoint(tmp_path / str(k)))
-        count[0], last[0] = 0, k
+        calls.made, calls.last = 0, k
         with pytest.raises(Interrupted):
             method.METHOD(Dataset(X.copy(), y), kept)
-        count[0], last[0] = 0, -1
+        calls.made, calls.last = 0, -1
         resumed = method.METHOD(Dataset(X.copy(), y), kept)
-        assert count[0] == total - k
+        assert calls.made == total - k
         assert resumed.errors == undisturbed.errors
         same_content(resumed.model, undisturbed.model)
 

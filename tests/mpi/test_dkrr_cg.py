@@ -12,6 +12,7 @@ from helpers.data import formats
 from helpers.data import smooth as rows
 from helpers.distributed import RANK, WORLD, R, dataset, even, refused_by_all
 from helpers.references import matrix, ridge
+from helpers.running import Clock
 from sklearn.preprocessing import StandardScaler
 
 from cacore.comm import Communicator
@@ -209,17 +210,6 @@ def test_resumed(early, folder, monkeypatch):
     assert resumed.grid == undisturbed.grid
     for part, model in undisturbed.model.parts.items():
         np.testing.assert_array_equal(resumed.model.parts[part].alpha, model.alpha)
-
-
-class Clock:
-    """A clock that goes on by as much whenever somebody looks."""
-
-    def __init__(self, step):
-        self.step, self.now = step, 0.0
-
-    def perf_counter(self):
-        self.now += self.step
-        return self.now
 
 
 def test_time_and_again(folder, mine, monkeypatch):
