@@ -1,10 +1,11 @@
 """Exact ridge regression by conjugate gradients beside the factorisation and other packages: error against seconds.
 
 python -m benchmarks.krr_exact DATA_FOLDER [--only NAME ...] [--rows N] [--runs NAME ...] [--out FILE.json]
-[--memory-limit GIB]
+[--memory-limit GIB] [--answers FOLDER]
 
-All solve for the same rows, sigma and lambda; a run is a process of its own, with a matrix product before and after.
-Runs: cholesky; pivoted, nystrom, local, two-level (preconditioners of --solver cg); lambdas (nine at once, and the
+All solve for the same rows, sigma and lambda; a run is a process of its own, with a matrix product and a copy before and
+after. Predictions of the test rows are compared with those of the run cholesky, if it came before.
+Runs: choice (the pair of a grid that validation rows choose, by --solver cg --early); cholesky; pivoted, nystrom, local, two-level (preconditioners of --solver cg); lambdas (nine at once, and the
 smallest of them alone); nystrom-cg-5000, nystrom-cg-10000 (Falkon's algorithm, Rudi, Carratino and Rosasco, 2017, in
 plain numpy); sklearn-ridge (KernelRidge), sklearn-nystroem (Nystroem and Ridge, 2,000 components); gpytorch (the mean
 of its exact GP, where it is installed). `python -m benchmarks plot FILE.json OUT.png` draws them.
@@ -18,6 +19,7 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,15 +29,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.krr_data import load, split
-from benchmarks.race import headline, machine_rate
+from benchmarks.race import copy_rate, headline, machine_rate
 from benchmarks.results import Results, table
 
-# Width and lambda of the Gaussian: round figures.
+# What the run "choice" chooses from: widths and lambdas of the Gaussian.
+SIGMAS, LAMS = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0), (1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
 CHOSEN = {"cadata": (1.5, 1e-5), "CASP": (0.75, 1e-4), "kin40k": (2.0, 1e-6), "BNG_breastTumor": (2.0, 1e-4)}
 PRECONDITIONERS = ("pivoted", "nystrom", "local", "two-level")
 ITERATIONS = 20  # of the Nystroem models' conjugate gradients
+MOST_SECONDS = 150.0  # of a preconditioner that does not converge
 RUNS = (
-    "cholesky", *PRECONDITIONERS, "lambdas", "nystrom-cg-5000", "nystrom-cg-10000", "sklearn-ridge", "sklearn-nystroem",
+    "choice", "cholesky", *PRECONDITIONERS, "lambdas", "nystrom-cg-5000", "nystrom-cg-10000", "sklearn-ridge", "sklearn-nystroem",
     "gpytorch",
 )  # fmt: skip
 LIMIT = "CAKERNELS_BENCHMARK_GIB"  # how --memory-limit reaches a run's process
@@ -70,6 +74,16 @@ def ours(X: Any, y: Any, T: Any, sigma: float, lams: tuple[float, ...], **told: 
                 one["seconds_factor"] + one["seconds_iterations"] for one in fitted.iteration["solutions"][:-1]
             )
     return fitted.model.predict(T), facts
+
+
+def choice(X: Any, y: Any, T: Any) -> Answer:
+    """The pair that a tenth of the training rows chooses."""
+    from cakrr import DKRR
+
+    begun = time.perf_counter()
+    model = DKRR(sigma=SIGMAS, lam=LAMS, solver="cg", early=1e-3, standardize=False, random_state=0).fit(X, y)
+    facts = {"seconds": time.perf_counter() - begun, "sigma": model.sigma_, "lambda": model.lam_}
+    return model.predict(T), facts
 
 
 def lambdas(X: Any, y: Any, T: Any, sigma: float, lam: float) -> Answer:
@@ -185,7 +199,16 @@ def standardised(folder: Path, data: str, rows: int | None) -> tuple[NDArray[np.
     return (X - mean) / scale, y - y.mean(), (some.T - mean) / scale, some.t - y.mean()
 
 
-def run(name: str, folder: str, data: str, rows: int | None) -> Facts:
+def apart(answer: NDArray[np.float64], exact: NDArray[np.float64]) -> Facts:
+    """How far predictions are from those of the factorisation: beside their size, the largest and in the mean square."""
+    gap = np.abs(answer - exact)
+    return {
+        "largest_gap": float(gap.max() / np.abs(exact).max()),
+        "rms_gap": float(np.sqrt(np.mean(np.square(gap)) / np.mean(np.square(exact)))),
+    }
+
+
+def run(name: str, folder: str, data: str, rows: int | None, answers: Path) -> Facts:
     """One run, in this process."""
     from cacore.machine import threads
 
@@ -193,8 +216,12 @@ def run(name: str, folder: str, data: str, rows: int | None) -> Facts:
     X, y, T, t = standardised(Path(folder), data, rows)
     sigma, lam = CHOSEN[data]
     runs: dict[str, Callable[[], Answer]] = {
+        "choice": lambda: choice(X, y, T),
         "cholesky": lambda: ours(X, y, T, sigma, (lam,)),
-        **{p: lambda p=p: ours(X, y, T, sigma, (lam,), solver="cg", preconditioner=p) for p in PRECONDITIONERS},
+        **{
+            p: lambda p=p: ours(X, y, T, sigma, (lam,), solver="cg", preconditioner=p, max_time=MOST_SECONDS)
+            for p in PRECONDITIONERS
+        },
         "lambdas": lambda: lambdas(X, y, T, sigma, lam),
         "nystrom-cg-5000": lambda: nystrom_cg(X, y, T, sigma, lam, min(5000, len(y))),
         "nystrom-cg-10000": lambda: nystrom_cg(X, y, T, sigma, lam, min(10_000, len(y))),
@@ -202,12 +229,17 @@ def run(name: str, folder: str, data: str, rows: int | None) -> Facts:
         "sklearn-nystroem": lambda: sklearn_nystroem(X, y, T, sigma, lam),
         "gpytorch": lambda: gpytorch_mean(X, y, T, sigma, lam),
     }  # fmt: skip
-    before = machine_rate()
+    rate, copied = machine_rate(), copy_rate()
     answer, facts = runs[name]()
-    rate = min(before, machine_rate())
+    rate, copied = min(rate, machine_rate()), min(copied, copy_rate())
+    exact = answers / f"{data}-{len(y)}.npy"
+    if name == "cholesky":
+        np.save(exact, answer)
+    elif exact.exists() and name != "choice":
+        facts |= apart(answer, np.load(exact))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     return {"data": data, "run": name, "rows": len(y), "mse": float(np.mean(np.square(answer - t))), **facts,
-            "peak_gib": peak, "gflops": rate}  # fmt: skip
+            "peak_gib": peak, "gflops": rate, "copied_gbps": copied}  # fmt: skip
 
 
 def main() -> None:
@@ -216,21 +248,29 @@ def main() -> None:
     parser.add_argument("folder")
     parser.add_argument("--only", nargs="+", choices=CHOSEN, default=["cadata", "kin40k", "CASP"])
     parser.add_argument("--rows", type=int, help="the first so many training rows (default: all)")
-    parser.add_argument("--runs", nargs="+", choices=RUNS, default=[one for one in RUNS if one != "gpytorch"])
+    usual = [name for name in RUNS if name not in ("choice", "gpytorch")]
+    parser.add_argument("--runs", nargs="+", choices=RUNS, default=usual)
     parser.add_argument("--out", type=Path, default=Path("krr-exact.json"))
     parser.add_argument("--memory-limit", type=float, help="GiB that ours may use (default: what is free)")
+    parser.add_argument("--answers", type=Path, help="where predictions stay between calls (default: nowhere)")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
-        print(json.dumps(run(args.one, args.folder, args.only[0], args.rows)))
+        print(json.dumps(run(args.one, args.folder, args.only[0], args.rows, args.answers)))
         return
     if args.memory_limit:
         os.environ[LIMIT] = str(args.memory_limit)
     headline()
+    with tempfile.TemporaryDirectory() as folder:
+        compare(args, args.answers or Path(folder))
+
+
+def compare(args: argparse.Namespace, answers: Path) -> None:
+    """The runs, one after the other; predictions are kept in `answers`."""
     results = Results("krr-exact")
     for data in args.only:
         for name in args.runs:
-            words = [args.folder, "--only", data, "--one", name]
+            words = [args.folder, "--only", data, "--one", name, "--answers", str(answers)]
             words += [] if args.rows is None else ["--rows", str(args.rows)]
             command = [sys.executable, "-m", "benchmarks.krr_exact", *words]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -242,8 +282,8 @@ def main() -> None:
             results.save(args.out)
             print(json.dumps(record), flush=True)
     columns = {
-        "data": "", "run": "", "rows": ",d", "rank": ",d", "iterations": "d", "seconds": ".1f", "mse": ".6g",
-        "peak_gib": ".1f", "gflops": ".0f",
+        "data": "", "run": "", "rows": ",d", "rank": ",d", "iterations": "d", "seconds": ".1f", "mse": ".8g",
+        "largest_gap": ".1e", "rms_gap": ".1e", "peak_gib": ".1f", "gflops": ".0f", "copied_gbps": ".1f",
     }  # fmt: skip
     print(table(results.records, columns))
 

@@ -28,6 +28,17 @@ def machine_rate() -> float:
     return 3 * 2 * len(_A) ** 3 / (time.perf_counter() - begun) / 1e9
 
 
+def copy_rate() -> float:
+    """GB/s that a short copy reads and writes, now."""
+    source = np.zeros(1 << 23)
+    target = np.empty_like(source)
+    target[:] = source  # touches the memory
+    begun = time.perf_counter()
+    for _ in range(3):
+        target[:] = source
+    return 3 * 2 * source.nbytes / (time.perf_counter() - begun) / 1e9
+
+
 @dataclass
 class Result:
     """Seconds of each round of one rival, and the machine's rate around them."""

@@ -256,6 +256,12 @@ def test_rank_grows_while_it_pays():
     assert stops(36_000 - 0.01 * ranks) < 1000
 
 
+def test_larger_ridges_are_fewer_sides():
+    assert plan.sides(np.array([4.0, 4.0])) == 2.0
+    assert plan.sides(np.array([16.0, 1.0, 4.0])) == 1.75
+    assert plan.sides(np.array([0.0, 1.0])) == pytest.approx(1.0)
+
+
 def test_the_largest_rank_fits():
     for room, n in ((10_000_000, 1000), (5_000_000_000, 36_000)):
         k = plan.largest_rank(room, n, 3)

@@ -27,8 +27,8 @@ class Work:
     Attributes
     ----------
     n, d : int
-    sides : int
-        Right sides.
+    sides : float
+        Right sides, see :func:`sides`.
     mu : float
         The smallest ridge, lambda n.
     tol : float
@@ -36,7 +36,7 @@ class Work:
 
     n: int
     d: int
-    sides: int
+    sides: float
     mu: float
     tol: float
 
@@ -61,6 +61,12 @@ class Work:
         """Of so many systems, with a factor of middling rank and `TYPICAL` iterations: what `auto` compares."""
         rank = min(2000, self.n // 8)
         return sigmas * (self.factor(rank) + TYPICAL * self.iteration(rank))
+
+
+def sides(ridges: NDArray[np.float64]) -> float:
+    """Right sides of these ridges, each counted by its iterations beside those of the smallest one."""
+    positive = np.maximum(ridges, np.finfo(np.float64).tiny)
+    return float(np.sqrt(positive.min() / positive).sum())
 
 
 def enough(work: Work, traces: NDArray[np.float64]) -> bool:

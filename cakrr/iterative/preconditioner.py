@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -182,31 +183,31 @@ class Preconditioner:
         gram = None
         if factor is not None and blocks is None:
             gram = comm.allreduce(factor.gram())
-        for mu in np.unique(ridges):
-            self._of[float(mu)] = self._prepared(float(mu), gram)
+        each = np.unique(ridges).tolist()
+        if gram is not None:
+            with comm.agreed():  # a core to a thread, for it is small for all threads of a BLAS
+                cores = list(in_order(partial(_core_factored, gram), [(mu,) for mu in each]))
+            self._of = {mu: _Ridge(None, core) for mu, core in zip(each, cores, strict=True)}
+        else:
+            self._of = {mu: self._prepared(mu) for mu in each}
 
     @property
     def rank(self) -> int:
         """Columns of F."""
         return 0 if self.factor is None else len(self.factor.rows)
 
-    def _prepared(self, mu: float, gram: NDArray[np.float64] | None) -> _Ridge:
-        factors, core = None, None
-        if self.blocks is not None:
-            factors = self.blocks.factored(mu)
-        if self.blocks is not None and not self.comm.all(factors is not None):
+    def _prepared(self, mu: float) -> _Ridge:
+        """Of blocks, with a factor or without one."""
+        if self.blocks is None:
+            return _Ridge(None, None)
+        factors = self.blocks.factored(mu)
+        if not self.comm.all(factors is not None):
             return _Ridge(None, None)  # of a block that has no factor nothing is known: r itself goes on
-        if self.factor is not None and gram is not None:
-            core = gram.copy()
-            core.reshape(-1)[:: len(core) + 1] += mu
-        elif self.factor is not None and self.blocks is not None and factors is not None:
-            core = self.comm.allreduce(self.blocks.gram(factors, self.factor))
-            core = (core + core.T) / 2
-            core.reshape(-1)[:: len(core) + 1] += 1.0
-        if core is not None:
-            with self.comm.agreed():
-                core = _core_factored(core)
-        return _Ridge(factors, core)
+        if self.factor is None or factors is None:
+            return _Ridge(factors, None)
+        core = self.comm.allreduce(self.blocks.gram(factors, self.factor))
+        with self.comm.agreed():
+            return _Ridge(factors, _core_factored((core + core.T) / 2, 1.0))
 
     def apply(
         self, R: Vectors, which: NDArray[np.int64], sums: NDArray[np.float64]
@@ -221,16 +222,19 @@ class Preconditioner:
             return inner, self.comm.allreduce(sums)
         together = self.comm.allreduce(np.concatenate([self.factor.onto(inner).ravel(), sums]))
         u, sums = together[: len(R) * k].reshape(len(R), k), together[len(R) * k :]
-        for mu in np.unique(ridges):
-            core, these = self._of[float(mu)].core, ridges == mu
+
+        def work(mu: float) -> None:
+            core, these = self._of[mu].core, ridges == mu
             if core is None:
                 u[these] = 0.0
-            else:
-                some = np.ascontiguousarray(u[these])
-                with one_blas_thread():
-                    lapack.cholesky_solve(core, some)
-                # Of B = mu I the core is mu I + F^T F, and u is F^T r / mu.
-                u[these] = some * mu if self.blocks is None else some
+                return
+            some = np.ascontiguousarray(u[these])
+            lapack.cholesky_solve(core, some)
+            # Of B = mu I the core is mu I + F^T F, and u is F^T r / mu.
+            u[these] = some * mu if self.blocks is None else some
+
+        with one_blas_thread():
+            for_blocks(work, [(mu,) for mu in np.unique(ridges).tolist()])
         return inner - self._inner(self.factor.back(u), ridges), sums
 
     def _inner(self, R: Vectors, ridges: NDArray[np.float64]) -> Vectors:
@@ -244,12 +248,12 @@ class Preconditioner:
         return out
 
 
-def _core_factored(core: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The Cholesky factor of the core, whose diagonal grows where rounding has left it indefinite."""
-    size, more = float(np.trace(core)), 0.0
+def _core_factored(gram: NDArray[np.float64], ridge: float) -> NDArray[np.float64]:
+    """The Cholesky factor of ``gram + ridge I``, whose diagonal grows where rounding has left it indefinite."""
+    size, more = float(np.trace(gram)) + len(gram) * ridge, 0.0
     while np.isfinite(size) and more <= size:
-        L = core.copy()
-        L.reshape(-1)[:: len(L) + 1] += more
+        L = gram.copy()
+        L.reshape(-1)[:: len(L) + 1] += ridge + more
         if lapack.cholesky(L) == 0:
             return L
         more = max(10 * more, 1e-14 * size)

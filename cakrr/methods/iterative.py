@@ -48,7 +48,7 @@ def cheaper(method: Method, prepared: Prepared, options: Options, comm: Communic
     d, widths, targets = X.shape[1], options.widths(method, X.shape[1]), math.prod(prepared.rows["y"].shape[1:])
     pairs = len(widths) * len(options.lam)
     solutions = pairs + (pairs > 1)
-    work = plan.Work(n, d, len(options.lam) * targets, min(options.lam) * n, options.tol)
+    work = plan.Work(n, d, plan.sides(np.array(options.lam)) * targets, min(options.lam) * n, options.tol)
     direct = work.cholesky(solutions)
     iterated = work.conjugate_gradients(len(widths) + (pairs > 1))
     figures = f"{direct / 1e12:.3g} against {iterated / 1e12:.3g} Tflop predicted"
@@ -122,12 +122,12 @@ class Iterative(Exact):
         with comm.phase("partition"):
             spread = SpreadRows(X, number, kernel, comm, weights)
             total = int(comm.allreduce(np.array([nbytes(X)], np.int64))[0])
-        each, sides = total / max(1, spread.n), len(lams) * y.shape[1]
+        each = total / max(1, spread.n)
         ridges = np.repeat(np.array(lams) * spread.n, y.shape[1])
         room = options.memory_limit - self._base(each, len(lams))
         room -= self._blocks_bytes(X.shape[0], len(set(lams)), room)
         begun, on_file = time.perf_counter(), self.scratch.end if self.scratch is not None else 0
-        factor = self._factor(spread, kernel, float(ridges.min()), sides, len(set(lams)), room, piece)
+        factor = self._factor(spread, kernel, ridges, room, piece)
         blocks = self._blocks(spread, kernel, factor)
         preconditioner = Preconditioner(factor, blocks, ridges, comm)
         taken = 8 * preconditioner.rank**2 * (2 + len(lams))
@@ -164,12 +164,13 @@ class Iterative(Exact):
         return spread.scaled(solution.x), solution
 
     def _factor(
-        self, spread: SpreadRows, kernel: Kernel, mu: float, sides: int, ridges: int, room: int, piece: str
+        self, spread: SpreadRows, kernel: Kernel, every: NDArray[np.float64], room: int, piece: str
     ) -> Factor | None:
         """The low-rank factor, if the preconditioner has one: of the rank that is asked for, or that pays."""
         options, comm = self.options, self.comm
         if options.preconditioner == "local":
             return None
+        mu, ridges = float(every.min()), len(np.unique(every))
         dtype = spread.factor_dtype(kernel, mu)
         share = room // 2 * 4 // dtype.itemsize
         fits = int(comm.allreduce(np.array([plan.largest_rank(share, spread.X.shape[0], ridges)], np.int64), "min")[0])
@@ -187,7 +188,7 @@ class Iterative(Exact):
                 need = 8 * options.rank**2 * (2 + ridges)
                 what = f"the {options.rank:,} x {options.rank:,} cores of a factor"
                 memory.require(need, room, what, "use a smaller --rank, fewer lambdas, or a larger --memory-limit")
-        work = plan.Work(spread.n, spread.X.shape[1], sides, max(mu, 1e-300), options.tol)
+        work = plan.Work(spread.n, spread.X.shape[1], plan.sides(every), max(mu, 1e-300), options.tol)
 
         def enough(traces: NDArray[np.float64]) -> bool:
             if options.rank is not None:
