@@ -38,7 +38,7 @@ class AsyGCDFamily(Classifiers):
             )
         return {}
 
-    def warm_up(self, dtype: str) -> None:
+    def warm_up(self, dtype: str, options: Options) -> None:
         """A small problem, in both precisions of kernel values."""
         X = np.random.default_rng(0).normal(size=(48, 3)).astype(dtype)
         row_hashes(X, X[:, 0])

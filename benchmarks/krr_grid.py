@@ -26,8 +26,9 @@ from cacore.kernels import Kernel
 from cacore.machine import threads
 from cacore.run.grid import spaced
 from cakrr.bkrr2 import METHOD
+from cakrr.fit import Fit
 from cakrr.methods.parts import fit
-from cakrr.options import Fit, Options
+from cakrr.options import Options
 from cakrr.solver import local
 from cakrr.solver.local import System, Workspace
 

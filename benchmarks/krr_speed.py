@@ -20,8 +20,9 @@ from cacore.comm import Communicator
 from cacore.io import Dataset, load
 from cacore.kernels import Kernel
 from cakrr.bkrr2 import METHOD
+from cakrr.fit import Fit
 from cakrr.methods.parts import fit
-from cakrr.options import Fit, Options
+from cakrr.options import Options
 from cakrr.solver.local import System, Workspace
 from partition import KBalance
 

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cakrr.classifiers import (
+    from cakrr.estimators.classifiers import (
         BKRR2Classifier,
         BKRRClassifier,
         DCKRRClassifier,
@@ -15,13 +15,15 @@ if TYPE_CHECKING:
         KKRRClassifier,
         TwoLevelKRRClassifier,
     )
-    from cakrr.estimators import BKRR, BKRR2, DCKRR, DKRR, KKRR, KKRR2, TwoLevelKRR
+    from cakrr.estimators.exact import DKRR
+    from cakrr.estimators.parts import BKRR, BKRR2, DCKRR, KKRR, KKRR2, TwoLevelKRR
     from cakrr.model import KRRModel
 
-_REGRESSORS = ("BKRR", "BKRR2", "DCKRR", "DKRR", "KKRR", "KKRR2", "TwoLevelKRR")
+_IN_PARTS = ("BKRR", "BKRR2", "DCKRR", "KKRR", "KKRR2", "TwoLevelKRR")
 _HOMES = {
-    **dict.fromkeys(_REGRESSORS, "estimators"),
-    **dict.fromkeys((f"{name}Classifier" for name in _REGRESSORS), "classifiers"),
+    **dict.fromkeys(_IN_PARTS, "estimators.parts"),
+    "DKRR": "estimators.exact",
+    **dict.fromkeys((f"{name}Classifier" for name in (*_IN_PARTS, "DKRR")), "estimators.classifiers"),
     "KRRModel": "model",
 }
 

@@ -4,8 +4,8 @@ As KKRR, on K-balance's parts of equal size: as fast as DC-KRR, and as wrong as 
 m^2 d + m^3/3 flops and 8 m^2 bytes a part of m rows and pair; training sends nothing, a prediction is one reduction.
 """
 
+from cakrr.method import Method
 from cakrr.methods import in_parts
-from cakrr.options import Method
 
 METHOD = bkrr = Method(
     name="bkrr",

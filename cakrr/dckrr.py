@@ -5,8 +5,8 @@ meanwhile. A new row is predicted by the mean of all P models, one reduction (li
 Wainwright, 2013). m^2 d + m^3/3 flops and 8 m^2 bytes a part of m rows and pair.
 """
 
+from cakrr.method import Method
 from cakrr.methods import in_parts
-from cakrr.options import Method
 
 METHOD = dckrr = Method(
     name="dckrr",

@@ -7,8 +7,8 @@ to all test rows, and one reduction adds up. On one rank LAPACK does it all.
 n^2 d + n^3/3 flops a pair, and n^2 numbers, shared by the ranks; see :func:`cakrr.methods.dkrr.fit`.
 """
 
+from cakrr.method import Method
 from cakrr.methods import exact
-from cakrr.options import Method
 
 METHOD = dkrr = Method(
     name="dkrr",

@@ -17,14 +17,17 @@ from cacore.errors import InputError
 from cacore.files import replacing
 from cacore.io.fingerprints import row_hashes
 from cacore.io.table import Targets
+from cacore.linalg import thin
 from cacore.run import reading, report
 from cacore.run.family import Family, described_metric
 from cacore.run.job import Training
 from cacore.run.options import reported
 from cacore.tuning.results import at_the_end
 from cakrr.bkrr2 import bkrr2
+from cakrr.fit import Fit
+from cakrr.method import Method
 from cakrr.model import KRRModel
-from cakrr.options import ALONE, Fit, Method, Options
+from cakrr.options import ALONE, Options
 from cakrr.solver.local import BAND_FROM
 
 _NUMBERS = Targets(
@@ -44,15 +47,19 @@ class Ridge(Family):
             )
         return {}
 
-    def warm_up(self, dtype: str) -> None:
-        """A small grid of BKRR2, which uses all compiled code."""
+    def warm_up(self, dtype: str, options: Options) -> None:
+        """What every method uses, and the products of conjugate gradients where there are any."""
+        self.warm_up_prediction(dtype)
+        if options.solver != "cholesky" or options.refine:
+            thin.warm_up()
+
+    def warm_up_prediction(self, dtype: str) -> None:
+        """A small grid of BKRR2, which uses all compiled code but those products."""
         X = np.random.default_rng(0).normal(size=(12, 3)).astype(dtype)
         row_hashes(X, X[:, 0])
         train = Dataset(X, X[:, 0].astype(np.float64), len(X))
         options = Options(partitions=2, sigma=(1.0, 2.0), lam=tuple(np.geomspace(0.1, 1.0, BAND_FROM)))
         bkrr2(train, options).model.predict(X[:1])
-
-    warm_up_prediction = warm_up
 
     def kernels(self, options: Options) -> tuple[str, ...]:
         """The kernel, or those that "auto" tries."""

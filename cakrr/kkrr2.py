@@ -4,8 +4,8 @@ As BKRR2, but on the parts that K-means gives, whatever their sizes: accurate, a
 m^3/3 flops and 8 m^2 bytes of its m rows. With more parts than ranks, dealt largest first, most of that loss goes away.
 """
 
+from cakrr.method import Method
 from cakrr.methods import in_parts
-from cakrr.options import Method
 
 METHOD = kkrr2 = Method(
     name="kkrr2",

@@ -4,8 +4,8 @@ It looks at the answers, so it is no method to use but a bound on what routing c
 Training is KKRR2's; every test row visits every rank, and one reduction takes the least error.
 """
 
+from cakrr.method import Method
 from cakrr.methods import in_parts
-from cakrr.options import Method
 
 METHOD = kkrr3 = Method(
     name="kkrr3",

@@ -1,28 +1,23 @@
-"""What the methods of this family have in common: the record of a method, its options, and what training returns."""
+"""Options of a training run: what the methods of this family have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from cacore.errors import InputError
 from cacore.kernels.registry import KINDS, MOST_DEGREE
 from cacore.run import grid, job
 from cacore.run import options as declare
-from cacore.run.method import Method as AnyMethod
 from cacore.run.options import option
 from cacore.run.progress import Advance, silent
 
 if TYPE_CHECKING:
     from cacore.io.checkpoint import Checkpoint
     from cacore.kernels import Kernel
-    from cakrr.family import Ridge
-    from cakrr.model import KRRModel
+    from cakrr.method import Method
 
 SELECTIONS = ("validation", "test", "loo")
 ROUTES = ("nearest", "soft", "all")
@@ -301,126 +296,3 @@ class Options(declare.Options):
             else:
                 sets += [(Width(like, sigma), self.centers or CENTERS) for sigma in self.coarse_sigma]
         return [(width, sorted({min(M, n) for M in Ms}), self.coarse_lam or LAMS) for width, Ms in sets]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Method(AnyMethod):
-    """A method of this family: how rows are divided, and which models answer.
-
-    Attributes
-    ----------
-    route : {"nearest", "soft", "all", "oracle", "sum"}
-        The nearest centre's model, the weighted mean of the nearest ones', the mean of all, the one that is best when
-        the answer is known, or, for a model whose rows lie in pieces, the sum.
-    partitioner : str
-        The registered name of a partitioner; "": one system of all rows.
-    coarse : bool
-        Whether the parts' models are of the residual of a coarse model of all rows.
-    """
-
-    package: ClassVar[str] = "cakrr"
-    options: ClassVar[type] = Options
-
-    route: str
-    partitioner: str = ""
-    coarse: bool = False
-
-    @property
-    def oracle(self) -> bool:
-        """Whether it looks at the answers: a bound for the others, not a method to use."""
-        return self.route == "oracle"
-
-    def sigmas(self, width: float) -> tuple[float, ...]:
-        """Widths that its command tries, around the kernel's natural one (:meth:`KernelKind.typical_distance`)."""
-        if self.coarse:
-            return tuple(times * width for times in LOCAL_SIGMAS)
-        return tuple(grid.spaced(width / 4, width * 4, 5))
-
-    @property
-    def lams(self) -> tuple[float, ...]:
-        """Lambdas that its command tries."""
-        return LOCAL_LAMS if self.coarse else (1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
-
-    def has(self, name: str) -> bool:
-        """Whether its command has the option `name`."""
-        if name in EXACT:
-            return not self.partitioner
-        if name in ("centers", "coarse_sigma", "coarse_lam", "refine"):
-            return self.coarse
-        if name == "divisions":
-            return bool(self.partitioner) and not self.oracle
-        if name in ("cv", "per_part"):
-            return bool(self.partitioner) and not self.oracle and not self.coarse
-        return name != "libsvm"
-
-    @property
-    def defaults(self) -> Mapping[str, Any]:
-        """Of its command's options."""
-        return {"route": self.route, "lam": grid.listed(self.lams)}
-
-    @property
-    def choices(self) -> Mapping[str, tuple[str, ...]]:
-        """Of its command's options."""
-        return {"route": tuple(dict.fromkeys([self.route, *ROUTES]))}
-
-    def family(self) -> Ridge:
-        """What its command needs of the family."""
-        from cakrr.family import Ridge
-
-        return Ridge()
-
-
-@dataclass
-class Fit:
-    """What training returns: the model, and what the report says about it.
-
-    Attributes
-    ----------
-    model : KRRModel
-    sizes : ndarray of int64, shape (P,)
-        Rows of each part.
-    grid : list of dict
-        Error of every pair tried.
-    params : dict
-        Chosen parameters beside sigma and lambda.
-    seconds : ndarray, shape (P,)
-        Of each part's share of the grid and its final solution.
-    busy : ndarray, shape (R,)
-        Seconds each rank worked on its parts.
-    residual : ndarray, shape (P,)
-        Relative residual of each part's system, where it was refined.
-    errors : list of float
-        Of every round of a metric, on validation rows.
-    iteration : dict
-        What the report says about conjugate gradients, where they were the solver.
-    library_bytes : int
-        What a library sent outside the communicator's count, by this rank, from a formula.
-    notes : list of str
-        Of what a user should look at.
-    reasons : list of str
-        Of what was decided for the user.
-    """
-
-    model: KRRModel
-    sizes: NDArray[np.int64]
-    grid: list[dict[str, Any]] = field(default_factory=list)
-    params: dict[str, Any] = field(default_factory=dict)
-    seconds: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    busy: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    residual: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    errors: list[float] = field(default_factory=list)
-    iteration: dict[str, Any] = field(default_factory=dict)
-    library_bytes: int = 0
-    notes: list[str] = field(default_factory=list)
-    reasons: list[str] = field(default_factory=list)
-
-    def add(self, other: Fit) -> None:
-        """Take over what was trained on another division of the same rows."""
-        model, more, P = self.model, other.model, len(self.sizes)
-        model.parts |= {P + part: one for part, one in more.parts.items()}
-        for name in ("centers", "sizes", "owners"):
-            setattr(model, name, np.concatenate([getattr(model, name), getattr(more, name)]))
-        model.divisions += 1
-        for name in ("sizes", "seconds", "residual"):
-            setattr(self, name, np.concatenate([getattr(self, name), getattr(other, name)]))
-        self.notes += other.notes

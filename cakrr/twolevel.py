@@ -13,8 +13,8 @@ Not in the thesis; a relative of the local-and-global and full-scale approximati
 (Snelson and Ghahramani, 2007; Sang and Huang, 2012).
 """
 
+from cakrr.method import Method
 from cakrr.methods import in_parts
-from cakrr.options import Method
 
 METHOD = twolevel = Method(
     name="twolevel",

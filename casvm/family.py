@@ -44,13 +44,15 @@ class SupportVectors(Classifiers):
             raise InputError(f"--libsvm: LIBSVM has no {options.kernel} kernel; save --model instead")
         return {"--libsvm": job.libsvm}
 
-    def warm_up(self, dtype: str) -> None:
+    def warm_up(self, dtype: str, options: Options) -> None:
         """A small CA-SVM, which uses all compiled code."""
+        self.warm_up_prediction(dtype)
+
+    def warm_up_prediction(self, dtype: str) -> None:
+        """The same CA-SVM."""
         X = np.random.default_rng(0).normal(size=(24, 3)).astype(dtype)
         row_hashes(X, X[:, 0])
         casvm(Dataset(X, (np.arange(24) % 2).astype(np.int64)), Options(max_iter=50)).model.predict(X[:2])
-
-    warm_up_prediction = warm_up
 
     def read(
         self, method: Method, job: Training, options: Options, comm: Communicator, limit: int

@@ -32,6 +32,13 @@ def multiply_both(
     left += other
 
 
+def warm_up() -> None:
+    """Compile :func:`multiply_both` for both precisions, or load what was compiled."""
+    for dtype in (np.float32, np.float64):
+        T = np.zeros((4, 3), dtype)
+        multiply_both(T, T[:3], np.zeros((3, 4), dtype), np.zeros((3, 4)), np.zeros((3, 3)))
+
+
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc"})
 def _both(T: Any, V: Any, U: Any, right: Any, left: Any) -> None:  # pragma: no cover - compiled
     """:func:`multiply_both`, all arrays 2-D and of one type; four rows at a time, three vectors of them."""

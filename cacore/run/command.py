@@ -47,7 +47,7 @@ def train(method: Method, comm: Communicator, argv: list[str] | None) -> None:
         }  # fmt: skip
         _check_files(outputs, {"DATA": job.data, "--test": job.test}, comm)
         _check_rows(job.data, job.test, comm=comm)
-    compiled(lambda: _warm_up(family, job.dtype, family.kernels(options)), comm)
+    compiled(lambda: _warm_up(family, job.dtype, options), comm)
     with family.progress(comm.rank == 0 and not job.quiet) as progress:
         rows, test = family.read(method, job, options, comm, limit)
         options = replace(family.options(method, options, rows), memory_limit=limit, **progress)
@@ -182,12 +182,12 @@ def predict(
                 _show(job, made, notes if job.output else [*notes, "give -o OUT.csv to keep the predictions"])
 
 
-def _warm_up(family: Family, dtype: str, kernels: Iterable[str]) -> None:
+def _warm_up(family: Family, dtype: str, options: Any) -> None:
     """Compile what the family uses, and the kernels, which may be others than the warm-up's."""
     from cacore.kernels.registry import KINDS
 
-    family.warm_up(dtype)
-    for kernel in kernels:
+    family.warm_up(dtype, options)
+    for kernel in family.kernels(options):
         for values in ("float32", "float64"):
             KINDS[kernel].address(np.dtype(values))
 

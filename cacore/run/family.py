@@ -35,8 +35,8 @@ class Family(ABC):
         return {}
 
     @abstractmethod
-    def warm_up(self, dtype: str) -> None:
-        """Compile, or load what was compiled, before anything is timed."""
+    def warm_up(self, dtype: str, options: Any) -> None:
+        """Compile what these options use, or load what was compiled, before anything is timed."""
 
     def kernels(self, options: Any) -> tuple[str, ...]:
         """Names of the kernels that training will use."""
@@ -44,7 +44,7 @@ class Family(ABC):
 
     @abstractmethod
     def warm_up_prediction(self, dtype: str) -> None:
-        """The same for prediction alone."""
+        """The same for prediction alone, whatever the options were."""
 
     def read(
         self, method: Any, job: Training, options: Any, comm: Communicator, limit: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cakrr.options import Fit
+    from cakrr.fit import Fit
 
 
 def in_parts(*args: Any) -> Fit:

@@ -12,11 +12,13 @@ from cacore.comm import Communicator
 from cacore.data.dataset import Samples
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
+from cakrr.fit import Fit
 from cakrr.grid_search import Search, best, best_of_each, left_out, table
 from cakrr.judges import Judges, fold, hold_out
+from cakrr.method import Method
 from cakrr.methods.prepare import Prepared
 from cakrr.model import KRRModel
-from cakrr.options import CoarseGrid, Fit, Method, Options, Width
+from cakrr.options import CoarseGrid, Options, Width
 from cakrr.solver.coarse import Candidates, candidates
 from cakrr.solver.local import Workspace
 from partition.redistribute import Parts

@@ -11,67 +11,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import nbytes
 from cacore.errors import InputError
 from cacore.io.checkpoint import remembered
 from cacore.kernels import Kernel
-from cacore.linalg import cg, scalapack
-from cacore.linalg.pivoted import Pivoted, pivoted_cholesky
-from cacore.machine import memory, threads
+from cacore.machine import memory
 from cakrr.grid_search import left_out
-from cakrr.iterative import plan
-from cakrr.iterative.keep import Keep, Scratch
-from cakrr.iterative.preconditioner import Blocks, Factor, Preconditioner, residual_blocks
-from cakrr.iterative.products import KernelProducts, gathers
-from cakrr.iterative.solver import Rules, Solution, solve
-from cakrr.iterative.spread import SpreadRows
-from cakrr.methods.dkrr import Exact, Judging, matrix_bytes
+from cakrr.iterative.keep import Scratch
+from cakrr.iterative.solver import Rules
+from cakrr.iterative.systems import Systems, Wanted, needed
+from cakrr.method import Method
+from cakrr.methods.early import Early
+from cakrr.methods.factored import Exact, Judging
 from cakrr.methods.prepare import Prepared
 from cakrr.model import KRRModel, PartModel
-from cakrr.options import Method, Options
-from partition.divide import divide
+from cakrr.options import Options
 
 GRID_TOL = 1e-4  # of the systems that are only compared: the error is settled long before
-PART = 768  # rows of a block of the preconditioners local and two-level
 SINGULAR = 1e-2  # residual above which it is the system that is at fault
 NOTHING = 0.999  # the residual of x = 0 is 1, but for rounding
 UNSOLVED = ("stalled", "iterations", "time")  # why a pair may have no solution
 REMEDY = "use a larger lambda, a larger --rank, a larger --tol, or --solver cholesky"
-SETTLED = 3  # iterations over which an error must not move, for --early
-
-
-def cheaper(method: Method, prepared: Prepared, options: Options, comm: Communicator) -> tuple[str, str]:
-    """The solver that costs less of those that can be used, and a sentence that says why; collective."""
-    if told := options.of_iteration():
-        return "cg", f"solver cg: {' and '.join(told)} would mean nothing to a factorisation"
-    X, n = prepared.rows.X, comm.offset(prepared.rows.X.shape[0])[1]
-    d, widths, targets = X.shape[1], options.widths(method, X.shape[1]), math.prod(prepared.rows["y"].shape[1:])
-    pairs = len(widths) * len(options.lam)
-    solutions = pairs + (pairs > 1)
-    work = plan.Work(n, d, plan.sides(np.array(options.lam)) * targets, min(options.lam) * n, options.tol)
-    direct = work.cholesky(solutions)
-    iterated = work.conjugate_gradients(len(widths) + (pairs > 1))
-    figures = f"{direct / 1e12:.3g} against {iterated / 1e12:.3g} Tflop predicted"
-    with comm.uncounted():
-        rows = float(comm.allreduce(np.array([nbytes(X)], np.int64))[0]) / n
-        need = int(comm.allreduce(np.array([matrix_bytes(n, X, rows, comm)], np.int64), "max")[0])
-        there = comm.all(comm.size == 1 or _has_scalapack())
-    if need > options.memory_limit:
-        room = f"{need / memory.GIB:.3g} GiB a rank, and it may use {options.memory_limit / memory.GIB:.3g}"
-        return "cg", f"solver cg: a factorisation needs {room}"
-    if not there:
-        return "cg", "solver cg: there is no ScaLAPACK for a factorisation over ranks"
-    if direct <= iterated:
-        return "cholesky", f"solver cholesky: {figures}"
-    return "cg", f"solver cg: {figures} for a factorisation"
-
-
-def _has_scalapack() -> bool:
-    try:
-        scalapack.where()
-    except InputError:
-        return False
-    return True
 
 
 class Iterative(Exact):
@@ -82,155 +41,28 @@ class Iterative(Exact):
         last: Exact | None = None,
     ) -> None:  # fmt: skip
         super().__init__(method, prepared, options, comm, root, last)
-        self.begun: float = last.begun if isinstance(last, Iterative) else time.perf_counter()
-        self.solutions: list[dict[str, Any]] = []
+        before = last if isinstance(last, Iterative) else None
+        self.begun: float = before.begun if before else time.perf_counter()
         self.reached = options.tol
-        self.scratch: Scratch | None = last.scratch if isinstance(last, Iterative) else None
-        if options.scratch is not None and self.scratch is None:
+        scratch = before.systems.scratch if before else None
+        if options.scratch is not None and scratch is None:
             with comm.agreed():
-                self.scratch = Scratch(options.scratch)
+                scratch = Scratch(options.scratch)
+        self.systems: Systems = Systems(options, self._shape(), comm, scratch)
+
+    def _shape(self) -> tuple[int, int, int]:
+        """Rows of all ranks and of this one, and targets."""
+        return self.n, self.X.shape[0], math.prod(self.y.shape[1:])
 
     def _check_memory(self, row_bytes: float) -> None:
-        need = self._base(row_bytes, len(self.options.lam))
+        limit = self.options.memory_limit
+        need = needed(self._shape(), row_bytes, len(self.options.lam), limit, self.comm)
         what = f"the rows and vectors of {self.n:,} rows, of which a rank has {self.X.shape[0]:,},"
-        memory.require(need, self.options.memory_limit, what, "use more ranks, a smaller grid of lambdas, or bkrr2")
+        memory.require(need, limit, what, "use more ranks, a smaller grid of lambdas, or bkrr2")
 
-    def _base(self, row_bytes: float, lams: int) -> int:
-        """Bytes of a rank for its rows in both precisions, those of others, and all vectors of a solution."""
-        sides, n_local = lams * math.prod(self.y.shape[1:]), self.X.shape[0]
-        everyone = int(1.5 * row_bytes * self.n) if self._gathers(row_bytes) else int(4 * row_bytes * n_local)
-        vectors: int = 8 * sides * (12 * n_local + (2 * threads.current() + 2) * self.n // 2)
-        return int(3 * row_bytes * n_local) + everyone + vectors + 24 * self.n
-
-    def _gathers(self, row_bytes: float) -> bool:
-        return gathers(self.comm, int(row_bytes * self.n), self.options.memory_limit)
-
-    # -- one sigma ---------------------------------------------------------------------------------
-
-    def _solved(
-        self, rows: NDArray[np.bool_], number: NDArray[np.int64], kernel: Kernel, lams: tuple[float, ...],
-        y: NDArray[np.float64], rules: Rules, name: str, piece: str,
-    ) -> tuple[NDArray[np.float64], Solution]:  # fmt: skip
-        """Alpha of these rows of this rank for every lambda and target, shape (L t, m); collective.
-
-        `y`, shape (m, t), are their targets, and `number` their places among all rows that are learnt from; `name` is
-        for the report, and `piece` for the checkpoint.
-        """
-        comm, options = self.comm, self.options
-        weights = self.prepared.rows.row_weights()[rows] if "weight" in self.prepared.rows.columns else None
-        X = self.X if rows.all() else self.X[rows]
-        with comm.phase("partition"):
-            spread = SpreadRows(X, number, kernel, comm, weights)
-            total = int(comm.allreduce(np.array([nbytes(X)], np.int64))[0])
-        each = total / max(1, spread.n)
-        ridges = np.repeat(np.array(lams) * spread.n, y.shape[1])
-        room = options.memory_limit - self._base(each, len(lams))
-        room -= self._blocks_bytes(X.shape[0], len(set(lams)), room)
-        begun, on_file = time.perf_counter(), self.scratch.end if self.scratch is not None else 0
-        factor = self._factor(spread, kernel, ridges, room, piece)
-        blocks = self._blocks(spread, kernel, factor)
-        preconditioner = Preconditioner(factor, blocks, ridges, comm)
-        taken = 8 * preconditioner.rank**2 * (2 + len(lams))
-        if factor is not None and factor.scratch is None:
-            taken += factor.rows.nbytes
-        least = comm.allreduce(np.array([max(0, int(0.9 * (room - taken)))]), "min")[0]
-        built = time.perf_counter() - begun
-        with comm.phase("partition"):
-            keep = Keep(int(least), self.scratch)
-            products = KernelProducts(spread, kernel, keep, ring=not self._gathers(each))
-        largest = float(comm.allreduce(np.array([spread.diagonal(kernel).max(initial=0.0)]), "max")[0])
-        B = spread.scaled(np.ascontiguousarray(np.tile(y.T, (len(lams), 1))))
-        advance = options.progress(f"conjugate gradients ({name})", plan.TYPICAL)
-        begun, before = time.perf_counter(), int(comm.sent("train")[0].sum())
-        solution = solve(products, preconditioner, B, rules, largest, self.checkpoint, piece, advance)
-        with comm.uncounted():
-            sent = comm.allreduce(np.array([int(comm.sent("train")[0].sum()) - before], np.int64))[0]
-        self.solutions.append(
-            {
-                "what": name, "preconditioner": options.preconditioner, "rank": preconditioner.rank,
-                "iterations": solution.iterations.tolist(), "residual": solution.residual.tolist(),
-                "stopped": solution.stopped, "products": solution.products,
-                "values": "single, refined in double" if products.single else "double",
-                "kept": keep.share, "rows": "ring" if products.ring else "gathered",
-                "seconds_factor": built, "seconds_iterations": time.perf_counter() - begun,
-                "bytes": {"sent": int(sent), "predicted": solution.sent},
-                **({"scratch_gbps": self.scratch.rate / 1e9} if self.scratch is not None and self.scratch.read else {}),
-            }
-        )  # fmt: skip
-        keep.forget()
-        if self.scratch is not None:
-            del factor, preconditioner, blocks, products  # of which the first may lie in the file
-            self.scratch.free(on_file)
-        return spread.scaled(solution.x), solution
-
-    def _factor(
-        self, spread: SpreadRows, kernel: Kernel, every: NDArray[np.float64], room: int, piece: str
-    ) -> Factor | None:
-        """The low-rank factor, if the preconditioner has one: of the rank that is asked for, or that pays."""
-        options, comm = self.options, self.comm
-        if options.preconditioner == "local":
-            return None
-        mu, ridges = float(every.min()), len(np.unique(every))
-        dtype = spread.factor_dtype(kernel, mu)
-        share = room // 2 * 4 // dtype.itemsize
-        fits = int(comm.allreduce(np.array([plan.largest_rank(share, spread.X.shape[0], ridges)], np.int64), "min")[0])
-        most, on_disk = min(fits, spread.n), False
-        if options.rank is not None and min(options.rank, spread.n) > most:
-            on_disk = self.scratch is not None
-            if not on_disk:
-                with comm.agreed():
-                    raise InputError(
-                        f"rank {options.rank}: a factor of {spread.n:,} x {options.rank:,} does not fit into "
-                        f"{options.memory_limit / memory.GIB:.3g} GiB a rank; the largest that does is {most:,}: "
-                        "use it, more ranks, a larger --memory-limit, or --scratch DIR"
-                    )
-            with comm.agreed():
-                need = 8 * options.rank**2 * (2 + ridges)
-                what = f"the {options.rank:,} x {options.rank:,} cores of a factor"
-                memory.require(need, room, what, "use a smaller --rank, fewer lambdas, or a larger --memory-limit")
-        work = plan.Work(spread.n, spread.X.shape[1], plan.sides(every), max(mu, 1e-300), options.tol)
-
-        def enough(traces: NDArray[np.float64]) -> bool:
-            if options.rank is not None:
-                return False
-            with comm.uncounted():  # the ranks' traces may differ in the last bit
-                return bool(comm.bcast(np.array([plan.enough(work, traces)], np.uint8))[0])
-
-        def made() -> dict[str, NDArray[Any]]:
-            found: Pivoted = pivoted_cholesky(
-                spread, kernel, most if options.rank is None else min(options.rank, spread.n), options.seed, enough,
-                dtype, options.preconditioner == "nystrom",
-                self.scratch.array if on_disk and self.scratch is not None else np.empty,
-            )  # fmt: skip
-            return {"rows": found.rows, "traces": found.traces}
-
-        with comm.phase("train"):
-            # One that lies in a file is not written a second time, nor read into memory.
-            rows = made()["rows"] if on_disk else remembered(self.checkpoint, f"{piece}-factor", made, comm)["rows"]
-        return Factor(rows, self.scratch if on_disk else None) if len(rows) else None
-
-    def _blocks_bytes(self, n_local: int, ridges: int, room: int) -> int:
-        """What :meth:`_blocks` takes, if `room` has it; collective."""
-        if self.options.preconditioner not in ("local", "two-level"):
-            return 0
-        need = 8 * n_local * PART * (1 + ridges)
-        with self.comm.agreed():
-            remedy = "use --preconditioner pivoted, or more ranks"
-            memory.require(need, room, "the blocks of the preconditioner", remedy)
-        return need
-
-    def _blocks(self, spread: SpreadRows, kernel: Kernel, factor: Factor | None) -> Blocks | None:
-        """Blocks of this rank's rows for the preconditioners that have some, of about `PART` rows each."""
-        if self.options.preconditioner not in ("local", "two-level"):
-            return None
-        n_local = spread.X.shape[0]
-        P = max(1, -(-n_local // PART))
-        parts: list[NDArray[np.int64]] = []
-        if n_local:
-            labels = divide("kbalance", P, spread.X, Communicator(), self.options.seed).labels
-            parts = [np.flatnonzero(labels == p) for p in range(P)]
-        with self.comm.phase("train"):
-            return residual_blocks(spread, kernel, factor, [part for part in parts if len(part)])
+    def _weights(self, rows: NDArray[np.bool_]) -> NDArray[np.float64] | None:
+        """Of some of this rank's rows, if they have any."""
+        return self.prepared.rows.row_weights()[rows] if "weight" in self.prepared.rows.columns else None
 
     def _targets(self) -> NDArray[np.float64]:
         """Of this rank's rows, shape (n_local, t)."""
@@ -252,10 +84,10 @@ class Iterative(Exact):
         return self._piece(f"{name}-{self.width.like.kind}-{float(self.width.sigma)!r}-{float(self.lam)!r}")
 
     def _grid(self, learnt: NDArray[np.bool_], judging: Judging) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """See :meth:`cakrr.methods.dkrr.Exact._grid`: every lambda of a sigma at once."""
+        """See :meth:`cakrr.methods.factored.Exact._grid`: every lambda of a sigma at once."""
         lams, comm, shape = self.options.lam, self.comm, (judging.X.shape[0], *self.y.shape[1:])
         X, number = self.X[learnt], self.place[learnt] - self.held
-        y = self._targets()[learnt]
+        y, weights = self._targets()[learnt], self._weights(learnt)
         predicted = np.zeros((len(self.widths), len(lams), *shape))
         failed = np.full(predicted.shape[:2], -1, np.int64)
         self.ended: NDArray[np.float64] = np.zeros(failed.shape)
@@ -270,8 +102,9 @@ class Iterative(Exact):
             def work(kernel: Kernel = kernel, name: str = name, piece: str = piece) -> dict[str, NDArray[Any]]:
                 rules = self._rules(max(self.options.tol, GRID_TOL), False)
                 if self.options.early is not None:
-                    rules.early = _Early(judging, X, kernel, self, y.shape[1])
-                alpha, solution = self._solved(learnt, number, kernel, lams, y, rules, name, piece)
+                    rules.early = Early(judging, X, kernel, self.options.early, len(lams), self.prepared.scale, comm)
+                wanted = Wanted(X, number, y, weights, kernel, lams, name, piece)
+                alpha, solution = self.systems.solve(wanted, rules)
                 with comm.phase("predict"):
                     model = PartModel(X, np.ascontiguousarray(alpha.T, X.dtype))
                     given = model.predict(judging.X, kernel).astype(np.float64)
@@ -303,20 +136,20 @@ class Iterative(Exact):
         return f"conjugate gradients ended by {', '.join(np.unique(self.why))}: {REMEDY}"
 
     def choose(self) -> None:
-        """See :meth:`cakrr.methods.dkrr.Exact.choose`; with `early` it also says how far the solution has to go."""
+        """See :meth:`cakrr.methods.factored.Exact.choose`; with `early` it also says how far the solution has to go."""
         super().choose()
         if self.options.early is not None and self.grid:
             s, ell = self.widths.index(self.width), self.options.lam.index(self.lam)
             self.reached = max(self.options.tol, float(self.ended[s, ell]))
 
     def _learned(self, learnt: NDArray[np.bool_], y: NDArray[np.float64]) -> NDArray[np.float64]:
-        number, piece = self.place[learnt] - self.held, self._of_pair("moments")
+        X, number, weights = self.X[learnt], self.place[learnt] - self.held, self._weights(learnt)
+        kernel, piece = self.width.kernel, self._of_pair("moments")
+        wanted = Wanted(X, number, y[number], weights, kernel, (self.lam,), "moments", piece)
         rules = self._rules(max(self.options.tol, GRID_TOL), False)
 
         def work() -> dict[str, NDArray[Any]]:
-            alpha, solution = self._solved(
-                learnt, number, self.width.kernel, (self.lam,), y[number], rules, "moments", piece
-            )
+            alpha, solution = self.systems.solve(wanted, rules)
             return {"alpha": alpha.T, "stopped": np.array(solution.stopped, "U10")}
 
         with self.comm.phase("train"):
@@ -330,9 +163,10 @@ class Iterative(Exact):
 
         def work() -> dict[str, NDArray[Any]]:
             rules = self._rules(self.reached, True)
-            alpha, solution = self._solved(
-                every, self.place, self.width.kernel, (self.lam,), y, rules, "solution", piece
+            wanted = Wanted(
+                self.X, self.place, y, self._weights(every), self.width.kernel, (self.lam,), "solution", piece
             )  # fmt: skip
+            alpha, solution = self.systems.solve(wanted, rules)
             return {
                 "alpha": alpha.T.reshape(shape), "residual": solution.residual, "iterations": solution.iterations,
                 "stopped": np.array(solution.stopped, "U10"),
@@ -344,7 +178,7 @@ class Iterative(Exact):
         self.stopped, self.residual = [str(word) for word in done["stopped"]], done["residual"]
         self.iteration = {
             "iterations": done["iterations"].tolist(), "stopped": self.stopped, "tol": self.reached,
-            "preconditioner": self.options.preconditioner, "solutions": self.solutions,
+            "preconditioner": self.options.preconditioner, "solutions": self.systems.solutions,
         }  # fmt: skip
         if "time" in self.stopped:
             self.notes = [
@@ -395,37 +229,3 @@ class Iterative(Exact):
 
 class _LateError(Exception):
     """The time was over, on all ranks."""
-
-
-class _Early:
-    """Who may stop since its validation error has not moved over the last iterations by more than a share of it."""
-
-    def __init__(self, judging: Judging, X: Any, kernel: Kernel, run: Iterative, targets: int) -> None:
-        self.judging, self.kernel, self.run, self.targets = judging, kernel, run, targets
-        self.points = kernel.points(X)
-        self.rows = kernel.points(judging.X, like=self.points)
-        self.history = np.full((len(run.options.lam) * targets, SETTLED + 1), np.nan)
-        self.sent = 0
-
-    def __call__(self, x: cg.Vectors, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Of expansions `x`, shape (a, m), of the right sides `ids`; one Allreduce of the rows' predictions.
-
-        The answer is rank 0's: sums of many numbers may differ in the last bit from rank to rank.
-        """
-        comm, rows = self.run.comm, len(self.judging.y)
-        settled = self._settled(x, ids).astype(np.uint8)
-        if comm.size > 1:
-            self.sent += 8 * comm.size * rows * len(ids) + (comm.size - 1) * (64 + settled.nbytes)
-        return comm.bcast(settled).astype(np.bool_)
-
-    def _settled(self, x: cg.Vectors, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        comm, judging = self.run.comm, self.judging
-        predicted = comm.allreduce(self.kernel.apply(self.rows, self.points, np.ascontiguousarray(x.T)))
-        targets = ids % self.targets
-        y = judging.y.reshape(len(judging.y), -1)[:, targets]
-        gap = np.square((predicted - y) / self.run.prepared.scale[targets])
-        errors = judging.weights @ gap
-        recent = np.column_stack([self.history[ids, 1:], errors])
-        self.history[ids] = recent
-        share = self.run.options.early or 0.0
-        return np.asarray(recent.max(axis=1) - recent.min(axis=1) <= share * errors)  # not of a number that is none

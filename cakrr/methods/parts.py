@@ -20,11 +20,13 @@ from cacore.errors import InputError
 from cacore.io.checkpoint import remembered
 from cacore.kernels.gradients import moments, stacked
 from cacore.machine import memory
+from cakrr.fit import Fit
 from cakrr.grid_search import larger_lambda, least, next_widths
+from cakrr.method import Method
 from cakrr.methods.choose import Choice
 from cakrr.methods.prepare import Prepared, prepare, scalings
 from cakrr.model import KRRModel, PartModel
-from cakrr.options import CoarseGrid, Fit, Method, Options, Width
+from cakrr.options import CoarseGrid, Options, Width
 from cakrr.solver import refine
 from cakrr.solver.coarse import Candidates
 from cakrr.solver.local import Workspace

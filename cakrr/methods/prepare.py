@@ -29,7 +29,8 @@ from cacore.errors import InputError
 from cacore.io.fingerprints import fingerprint
 from cacore.kernels.registry import named
 from cacore.machine import memory, threads
-from cakrr.options import Method, Options
+from cakrr.method import Method
+from cakrr.options import Options
 
 ROWS_PER_PART = 8000
 WHERE = ("scratch", "max_time")  # options that decide where things lie and how far a run gets, and not what is right

@@ -22,7 +22,8 @@ from cacore.io.checkpoint import Checkpoint
 from cacore.linalg import scalapack
 from cakrr import DKRR, KRRModel
 from cakrr.dkrr import dkrr
-from cakrr.methods.dkrr import PIECE, fit
+from cakrr.methods.dkrr import fit
+from cakrr.methods.factored import PIECE
 from cakrr.options import Options
 
 MISSING = R > 1 and not os.environ.get(scalapack.VARIABLE) and not scalapack._files("mkl")
@@ -193,7 +194,7 @@ def test_estimator(csr, everywhere):
 @pytest.mark.parametrize(("csr", "standardize"), [(False, True), (False, False), (True, True)])
 def test_model_file(csr, standardize, folder, everywhere, monkeypatch):
     """Saved by all ranks it loads on one, and the other way round; the pieces are dealt anew."""
-    monkeypatch.setattr("cakrr.methods.dkrr.PIECE", 20)
+    monkeypatch.setattr("cakrr.methods.factored.PIECE", 20)
     (X, y), (T, _) = rows(csr=csr), rows(41, seed=1, csr=csr)
     options = Options(sigma=(2.0,), lam=(LAM,), standardize=standardize)
     comm = Communicator(WORLD)

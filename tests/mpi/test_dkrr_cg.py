@@ -27,8 +27,8 @@ from cakrr.iterative import products as kernel_products
 from cakrr.iterative.keep import Keep
 from cakrr.iterative.products import KernelProducts, strips
 from cakrr.iterative.spread import SpreadRows
-from cakrr.methods import iterative
 from cakrr.methods.dkrr import fit
+from cakrr.methods.early import Early
 from cakrr.options import Options
 
 pytestmark = pytest.mark.mpi(min_size=1)
@@ -55,7 +55,7 @@ def tiles(monkeypatch):
 @pytest.mark.parametrize("ring", [False, True], ids=["gathered", "ring"])
 def test_is_kernel_ridge(csr, ring, mine, everywhere, monkeypatch):
     if ring:
-        monkeypatch.setattr("cakrr.methods.iterative.gathers", lambda *_: False)
+        monkeypatch.setattr("cakrr.iterative.systems.gathers", lambda *_: False)
     (X, y), (T, _) = rows(csr=csr), rows(41, seed=1, csr=csr)
     comm = Communicator(WORLD)
     result = dkrr(dataset(X, y, mine(157)), TOLD, comm)
@@ -242,7 +242,7 @@ def test_pairs_of_other_choices_are_not_taken(folder, monkeypatch):
     told = replace(TOLD, checkpoint=Checkpoint(folder / "kept"), sigma=(0.5, 1.5))
     first = [fit(dkrr, dataset(*rows(), even(157)), told, Communicator(WORLD)).model.sigma]
     width = next(one for one in told.sigma if one != first[0])
-    monkeypatch.setattr("cakrr.methods.dkrr.best", lambda *_: (0, told.sigma.index(width), 0))
+    monkeypatch.setattr("cakrr.methods.factored.best", lambda *_: (0, told.sigma.index(width), 0))
     other = fit(dkrr, dataset(*rows(), even(157)), told, Communicator(WORLD)).model
     alone = fit(dkrr, dataset(*rows(), even(157)), replace(TOLD, sigma=(width,)), Communicator(WORLD)).model
     for part, model in alone.parts.items():
@@ -254,8 +254,8 @@ def test_ranks_stop_together(mine, monkeypatch):
     X, y = rows()
     monkeypatch.setattr(plan, "enough", lambda work, traces: traces[-1][0] >= 8 * (1 + RANK))
     monkeypatch.setattr(pivoted, "BLOCK", 8)
-    settled = iterative._Early._settled
-    monkeypatch.setattr(iterative._Early, "_settled", lambda *told: settled(*told) | (RANK == 0))
+    settled = Early._settled
+    monkeypatch.setattr(Early, "_settled", lambda *told: settled(*told) | (RANK == 0))
     result = dkrr(dataset(X, y, mine(157)), replace(GRID, early=0.01), Communicator(WORLD))
     solutions = result.iteration["solutions"]
     assert [set(one["stopped"]) for one in solutions[:2]] == [{"early"}] * 2

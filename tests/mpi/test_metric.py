@@ -95,7 +95,7 @@ def test_what_the_exact_method_sends(monkeypatch):
     (X, y), sent = rows(80), []
     for count in (72, 10):
         comm = Communicator(WORLD)
-        monkeypatch.setattr("cakrr.methods.dkrr.sample_of", lambda _, count=count: count)
+        monkeypatch.setattr("cakrr.methods.factored.sample_of", lambda _, count=count: count)
         ridge("dkrr", X, y, even(80), comm, metric="full", metric_rounds=1)
         sent.append(comm.totals()[0]["train"])
     assert sent[0]["messages"] == sent[1]["messages"]

@@ -17,7 +17,9 @@ from cakrr.bkrr import bkrr
 from cakrr.bkrr2 import bkrr2
 from cakrr.dckrr import dckrr
 from cakrr.dkrr import dkrr
-from cakrr.estimators import InParts, Iterated, KernelRidge, OnTwoLevels
+from cakrr.estimators.base import KernelRidge
+from cakrr.estimators.exact import Iterated
+from cakrr.estimators.parts import InParts, OnTwoLevels
 from cakrr.kkrr import kkrr
 from cakrr.kkrr2 import kkrr2
 from cakrr.options import Options

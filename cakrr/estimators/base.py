@@ -1,0 +1,170 @@
+"""What the estimators share: parameters, training, prediction; and what regressors do."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import issparse
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils.validation import check_is_fitted
+
+from cacore.comm import Communicator, collective
+from cacore.data.dataset import Dataset
+from cacore.data.metric import expose as expose_metric
+from cacore.data.validation import checked_weights, shared_seed, validated
+from cacore.errors import InputError
+from cacore.machine import memory, threads
+from cacore.run import report
+from cacore.run.options import from_estimator, one_of
+from cakrr.fit import Fit
+from cakrr.method import Method
+from cakrr.model import KRRModel
+from cakrr.options import Options
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class KernelRidge(BaseEstimator):
+    """What regressors and classifiers share: parameters that all of them have, training and prediction."""
+
+    sigma: Any = None
+    lam: Any = 1e-4
+    kernel: Any = "gaussian"
+    degree: int = 3
+    coef0: float = 0.0
+    validation_fraction: float = 0.1
+    metric: str = "none"
+    metric_rounds: int = 10
+    scaling: str = "deviation"
+    standardize: bool = True
+    dtype: str = "float64"
+    random_state: Any = None
+    comm: Any = None
+
+    _method: ClassVar[Method]
+
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Train on `X`, shape (n_local, d), dense or CSR, and `y`; neither is changed.
+
+        `y` is of shape (n_local,), or (n_local, t) for t targets of a regression, which share all factorisations.
+        Rows of weight 0 count as absent. Raises InputError, a ValueError, on what cannot be used.
+        """
+        with collective(self.comm) as comm:
+            threads.share_once(comm)
+            with comm.agreed():
+                one_of("float64", "float32")(self.dtype, "dtype =")
+            train, options = self._problem(X, y, sample_weight, comm)
+            train.n = comm.offset(train.X.shape[0])[1]
+            with comm.agreed():
+                if train.n == 0:
+                    raise InputError("Sample weights must contain at least one non-zero number.")
+            seed, limit = shared_seed(self.random_state, comm), memory.limit_per_rank(comm)
+            fitted = self._method(train, replace(options, seed=seed, memory_limit=limit), comm)
+        for note in fitted.notes:
+            warnings.warn(note, stacklevel=2)
+        fitted.model.comm = self.comm
+        self.model_: KRRModel = fitted.model
+        self.grid_ = fitted.grid
+        self.sigma_: Any = fitted.model.sigma if fitted.model.sigmas is None else fitted.model.sigmas
+        self.lam_: Any = fitted.model.lam if fitted.model.lams is None else fitted.model.lams
+        self.params_ = fitted.params
+        self.sizes_, self.centers_ = fitted.sizes, fitted.model.centers
+        self._expose(fitted)
+        expose_metric(self, fitted)
+        return self
+
+    def _expose(self, fitted: Fit) -> None:
+        """Attributes that only some methods have."""
+
+    def _problem(
+        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, comm: Communicator
+    ) -> tuple[Dataset, Options]:
+        """This rank's rows, and what to do with them; collective."""
+        with comm.agreed():
+            train = self._checked(X, y, sample_weight, int(comm.size == 1))
+        return train, self._options(train, comm)
+
+    def _checked(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int, copy: bool = True) -> Dataset:
+        """A copy of this rank's rows, which training takes over, without those of weight 0."""
+        raise NotImplementedError
+
+    def _options(self, train: Dataset, comm: Communicator) -> Options:
+        """The options of training; collective."""
+        with comm.agreed():
+            options: Options = from_estimator(Options, self, **self._automatic())
+        return options
+
+    def _automatic(self) -> dict[str, Any]:
+        """The grids of the command in the place of "auto"."""
+        given: dict[str, Any] = {}
+        if isinstance(self.sigma, str) and self.sigma == "auto":
+            given |= {"sigma": None, "wide": True}
+        if isinstance(self.lam, str) and self.lam == "auto":
+            given["lam"] = self._method.lams
+        return given
+
+    def _values(self, X: Any) -> NDArray[Any]:
+        """The model's values for `X`, shape (n_local, d); with `comm`, a collective call."""
+        check_is_fitted(self)
+        with collective(self.comm) as comm:
+            with comm.agreed():
+                X = validated(
+                    self, X, reset=False, accept_sparse="csr", dtype=self.dtype, ensure_min_samples=int(comm.size == 1)
+                )
+            return self.model_.predict(X, comm)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+
+class Regressor(RegressorMixin, KernelRidge):
+    """What the regressors share: targets of one or many columns, predictions of their shape, R^2."""
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Predictions for `X`, shape (n_local, d), of the shape that `y` had; with `comm`, a collective call."""
+        return self._values(X)
+
+    def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """R^2, of many targets their mean; with `comm`, over all ranks' rows, the same on each: a collective call."""
+        if self.comm is None:
+            return float(super().score(X, y, sample_weight))
+        predicted = self.predict(X)
+        with collective(self.comm) as comm:
+            with comm.agreed():
+                weights = None if sample_weight is None else checked_weights(sample_weight, len(predicted))
+            r2 = report.regression_metrics(np.asarray(y), predicted, comm, weights)["r2"]
+        return float("nan") if r2 is None else r2
+
+    def _checked(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int, copy: bool = True) -> Dataset:
+        if issparse(y):
+            raise InputError("y: sparse targets cannot be used; give y.toarray()")
+        rows = {"accept_sparse": "csr", "dtype": self.dtype, "order": "C", "copy": copy, "ensure_min_samples": least}
+        targets = {"ensure_2d": False, "dtype": None, "ensure_min_samples": 0, "ensure_min_features": 0}
+        X, given = validated(self, X, y, validate_separately=(rows, targets))
+        if not given.ndim or not all(given.shape[1:]):
+            raise InputError(f"y has shape {given.shape}: there is no target")
+        if len(given) != X.shape[0]:
+            raise InputError(f"Found input variables with inconsistent numbers of samples: {[X.shape[0], len(given)]}")
+        try:
+            y = np.asarray(given, np.float64)
+        except (ValueError, TypeError) as error:
+            raise InputError(
+                f"y: {error}; the targets of a regression are numbers, and {type(self).__name__}Classifier has classes"
+            ) from error
+        if not np.isfinite(y).all():
+            raise InputError("y: contains NaN or infinity")
+        if sample_weight is None:
+            return Dataset(X, y)
+        weights = checked_weights(sample_weight, X.shape[0])
+        kept = weights > 0
+        return Dataset(X[kept], y[kept], weights=weights[kept])
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags

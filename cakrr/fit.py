@@ -1,0 +1,68 @@
+"""What training returns: the model, and what the report says about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from cakrr.model import KRRModel
+
+
+@dataclass
+class Fit:
+    """What training returns: the model, and what the report says about it.
+
+    Attributes
+    ----------
+    model : KRRModel
+    sizes : ndarray of int64, shape (P,)
+        Rows of each part.
+    grid : list of dict
+        Error of every pair tried.
+    params : dict
+        Chosen parameters beside sigma and lambda.
+    seconds : ndarray, shape (P,)
+        Of each part's share of the grid and its final solution.
+    busy : ndarray, shape (R,)
+        Seconds each rank worked on its parts.
+    residual : ndarray, shape (P,)
+        Relative residual of each part's system, where it was refined.
+    errors : list of float
+        Of every round of a metric, on validation rows.
+    iteration : dict
+        What the report says about conjugate gradients, where they were the solver.
+    library_bytes : int
+        What a library sent outside the communicator's count, by this rank, from a formula.
+    notes : list of str
+        Of what a user should look at.
+    reasons : list of str
+        Of what was decided for the user.
+    """
+
+    model: KRRModel
+    sizes: NDArray[np.int64]
+    grid: list[dict[str, Any]] = field(default_factory=list)
+    params: dict[str, Any] = field(default_factory=dict)
+    seconds: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    busy: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    residual: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    errors: list[float] = field(default_factory=list)
+    iteration: dict[str, Any] = field(default_factory=dict)
+    library_bytes: int = 0
+    notes: list[str] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+
+    def add(self, other: Fit) -> None:
+        """Take over what was trained on another division of the same rows."""
+        model, more, P = self.model, other.model, len(self.sizes)
+        model.parts |= {P + part: one for part, one in more.parts.items()}
+        for name in ("centers", "sizes", "owners"):
+            setattr(model, name, np.concatenate([getattr(model, name), getattr(more, name)]))
+        model.divisions += 1
+        for name in ("sizes", "seconds", "residual"):
+            setattr(self, name, np.concatenate([getattr(self, name), getattr(other, name)]))
+        self.notes += other.notes

@@ -1,0 +1,211 @@
+"""The systems of one sigma, all lambdas and targets at once: factor, preconditioner, products, and a record."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.data.rows import Rows, nbytes
+from cacore.errors import InputError
+from cacore.io.checkpoint import remembered
+from cacore.kernels import Kernel
+from cacore.linalg.pivoted import Pivoted, pivoted_cholesky
+from cacore.machine import memory, threads
+from cakrr.iterative import plan
+from cakrr.iterative.keep import Keep, Scratch
+from cakrr.iterative.preconditioner import Blocks, Factor, Preconditioner, residual_blocks
+from cakrr.iterative.products import KernelProducts, gathers
+from cakrr.iterative.solver import Rules, Solution, solve
+from cakrr.iterative.spread import SpreadRows
+from cakrr.options import Options
+from partition.divide import divide
+
+PART = 768  # rows of a block of the preconditioners local and two-level
+
+
+@dataclass
+class Wanted:
+    """(K + lambda n I) alpha = y for every lambda and target.
+
+    Attributes
+    ----------
+    X : ndarray or CSR, shape (m, d)
+        This rank's rows.
+    number : ndarray of int64, shape (m,)
+        Their places among the n rows of all ranks.
+    y : ndarray, shape (m, t)
+    weights : ndarray, shape (m,), or None
+    kernel : Kernel
+    lams : tuple of float
+    name : str
+        For the report.
+    piece : str
+        For the checkpoint.
+    """
+
+    X: Rows
+    number: NDArray[np.int64]
+    y: NDArray[np.float64]
+    weights: NDArray[np.float64] | None
+    kernel: Kernel
+    lams: tuple[float, ...]
+    name: str
+    piece: str
+
+
+def needed(shape: tuple[int, int, int], row_bytes: float, lams: int, limit: int, comm: Communicator) -> int:
+    """Bytes of this rank for its rows in both precisions, those of others, and all vectors of a solution.
+
+    `shape` are the rows of all ranks and of this one, and the targets.
+    """
+    n, n_local, targets = shape
+    sides = lams * targets
+    everyone = int(1.5 * row_bytes * n) if gathers(comm, int(row_bytes * n), limit) else int(4 * row_bytes * n_local)
+    vectors: int = 8 * sides * (12 * n_local + (2 * threads.current() + 2) * n // 2)
+    return int(3 * row_bytes * n_local) + everyone + vectors + 24 * n
+
+
+class Systems:
+    """What solves them, one sigma after the other.
+
+    Parameters
+    ----------
+    options : Options
+    shape : tuple of int
+        Rows of all ranks and of this one, and targets, of the largest system.
+    comm : Communicator
+    scratch : Scratch or None
+
+    Attributes
+    ----------
+    solutions : list of dict
+        What the report says about each.
+    """
+
+    def __init__(
+        self, options: Options, shape: tuple[int, int, int], comm: Communicator, scratch: Scratch | None = None
+    ) -> None:
+        self.options, self.shape, self.comm, self.scratch = options, shape, comm, scratch
+        self.solutions: list[dict[str, Any]] = []
+
+    def solve(self, wanted: Wanted, rules: Rules) -> tuple[NDArray[np.float64], Solution]:
+        """Alpha of this rank's rows for every lambda and target, shape (L t, m); collective."""
+        comm, options, X, kernel, lams = self.comm, self.options, wanted.X, wanted.kernel, wanted.lams
+        with comm.phase("partition"):
+            spread = SpreadRows(X, wanted.number, kernel, comm, wanted.weights)
+            total = int(comm.allreduce(np.array([nbytes(X)], np.int64))[0])
+        each = total / max(1, spread.n)
+        ridges = np.repeat(np.array(lams) * spread.n, wanted.y.shape[1])
+        limit = options.memory_limit
+        room = limit - needed(self.shape, each, len(lams), limit, comm)
+        room -= self._blocks_bytes(X.shape[0], len(set(lams)), room)
+        begun, on_file = time.perf_counter(), self.scratch.end if self.scratch is not None else 0
+        factor = self._factor(spread, kernel, ridges, room, wanted.piece)
+        blocks = self._blocks(spread, kernel, factor)
+        preconditioner = Preconditioner(factor, blocks, ridges, comm)
+        taken = 8 * preconditioner.rank**2 * (2 + len(lams))
+        if factor is not None and factor.scratch is None:
+            taken += factor.rows.nbytes
+        least = comm.allreduce(np.array([max(0, int(0.9 * (room - taken)))]), "min")[0]
+        built = time.perf_counter() - begun
+        with comm.phase("partition"):
+            keep, gathered = Keep(int(least), self.scratch), gathers(comm, int(each * self.shape[0]), limit)
+            products = KernelProducts(spread, kernel, keep, ring=not gathered)
+        largest = float(comm.allreduce(np.array([spread.diagonal(kernel).max(initial=0.0)]), "max")[0])
+        B = spread.scaled(np.ascontiguousarray(np.tile(wanted.y.T, (len(lams), 1))))
+        advance = options.progress(f"conjugate gradients ({wanted.name})", plan.TYPICAL)
+        begun, before = time.perf_counter(), int(comm.sent("train")[0].sum())
+        solution = solve(products, preconditioner, B, rules, largest, options.checkpoint, wanted.piece, advance)
+        with comm.uncounted():
+            sent = comm.allreduce(np.array([int(comm.sent("train")[0].sum()) - before], np.int64))[0]
+        self.solutions.append(
+            {
+                "what": wanted.name, "preconditioner": options.preconditioner, "rank": preconditioner.rank,
+                "iterations": solution.iterations.tolist(), "residual": solution.residual.tolist(),
+                "stopped": solution.stopped, "products": solution.products,
+                "values": "single, refined in double" if products.single else "double",
+                "kept": keep.share, "rows": "ring" if products.ring else "gathered",
+                "seconds_factor": built, "seconds_iterations": time.perf_counter() - begun,
+                "bytes": {"sent": int(sent), "predicted": solution.sent},
+                **({"scratch_gbps": self.scratch.rate / 1e9} if self.scratch is not None and self.scratch.read else {}),
+            }
+        )  # fmt: skip
+        keep.forget()
+        if self.scratch is not None:
+            del factor, preconditioner, blocks, products  # of which the first may lie in the file
+            self.scratch.free(on_file)
+        return spread.scaled(solution.x), solution
+
+    def _factor(
+        self, spread: SpreadRows, kernel: Kernel, every: NDArray[np.float64], room: int, piece: str
+    ) -> Factor | None:
+        """The low-rank factor, if the preconditioner has one: of the rank that is asked for, or that pays."""
+        options, comm = self.options, self.comm
+        if options.preconditioner == "local":
+            return None
+        mu, ridges = float(every.min()), len(np.unique(every))
+        dtype = spread.factor_dtype(kernel, mu)
+        share = room // 2 * 4 // dtype.itemsize
+        fits = int(comm.allreduce(np.array([plan.largest_rank(share, spread.X.shape[0], ridges)], np.int64), "min")[0])
+        most, on_disk = min(fits, spread.n), False
+        if options.rank is not None and min(options.rank, spread.n) > most:
+            on_disk = self.scratch is not None
+            if not on_disk:
+                with comm.agreed():
+                    raise InputError(
+                        f"rank {options.rank}: a factor of {spread.n:,} x {options.rank:,} does not fit into "
+                        f"{options.memory_limit / memory.GIB:.3g} GiB a rank; the largest that does is {most:,}: "
+                        "use it, more ranks, a larger --memory-limit, or --scratch DIR"
+                    )
+            with comm.agreed():
+                need = 8 * options.rank**2 * (2 + ridges)
+                what = f"the {options.rank:,} x {options.rank:,} cores of a factor"
+                memory.require(need, room, what, "use a smaller --rank, fewer lambdas, or a larger --memory-limit")
+        work = plan.Work(spread.n, spread.X.shape[1], plan.sides(every), max(mu, 1e-300), options.tol)
+
+        def enough(traces: NDArray[np.float64]) -> bool:
+            if options.rank is not None:
+                return False
+            with comm.uncounted():  # the ranks' traces may differ in the last bit
+                return bool(comm.bcast(np.array([plan.enough(work, traces)], np.uint8))[0])
+
+        def made() -> dict[str, NDArray[Any]]:
+            found: Pivoted = pivoted_cholesky(
+                spread, kernel, most if options.rank is None else min(options.rank, spread.n), options.seed, enough,
+                dtype, options.preconditioner == "nystrom",
+                self.scratch.array if on_disk and self.scratch is not None else np.empty,
+            )  # fmt: skip
+            return {"rows": found.rows, "traces": found.traces}
+
+        with comm.phase("train"):
+            # One that lies in a file is not written a second time, nor read into memory.
+            rows = made()["rows"] if on_disk else remembered(options.checkpoint, f"{piece}-factor", made, comm)["rows"]
+        return Factor(rows, self.scratch if on_disk else None) if len(rows) else None
+
+    def _blocks_bytes(self, n_local: int, ridges: int, room: int) -> int:
+        """What :meth:`_blocks` takes, if `room` has it; collective."""
+        if self.options.preconditioner not in ("local", "two-level"):
+            return 0
+        need = 8 * n_local * PART * (1 + ridges)
+        with self.comm.agreed():
+            remedy = "use --preconditioner pivoted, or more ranks"
+            memory.require(need, room, "the blocks of the preconditioner", remedy)
+        return need
+
+    def _blocks(self, spread: SpreadRows, kernel: Kernel, factor: Factor | None) -> Blocks | None:
+        """Blocks of this rank's rows for the preconditioners that have some, of about `PART` rows each."""
+        if self.options.preconditioner not in ("local", "two-level"):
+            return None
+        n_local = spread.X.shape[0]
+        P = max(1, -(-n_local // PART))
+        parts: list[NDArray[np.int64]] = []
+        if n_local:
+            labels = divide("kbalance", P, spread.X, Communicator(), self.options.seed).labels
+            parts = [np.flatnonzero(labels == p) for p in range(P)]
+        with self.comm.phase("train"):
+            return residual_blocks(spread, kernel, factor, [part for part in parts if len(part)])

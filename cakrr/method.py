@@ -1,0 +1,81 @@
+"""The record of a method: how rows are divided, which models answer, and which options it has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from cacore.run import grid
+from cacore.run.method import Method as AnyMethod
+from cakrr.options import EXACT, LOCAL_LAMS, LOCAL_SIGMAS, ROUTES, Options
+
+if TYPE_CHECKING:
+    from cakrr.family import Ridge
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(AnyMethod):
+    """A method of this family: how rows are divided, and which models answer.
+
+    Attributes
+    ----------
+    route : {"nearest", "soft", "all", "oracle", "sum"}
+        The nearest centre's model, the weighted mean of the nearest ones', the mean of all, the one that is best when
+        the answer is known, or, for a model whose rows lie in pieces, the sum.
+    partitioner : str
+        The registered name of a partitioner; "": one system of all rows.
+    coarse : bool
+        Whether the parts' models are of the residual of a coarse model of all rows.
+    """
+
+    package: ClassVar[str] = "cakrr"
+    options: ClassVar[type] = Options
+
+    route: str
+    partitioner: str = ""
+    coarse: bool = False
+
+    @property
+    def oracle(self) -> bool:
+        """Whether it looks at the answers: a bound for the others, not a method to use."""
+        return self.route == "oracle"
+
+    def sigmas(self, width: float) -> tuple[float, ...]:
+        """Widths that its command tries, around the kernel's natural one (:meth:`KernelKind.typical_distance`)."""
+        if self.coarse:
+            return tuple(times * width for times in LOCAL_SIGMAS)
+        return tuple(grid.spaced(width / 4, width * 4, 5))
+
+    @property
+    def lams(self) -> tuple[float, ...]:
+        """Lambdas that its command tries."""
+        return LOCAL_LAMS if self.coarse else (1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
+
+    def has(self, name: str) -> bool:
+        """Whether its command has the option `name`."""
+        if name in EXACT:
+            return not self.partitioner
+        if name in ("centers", "coarse_sigma", "coarse_lam", "refine"):
+            return self.coarse
+        if name == "divisions":
+            return bool(self.partitioner) and not self.oracle
+        if name in ("cv", "per_part"):
+            return bool(self.partitioner) and not self.oracle and not self.coarse
+        return name != "libsvm"
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """Of its command's options."""
+        return {"route": self.route, "lam": grid.listed(self.lams)}
+
+    @property
+    def choices(self) -> Mapping[str, tuple[str, ...]]:
+        """Of its command's options."""
+        return {"route": tuple(dict.fromkeys([self.route, *ROUTES]))}
+
+    def family(self) -> Ridge:
+        """What its command needs of the family."""
+        from cakrr.family import Ridge
+
+        return Ridge()

@@ -1,0 +1,52 @@
+"""``--solver auto``: the solver that is predicted to cost less, of those that can be used."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from cacore.comm import Communicator
+from cacore.data.rows import nbytes
+from cacore.errors import InputError
+from cacore.linalg import scalapack
+from cacore.machine import memory
+from cakrr.iterative import plan
+from cakrr.method import Method
+from cakrr.methods.block_cyclic import matrix_bytes
+from cakrr.methods.prepare import Prepared
+from cakrr.options import Options
+
+
+def cheaper(method: Method, prepared: Prepared, options: Options, comm: Communicator) -> tuple[str, str]:
+    """The solver that costs less of those that can be used, and a sentence that says why; collective."""
+    if told := options.of_iteration():
+        return "cg", f"solver cg: {' and '.join(told)} would mean nothing to a factorisation"
+    X, n = prepared.rows.X, comm.offset(prepared.rows.X.shape[0])[1]
+    d, widths, targets = X.shape[1], options.widths(method, X.shape[1]), math.prod(prepared.rows["y"].shape[1:])
+    pairs = len(widths) * len(options.lam)
+    solutions = pairs + (pairs > 1)
+    work = plan.Work(n, d, plan.sides(np.array(options.lam)) * targets, min(options.lam) * n, options.tol)
+    direct = work.cholesky(solutions)
+    iterated = work.conjugate_gradients(len(widths) + (pairs > 1))
+    figures = f"{direct / 1e12:.3g} against {iterated / 1e12:.3g} Tflop predicted"
+    with comm.uncounted():
+        rows = float(comm.allreduce(np.array([nbytes(X)], np.int64))[0]) / n
+        need = int(comm.allreduce(np.array([matrix_bytes(n, X, rows, comm)], np.int64), "max")[0])
+        there = comm.all(comm.size == 1 or _has_scalapack())
+    if need > options.memory_limit:
+        room = f"{need / memory.GIB:.3g} GiB a rank, and it may use {options.memory_limit / memory.GIB:.3g}"
+        return "cg", f"solver cg: a factorisation needs {room}"
+    if not there:
+        return "cg", "solver cg: there is no ScaLAPACK for a factorisation over ranks"
+    if direct <= iterated:
+        return "cholesky", f"solver cholesky: {figures}"
+    return "cg", f"solver cg: {figures} for a factorisation"
+
+
+def _has_scalapack() -> bool:
+    try:
+        scalapack.where()
+    except InputError:
+        return False
+    return True

@@ -1,0 +1,71 @@
+"""``--early``: right sides that stop where their validation error no longer moves."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.data.rows import Rows
+from cacore.kernels import Kernel
+from cacore.linalg import cg
+from cakrr.methods.factored import Judging
+
+SETTLED = 3  # iterations over which an error must not move
+
+
+class Early:
+    """Who may stop since its validation error has not moved over the last iterations by more than a share of it.
+
+    Parameters
+    ----------
+    judging : Judging
+    X : ndarray or CSR, shape (m, d)
+        This rank's rows of the system.
+    kernel : Kernel
+    share : float
+    lams, targets : int
+        Right sides: a target after the other, for each lambda.
+    scale : ndarray, shape (targets,)
+        Of the targets.
+    comm : Communicator
+
+    Attributes
+    ----------
+    history, sent
+        See :class:`cakrr.iterative.solver.Early`.
+    """
+
+    def __init__(
+        self, judging: Judging, X: Rows, kernel: Kernel, share: float, lams: int, scale: NDArray[np.float64],
+        comm: Communicator,
+    ) -> None:  # fmt: skip
+        self.judging, self.kernel, self.share, self.scale, self.comm = judging, kernel, share, scale, comm
+        self.targets = len(scale)
+        self.points = kernel.points(X)
+        self.rows = kernel.points(judging.X, like=self.points)
+        self.history = np.full((lams * self.targets, SETTLED + 1), np.nan)
+        self.sent = 0
+
+    def __call__(self, x: cg.Vectors, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Of expansions `x`, shape (a, m), of the right sides `ids`; one Allreduce of the rows' predictions.
+
+        The answer is rank 0's: sums of many numbers may differ in the last bit from rank to rank.
+        """
+        comm, rows = self.comm, len(self.judging.y)
+        settled = self._settled(x, ids).astype(np.uint8)
+        if comm.size > 1:
+            self.sent += 8 * comm.size * rows * len(ids) + (comm.size - 1) * (64 + settled.nbytes)
+        return comm.bcast(settled).astype(np.bool_)
+
+    def _settled(self, x: cg.Vectors, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        comm, judging = self.comm, self.judging
+        predicted = comm.allreduce(self.kernel.apply(self.rows, self.points, np.ascontiguousarray(x.T)))
+        targets = ids % self.targets
+        y = judging.y.reshape(len(judging.y), -1)[:, targets]
+        gap = np.square((predicted - y) / self.scale[targets])
+        errors = judging.weights @ gap
+        recent = np.column_stack([self.history[ids, 1:], errors])
+        self.history[ids] = recent
+        moved = recent.max(axis=1) - recent.min(axis=1)
+        return np.asarray(moved <= self.share * errors)  # not of a number that is none

@@ -1,0 +1,243 @@
+"""The exact method's steps, by a factorisation: choose a pair, solve, make the model."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.data.metric import Root, check_features, mapped, sample_of
+from cacore.data.rows import Rows, gather_rows, nbytes
+from cacore.data.shuffle import Shuffle
+from cacore.data.standardize import Standardizer
+from cacore.errors import InputError
+from cacore.io.checkpoint import remembered
+from cacore.kernels import Kernel
+from cacore.kernels.gradients import stacked
+from cacore.machine import memory, threads
+from cakrr.grid_search import best, least, left_out, next_widths, table
+from cakrr.judges import held_out
+from cakrr.method import Method
+from cakrr.methods.block_cyclic import System, matrix_bytes
+from cakrr.methods.parts import not_definite
+from cakrr.methods.prepare import Prepared
+from cakrr.model import KRRModel, PartModel
+from cakrr.options import Options, Width
+from cakrr.solver import refine
+
+PIECE = 2048  # rows of a piece of the model: what ranks share when they load it
+
+
+@dataclass
+class Judging:
+    """The rows that judge the pairs, on every rank: X, shape (q, d), what they should be, and their weights."""
+
+    X: Rows
+    y: NDArray[np.float64]
+    weights: NDArray[np.float64]
+
+
+class Exact:
+    """One training, or one round of it: what its steps share."""
+
+    def __init__(
+        self, method: Method, prepared: Prepared, options: Options, comm: Communicator, root: Root | None = None,
+        last: Exact | None = None,
+    ) -> None:  # fmt: skip
+        self.method, self.prepared, self.options, self.comm, self.root = method, prepared, options, comm, root
+        self.number: int = last.number + 1 if last else 0
+        self.sent: int = last.sent if last else 0
+        if options.metric != "none" and not last:
+            with comm.agreed():
+                check_features(options.metric, prepared.rows.X.shape[1], options.memory_limit)
+        self.X, self.checkpoint, self.like = mapped(prepared.rows.X, root), options.checkpoint, options.kernels()[0]
+        self.standardizer = Standardizer.with_root(prepared.standardizer, root)
+        self.grid: list[dict[str, Any]] = []
+        self.notes: list[str] = []
+        self.iteration: dict[str, Any] = {}
+        self.error, self.errors = math.inf, np.zeros((1, 1, 1))
+        first, self.n = comm.offset(self.X.shape[0])
+        self.place = Shuffle(self.n, options.seed).position(np.arange(first, first + self.X.shape[0]))
+        with comm.phase("partition"):
+            self.y = self._everywhere(prepared.rows["y"])
+            self.weights = self._everywhere(prepared.rows.row_weights())
+        self.widths = last.nearby() if last else options.widths(method, self.X.shape[1])
+        self.width, self.lam = self.widths[0], options.lam[0]
+        total = int(comm.allreduce(np.array([nbytes(self.X)], np.int64))[0])
+        with comm.agreed():
+            self._check_memory(total / self.n)
+
+    def _everywhere(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """What each row of all ranks has, in shuffled order, on every rank."""
+        out = np.empty((self.n, *values.shape[1:]))
+        out[self.comm.allgather(self.place)] = self.comm.allgather(values.astype(np.float64))
+        return out
+
+    def _check_memory(self, row_bytes: float) -> None:
+        need = matrix_bytes(self.n, self.X, row_bytes, self.comm)
+        what = f"a rank's share of the {self.n:,} x {self.n:,} matrix, and its rows,"
+        remedy = "use --solver cg, more ranks, a larger --memory-limit, --dtype float32, or bkrr2 or twolevel"
+        memory.require(need, self.options.memory_limit, what, remedy)
+
+    def again(self, root: Root) -> Exact:
+        """The next round, in this metric; collective."""
+        return type(self)(self.method, self.prepared, self.options, self.comm, root, self)
+
+    def nearby(self) -> tuple[Width, ...]:
+        """The widths that the next round tries: the best of this one, and what is beside it; collective."""
+        with self.comm.uncounted():  # the ranks' errors may differ in the last bit
+            return next_widths(self.widths, self.comm.bcast(least(self.errors, 1)))
+
+    @property
+    def held(self) -> int:
+        """Rows that are validated on: the first ones in shuffled order."""
+        return held_out(self.n, self.options.validation_fraction if self.options.select == "validation" else 0.0)
+
+    def choose(self) -> None:
+        """Sigma, lambda, the grid's errors, and notes: the errors of all pairs are one reduction."""
+        options, comm, lams = self.options, self.comm, self.options.lam
+        if len(self.widths) * len(lams) == 1 and not options.compares and options.early is None:
+            return
+        with comm.agreed():
+            if options.select == "validation" and self.n < 2:
+                raise InputError("n_samples = 1, and a choice needs 2: one row leaves none to validate on")
+        held = self.held
+        learnt = self.place >= held
+        with comm.phase("partition"):
+            if held:
+                X, y, weights = gather_rows(self.X[~learnt], comm), self.y, self.weights
+                places = comm.allgather(self.place[~learnt])
+                y, weights = y[places], weights[places]
+            else:
+                X, y, weights = self.prepared.test_rows(self.standardizer)
+                X, y, weights = gather_rows(X, comm), comm.allgather(y), comm.allgather(weights)
+        with comm.agreed():
+            need = 8 * len(self.widths) * len(lams) * X.shape[0] * math.prod(y.shape[1:])
+            memory.require(need, options.memory_limit, "the grid's predictions", "use a smaller grid")
+        predicted, failed = self._grid(learnt, Judging(X, y, weights))
+        with comm.phase("predict"):
+            gap = np.square((comm.allreduce(predicted) - y) / self.prepared.scale)
+            if y.ndim > 1:
+                gap = gap.sum(axis=-1)
+            errors = (gap @ weights / weights.sum())[None]
+            _, s, ell = best(errors, self.widths, lams, self.X.dtype, comm, self._hopeless())
+        self.notes = self._left_out(failed)
+        self.width, self.lam, self.error = self.widths[s], lams[ell], float(errors[0, s, ell])
+        self.errors = errors
+        self.grid = table(errors, self.widths, lams, options)
+
+    def _left_out(self, failed: NDArray[np.int64]) -> list[str]:
+        """A sentence about the pairs without a solution."""
+        return left_out(failed, self.widths, self.options.lam)
+
+    def _hopeless(self) -> str:
+        """Why no pair has a solution, and what to do, if it is not that lambda is too small."""
+        return ""
+
+    def moments(self) -> NDArray[np.float64]:
+        """The sum of grad f grad f^T, or its diagonal, at some learning rows, of the model of all of them.
+
+        n^3/3 flops over all ranks, and the gradients'; one Allreduce of the gradients of the sample.
+        """
+        comm, held, kernel = self.comm, self.held, self.width.kernel
+        learnt, diagonal = self.place >= held, self.options.metric == "diagonal"
+        X, number = self.X[learnt], self.place[learnt] - held
+        y = (self.y[held:].reshape(self.n - held, -1)) / self.prepared.scale
+        with comm.phase("partition"):
+            sample = gather_rows(X[number < sample_of(X.shape[1] * y.shape[1])], comm)
+        alpha = self._learned(learnt, y)
+        with comm.phase("train"):
+            slopes = comm.allreduce(stacked(kernel, sample, X, alpha.T))
+        if diagonal:
+            return np.asarray(np.square(slopes).sum(axis=(0, 1)))
+        return np.asarray(np.einsum("kij,kil->jl", slopes, slopes))
+
+    def _learned(self, learnt: NDArray[np.bool_], y: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Alpha of this rank's learning rows at the chosen pair, for targets `y`, shape (n - held, t), of all."""
+        comm, number = self.comm, self.place[learnt] - self.held
+        with comm.phase("partition"):
+            system = System(self.X[learnt], number, self.weights[self.held :], self.like, comm)
+
+        def work() -> dict[str, NDArray[Any]]:
+            if not system.factor(self.width.kernel, self.lam):
+                return {"alpha": np.full(y.shape, np.nan)}
+            self.sent += system.matrix.predicted_bytes()
+            return {"alpha": system.matrix.solve(y)}
+
+        with comm.phase("train"), system.matrix:
+            return remembered(self.checkpoint, self._piece("moments"), work, comm)["alpha"][number]
+
+    def _piece(self, name: str) -> str:
+        """The name of a piece of this round in the checkpoint."""
+        return self.prepared.piece(name, self.number, self.options)
+
+    def _grid(self, learnt: NDArray[np.bool_], judging: Judging) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """This rank's share of every pair's predictions, (S, L, q, ...), and the pairs without a solution."""
+        lams, comm, judged, held = self.options.lam, self.comm, judging.X, self.held
+        X, number, y = self.X[learnt], self.place[learnt] - held, self.y[held:]
+        shape = (judged.shape[0], *y.shape[1:])
+        with comm.phase("partition"):
+            system = System(X, number, self.weights[held:], self.like, comm)
+        predicted = np.zeros((len(self.widths), len(lams), *shape))
+        failed = np.full(predicted.shape[:2], -1, np.int64)
+        advance = self.options.progress("choosing sigma and lambda", failed.size)
+        with comm.phase("train"):
+            for s, ell in np.ndindex(failed.shape):
+                kernel = self.widths[s].kernel
+
+                def work(kernel: Kernel = kernel, lam: float = lams[ell]) -> dict[str, NDArray[Any]]:
+                    # A step of the search is as good as the factor: nothing is refined.
+                    if not system.factor(kernel, lam):
+                        return {"given": np.full(shape, np.nan), "solved": np.array(False)}
+                    self.sent += system.matrix.predicted_bytes()
+                    model = PartModel(X, system.matrix.solve(y)[number].astype(X.dtype))
+                    return {"given": model.predict(judged, kernel), "solved": np.array(True)}
+
+                done = remembered(self.checkpoint, self._piece(f"pair-{s:04d}-{ell:04d}"), work, comm)
+                predicted[s, ell] = done["given"]
+                failed[s, ell] = -1 if done["solved"] else 0
+                advance()
+        comm.wait()
+        system.matrix.close()
+        return predicted, failed
+
+    def solve(self) -> tuple[NDArray[np.float64], float]:
+        """Alpha of this rank's rows, and the relative residual."""
+        with self.comm.phase("partition"):
+            system = System(self.X, self.place, self.weights, self.like, self.comm)
+
+        def work() -> dict[str, NDArray[Any]]:
+            alpha, residual = system.solve(self.width.kernel, self.lam, self.y)
+            self.sent += system.matrix.predicted_bytes()
+            return {"alpha": alpha, "residual": np.array(residual)}
+
+        with self.comm.phase("train"), system.matrix:
+            done = remembered(self.checkpoint, "alpha", work, self.comm)
+        self.comm.wait()
+        return done["alpha"][self.place], float(done["residual"])
+
+    def accept(self, residual: float, model: KRRModel) -> None:
+        """Refuse a solution that is none; collective."""
+        if not residual <= refine.ACCEPTED:  # which a residual that is no number is not
+            with self.comm.agreed():
+                raise InputError(not_definite(f"the system of all {self.n:,} rows", model))
+
+    def model(self, alpha: NDArray[np.float64]) -> KRRModel:
+        """The model in pieces, each on the rank that read its rows."""
+        pieces = threads.blocks(self.X.shape[0], PIECE)
+        first, _ = self.comm.offset(len(pieces))
+        owners = self.comm.allgather(np.full(len(pieces), self.comm.rank, np.int64))
+        sizes = self.comm.allgather(np.array([hi - lo for lo, hi in pieces], np.int64))
+        made = KRRModel(
+            method=self.method.name, route=self.method.route, sigma=self.width.sigma, lam=self.lam,
+            offset=self.prepared.offset, centers=np.zeros((0, self.X.shape[1])), sizes=sizes, owners=owners,
+            standardizer=self.standardizer, dtype=str(self.X.dtype), like=self.width.like,
+            classes=self.prepared.classes,
+        )  # fmt: skip
+        for i, (lo, hi) in enumerate(pieces):
+            made.parts[first + i] = PartModel(self.X[lo:hi], alpha[lo:hi])
+        return made
