@@ -155,7 +155,8 @@ def main() -> None:
     args = parser.parse_args()
     headline()
     small = np.random.default_rng(0).normal(size=(200, 3))
-    CASVC(2, C=[1, 2], gamma=[0.1, 1]).fit(small, np.arange(200) % 2).predict(small)  # compiles
+    for model in (CASVC(2, C=[1, 2], gamma=[0.1, 1]), SMOSVC(C=[1, 2], gamma=[0.1, 1])):
+        model.fit(small, np.arange(200) % 2).predict(small)  # compiles
     print(machine_rate())
     if args.grid_search:
         grid_search(SETS["covtype50k"](args.folder), args.grid_search, args.settings)

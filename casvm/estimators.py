@@ -223,7 +223,8 @@ class DCSVC(OneModelSVC):
     n_parts, C, kernel, gamma, degree, coef0, tol, class_weight, max_iter, max_time, solver
         As for :class:`CASVC`, of every part and every merged problem.
     metric, metric_rounds, validation_fraction, standardize, cv, scoring, cache_gib, random_state, comm
-        As for :class:`CASVC`. C and gamma are chosen in parts of about 2,000 rows that are made for that.
+        As for :class:`CASVC`. C and gamma are chosen in parts of about 2,000 rows that are made for that, or
+        by one of all rows if there are 6,000 at most.
 
     Attributes
     ----------

@@ -65,9 +65,9 @@ class SMOSVC(KernelClassifier):
     verbose : bool
         Print how far it is, about once a second.
     cv : int or None
-        Stratified folds by which C and gamma are chosen, inside parts of about 2,000 rows that lie together, if there
-        are more than 3,000 rows; then all rows are trained on once. None: 5 where there are several, or as many as the
-        rarest class has rows.
+        Stratified folds by which C and gamma are chosen, of more than 6,000 rows inside parts of about 2,000 that lie
+        together; then all rows are trained on once. None: 5 where there are several, or as many as the rarest class
+        has rows.
     scoring : str
         What is compared: "accuracy", "balanced_accuracy", "f1", "precision", "recall", "jaccard", or an average of
         one of the last four, as "f1_macro".

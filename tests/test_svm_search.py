@@ -222,20 +222,24 @@ def test_large_parts_are_searched_in_pieces(monkeypatch):
     """The pieces' counts add up: every row is judged once in each round, and the choice is as good."""
     X, y = curved(400)
     whole = SMOSVC(C=CS, gamma=GAMMAS).fit(X, y)
-    monkeypatch.setattr(choose, "MOST", 150)
-    monkeypatch.setattr(choose, "ROWS", 100)
+    for name, rows in (("MOST", 150), ("ROWS", 100), ("WHOLE", 399)):
+        monkeypatch.setattr(choose, name, rows)
     seen = []
     monkeypatch.setattr(choose, "judge", lambda task, *rest: seen.append(task.X.shape[0]) or judge(task, *rest))
     pieces = SMOSVC(C=CS, gamma=GAMMAS).fit(X, y)
     assert sum(seen) == 3 * 400
     assert max(seen) <= 100
+    monkeypatch.setattr(choose, "WHOLE", 400)  # few rows stay together
+    together = SMOSVC(C=CS, gamma=GAMMAS).fit(X, y)
+    assert seen[-3:] == [400] * 3
+    np.testing.assert_array_equal(together.cv_results_["mean_test_score"], whole.cv_results_["mean_test_score"])
     assert pieces.cv_results_["mean_test_score"].max() > whole.best_score_ - 0.1
 
 
 def test_pieces_of_a_precomputed_kernel_have_all_classes(monkeypatch):
     """Also where the rows are sorted by class: numbers of rows say nothing of what lies together."""
-    monkeypatch.setattr(choose, "MOST", 100)
-    monkeypatch.setattr(choose, "ROWS", 60)
+    for name, rows in (("MOST", 100), ("ROWS", 60), ("WHOLE", 100)):
+        monkeypatch.setattr(choose, name, rows)
     seen = []
     monkeypatch.setattr(choose, "judge", lambda task, *rest: seen.append(task.codes) or judge(task, *rest))
     X, y = curved(300)

@@ -32,6 +32,7 @@ from partition.redistribute import Parts
 
 ROWS = 2000  # of a piece, about
 MOST = 3000  # of a part that is searched as it is: the kernel values of a larger one leave the cache
+WHOLE = 6000  # of all rows that are searched together: pieces of so few choose a smaller gamma than all of them would
 _LEAST = 100  # rows of a piece, whose matrices have to fit
 _SETTING = 500  # bytes of a setting in the results
 
@@ -62,9 +63,9 @@ def search(parts: Parts, classes: NDArray[Any], P: int, options: Options, comm: 
 
     Notes
     -----
-    What :func:`casvm.search.part.judge` costs for every piece. A part of more than 3,000 rows, or one whose matrices do
-    not fit, is cut into pieces of about 2,000 rows that lie together; of a precomputed kernel, at random. Three
-    reductions of 3 k numbers a setting and fold; with `per_part` P times as many.
+    What :func:`casvm.search.part.judge` costs for every piece. A part of more than 3,000 rows of more than 6,000 in
+    all, or one whose matrices do not fit, is cut into pieces of about 2,000 rows that lie together; of a precomputed
+    kernel, at random. Three reductions of 3 k numbers a setting and fold; with `per_part` P times as many.
     """
     with comm.phase("search"):
         return _searched(parts, classes, P, options, comm)
@@ -127,8 +128,11 @@ class _Piece:
 
 
 def _pieces(parts: Parts, P: int, k: int, options: Options, comm: Communicator) -> list[_Piece]:
-    """This rank's, part after part; none has more than :data:`MOST` rows, or fewer where memory is short."""
-    most = MOST
+    """This rank's, part after part, of at most :data:`MOST` or :data:`WHOLE` rows, or fewer where memory is short."""
+    sizes = np.zeros(P, np.int64)
+    sizes[parts.parts] = np.diff(parts.bounds)
+    sizes = comm.allreduce(sizes)
+    most = MOST if sizes.sum() > WHOLE else WHOLE
     with comm.agreed():
         room = options.memory_limit - nbytes(parts.X)
         while most > _LEAST and bytes_needed(most, k) * threads.current() > room:
@@ -137,9 +141,6 @@ def _pieces(parts: Parts, P: int, k: int, options: Options, comm: Communicator) 
         what = f"what each thread has of the kernel matrix of {_LEAST} rows"
         memory.require(need, room, what, "leave it more memory (--memory-limit) or use fewer threads (--threads)")
     most = int(comm.allreduce(np.array([most]), "min")[0])
-    sizes = np.zeros(P, np.int64)
-    sizes[parts.parts] = np.diff(parts.bounds)
-    sizes = comm.allreduce(sizes)
     before = np.cumsum(sizes) - sizes
     found: list[_Piece] = []
     for number, rows in parts:

@@ -17,7 +17,7 @@ from cacore.svm.problem import numeric_gamma
 from cacore.tuning.results import Results
 from casvm.methods.prepare import Prepared, prepare
 from casvm.options import Fit, Method, Options
-from casvm.search.choose import ROWS, search
+from casvm.search.choose import ROWS, WHOLE, search
 from partition.divide import divide, hand_out
 from partition.redistribute import Parts, assign_owners
 
@@ -73,7 +73,7 @@ def settle_apart(
     train: Callable[[Method, Dataset, Options, Communicator], Fit], method: Method, rows: Dataset, options: Options,
     comm: Communicator,
 ) -> Fit:  # fmt: skip
-    """Train at the setting that a search in parts of about 2,000 rows has found; collective.
+    """Train at the setting that a search in parts of about 2,000 rows, or of all of few rows, has found; collective.
 
     For methods whose training ends in one model of all rows, and for those that learn a metric. Arguments and result
     are those of the trainer.
@@ -101,7 +101,7 @@ def settle_apart(
     _, n = comm.offset(len(prepared.rows))
     with comm.phase("partition"):
         taken = prepared.rows.give()
-        P = max(1, -(-n // ROWS))
+        P = -(-n // ROWS) if n > WHOLE else 1
         division = divide(PARTITIONER, P, taken.X, comm, options.seed)
         parts = hand_out(taken, division, assign_owners(division.sizes, comm.size, lambda m: m**2), options.seed, comm)
     del taken
