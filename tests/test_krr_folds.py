@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
-from helpers.checks import close, refusal, same_content
+from helpers.checks import close, near, refusal, same_content
 from sklearn.base import clone
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.model_selection import GridSearchCV, PredefinedSplit
@@ -169,6 +170,34 @@ def test_the_error_of_parts_that_choose_is_that_of_one_part_that_does(select):
     given = {"sigma": SIGMAS, "lam": LAMS, "metric": "full", "metric_rounds": 1, "random_state": 0, **select}
     own, common = (BKRR2(1, **given, per_part=one).fit(X, y) for one in (True, False))
     close(own.metric_errors_, common.metric_errors_, 1e-9)
+
+
+def small_and_large(n=120, seed=0):
+    """Two clusters of one feature, in which tanh(gamma x z) is positive definite for a small gamma, or a large one."""
+    rng = np.random.default_rng(seed)
+    X = np.where(np.arange(n) % 2, rng.uniform(-0.5, 0.5, n), rng.uniform(2.5, 4.5, n))[:, None]
+    return X, 1.0 + 0.1 * X[:, 0]
+
+
+@pytest.mark.parametrize("select", [{}, {"cv": 3}, {"select": "loo"}, {"route": "soft"}])
+def test_no_pair_needs_to_suit_all_parts(select):
+    """Each cluster has one sigma at which it can be solved, and not the other's."""
+    X, y = small_and_large()
+    given = {"kernel": "sigmoid", "coef0": 0.0, "sigma": [0.5**0.5, 50**0.5], "lam": 1e-5, "standardize": False}
+    maker = partial(KKRR2, 2, **given, random_state=0, **select)
+    assert "no pair of the grid could be solved" in refusal(maker().fit, X, y)
+    with pytest.warns(UserWarning, match="left out, K"):
+        model = maker(per_part=True).fit(X, y)
+    small, large = np.argsort(model.centers_[:, 0])
+    assert (model.sigma_[small], model.sigma_[large]) == (50**0.5, 0.5**0.5)
+    assert all(row.get("loo_mse", row["validation_mse"]) is None for row in model.grid_)
+    for part, sigma in enumerate(model.sigma_):
+        mine = np.argmin(np.abs(X - model.centers_.T), axis=1) == part
+        K = np.tanh(X[mine] @ X[mine].T / (2 * sigma**2))
+        alpha = np.linalg.solve(K + 1e-5 * mine.sum() * np.eye(mine.sum()), y[mine] - y.mean())
+        if not select.get("route"):
+            near(model.predict(X[mine]), y.mean() + K @ alpha, 1e-8)
+    assert "no pair of the grid could be solved" in refusal(maker(per_part=True, sigma=[50**0.5, 49**0.5]).fit, X, y)
 
 
 # -- "auto" ---------------------------------------------------------------------------------------------------

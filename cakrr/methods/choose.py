@@ -163,31 +163,39 @@ class Choice:
     def _grid(self, judging: Samples, routes: list[Soft]) -> None:
         """Choose sigma and lambda, and the candidate of the coarse model that goes with them."""
         errors, failed, by_part = self._errors("grid", judging, routes)
-        with self.comm.phase("predict"):
-            self.candidate, s, ell = best(errors, self.widths, self.lams, self.workspace.dtype, self.comm)
-        self.error, self.errors = float(errors[self.candidate, s, ell]), errors
-        self.model.like, self.model.sigma = self.widths[s].like, self.widths[s].sigma
-        self.model.lam = self.lams[ell]
         self.fitted.grid = table(errors, self.widths, self.lams, self.options, self.tried)
         self.fitted.notes += left_out(failed, self.widths, self.lams)
         if self.options.per_part:
-            self._let_parts_choose(by_part)
+            middle = self._let_parts_choose(by_part)
+            if not np.isfinite(errors).any():  # no pair suits all parts: one stands for them, and for the next round
+                errors[0, *middle] = self.error
+        with self.comm.phase("predict"):
+            self.candidate, s, ell = best(errors, self.widths, self.lams, self.workspace.dtype, self.comm)
+        self.errors = errors
+        self.model.like, self.model.sigma = self.widths[s].like, self.widths[s].sigma
+        self.model.lam = self.lams[ell]
+        if not self.options.per_part:
+            self.error = float(errors[self.candidate, s, ell])
 
-    def _let_parts_choose(self, by_part: dict[int, NDArray[np.float64]]) -> None:
-        """Take each part's own pair; one Allreduce of 2 P numbers and 2."""
+    def _let_parts_choose(self, by_part: dict[int, NDArray[np.float64]]) -> tuple[int, int]:
+        """Take each part's own pair; one Allreduce of 2 P numbers and 2. Returns where the pair in the middle is."""
         P, comm = len(self.parts.sizes), self.comm
         with comm.agreed():
             chosen = best_of_each(by_part)
         settings, total = np.zeros((2, P)), np.zeros(2)
         for part, (s, ell) in chosen.items():
-            settings[:, part] = self.widths[s].sigma, self.lams[ell]
+            settings[:, part] = s, ell
             total[0] += by_part[part][s, ell]
         every = self.options.cv or self.options.select == "loo"  # row judges, or those held out
         total[1] = self.parts.row_weights()[slice(None) if every else self.held].sum()
         with comm.phase("predict"):
             *pairs, error, weight = comm.allreduce(np.concatenate([settings.ravel(), total]))
-        self.model.sigmas, self.model.lams = np.reshape(pairs, (2, P))
+        chosen_widths, chosen_lams = np.reshape(pairs, (2, P)).astype(np.int64)
+        self.model.sigmas = np.array([self.widths[s].sigma for s in chosen_widths])
+        self.model.lams = np.array(self.lams)[chosen_lams]
         self.error = float(error / weight)
+        middle = np.argsort(self.model.sigmas, kind="stable")[P // 2]
+        return int(chosen_widths[middle]), int(chosen_lams[middle])
 
     def _soften(self, judging: Samples, routes: list[Soft]) -> None:
         """Choose k and t of soft routing, at the chosen pair."""
