@@ -22,7 +22,7 @@ from cacore.run import reading, report
 from cacore.run.family import Family, described_metric
 from cacore.run.job import Training
 from cacore.run.options import reported
-from cacore.tuning.results import at_the_end
+from cacore.tuning.results import Columns, at_the_end, best_lines
 from cakrr.bkrr2 import bkrr2
 from cakrr.fit import Fit
 from cakrr.method import Method
@@ -38,6 +38,8 @@ _CLASSES = Targets(text=True)
 
 class Ridge(Family):
     """The family of kernel ridge regression."""
+
+    also = "; or the settings that were compared: give several values of --sigma or --lambda"
 
     def check(self, method: Method, job: Training, options: Options, comm: Communicator) -> dict[str, Path]:
         """An oracle saves no model."""
@@ -127,8 +129,28 @@ class Ridge(Family):
             "library_bytes": fitted.library_bytes,
         }  # fmt: skip
 
+    def draws(self, method: Method, options: Options) -> str:
+        """The metric if there is one, or the settings that were compared."""
+        one = options.sigma is not None and len(options.sigma) * len(options.lam) == 1
+        compared = not one or method.coarse or options.chooses_kernel
+        return super().draws(method, options) or ("grid" if compared else "")
+
+    def columns(self, made: dict[str, Any]) -> Columns:
+        """Of the grid: sigma, lambda, what a coarse model has, and the error on the rows that judged."""
+        rows = {"validation_mse": "rows held out", "test_mse": "test rows", "loo_mse": "rows left out one by one"}
+        known = (name for row in made["grid"] for name in rows if row.get(name) is not None)
+        score, one = next(known, "validation_mse"), np.ndim(made["params"]["sigma"]) == 0
+        return Columns("sigma", "lambda", score, f"mean squared error on {rows[score]}", smaller=True, one=one)
+
     def lines(self, made: dict[str, Any]) -> Iterator[tuple[str, str]]:
-        """How conjugate gradients went, and what ScaLAPACK sends by itself."""
+        """The best settings, how conjugate gradients went, and what ScaLAPACK sends by itself."""
+        if len(made["grid"]) > 1:
+            grid, columns = made["grid"], self.columns(made)
+            names = [name for name in grid[0] if not name.endswith("_mse") and len({row[name] for row in grid}) > 1]
+            yield (
+                "best settings",
+                "\n".join([*best_lines(grid, names, columns), f"{columns.title}, {len(grid)} settings"]),
+            )
         if "solutions" in made["solver"]:
             yield "iterations", _described(made["solver"])
         sent = made["comm"]["train"].get("library_bytes_predicted")

@@ -16,12 +16,15 @@ from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint, remembered
 from cacore.kernels import Kernel
 from cacore.machine import memory, threads
+from cacore.run.progress import Advance
 from cakrr.judges import Judges, weighted_sum
 from cakrr.options import Options, Width
 from cakrr.solver.coarse import Candidates
 from cakrr.solver.local import Workspace
 from cakrr.solver.system import RidgeSystem, ridge_system
 from partition.redistribute import Parts
+
+CHOOSING = "choosing sigma and lambda"  # what the bar says
 
 
 @dataclass
@@ -45,9 +48,11 @@ class Search:
     seconds : ndarray, shape (P,)
         Added to: what each part took.
     advance : callable
-        Called once a part.
+        Told :func:`cost` of a part for each width, and the best pair of the parts until now.
     own : dict of int to (Width, float)
         The setting of each part, if these have chosen: it is tried in the place of the grid, which has one pair.
+    before : ndarray, shape (S, L), or 0
+        Sums of squared errors of this rank's parts in earlier folds, for what `advance` is told.
     by_part : dict of int to ndarray, shape (S, L)
         Filled in where each row has one judge: every part's sum of squared errors, NaN where it could not be solved.
     """
@@ -61,8 +66,9 @@ class Search:
     checkpoint: Checkpoint | None
     name: str
     seconds: NDArray[np.float64]
-    advance: Callable[[], None]
+    advance: Advance
     own: dict[int, tuple[Width, float]] = field(default_factory=dict)
+    before: NDArray[np.float64] | float = 0.0
     by_part: dict[int, NDArray[np.float64]] = field(default_factory=dict)
 
     @property
@@ -140,7 +146,10 @@ class Search:
         totals, failed = judges.totals(shape), np.full(self.shape[1:], -1, np.int64)
 
         def whole(part: int, rows: slice) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+            left, step = cost(rows) * shape[1], cost(rows)
+
             def work() -> dict[str, NDArray[Any]]:
+                nonlocal left
                 begun = time.perf_counter()
                 learn = slice(rows.start + int(self.held[rows].sum()), rows.stop)
                 weights = self.parts.columns["weight"][learn] if "weight" in self.parts.columns else None
@@ -149,26 +158,43 @@ class Search:
                 for _, alike in groupby(widths, lambda width: width.like.declared.of):
                     kernels = [width.kernel for width in alike]
                     system = ridge_system(self.parts.X[learn], self.workspace, kernels[0], weights, grid=True)
-                    results += [judge(part, system, kernel, y) for kernel in kernels]
+                    for kernel in kernels:
+                        results.append(judge(part, system, kernel, y))
+                        self.advance(step)
+                        left -= step
                 given, solved = np.stack([r[0] for r in results], axis=1), np.stack([r[1] for r in results])
                 return {"given": given, "solved": solved, "seconds": np.array(time.perf_counter() - begun)}
 
             done = remembered(self.checkpoint, f"{self.name}-{part:06d}", work)
             self.seconds[part] += done["seconds"]
-            self.advance()
+            self.advance(left)  # of a part that the checkpoint has
             return done["given"], done["solved"]
 
         with comm.phase("train"):
-            for (part, _), (given, solved) in self.workspace.over_parts(whole, self.parts):
+            for done, ((part, _), (given, solved)) in enumerate(self.workspace.over_parts(whole, self.parts), 1):
                 judges.add(totals, part, given, solved)
                 if judges.rule == "nearest":
                     self.by_part[part] = np.where(solved, given[0, ..., 0], np.nan)
+                    self._tell(totals[..., 0] + self.before, done)
                 failed = np.where(solved, failed, np.maximum(failed, part))
         comm.wait()
         with comm.phase("predict"):
             errors = judges.errors(totals, comm)
             # All ranks see whether a pair failed somewhere; where is asked for only then.
             return errors, comm.allreduce(failed, "max") if np.isnan(errors).any() else failed
+
+    def _tell(self, totals: NDArray[np.float64], done: int) -> None:
+        """Which pair is the best by this rank's first `done` parts."""
+        if self.own or not np.isfinite(totals).any():
+            return
+        _, s, ell = np.unravel_index(int(np.nanargmin(totals)), totals.shape)
+        best = f"sigma {self.widths[s].sigma:.3g} lambda {self.lams[ell]:.3g}"
+        self.advance(0, f"{CHOOSING}: best of {done} of {len(self.parts.parts)} parts {best}")
+
+
+def cost(rows: slice) -> int:
+    """Of a part, for each width: about its flops."""
+    return int(rows.stop - rows.start) ** 3
 
 
 def left_out(

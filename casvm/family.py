@@ -19,7 +19,7 @@ from cacore.run.family import described_metric
 from cacore.run.job import Training
 from cacore.run.options import reported
 from cacore.svm.family import Classifiers
-from cacore.tuning.results import at_the_end, best_lines
+from cacore.tuning.results import Columns, at_the_end, best_lines
 from casvm.casvm import casvm
 from casvm.model.libsvm import export_libsvm
 from casvm.model.model import SVMModel
@@ -72,9 +72,10 @@ class SupportVectors(Classifiers):
         """The metric if there is one, or the settings that were compared."""
         return super().draws(method, options) or ("grid" if options.searches else "")
 
-    def axes(self, method: Method) -> tuple[str, str]:
-        """Of a heat map."""
-        return "gamma", "C"
+    def columns(self, made: dict[str, Any]) -> Columns:
+        """Of the grid: C, gamma and a score."""
+        name, one = made["cv"]["scoring"], not made["cv"]["per_part"]
+        return Columns("gamma", "C", f"cv_{name}", f"{name.replace('_', ' ')} on rows left out", one=one)
 
     def load(self, path: Path, comm: Communicator) -> SVMModel:
         """A saved model; collective."""
@@ -109,7 +110,11 @@ class SupportVectors(Classifiers):
     def lines(self, made: dict[str, Any]) -> Iterator[tuple[str, str]]:
         """The volume beside its formula, and how many ranks a tree keeps at work."""
         if made["grid"]:
-            yield "best settings", best_lines(made["grid"], made["cv"])
+            grid, cv = made["grid"], made["cv"]
+            more = f", {cv['ended']} of them ended early" if cv["ended"] else ""
+            lines = best_lines(grid, [name for name in ("C", "gamma") if name in grid[0]], self.columns(made))
+            said = f"{cv['scoring']} of {cv['folds']} folds, {cv['settings']} settings{more}"
+            yield "best settings", "\n".join([*lines, said])
         if made["ranks"] > 1 and "volume" in made:
             volume = made["volume"]
             yield (

@@ -400,7 +400,12 @@ def test_what_may_differ(tmp_path, systems):
     """What was free, and who watches; CSR rows with the same numbers are the same rows."""
     first = train(bkrr2.METHOD, replace(GRID, standardize=False), tmp_path)
     told = []
-    options = replace(GRID, standardize=False, memory_limit=1 << 33, progress=lambda *a: told.append(a) or (lambda: 0))
+
+    def watched(*what):
+        told.append(what)
+        return lambda *steps: None
+
+    options = replace(GRID, standardize=False, memory_limit=1 << 33, progress=watched)
     systems.made = 0
     same(train(bkrr2.METHOD, options, tmp_path), first)
     assert (systems.made, len(told)) == (0, 2)

@@ -200,6 +200,33 @@ def test_no_pair_needs_to_suit_all_parts(select):
     assert "no pair of the grid could be solved" in refusal(maker(per_part=True, sigma=[50**0.5, 49**0.5]).fit, X, y)
 
 
+class Bar:
+    """What a progress bar was told; one more of `bars`."""
+
+    def __init__(self, bars, label, total):
+        bars.append(self)
+        self.first = self.label = label
+        self.total, self.done = total, 0
+
+    def __call__(self, steps=1, label=None, total=None):
+        self.done, self.label = self.done + steps, label or self.label
+
+
+@pytest.mark.parametrize("select", [{"cv": 3}, {"select": "loo"}])
+def test_progress(select, tmp_path):
+    """All steps of all folds are told once, also of parts that a checkpoint has, and the last best is the choice."""
+    X, y = rows(90)
+    given = {"partitions": 2, "sigma": SIGMAS, "lam": LAMS, "seed": 1, "checkpoint": Checkpoint(tmp_path), **select}
+    for _ in range(2):
+        bars = []
+        begin = partial(Bar, bars)
+        fitted = bkrr2(Dataset(X.copy(), y), Options(**given, progress=begin))
+        assert [bar.first for bar in bars] == ["choosing sigma and lambda", "training"]
+        assert all(bar.done == bar.total > 0 for bar in bars)
+        best = f"sigma {fitted.model.sigma:.3g} lambda {fitted.model.lam:.3g}"
+        assert bars[0].label == f"choosing sigma and lambda: best of 2 of 2 parts {best}"
+
+
 # -- "auto" ---------------------------------------------------------------------------------------------------
 
 

@@ -108,7 +108,8 @@ def test_classes(inputs, tmp_path):
 
 
 BAD = {
-    "a figure of nothing": ("cakrr.bkrr2", "r.h5 --plot m.png", "--plot draws the metric that was learned: give"),
+    "a figure of nothing": ("cakrr.bkrr2", "r.h5 --sigma 1 --lambda 1e-3 --plot m.png",
+                            "or the settings that were compared: give several values of --sigma or --lambda"),
     "a figure of no kind": ("cakrr.bkrr2", "r.h5 --metric full --plot m.xyz --checkpoint never",
                             "m.xyz: the name of a figure ends with one of"),
     "libsvm": ("casvm.cpsvm", "c.h5 --metric full --libsvm m.model", "LIBSVM's format has no metric"),

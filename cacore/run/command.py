@@ -114,8 +114,7 @@ def _draw(
     if family.draws(method, options) == "metric":
         figures.save(figures.metric(made["metric"], fitted.model.standardizer), path)
     elif made["grid"]:
-        per_part = made.get("cv", {}).get("per_part")
-        figures.save(figures.heat_map(made["grid"], *family.axes(method), not per_part), path)
+        figures.save(figures.heat_map(made["grid"], family.columns(made)), path)
     else:
         yield "--plot: no settings were compared, so there is nothing to draw"
 

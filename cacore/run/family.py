@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from cacore.data.dataset import Dataset
+    from cacore.tuning.results import Columns
 
 
 class Family(ABC):
@@ -90,8 +91,8 @@ class Family(ABC):
         """What ``--plot`` draws: "metric", "grid", or "" if there is nothing to draw."""
         return "metric" if options.metric != "none" else ""
 
-    def axes(self, method: Any) -> tuple[str, str]:
-        """The parameters of the report's `grid` that a heat map has along x and y."""
+    def columns(self, made: dict[str, Any]) -> Columns:
+        """What the columns of the report's `grid` are."""
         raise NotImplementedError
 
     def save(self, fitted: Any, job: Training) -> None:  # noqa: B027 - most families have nothing to write

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ from cacore.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from cacore.tuning.results import Columns
 
 _FEATURES = 20  # of the most important ones, with a bar each
 _LABELLED = 5  # ranks up to which every cell of a matrix has room for its number
@@ -159,47 +162,92 @@ def metric(described: dict[str, Any], standardizer: Any) -> Figure:
     return figure
 
 
-def heat_map(grid: Sequence[dict[str, Any]], x: str, y: str, mark: bool = True) -> Figure:
-    """What cross-validation says of each setting, by two parameters, or by one of them where there is no other.
+def heat_map(grid: Sequence[dict[str, Any]], columns: Columns) -> Figure:
+    """The score of each setting, by two parameters, or by one of them where there is no other; a panel a kernel.
 
-    `grid` is the report's, a line a setting, whose scores are named "cv_..."; larger is better. Settings that were
-    ended early are hatched: their scores are of some folds only. `mark` draws a frame around the best.
+    `grid` is the report's, a line a setting; of lines that differ in other parameters the best is shown. Settings that
+    were ended early are hatched: their scores are of some folds only. If one setting was chosen, a frame is around it.
     """
-    name = next(key for key in grid[0] if key.startswith("cv_"))
-    xs, ys = ([*dict.fromkeys(row.get(axis, 0.0) for row in grid)] for axis in (x, y))
-    scores, ended = np.full((len(ys), len(xs)), np.nan), np.zeros((len(ys), len(xs)), np.bool_)
-    for row in grid:
-        place = ys.index(row.get(y, 0.0)), xs.index(row.get(x, 0.0))
-        scores[place], ended[place] = row[name], row["ended"]
-    figure = blank(max(4.5, 1.6 + 0.62 * len(xs)), max(3.2, 1.4 + 0.42 * len(ys)))
-    panel: Any = figure.subplots()
-    known = scores[~ended & ~np.isnan(scores)]
-    top = float(known.max()) if known.size else 1.0
-    # Colours for what is close to the best: the rest is as bad as it looks.
-    low = max(float(np.nanmin(scores)), top - max(4.0 * (top - float(np.median(known))), 0.02)) if known.size else 0.0
-    image = panel.imshow(scores, origin="lower", cmap="viridis", vmin=low, vmax=top, aspect="auto")
-    for i, j in np.ndindex(scores.shape):
-        if np.isnan(scores[i, j]):
-            continue
-        dark = scores[i, j] < 0.5 * (low + top)
-        panel.text(j, i, f"{scores[i, j]:.3f}", ha="center", va="center", fontsize=7, color="w" if dark else "k")
-        if ended[i, j]:
-            cell = (j - 0.5, i - 0.5), 1, 1
-            panel.add_patch(_rectangle(*cell, fill=False, hatch="///", edgecolor="0.6", linewidth=0))
-    if known.size and mark:
-        best = np.argmax(np.where(ended, -np.inf, np.nan_to_num(scores, nan=-np.inf)))
-        i, j = np.unravel_index(int(best), ended.shape)
-        panel.add_patch(_rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, edgecolor="tab:red", linewidth=2))
-    panel.set_xticks(range(len(xs)), [f"{value:.4g}" for value in xs], rotation=45, ha="right")
-    panel.set_yticks(range(len(ys)), [f"{value:.4g}" for value in ys])
-    panel.set(xlabel=x, ylabel=y, title=name.removeprefix("cv_").replace("_", " ") + " on rows left out")
-    figure.colorbar(image, ax=panel, extend="min")
-    if ended.any():
-        figure.supxlabel("hatched: ended early, mean of the folds tried; framed: the best", fontsize=7)
+    kinds = [*dict.fromkeys(row.get("kernel", "") for row in grid)]
+    maps = [_Cells.of([row for row in grid if row.get("kernel", "") == kind], columns) for kind in kinds]
+    width, height = max(len(one.xs) for one in maps), max(len(one.ys) for one in maps)
+    across = min(2, len(maps))
+    down = -(-len(maps) // across)
+    figure = blank(max(4.5, 1.6 + 0.62 * width) * across, max(3.2, 1.4 + 0.42 * height) * down)
+    panels = figure.subplots(down, across, squeeze=False).ravel()
+    low, top = _close_to_the_best(maps)
+    for panel, cells, kind in zip(panels, maps, kinds, strict=False):
+        image = _show(panel, cells, columns, low, top)
+        panel.set(xlabel=columns.x, ylabel=columns.y, title=kind)
+    for panel in panels[len(maps) :]:
+        panel.set_axis_off()
+    more = "max" if columns.smaller else "min"
+    figure.colorbar(image, ax=list(panels[: len(maps)]), extend=more, label=columns.title)
+    said = ["hatched: ended early, mean of the folds tried"] if any(cells.ended.any() for cells in maps) else []
+    said += ["empty: no solution"] if any(np.isnan(cells.scores[~cells.ended]).any() for cells in maps) else []
+    figure.supxlabel("; ".join(said + ["framed: the best"] * columns.one), fontsize=7)
     return figure
 
 
-def _rectangle(*place: Any, **style: Any) -> Any:
+def _close_to_the_best(maps: Sequence[_Cells]) -> tuple[float, float]:
+    """The best score, and one below it, between which colours differ: the rest is as bad as it looks."""
+    tried = np.concatenate([cells.scores[~np.isnan(cells.scores)] for cells in maps])
+    known = np.concatenate([cells.known for cells in maps])
+    if not known.size:
+        return 0.0, 1.0
+    top = float(known.max())
+    return max(float(tried.min()), top - max(4.0 * (top - float(np.median(known))), 0.02 * abs(top))), top
+
+
+def _show(panel: Any, cells: _Cells, columns: Columns, low: float, top: float) -> Any:
+    """Draw the cells with their numbers; the image, of which a colour bar is made."""
+    shown, ends = (-cells.scores, (-top, -low)) if columns.smaller else (cells.scores, (low, top))
+    colours = "viridis_r" if columns.smaller else "viridis"
+    image = panel.imshow(shown, origin="lower", cmap=colours, vmin=ends[0], vmax=ends[1], aspect="auto")
+    for i, j in np.argwhere(~np.isnan(shown)):
+        text = f"{shown[i, j]:.4g}" if columns.smaller else f"{shown[i, j]:.3f}"
+        colour = "w" if cells.scores[i, j] < 0.5 * (low + top) else "k"
+        panel.text(j, i, text, ha="center", va="center", fontsize=7, color=colour)
+        if cells.ended[i, j]:
+            panel.add_patch(_outline(i, j, hatch="///", edgecolor="0.6", linewidth=0))
+    if columns.one:
+        for i, j in np.argwhere(~cells.ended & (cells.scores == top))[:1]:
+            panel.add_patch(_outline(i, j, edgecolor="tab:red", linewidth=2))
+    panel.set_xticks(range(len(cells.xs)), [f"{value:.4g}" for value in cells.xs], rotation=45, ha="right")
+    panel.set_yticks(range(len(cells.ys)), [f"{value:.4g}" for value in cells.ys])
+    return image
+
+
+def _outline(i: int, j: int, **style: Any) -> Any:
+    """Of the cell of row `i` and column `j`."""
     from matplotlib.patches import Rectangle
 
-    return Rectangle(*place, **style)
+    return Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, **style)
+
+
+@dataclass
+class _Cells:
+    """A panel of a heat map: its axes, and of each cell the score, larger is better, and whether it was ended early."""
+
+    xs: list[float]
+    ys: list[float]
+    scores: NDArray[np.float64]
+    ended: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, rows: Sequence[dict[str, Any]], columns: Columns) -> _Cells:
+        """Of the rows that belong there."""
+        xs, ys = ([*dict.fromkeys(row.get(axis, 0.0) for row in rows)] for axis in (columns.x, columns.y))
+        made = cls(xs, ys, np.full((len(ys), len(xs)), np.nan), np.zeros((len(ys), len(xs)), np.bool_))
+        for row in rows:
+            place = ys.index(row.get(columns.y, 0.0)), xs.index(row.get(columns.x, 0.0))
+            score = row[columns.score]
+            if score is not None:
+                made.scores[place] = np.fmax(made.scores[place], -score if columns.smaller else score)
+            made.ended[place] |= row.get("ended", False)
+        return made
+
+    @property
+    def known(self) -> NDArray[np.float64]:
+        """The scores of all folds."""
+        return self.scores[~self.ended & ~np.isnan(self.scores)]

@@ -117,15 +117,44 @@ class Results:
         }  # fmt: skip
 
 
-def best_lines(grid: Sequence[Mapping[str, Any]], cv: Mapping[str, Any]) -> str:
-    """The best settings as lines of a table, from the report's `grid` and `cv`."""
-    score = f"cv_{cv['scoring']}"
-    whole = [row for row in grid if not row["ended"]]
-    best = sorted(whole, key=lambda row: -row[score])[:_BEST]
-    names = [name for name in grid[0] if name not in (score, "folds", "ended")]
-    lines = ["  ".join(f"{name} {row[name]:<9.4g}" for name in names) + f"  {row[score]:.4f}" for row in best]
-    more = f", {cv['ended']} of them ended early" if cv["ended"] else ""
-    return "\n".join([*lines, f"{cv['scoring']} of {cv['folds']} folds, {cv['settings']} settings{more}"])
+@dataclass(frozen=True)
+class Columns:
+    """What the columns of a report's `grid` are, for tables and pictures.
+
+    Attributes
+    ----------
+    x, y : str
+        The parameters along the axes of a picture.
+    score : str
+        What is compared; None in rows that have none. Rows with "ended" true have it of some folds only.
+    title : str
+        What the score is.
+    smaller : bool
+        Whether a smaller one is better.
+    one : bool
+        Whether one setting was chosen, and not one a part.
+    """
+
+    x: str
+    y: str
+    score: str
+    title: str
+    smaller: bool = False
+    one: bool = True
+
+
+def best_lines(grid: Sequence[Mapping[str, Any]], names: Sequence[str], columns: Columns) -> list[str]:
+    """The best settings as lines of a table, from the report's `grid`: what `names` are there, and the score."""
+    rows = [row for row in grid if row[columns.score] is not None and not row.get("ended")]
+    best = sorted(rows, key=lambda row: row[columns.score] * (1 if columns.smaller else -1))[:_BEST]
+    score = ".6g" if columns.smaller else ".4f"
+    return [
+        "  ".join([*(_described(name, row[name]) for name in names), f"{row[columns.score]:{score}}"]) for row in best
+    ]
+
+
+def _described(name: str, value: str | float) -> str:
+    return f"{value:<9}" if isinstance(value, str) else f"{name} {value:<9.4g}"
 
 
 def at_the_end(axes: Mapping[str, Sequence[float]], chosen: Mapping[str, Any]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +13,9 @@ from cacore.comm import Communicator
 from cacore.data.dataset import Samples
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
+from cacore.run.progress import Advance
 from cakrr.fit import Fit
-from cakrr.grid_search import Search, best, best_of_each, left_out, table
+from cakrr.grid_search import CHOOSING, Search, best, best_of_each, cost, left_out, table
 from cakrr.judges import Judges, fold, hold_out
 from cakrr.method import Method
 from cakrr.methods.prepare import Prepared
@@ -211,11 +213,14 @@ class Choice:
         """The errors of the grid, or of the ways to share at the chosen pair, over all folds; see :class:`Search`."""
         comm, options = self.comm, self.options
         soften, own = name == "soft", options.per_part and name == "grid"
-        found = []
+        steps = (options.cv or 1) * (1 if soften else len(self.widths)) * sum(cost(rows) for _, rows in self.parts)
+        advance = options.progress("choosing the soft route" if soften else CHOOSING, steps)
+        found: list[tuple[NDArray[Any], NDArray[np.int64], dict[int, NDArray[np.float64]], float]] = []
         for one in self._folds(judging):
             loo = options.select == "loo" and not soften
             held = np.zeros_like(one.held) if loo else one.held
-            search = self._search(one, name, held, soften)
+            search = self._search(one, name, held, soften, advance)
+            search.before = sum((errors for fold in found for errors in fold[2].values()), start=np.zeros(1))
             if loo:
                 errors, failed = search.left_out_errors(comm)
             elif own:
@@ -239,9 +244,8 @@ class Choice:
         with self.comm.phase("predict" if self.options.select == "test" else "partition"):
             return Judges.routed(judging, self.route, routes, parts.centers, parts.owners, self.comm)
 
-    def _search(self, one: _Fold, name: str, held: NDArray[np.bool_], soften: bool) -> Search:
+    def _search(self, one: _Fold, name: str, held: NDArray[np.bool_], soften: bool, advance: Advance) -> Search:
         """The search of a fold: of the whole grid, or at the setting, or settings, that were chosen."""
-        what = "choosing the soft route" if soften else "choosing sigma and lambda"
         targets, widths, lams, own = one.targets, self.widths, self.lams, {}
         if soften:
             targets = targets[:, [self.candidate]]
@@ -250,8 +254,7 @@ class Choice:
                 own = {part: self._setting(part) for part, _ in one.parts}
         return Search(
             one.parts, targets, held, widths, lams, self.workspace, self.options.checkpoint,
-            self._piece(f"{one.name}{name}"), self.fitted.seconds,
-            self.options.progress(what, len(self.parts.parts)), own,
+            self._piece(f"{one.name}{name}"), self.fitted.seconds, advance, own,
         )  # fmt: skip
 
     def _setting(self, part: int) -> tuple[Width, float]:

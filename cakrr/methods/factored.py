@@ -19,7 +19,7 @@ from cacore.io.checkpoint import remembered
 from cacore.kernels import Kernel
 from cacore.kernels.gradients import stacked
 from cacore.machine import memory, threads
-from cakrr.grid_search import best, least, left_out, next_widths, table
+from cakrr.grid_search import CHOOSING, best, least, left_out, next_widths, table
 from cakrr.judges import held_out
 from cakrr.method import Method
 from cakrr.methods.block_cyclic import System, matrix_bytes
@@ -184,7 +184,7 @@ class Exact:
             system = System(X, number, self.weights[held:], self.like, comm)
         predicted = np.zeros((len(self.widths), len(lams), *shape))
         failed = np.full(predicted.shape[:2], -1, np.int64)
-        advance = self.options.progress("choosing sigma and lambda", failed.size)
+        advance = self.options.progress(CHOOSING, failed.size)
         with comm.phase("train"):
             for s, ell in np.ndindex(failed.shape):
                 kernel = self.widths[s].kernel
