@@ -125,6 +125,24 @@ def test_notes(inputs, capsys):
     verbose = shown("--verbose")
     assert verbose.count("mse") >= 10
     assert verbose.count("part 2:") == 1
+    assert "mean squared error on rows held out, 10 settings" in flat(verbose)
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("bkrr2", ["--per-part"]),
+        ("dkrr", ["--kernel", "linear"]),
+        ("twolevel", ["--sigma", "2", "--lambda", "1e-3", "--centers", "20"]),
+    ],
+)
+def test_a_picture_of_the_settings(method, words, inputs, tmp_path, capsys):
+    """Of a grid that nobody named, too; and of what a coarse model tries."""
+    pytest.importorskip("matplotlib")
+    run(f"cakrr.{method}", [inputs / "good.h5", *words, "--plot", tmp_path / "p.png", "--report", tmp_path / "r.json"])
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+    best = min(row["validation_mse"] for row in read(tmp_path / "r.json")["grid"])
+    assert f"{best:.6g}" in flat(capsys.readouterr().out)
 
 
 def test_overlap_on_request(inputs):
