@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import generated, plots, race
+from benchmarks import generated, plots, race, svm_search
 from benchmarks.results import Results
 from cacore.io import text
 
@@ -101,3 +102,10 @@ def test_a_bound_that_is_not_kept(no_data, monkeypatch):
     with pytest.raises(SystemExit):
         command.main(["krr-grid", "--results", "kept.json"])
     assert len(Results.load(no_data / "kept.json").records) == 1
+
+
+def test_a_rival_that_is_not_done_is_ended():
+    assert svm_search.within(60.0, pow, 2, 3) == 8
+    begun = time.monotonic()
+    assert svm_search.within(0.5, time.sleep, 600) is None
+    assert time.monotonic() - begun < 60
