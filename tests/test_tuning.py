@@ -153,7 +153,10 @@ def test_the_best_is_never_ended(right, name):
 
 def test_every_fold_has_its_round():
     for folds in (2, 3, 5, 10):
-        assert sorted(f for some in rounds(folds) for f in some) == list(range(folds))
+        for rows, count in ((2000 * folds, min(3, folds)), (2000 * folds - 1, min(2, folds - 1))):
+            made = rounds(folds, rows)
+            assert sorted(f for some in made for f in some) == list(range(folds))
+            assert len(made) == count
 
 
 @settings(deadline=None, max_examples=20)

@@ -10,9 +10,17 @@ from cacore.tuning.scorers import Counts, scores, spread
 ERRORS = 2.0  # standard errors of a difference by which a setting must trail
 
 
-def rounds(folds: int) -> list[list[int]]:
-    """Folds by rounds, after each of which settings are ended: the first one, the second one, the others."""
-    return [some for some in ([0], [1], list(range(2, folds))) if some]
+_TELLING = 2000  # rows that a fold needs to end more settings than it costs to begin another round
+
+
+def rounds(folds: int, rows: int) -> list[list[int]]:
+    """Folds by rounds, after each of which settings are ended: the first, the second, the others.
+
+    Of few rows the first two are one round: a fold alone ends next to nothing, and kernel values are computed for each
+    round.
+    """
+    first = [[0], [1]] if rows >= _TELLING * folds else [[0, 1]]
+    return [some for some in (*first, list(range(2, folds))) if some]
 
 
 def survivors(name: str, counts: Counts, alive: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -65,7 +65,7 @@ def search(parts: Parts, classes: NDArray[Any], P: int, options: Options, comm: 
     -----
     What :func:`casvm.search.part.judge` costs for every piece. A part of more than 3,000 rows of more than 6,000 in
     all, or one whose matrices do not fit, is cut into pieces of about 2,000 rows that lie together; of a precomputed
-    kernel, at random. Three reductions of 3 k numbers a setting and fold; with `per_part` P times as many.
+    kernel, at random. Two or three reductions, of 3 k numbers a setting and fold; with `per_part` P times as many.
     """
     with comm.phase("search"):
         return _searched(parts, classes, P, options, comm)
@@ -89,7 +89,7 @@ def _searched(parts: Parts, classes: NDArray[Any], P: int, options: Options, com
     compared = settings(options, parts.X, [one.rows for one in pieces], comm)
     with comm.agreed():
         _require(compared, count, P if options.per_part else 1, k, options.memory_limit - nbytes(parts.X))
-    results = _Search(parts, compared, pieces, count, k, options).run(P, comm)
+    results = _Search(parts, compared, pieces, count, k, options).run(P, int(counts.sum()), comm)
     if results is None:
         if options.names_settings:
             raise InputError(
@@ -189,14 +189,14 @@ class _Search:
         steps = len(compared.Cs) * len(compared.kernels) * count * sum(one.cost for one in pieces)
         self._done, self._advance = 0, options.progress("choosing C and gamma", steps)
 
-    def run(self, P: int, comm: Communicator) -> Results | None:
-        """All rounds; None if no row could be left out. Collective."""
+    def run(self, P: int, n: int, comm: Communicator) -> Results | None:
+        """All rounds, of `n` rows in all; None if no row could be left out. Collective."""
         per_part, name = self.options.per_part, self.options.scoring
         groups = P if per_part else 1
         total = np.zeros((groups, *self.shape, 3, self.k), np.int64)
         alive = np.ones((groups, *self.shape[:2]), np.bool_)
         done = 0
-        for number, these in enumerate(race.rounds(self.shape[2])):
+        for number, these in enumerate(race.rounds(self.shape[2], n // groups)):
             self._round(number, these, alive, total)
             done += len(these)
             comm.wait()

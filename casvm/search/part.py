@@ -117,10 +117,14 @@ def judge(
     compared = np.empty((len(points),) * 2, dtype)
     kernels[0].compare_all(points, compared)
 
+    spare: list[NDArray[Any]] = []  # matrices of gammas that are done, whose memory is there already
+
     def of_gamma(g: int) -> list[int]:
-        K = np.zeros((len(points), padded(len(points))), dtype)
+        K = spare.pop() if spare else np.zeros((len(points), padded(len(points))), dtype)
         kernels[g].values_from(compared, points, K)
-        return _Folds(task, K, Cs, k, tol).judge(task.todo[g], judged.counts[g])
+        told = _Folds(task, K, Cs, k, tol).judge(task.todo[g], judged.counts[g])
+        spare.append(K)
+        return told
 
     for solved, stopped in threads.in_order(of_gamma, [(int(g),) for g in wanted]):
         judged.solved, judged.stopped = judged.solved + solved, judged.stopped + stopped
