@@ -188,7 +188,9 @@ class Search:
         if self.own or not np.isfinite(totals).any():
             return
         _, s, ell = np.unravel_index(int(np.nanargmin(totals)), totals.shape)
-        best = f"sigma {self.widths[s].sigma:.3g} lambda {self.lams[ell]:.3g}"
+        width = self.widths[s]
+        kernel = f"{width.like.kind} " if len({one.like for one in self.widths}) > 1 else ""
+        best = f"{kernel}sigma {width.sigma:.3g} lambda {self.lams[ell]:.3g}"
         self.advance(0, f"{CHOOSING}: best of {done} of {len(self.parts.parts)} parts {best}")
 
 

@@ -4,6 +4,7 @@ import io
 import json
 import math
 import os
+import re
 import stat
 
 import numpy as np
@@ -138,14 +139,17 @@ def steps(enabled):
 
 def test_bar_on_a_terminal(monkeypatch, capsys):
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "60")
     shown = Terminal()
     monkeypatch.setattr("sys.stderr", shown)
     with progress.bar(True) as begin:
         step = begin("grid points", 4)
         step()
-        step()
-    assert "grid points" in shown.getvalue()
-    assert "50%" in shown.getvalue()
+        step(label="grid points: the best of many words that do not fit into a line")
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.getvalue())
+    assert "grid points" in text
+    assert {"many", "words", "line"} <= set(text.split())  # wrapped
+    assert re.search(r"50% [-0-9]:[-0-9]{2}:[-0-9]{2}", text)  # the time left stays
     assert capsys.readouterr().out == ""
 
 

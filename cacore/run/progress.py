@@ -34,9 +34,13 @@ def bar(enabled: bool) -> Iterator[Callable[[str, int], Advance]]:
         yield silent
         return
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.table import Column
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    # On a narrow terminal the text is wrapped, and the time left stays.
+    text = TextColumn("{task.description}", table_column=Column())
+    columns = text, BarColumn(bar_width=20), TaskProgressColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
 
         def begin(label: str, total: int) -> Advance:
             task = progress.add_task(label, total=total)
