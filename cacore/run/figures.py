@@ -173,7 +173,8 @@ def heat_map(grid: Sequence[dict[str, Any]], columns: Columns) -> Figure:
     width, height = max(len(one.xs) for one in maps), max(len(one.ys) for one in maps)
     across = min(2, len(maps))
     down = -(-len(maps) // across)
-    figure = blank(max(4.5, 1.6 + 0.62 * width) * across, max(3.2, 1.4 + 0.42 * height) * down)
+    cell = 0.8 if columns.smaller else 0.62  # inches; errors have more digits than shares
+    figure = blank(max(4.5, 2.0 + cell * width) * across, max(3.2, 1.4 + 0.42 * height) * down)
     panels = figure.subplots(down, across, squeeze=False).ravel()
     low, top = _close_to_the_best(maps)
     for panel, cells, kind in zip(panels, maps, kinds, strict=False):
