@@ -35,6 +35,7 @@ SCRIPTS = {
     "krr-grid": ("krr_grid", True, "one reduction a sigma against a factorisation a pair"),
     "dkrr": ("dkrr_speed", False, "DKRR against LAPACK with threads"),
     "krr-exact": ("krr_exact", True, "exact ridge regression by conjugate gradients: error against seconds"),
+    "krr-two-level": ("krr_two_level", True, "two levels: random centres beside pivots, and refined"),
     "partitioners": ("covtype_partition", True, "every partitioner on covtype, beside scikit-learn's KMeans"),
     "balance": ("balance", True, "part sizes and ranks' busy time of KRR and SVM methods (Figs. 2.4, 2.6, 3.6)"),
     "krr-time": ("krr_time", True, "error against time for the KRR family (Figs. 3.5 and 3.8)"),

@@ -28,6 +28,7 @@ from cakrr.iterative.keep import Scratch
 from cakrr.iterative.spread import SpreadRows
 
 _COLUMNS = 2048  # rows of the system at a time
+_TILE = 512  # columns of F that a thread multiplies with as many
 _CHUNK = 1024  # columns of F whose products are added up in its precision
 
 
@@ -65,11 +66,17 @@ class Factor:
         return out
 
     def gram(self) -> NDArray[np.float64]:
-        """``F^T F`` of this rank's rows, shape (k, k), in double precision."""
-        k, n = self.rows.shape
-        G = np.zeros((k, k))
-        for lo, hi in blocks(n, _COLUMNS):
-            lapack.add_gram(np.ascontiguousarray(self.rows[:, lo:hi].T, np.float64), G)
+        """``F^T F`` of this rank's rows, shape (k, k), in double precision: its lower triangle, by tiles."""
+        F, (k, n) = self.rows, self.rows.shape
+        G, sides = np.zeros((k, k)), blocks(k, _TILE)
+
+        def work(i: tuple[int, int], j: tuple[int, int]) -> None:
+            tile = G[slice(*i), slice(*j)]
+            for lo, hi in blocks(n, _COLUMNS):
+                one, other = (F[slice(*side), lo:hi].astype(np.float64) for side in (i, j))
+                tile += one @ other.T
+
+        for_blocks(work, [(i, j) for i in sides for j in sides if j <= i])
         return G
 
 
@@ -185,7 +192,8 @@ class Preconditioner:
             gram = comm.allreduce(factor.gram())
         each = np.unique(ridges).tolist()
         if gram is not None:
-            with comm.agreed():  # a core to a thread, for it is small for all threads of a BLAS
+            # A core to a thread, also where there is one: threads of a BLAS wait for each other where others work too.
+            with comm.agreed(), one_blas_thread():
                 cores = list(in_order(partial(_core_factored, gram), [(mu,) for mu in each]))
             self._of = {mu: _Ridge(None, core) for mu, core in zip(each, cores, strict=True)}
         else:
