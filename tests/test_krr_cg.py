@@ -256,10 +256,12 @@ def test_rank_grows_while_it_pays():
     assert stops(36_000 - 0.01 * ranks) < 1000
 
 
-def test_larger_ridges_are_fewer_sides():
-    assert plan.sides(np.array([4.0, 4.0])) == 2.0
-    assert plan.sides(np.array([16.0, 1.0, 4.0])) == 1.75
-    assert plan.sides(np.array([0.0, 1.0])) == pytest.approx(1.0)
+def test_the_smallest_ridge_decides_the_rank():
+    """All lambdas of a sigma have the factor that the smallest of them has alone."""
+    X, y = smooth()
+    ranks = [fitted(X, y, lam=lams).iteration["solutions"][0]["rank"] for lams in ((1e-4, 1e-3), (1e-4, 1e-2, 1.0))]
+    assert plan.sides(np.array([4.0, 16.0, 4.0])) == 2
+    assert ranks[0] == ranks[1] > 0
 
 
 def test_the_largest_rank_fits():

@@ -27,7 +27,7 @@ class Work:
     Attributes
     ----------
     n, d : int
-    sides : float
+    sides : int
         Right sides, see :func:`sides`.
     mu : float
         The smallest ridge, lambda n.
@@ -36,7 +36,7 @@ class Work:
 
     n: int
     d: int
-    sides: float
+    sides: int
     mu: float
     tol: float
 
@@ -63,10 +63,9 @@ class Work:
         return sigmas * (self.factor(rank) + TYPICAL * self.iteration(rank))
 
 
-def sides(ridges: NDArray[np.float64]) -> float:
-    """Right sides of these ridges, each counted by its iterations beside those of the smallest one."""
-    positive = np.maximum(ridges, np.finfo(np.float64).tiny)
-    return float(np.sqrt(positive.min() / positive).sum())
+def sides(ridges: NDArray[np.float64]) -> int:
+    """Right sides that stay to the end, those of the smallest ridge: the rank is theirs, for the others leave early."""
+    return int((ridges == ridges.min()).sum())
 
 
 def enough(work: Work, traces: NDArray[np.float64]) -> bool:
