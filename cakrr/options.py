@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -166,6 +166,7 @@ class Options(declare.Options):
     )  # fmt: skip
     checkpoint: Checkpoint | None = job.checkpoint()
     wide: bool = False  # the command's grid of sigmas, where none is given, and not the natural width alone
+    of_several: bool = False  # whether the kernel is one of `auto`, with rounds of its own
     memory_limit: int = 1 << 62
     progress: Callable[[str, int], Advance] = silent
 
@@ -240,7 +241,13 @@ class Options(declare.Options):
     @property
     def chooses_kernel(self) -> bool:
         """Whether several kernels are tried."""
-        return len(self.kernels()) > 1
+        return self.of_several or len(self.kernels()) > 1
+
+    def ways(self) -> list[Options]:
+        """These options; where a metric is learned and several kernels are tried, those of each kernel by itself."""
+        if self.metric == "none" or not self.chooses_kernel:
+            return [self]
+        return [replace(self, kernel=like.kind, of_several=True) for like in self.kernels()]
 
     def _check_solver(self) -> None:
         if self.solver == "cholesky" and (told := self.of_iteration()):

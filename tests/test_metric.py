@@ -132,20 +132,38 @@ class Told:
 )
 def test_best_round(errors, best, made):
     """The first one with the least error; three rounds without an improvement are the last ones."""
-    run, seen, notes = best_round([Told(errors)], len(errors) - 1, Communicator())
+    run, seen, notes = best_round([[Told(errors)]], len(errors) - 1, Communicator())
     assert (run.number, seen, notes) == (best, errors[:made], [])
 
 
 def test_a_round_that_fails():
     """The first one's failure is training's; a later one's costs the rounds after it, and is told."""
-    run, seen, notes = best_round([Told([3, 2, None, 1])], 5, Communicator())
+    run, seen, notes = best_round([[Told([3, 2, None, 1])]], 5, Communicator())
     assert (run.number, seen, notes) == (1, [3, 2], ["the metric is of the best of 2 rounds; round 2: no memory"])
     with pytest.raises(InputError, match="no memory"):
-        best_round([Told([None, 1])], 5, Communicator())
+        best_round([[Told([None, 1])]], 5, Communicator())
+
+
+def test_ways_of_their_own():
+    """Each way has its rounds, from the best of its starts; the least error of all counts, with its way's errors."""
+    comm = Communicator()
+    run, seen, _ = best_round([[Told([4, 3.5, 3])], [Told([6, 1]), Told([5, 3.2, 2])]], 2, comm)
+    assert (run.number, seen) == (2, [5, 3.2, 2])
+    run, seen, _ = best_round([[Told([5, 1, 1, 3, 4, 4])], [Told([4, 3, 2])]], 2, comm)
+    assert (run.number, seen) == (1, [5, 1, 1])
+    behind = Told([5, 4, 3.4, 0])
+    assert best_round([[Told([4, 3, 3, 3])], [behind]], 3, comm)[1] == [4, 3, 3, 3]  # 3.4 is above 1.1 times 3
+    behind.errors[2] = 3.2
+    assert best_round([[Told([4, 3, 3, 3])], [behind]], 3, comm)[1] == [5, 4, 3.2, 0]
+
+
+def test_a_way_that_cannot_begin():
+    run, seen, notes = best_round([[Told([None])], [Told([3, 2])]], 1, Communicator())
+    assert (run.number, seen, notes) == (1, [3, 2], ["left out: no memory"])
 
 
 def test_a_model_that_does_not_change_needs_no_metric():
-    run, seen, notes = best_round([Told([1, 0], moments=0.0)], 5, Communicator())
+    run, seen, notes = best_round([[Told([1, 0], moments=0.0)]], 5, Communicator())
     assert (run.number, seen, notes) == (0, [1], [])
 
 

@@ -25,6 +25,7 @@ SAMPLE = 2000  # rows, of a part or of all ranks, whose gradients make the metri
 _NUMBERS = 1 << 23  # of the gradients of one model's sample, where every rank holds them
 
 PATIENCE = 3  # rounds in a row that do not improve
+TRIAL, BEHIND = 2, 1.1  # rounds of a way of its own, after which an error this many times the best way's ends it
 Root = NDArray[np.float64]  # (d, d) symmetric, or (d,)
 AnyRound = TypeVar("AnyRound", bound="Round")
 
@@ -97,15 +98,20 @@ class Round(Protocol):
         """The next round, in this metric; collective."""
 
 
-def best_round(starts: Sequence[AnyRound], rounds: int, comm: Communicator) -> tuple[AnyRound, list[float], list[str]]:
+def best_round(
+    ways: Sequence[Sequence[AnyRound]], rounds: int, comm: Communicator
+) -> tuple[AnyRound, list[float], list[str]]:
     """Train in rounds while validation improves; collective.
 
     Parameters
     ----------
-    starts : sequence of Round
-        One, or several that are compared, in the metric of the rows as they are; the rounds begin with the best.
+    ways : sequence of sequence of Round
+        Of each way (a kernel, say) one start, or several that are compared, in the metric of the rows as they are: its
+        rounds begin with the best. Models that differ ask for metrics that differ, and which way is the best one in its
+        own metric the first round does not tell: so each goes on by itself, the best one first. Another way ends where
+        it has been far behind for `TRIAL` rounds.
     rounds : int
-        At most so many more; `PATIENCE` in a row without an improvement end it.
+        At most so many more; `PATIENCE` in a row without an improvement end a way.
     comm : Communicator
 
     Returns
@@ -113,20 +119,48 @@ def best_round(starts: Sequence[AnyRound], rounds: int, comm: Communicator) -> t
     best : Round
         With the least error, the first one of equals.
     errors : list of float
-        Of every round.
+        Of every round of its way.
     notes : list of str
         Why a later round could not be trained, if one could not: the earlier ones are not lost.
 
     Raises
     ------
     InputError
-        On all ranks, as training without a metric.
+        On all ranks, as training without a metric: where no way could begin.
     """
-    for start in starts:
-        start.choose()
-    begun = [_agreed(start, comm) for start in starts]
-    best = run = starts[int(np.argmin(begun))]
-    errors = [min(begun)]
+    begun, notes = _begun(ways, comm)
+    best, errors, told = _way(*begun[0], rounds, comm, [])
+    for start, error in begun[1:]:
+        run, others, said = _way(start, error, rounds, comm, errors)
+        if min(others) < min(errors):
+            best, errors, told = run, others, said
+    return best, errors, notes + told
+
+
+def _begun(ways: Sequence[Sequence[AnyRound]], comm: Communicator) -> tuple[list[tuple[AnyRound, float]], list[str]]:
+    """The best start of each way, and its error, the best way first; and why other ways could not begin."""
+    begun: list[tuple[AnyRound, float]] = []
+    failed: list[InputError] = []
+    for starts in ways:
+        try:
+            for start in starts:
+                start.choose()
+        except InputError as error:  # which all ranks raise alike
+            failed.append(error)
+            continue
+        found = [_agreed(start, comm) for start in starts]
+        begun.append((starts[int(np.argmin(found))], min(found)))
+    if not begun:
+        raise failed[0]
+    return sorted(begun, key=lambda one: one[1]), [f"left out: {error}" for error in failed]
+
+
+def _way(
+    start: AnyRound, error: float, rounds: int, comm: Communicator, ahead: list[float]
+) -> tuple[AnyRound, list[float], list[str]]:
+    """The rounds of one way, as :func:`best_round` returns them; `ahead` has the errors of the best way so far."""
+    best = run = start
+    errors = [error]
     for number in range(1, rounds + 1):
         try:
             found = run.moments()
@@ -140,6 +174,8 @@ def best_round(starts: Sequence[AnyRound], rounds: int, comm: Communicator) -> t
         if errors[-1] < min(errors[:-1]):
             best = run
         elif number - int(np.argmin(errors)) >= PATIENCE:
+            break
+        if ahead and number >= TRIAL and min(errors) > BEHIND * min(ahead[: number + 1]):
             break
     return best, errors, []
 

@@ -32,10 +32,11 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator, te
     prepared = prepare(method, train, options, comm, test)
     begun = comm.seconds["train"]
     kind, reasons = _solver(method, prepared, options, comm)
-    starts = [kind(method, scaled, options, comm) for scaled in scalings(prepared, options, comm)]
+    scaled = scalings(prepared, options, comm)
+    ways = [[kind(method, one, way, comm) for one in scaled] for way in options.ways()]
     # Algorithm 6, lines 1 to 14: train, predict and judge every pair of sigma and lambda.
-    run, errors, notes = best_round(starts, options.rounds, comm)
-    del starts
+    run, errors, notes = best_round(ways, options.rounds, comm)
+    del ways
     # Lines 3 to 6 once more, at the pair that was chosen, with all rows.
     alpha, residual = run.solve()
     model = run.model(alpha)

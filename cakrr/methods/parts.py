@@ -55,11 +55,12 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator, te
     prepared = prepare(method, train, options, comm, test)
     begun = comm.seconds["train"]
     # Algorithm 10, lines 1 to 7 (Algorithm 8, lines 1 to 5): divide the rows.
-    starts = [_Run.begin(method, options, scaled, comm) for scaled in scalings(prepared, options, comm)]
+    firsts = [_Run.begin(method, options, scaled, comm) for scaled in scalings(prepared, options, comm)]
+    ways: list[list[_Run]] = [list(starts) for starts in zip(*firsts, strict=True)]
     # Lines 8 and 13 to 23: for every pair of sigma and lambda, train, predict, one reduction of the errors; the best.
-    run, errors, notes = best_round(starts, options.rounds, comm)
+    run, errors, notes = best_round(ways, options.rounds, comm)
     # Lines 9 to 12, at the pair that was chosen, with all rows; of other divisions the same.
-    del starts
+    del firsts, ways
     fitted = run.train()
     for number in range(1, options.divisions if len(run.parts.sizes) > 1 else 1):
         fitted.add(run.divided_anew(number).train())
@@ -93,14 +94,15 @@ class _Run(Choice):
 
     def __init__(
         self, method: Method, options: Options, prepared: Prepared, parts: Parts, comm: Communicator,
-        root: Root | None = None, last: _Run | None = None,
+        root: Root | None = None, last: _Run | None = None, workspace: Workspace | None = None,
     ) -> None:  # fmt: skip
         self.method, self.options, self.prepared, self.parts, self.comm = method, options, prepared, parts, comm
         self.root = root
         self.number: int = last.number + 1 if last else 0
         self.division = 0
         largest = int(np.diff(parts.bounds).max(initial=0))
-        self.workspace: Workspace = last.workspace if last else Workspace(largest, parts.X.dtype, options.memory_limit)
+        known = last.workspace if last else workspace
+        self.workspace: Workspace = known or Workspace(largest, parts.X.dtype, options.memory_limit)
         self.route = options.route or method.route
         if self.route == "soft" and len(parts.sizes) == 1:
             self.route = "nearest"  # there is one model to ask
@@ -121,8 +123,8 @@ class _Run(Choice):
         self.fitted = Fit(self.model, parts.sizes, seconds=np.zeros(len(parts.sizes)))
 
     @classmethod
-    def begin(cls, method: Method, options: Options, prepared: Prepared, comm: Communicator) -> _Run:
-        """The first round, or the only one; collective."""
+    def begin(cls, method: Method, options: Options, prepared: Prepared, comm: Communicator) -> list[_Run]:
+        """The first round, or the only one, of each way (:meth:`Options.ways`), on the same parts; collective."""
         with comm.phase("partition"):
             if options.metric != "none":
                 with comm.agreed():
@@ -130,7 +132,9 @@ class _Run(Choice):
             if options.compares:
                 prepared.rows.columns["order"] = order_of(prepared.rows, options.seed, comm)
             parts = _divide(method, prepared, None, options, comm)
-        return cls(method, options, prepared, parts, comm)
+        first, *others = options.ways()
+        runs = [cls(method, first, prepared, parts, comm)]
+        return runs + [cls(method, way, prepared, parts, comm, workspace=runs[0].workspace) for way in others]
 
     def again(self, root: Root) -> _Run:
         """The next round: parts made anew in this metric, unless they are random; collective."""

@@ -80,6 +80,7 @@ class Prepared:
 
     def piece(self, name: str, number: int, options: Options) -> str:
         """The name, in the checkpoint, of a piece of the n-th round on these rows."""
+        name = f"{options.kernel}-{name}" if options.of_several else name
         name = f"{self.scaling}-{name}" if options.scaling == "auto" else name
         return f"round-{number}-{name}" if number else name
 

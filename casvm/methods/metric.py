@@ -56,7 +56,7 @@ def fit(train: Trainer, method: Method, rows: Dataset, options: Options, comm: C
     inner = replace(options, standardize=False, metric="none")
     first = _Round(train, method, Dataset(X, y, weights=weights), inner, options.metric, comm)
     _check_classes(y, first, comm)
-    best, errors, notes = best_round([first], options.metric_rounds, comm)
+    best, errors, notes = best_round([[first]], options.metric_rounds, comm)
     fitted = best.trained(slice(None), "whole")
     fitted.model.standardizer = Standardizer.with_root(standardizer, best.root)
     fitted.errors = errors
