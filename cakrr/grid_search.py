@@ -118,8 +118,8 @@ class Search:
         def judge(part: int, system: RidgeSystem, kernel: Kernel, y: NDArray[np.float64]) -> tuple[Any, Any]:
             alphas, solved = system.solve(kernel, self._lams(part), y.reshape(len(y), -1).T)
             judged = judges.parts[part]
-            flat = np.ascontiguousarray(alphas.reshape(-1, alphas.shape[-1]).T)
-            predicted = kernel.apply(kernel.points(judged.X, like=system.points), system.points, flat)
+            every = alphas.reshape(-1, alphas.shape[-1]).T
+            predicted = kernel.apply(kernel.points(judged.X, like=system.points), system.points, every)
             return judges.judge(part, predicted.T.reshape(len(alphas), *y.shape[1:], -1)), solved
 
         return self._judged(judge, judges, shape, comm)
@@ -226,14 +226,10 @@ def least(errors: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
 def next_widths(widths: tuple[Width, ...], errors: NDArray[np.float64]) -> tuple[Width, ...]:
     """What a search goes on with where distances have changed a little.
 
-    The best of `widths` and those beside it, so that it can leave the grid, and each other kernel's best; one alone
-    stays alone.
+    The best of `widths`, which are of one kernel, and those beside it, so that it can leave the grid; one alone stays
+    alone.
     """
-    if len(set(widths)) == 1:
-        return widths[:1]
-    order = [widths[i] for i in np.argsort(errors, kind="stable")]
-    others = {width.like: width for width in reversed(order) if width.like != order[0].like}  # the last one stays
-    return (*order[0].nearby(), *others.values())
+    return widths[:1] if len(set(widths)) == 1 else widths[int(np.argmin(errors))].nearby()
 
 
 def best(

@@ -172,10 +172,9 @@ class _Run(Choice):
         settings, each = self.tried.settings, least(errors, 0)
         if len(settings) == 1:
             return widths, self.coarse
-        worst_first = (settings[c] for c in np.argsort(-each))
-        best = {width.like: (M, lam) for M, width, lam in worst_first}  # of each kernel the last one stays
+        M, _, lam = settings[int(np.argmin(each))]
         tried = next_widths(tuple(width for _, width, _ in settings), each)
-        return widths, [(one, [best[one.like][0]], (best[one.like][1],)) for one in tried]
+        return widths, [(one, [M], (lam,)) for one in tried]
 
     def moments(self) -> NDArray[np.float64]:
         """The sum of grad f grad f^T, or its diagonal: of the parts' models from their learning rows, at some of these.

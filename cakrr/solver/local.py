@@ -32,13 +32,13 @@ def longest(squares: NDArray[Any]) -> NDArray[np.int64]:
     return np.argsort(-squares, kind="stable")[:16]
 
 
-def credible(residual: NDArray[Any], y: NDArray[Any]) -> bool:
-    """Whether residuals of some rows are no larger than those of alpha = 0, the targets `y` of all rows.
+def credible(residual: NDArray[Any], most: NDArray[Any]) -> bool:
+    """Whether residuals of some rows are no larger than those of alpha = 0, of which `most` is the largest square.
 
     Where lambda drowns in kernel values of 1e80, say, a matrix that is rounding alone may have a factor all the same.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        return bool((np.square(residual).mean(axis=0) <= np.square(y).max(axis=0)).all())
+        return bool((np.square(residual).mean(axis=0) <= most).all())
 
 
 class Workspace(threading.local):
@@ -134,6 +134,7 @@ class System:
         of them (:mod:`cakrr.solver.band`). m^2 d flops for K besides. No memory but the workspace.
         """
         m, dtype = len(self.points), self.K.dtype
+        Y = np.ascontiguousarray(Y)
         if len(lams) >= BAND_FROM and m > 2:
             self._form_scaled(kernel)
             found, solved = Band(self.K).solve(Y * self.scale, np.array(lams) * m)
@@ -147,16 +148,20 @@ class System:
                     alphas[i], solved[i] = Y, True
                     self.apply_inverse(alphas[i])
         solved &= np.isfinite(alphas).all(axis=(1, 2))
+        with np.errstate(over="ignore"):
+            most = np.square(Y).max(axis=1)
         for i, lam in enumerate(lams):
-            solved[i] = solved[i] and self._is_credible(kernel, lam, alphas[i], Y)
+            solved[i] = solved[i] and self._is_credible(kernel, lam, alphas[i], Y, most)
         return alphas, solved
 
-    def _is_credible(self, kernel: Kernel, lam: float, alpha: NDArray[Any], Y: NDArray[Any]) -> bool:
+    def _is_credible(
+        self, kernel: Kernel, lam: float, alpha: NDArray[Any], Y: NDArray[Any], most: NDArray[Any]
+    ) -> bool:
         m = len(self.points)
         some = longest(self.points.squares)
         ridge = lam * m / self.scale[some] ** 2
         left = kernel.block(self.points[some], self.points) @ alpha.T + ridge[:, None] * alpha[:, some].T - Y[:, some].T
-        return credible(left, Y.T)
+        return credible(left, most)
 
     def factor(self, kernel: Kernel, lam: float) -> bool:
         """Cholesky factor of ``K + lambda m I`` in the workspace; whether there is one."""
