@@ -18,7 +18,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic, overload
 
-from cacore.kernels.registry import EQUAL, distance, exp, length
+from cacore.kernels.registry import EQUAL, distance, exp, exp_near, length
 
 # x = k ln 2 + r, |r| <= ln 2 / 2; adding and subtracting 1.5 * 2^52 rounds to an integer, which then
 # stands in the low bits of the sum, ready to be shifted into the exponent.
@@ -61,7 +61,12 @@ def exp64(x: Any) -> Any:  # pragma: no cover - compiled
     Products of what it returns stay clear of denormal numbers, which made factorisations of kernel
     matrices with far outliers half as fast.
     """
-    x = max(x, _LEAST64)
+    return near64(max(x, _LEAST64))
+
+
+@numba.njit(inline="always")
+def near64(x: Any) -> Any:  # pragma: no cover - compiled
+    """exp(x) of a float64 from -345 to 700."""
     t = x * _LOG2E + _ROUND64
     k = t - _ROUND64
     r = (x - k * _LN2_HI64) - k * _LN2_LO64
@@ -85,7 +90,12 @@ def exp64(x: Any) -> Any:  # pragma: no cover - compiled
 @numba.njit(inline="always")
 def exp32(x: Any) -> Any:  # pragma: no cover - compiled
     """As :func:`exp64` of a float32; below -43 it returns 2.1e-19."""
-    x = max(x, _LEAST32)
+    return near32(max(x, _LEAST32))
+
+
+@numba.njit(inline="always")
+def near32(x: Any) -> Any:  # pragma: no cover - compiled
+    """exp(x) of a float32 from -43 to 80."""
     t = x * _LOG2E32 + _ROUND32
     k = t - _ROUND32
     r = (x - k * _LN2_HI32) - k * _LN2_LO32
@@ -103,6 +113,11 @@ def exp32(x: Any) -> Any:  # pragma: no cover - compiled
 @overload(exp, inline="always")
 def _exp(x):  # type: ignore[no-untyped-def]
     return (lambda x: exp32(x)) if x == types.float32 else (lambda x: exp64(x))
+
+
+@overload(exp_near, inline="always")
+def _exp_near(x):  # type: ignore[no-untyped-def]
+    return (lambda x: near32(x)) if x == types.float32 else (lambda x: near64(x))
 
 
 @overload(distance, inline="always")

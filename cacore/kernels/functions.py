@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cacore.kernels.registry import L1, PRODUCT, SQUARED, KernelKind, distance, exp, length, register
+from cacore.kernels.registry import L1, PRODUCT, SQUARED, KernelKind, distance, exp, exp_near, length, register
 
 
 def _linear_derivative(t: Any, gamma: float, coef0: float, degree: int) -> Any:
@@ -94,14 +94,16 @@ register(
     )
 )  # fmt: skip
 
-_FAR = 345.0  # where exp ends; what it is multiplied by ends there, too
+# Where exp ends, what it is multiplied by ends, too.
+_FAR64, _FAR32 = 345.0, 43.0
 
 
 def _matern32(row: Any, a: Any, b: Any, gamma: Any, coef0: Any, degree: Any) -> None:  # pragma: no cover
-    one, far, scale = row.dtype.type(1.0), row.dtype.type(_FAR), math.sqrt(row.dtype.type(6.0)) * math.sqrt(gamma)
+    one, far = row.dtype.type(1.0), row.dtype.type(_FAR32 if row.itemsize == 4 else _FAR64)
+    scale = math.sqrt(row.dtype.type(6.0)) * math.sqrt(gamma)
     for j in range(row.size):
         r = min(far, scale * length(row[j], a, b[j]))
-        row[j] = (one + r) * exp(-r)
+        row[j] = (one + r) * exp_near(-r)
 
 
 def _matern32_derivative(t: Any, gamma: float, coef0: float, degree: int) -> Any:
@@ -116,11 +118,14 @@ register(
 
 
 def _matern52(row: Any, a: Any, b: Any, gamma: Any, coef0: Any, degree: Any) -> None:  # pragma: no cover
-    one, third, far = row.dtype.type(1.0), row.dtype.type(1.0 / 3.0), row.dtype.type(_FAR)
-    scale = math.sqrt(row.dtype.type(10.0)) * math.sqrt(gamma)
+    one, third = row.dtype.type(1.0), row.dtype.type(1.0 / 3.0)
+    far, scale = (
+        row.dtype.type(_FAR32 if row.itemsize == 4 else _FAR64),
+        math.sqrt(row.dtype.type(10.0)) * math.sqrt(gamma),
+    )
     for j in range(row.size):
         r = min(far, scale * length(row[j], a, b[j]))
-        row[j] = (one + r * (one + third * r)) * exp(-r)
+        row[j] = (one + r * (one + third * r)) * exp_near(-r)
 
 
 def _matern52_derivative(t: Any, gamma: float, coef0: float, degree: int) -> Any:
