@@ -38,6 +38,9 @@ ALONE = 1e3  # a lambda so large that the parts' models add next to nothing to t
 LOCAL_LAMS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, ALONE)
 
 
+LENGTHS = "lengths"  # the metric of length scales that lessen the leave-one-out error
+
+
 def _route(value: Any, name: str) -> str:
     """A route that can be asked for, or one of those that methods have of their own."""
     own = isinstance(value, str) and value in ("oracle", "sum")
@@ -148,7 +151,7 @@ class Options(declare.Options):
     scratch: Path | None = option(
         None, "directory for kernel values, or a factor, that do not fit into memory", job.path, metavar="DIR"
     )
-    metric: str = job.metric()
+    metric: str = job.metric(LENGTHS)
     metric_rounds: int = job.metric_rounds()
     scaling: str = option(
         "deviation", "features by their deviation, by normal scores of their quantiles, or as validation prefers",
@@ -196,6 +199,7 @@ class Options(declare.Options):
         if self.scaling != "deviation" and not self.standardize:
             raise InputError(f"scaling {self.scaling}: features are not scaled without standardize; leave one out")
         self._check_judges(method)
+        self._check_lengths(method)
         if self.classify and method.oracle:
             raise InputError(f"classify: {method.name} looks at the one number that is the answer; leave it out")
         if self.class_weight is not None and not self.classify:
@@ -222,6 +226,17 @@ class Options(declare.Options):
             raise InputError(
                 "per_part: what the parts of one division choose does not fit those of another; leave out one"
             )
+
+    def _check_lengths(self, method: Method) -> None:
+        """Refuse length scales where there is no leave-one-out error of parts, or no distance."""
+        if self.metric != LENGTHS:
+            return
+        if not method.partitioner or method.coarse:
+            why = "a coarse model" if method.coarse else "one model"
+            raise InputError(f"metric {LENGTHS}: {method.name} has {why} of all rows; use metric diagonal")
+        for like in self.kernels():
+            if not like.of_distance:
+                raise InputError(f"metric {LENGTHS}: the {like.kind} kernel is of no distance; use metric diagonal")
 
     @property
     def rounds(self) -> int:

@@ -38,6 +38,7 @@ from cakrr.bkrr2 import bkrr2
 from cakrr.dkrr import dkrr
 from cakrr.grid_search import next_widths
 from cakrr.options import AUTO, Options, Width
+from cakrr.solver.lengths import slope
 from cakrr.solver.local import System
 
 metrics = pytest.mark.parametrize("metric", ["diagonal", "full"])
@@ -512,3 +513,48 @@ def test_a_diagonal_metric_of_many_features():
 def test_memory_of_a_full_metric():
     options = Options(partitions=1, metric="full", memory_limit=6 * 8 * 300**2 - 1)
     assert "a full metric of 300 features" in refusal(bkrr2, Dataset(WIDE[:, :300].copy(), Y4[:20]), options)
+
+
+# -- length scales ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "laplacian", "matern32", "matern52", "l1", "rational"])
+def test_slope_of_the_left_out_errors(kind):
+    """The errors of models without each row, one by one, and finite differences of their sum."""
+    rng, m, d = np.random.default_rng(0), 25, 3
+    X, Y, w, ridge = rng.normal(size=(m, d)), rng.normal(size=(m, 2)), rng.random(m) + 0.5, 0.1 + rng.random(m)
+    kernel = Kernel(kind, gamma=0.4)
+    points = kernel.points(X)
+    G, expected = kernel.block(points, points) + np.diag(ridge), 0.0
+    for i in range(m):
+        rest = np.delete(np.arange(m), i)
+        gap = Y[i] - G[i, rest] @ np.linalg.solve(G[np.ix_(rest, rest)], Y[rest])
+        expected += w[i] * gap @ gap
+    total, slopes = slope(kernel, X, Y, ridge, w)
+    close(total, expected, 1e-9)
+    for k in range(d + 1):
+        by = np.exp(1e-5 * (np.arange(d + 1) == k))
+        more, less = (slope(kernel, X * f[:d], Y, ridge * f[d], w)[0] for f in (by, 1 / by))
+        np.testing.assert_allclose((more - less) / 2e-5, slopes[k], rtol=1e-6, atol=1e-6 * np.abs(slopes).max())
+    assert slope(kernel, X, Y, np.full(m, -5.0), w)[0] == np.inf
+
+
+@pytest.mark.parametrize("kernel", ["laplacian", "l1"])
+def test_lengths_find_what_counts(kernel):
+    (X, y), (T, t) = rows(), rows(80, 1)
+    given = {"kernel": kernel, "sigma": [2.0, 4.0], "lam": [1e-5, 1e-3], "random_state": 0}
+    plain = BKRR2(2, **given).fit(X, y)
+    model = BKRR2(2, **given, metric="lengths", metric_rounds=2).fit(X, y)
+    assert set(np.argsort(model.feature_importances_)[-2:]) == {0, 1}
+    assert np.argmin(model.metric_errors_) > 0
+    assert model.score(T, t) > plain.score(T, t)
+
+
+def test_lengths_refused():
+    X, y = rows(40)
+    for model, match in (
+        (DKRR(metric="lengths"), "dkrr has one model of all rows; use metric diagonal"),
+        (TwoLevelKRR(2, metric="lengths"), "twolevel has a coarse model of all rows; use metric diagonal"),
+        (BKRR2(2, metric="lengths", kernel="linear"), "the linear kernel is of no distance; use metric diagonal"),
+    ):
+        assert match in refusal(model.fit, X, y)

@@ -106,10 +106,11 @@ def checkpoint() -> Any:
     return option(None, text, _checkpoint, estimator="", metavar="DIR")
 
 
-def metric() -> Any:
-    """Declare the option of a learned metric; see :mod:`cacore.data.metric`."""
+def metric(*more: str) -> Any:
+    """Declare the option of a learned metric, see :mod:`cacore.data.metric`, which may have `more` values."""
     text = "learn, in rounds of training, how much each feature counts, or each direction of them"
-    return option("none", text, one_of(*METRICS), choices=METRICS)
+    forms = (*METRICS, *more)
+    return option("none", text, one_of(*forms), choices=forms)
 
 
 def metric_rounds() -> Any:

@@ -26,7 +26,7 @@ from cakrr.method import Method
 from cakrr.methods.choose import Choice
 from cakrr.methods.prepare import Prepared, prepare, scalings
 from cakrr.model import KRRModel, PartModel
-from cakrr.options import CoarseGrid, Options, Width
+from cakrr.options import LENGTHS, CoarseGrid, Options, Width
 from cakrr.solver import refine
 from cakrr.solver.coarse import Candidates
 from cakrr.solver.local import Workspace
@@ -100,6 +100,7 @@ class _Run(Choice):
         self.root = root
         self.number: int = last.number + 1 if last else 0
         self.division = 0
+        self.stretch: float | None = None  # of distances by the next round's metric, where that is known
         largest = int(np.diff(parts.bounds).max(initial=0))
         known = last.workspace if last else workspace
         self.workspace: Workspace = known or Workspace(largest, parts.X.dtype, options.memory_limit)
@@ -164,6 +165,8 @@ class _Run(Choice):
 
     def nearby(self) -> tuple[tuple[Width, ...], CoarseGrid]:
         """What the next round tries: what was best in this one, and what is beside it; collective."""
+        if self.stretch is not None:
+            return Width(self.model.like, self.model.sigma * self.stretch).nearby(), []
         with self.comm.uncounted():  # the ranks' errors may differ in the last bit
             errors = self.comm.bcast(self.errors)
         widths = next_widths(self.widths, least(errors, 1))
@@ -179,8 +182,15 @@ class _Run(Choice):
     def moments(self) -> NDArray[np.float64]:
         """The sum of grad f grad f^T, or its diagonal: of the parts' models from their learning rows, at some of these.
 
-        m^3/3 flops a part, and the gradients'; one Allreduce of d x d numbers, or d.
+        m^3/3 flops a part, and the gradients'; one Allreduce of d x d numbers, or d. Of length scales: their squares.
         """
+        if self.options.metric == LENGTHS:
+            from cakrr.methods.lengths import scales
+
+            factors = scales(self, self.model.sigma, self.model.lam)
+            weights = factors if self.root is None else factors * self.root
+            self.stretch = math.sqrt(len(weights) / np.square(weights).sum())  # the metric's trace will be d
+            return np.asarray(np.square(factors))
         comm, parts, d = self.comm, self.parts, self.parts.X.shape[1]
         diagonal = self.options.metric == "diagonal"
         coarse = None if self.tried is None else self.tried.chosen(self.candidate, learned=True)

@@ -190,3 +190,14 @@ def test_scalings_and_divisions(name, dtype, mine, everywhere):
     assert got.params["scaling"] == serial.params["scaling"] == "quantile"
     near(got.model.standardizer.quantiles, serial.model.standardizer.quantiles, 1e-6 if dtype == "float32" else 1e-12)
     close(everywhere(got.model.predict(T[mine(41)])), serial.model.predict(T), 1e-3 if dtype == "float32" else 1e-6)
+
+
+def test_lengths(mine, everywhere):
+    """Length scales: those of one process, from one Allreduce of d + 3 numbers an evaluation."""
+    (X, y), (T, _), comm = rows(), rows(41, 1), Communicator(WORLD)
+    got = ridge("bkrr2", X, y, mine(157), comm, metric="lengths")
+    serial = ridge("bkrr2", X, y, metric="lengths")
+    close(got.model.standardizer.root, serial.model.standardizer.root, 1e-5)
+    close(everywhere(got.model.predict(T[mine(41)])), serial.model.predict(T), 1e-5)
+    evaluations, left = divmod(comm.totals()[0]["train"]["bytes"], R * 8 * (X.shape[1] + 3))
+    assert (evaluations > 0, left) == (R > 1, 0)
