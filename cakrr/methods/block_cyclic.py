@@ -80,8 +80,9 @@ class System:
             left = np.zeros((len(some), *y.shape[1:]))
             left[at] = kernel.apply(self.right[mine], self.left, alpha[self.matrix.columns])
             left = self.comm.allreduce(left)
+        left += lam * _columns(self.ridge[some], y) * alpha[some] - y[some]
         with np.errstate(over="ignore"):
-            return credible(left + lam * _columns(self.ridge[some], y) * alpha[some] - y[some], np.square(y).max(axis=0))
+            return credible(left, np.square(y).max(axis=0))
 
     def _agreed(self, residual: NDArray[np.float64]) -> NDArray[np.float64]:
         """Rank 0's: all ranks take as many steps."""
