@@ -37,7 +37,8 @@ def solve_part(
     See :meth:`asygcd.solver.team.AsyGCD.solve`.
     """
     y = -dual.linear
-    if kernel is None or not (np.abs(y) == 1).all() or (np.where(y > 0, dual.lower, dual.upper) != 0).any():
+    one_sided = (np.where(y > 0, dual.lower, dual.upper) == 0).all()
+    if kernel is None or dual.epsilon or not ((np.abs(y) == 1).all() and one_sided):
         raise InputError("solver 'asygcd': it needs a kernel that it can compute, and the dual of a classifier")
     count, C = threads.available(), dual.upper - dual.lower
     dtype = precision(dual.n, X[:: max(1, dual.n // 1000)], kernel, dual.largest_bound, limits.tol)

@@ -7,16 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from casvm.estimators import CASVC, DCSVC, CascadeSVC, DCFilterSVC, DisSMOSVC
-    from casvm.exact import SMOSVC
+    from casvm.exact import SMOSVC, SMONuSVC
+    from casvm.exact_values import SMOSVR, SMONuSVR, SMOOneClassSVM
     from casvm.model.libsvm import export_libsvm
     from casvm.model.model import SVMModel
+    from casvm.model.svr import SVRModel
 
 _HOMES = {
     **dict.fromkeys(("CASVC", "CascadeSVC", "DCFilterSVC", "DCSVC", "DisSMOSVC"), "estimators"),
-    "SMOSVC": "exact", "SVMModel": "model.model", "export_libsvm": "model.libsvm",
+    **dict.fromkeys(("SMOSVC", "SMONuSVC"), "exact"),
+    **dict.fromkeys(("SMOSVR", "SMONuSVR", "SMOOneClassSVM"), "exact_values"),
+    "SVRModel": "model.svr", "SVMModel": "model.model", "export_libsvm": "model.libsvm",
 }  # fmt: skip
 
-__all__ = ["CASVC", "DCSVC", "SMOSVC", "CascadeSVC", "DCFilterSVC", "DisSMOSVC", "SVMModel", "export_libsvm"]
+__all__ = [
+    "CASVC", "DCSVC", "SMOSVC", "SMOSVR", "CascadeSVC", "DCFilterSVC", "DisSMOSVC", "SMONuSVC", "SMONuSVR",
+    "SMOOneClassSVM", "SVMModel", "SVRModel", "export_libsvm",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

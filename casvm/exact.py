@@ -1,36 +1,132 @@
-"""The exact solver as a scikit-learn classifier."""
+"""The exact solver as scikit-learn classifiers: C-SVC and nu-SVC."""
 
 from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from cacore.comm import Communicator
+from cacore.data.classifier import Labelled
 from cacore.data.dataset import Samples
 from cacore.data.labels import all_classes, class_factors, require_classes
-from cacore.data.rows import check_range, concatenate
+from cacore.data.rows import concatenate
 from cacore.errors import InputError
 from cacore.machine import memory
-from cacore.run.options import from_estimator, one_of, yes_or_no
-from cacore.svm.classifier import KernelClassifier, printer
-from cacore.svm.dual import Progress, Solution
-from cacore.svm.problem import numeric_gamma
+from cacore.run.options import from_estimator, one_of
+from cacore.svm.dual import Solution
 from cacore.tuning.results import Results
 from casvm.model.model import SVMModel
 from casvm.model.part import PartSVM
+from casvm.one_process import OneProcess, nu_share
 from casvm.options import UNSEARCHED, Options
 from casvm.solver.part import fit_part
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class SMOSVC(KernelClassifier):
+class OneProcessSVC(Labelled, OneProcess):
+    """Training, prediction and fitted attributes of the classifiers; C or nu is theirs."""
+
+    decision_function_shape: str = "ovr"
+
+    _method: ClassVar[str]
+
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Train on `X`, shape (n, d), dense or CSR, and labels `y`, shape (n,); neither is changed.
+
+        With a precomputed kernel, `X` is K, shape (n, n). Raises InputError, a ValueError, on what cannot
+        be used; warns with ConvergenceWarning if a limit was reached.
+        """
+        comm = Communicator()
+        train = self._labelled(X, y, sample_weight)
+        n, d = train.X.shape
+        self._check_rows(train.X)
+        one_of("ovr", "ovo")(self.decision_function_shape, "decision_function_shape =")
+        self._switches()
+        labels, weights = train.target(), train.row_weights()
+        self.classes_ = classes = all_classes(labels[weights > 0], comm)
+        require_classes(classes)
+        options = self._options(self._class_weight(classes))
+        codes = np.clip(np.searchsorted(classes, labels), 0, len(classes) - 1).astype(np.int64)
+        factor = class_factors(options.class_weight, codes, weights, len(classes), comm)
+        options = self._chosen(Samples(train.X, {"code": codes, "C": factor[codes] * weights}), options, comm)
+        setting = self._setting(train.X, options, comm)
+        part, solutions = fit_part(
+            train.X, codes, options.C * factor[codes] * weights, np.arange(n), setting.kernel, setting.limits,
+            setting.cache_bytes, watch=setting.watch, nu=self._nu(),
+        )  # fmt: skip
+        if len(part.classes) < len(classes):
+            raise InputError("a class has no row with a positive weight")
+        model = SVMModel(
+            method=self._method, route="nearest", classes=classes, kernel=setting.kernel,
+            C=self._bound(options, solutions), centers=np.zeros((1, d)), sizes=np.array([n]),
+            owners=np.zeros(1, np.int64), standardizer=None, dtype=str(train.X.dtype), parts={0: part},
+        )  # fmt: skip
+        expose(self, model)
+        self.class_weight_ = factor
+        self._take(part, solutions)
+        return self
+
+    def _options(self, factor: Any) -> Options:
+        """The options of training, given the weights of the classes."""
+        raise NotImplementedError
+
+    def _chosen(self, rows: Samples, options: Options, comm: Communicator) -> Options:
+        """The options with what is chosen from the rows, with the columns "code" and "C"."""
+        return options
+
+    def _nu(self) -> float | None:
+        """Of nu-SVC."""
+        return None
+
+    def _bound(self, options: Options, solutions: list[Solution]) -> float:
+        """The C of the model."""
+        return float(options.C)
+
+    def _take(self, part: PartSVM, solutions: list[Solution]) -> None:
+        """The fitted attributes of the one part."""
+        self.intercept_ = -part.b if len(self.classes_) == 2 else part.b
+        self.n_iter_ = np.array([one.iterations for one in solutions])
+        self.objective_ = np.array([one.objective for one in solutions])
+        self.gap_ = np.array([one.gap for one in solutions])
+        self.solutions_ = solutions
+        self._warn(solutions)
+
+    @property
+    def coef_(self) -> Any:
+        """Weights of the features, of the linear kernel."""
+        check_is_fitted(self)
+        if self.kernel != "linear":
+            raise AttributeError("coef_ is there for the linear kernel only")
+        part = self.model_.parts[0]
+        coef = part.X.T @ part.weights()
+        coef = coef.T if len(self.classes_) > 2 else -coef.T
+        return sp.csr_matrix(coef) if sp.issparse(part.X) else np.ascontiguousarray(coef)
+
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """Decisions for `X`, shape (n, d): shape (n,) with two classes, else (n, k), or (n, pairs) for "ovo"."""
+        X = self._rows(X)
+        if self.decision_function_shape == "ovo" and len(self.classes_) > 2:
+            return np.asarray(self.model_.parts[0].pairs(X, self.model_.kernel))
+        scores = self._scores(X)
+        return scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Labels for `X`, shape (n, d), or kernel values with all training rows, shape (n, n_train)."""
+        scores = self._scores(self._rows(X))
+        return np.asarray(self.model_.labels(scores))
+
+    def _scores(self, X: Any) -> NDArray[np.float64]:
+        return np.asarray(self.model_.parts[0].scores(X, self.model_.kernel, len(self.classes_)))
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class SMOSVC(OneProcessSVC):
     """Kernel SVM by the exact solver, in one process and all its threads.
 
     Parameters
@@ -103,133 +199,62 @@ class SMOSVC(KernelClassifier):
     :func:`casvm.solver.smo.solve`. Probabilities: ``sklearn.calibration.CalibratedClassifierCV``.
     """
 
-    shrinking: bool = True
-    decision_function_shape: str = "ovr"
-    verbose: bool = False
+    C: Any = 1.0
     cv: int | None = None
     scoring: str = "accuracy"
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Train on `X`, shape (n, d), dense or CSR, and labels `y`, shape (n,); neither is changed.
+    _method = "smo"
 
-        With a precomputed kernel, `X` is K, shape (n, n). Raises InputError, a ValueError, on what cannot
-        be used; warns with ConvergenceWarning if a limit was reached.
-        """
-        comm = Communicator()
-        train = self._labelled(X, y, sample_weight)
-        n, d = train.X.shape
-        precomputed = isinstance(self.kernel, str) and self.kernel == "precomputed"
-        if precomputed and n != d:
-            raise InputError(f"a precomputed kernel is square; this has shape {(n, d)}")
-        if precomputed and sp.issparse(train.X):
-            raise InputError("a precomputed kernel has to be dense")
-        if not precomputed:
-            check_range(train.X)
-        one_of("ovr", "ovo")(self.decision_function_shape, "decision_function_shape =")
-        shrinking, verbose = (yes_or_no(getattr(self, name), f"{name} =") for name in ("shrinking", "verbose"))
-        labels, weights = train.target(), train.row_weights()
-        classes = all_classes(labels[weights > 0], comm)
-        require_classes(classes)
-        # Of a precomputed kernel nothing is evaluated.
-        known = {"kernel": "linear"} if precomputed else {}
-        options = from_estimator(Options, self, class_weight=self._class_weight(classes), **known)
-        codes = np.clip(np.searchsorted(classes, labels), 0, len(classes) - 1).astype(np.int64)
-        factor = class_factors(options.class_weight, codes, weights, len(classes), comm)
+    def _options(self, factor: Any) -> Options:
+        options: Options = from_estimator(Options, self, class_weight=factor, **self._known())
         options.check_search()
+        return options
+
+    def _chosen(self, rows: Samples, options: Options, comm: Communicator) -> Options:
+        """The options with the C and gamma of a search, where there is a choice."""
         found = None
         if options.searches:
-            rows = Samples(train.X, {"code": codes, "C": factor[codes] * weights})
-            found = choose(rows, classes, options, precomputed, comm)
+            found = choose(rows, self.classes_, options, self._precomputed, comm)
             options = options.with_setting(found)
             if found is None:
-                warnings.warn(UNSEARCHED, stacklevel=2)
+                warnings.warn(UNSEARCHED, stacklevel=3)
         expose_search(self, found)
-        kernel = (
-            None if precomputed else options.kernel_with(numeric_gamma(train.X, options.gamma, comm, options.kernel))
-        )
-        budget = min(options.cache_bytes, n * n * 8 + 2 * n * d * 8)
-        memory.require(budget, memory.limit_per_rank(comm), "the kernel cache", "use a smaller cache_gib")
-        limits = replace(options.limits, shrinking=shrinking)
-        part, solutions = fit_part(
-            train.X, codes, options.C * factor[codes] * weights, np.arange(n), kernel, limits, budget,
-            watch=printer(_line) if verbose else None,
-        )  # fmt: skip
-        if len(part.classes) < len(classes):
-            raise InputError("a class has no row with a positive weight")
-        model = SVMModel(
-            method="smo", route="nearest", classes=classes, kernel=kernel, C=float(options.C), centers=np.zeros((1, d)),
-            sizes=np.array([n]), owners=np.zeros(1, np.int64), standardizer=None, dtype=str(train.X.dtype),
-            parts={0: part},
-        )  # fmt: skip
-        expose(self, model)
-        self.class_weight_ = factor
-        self._take(part, solutions)
-        return self
-
-    def _take(self, part: PartSVM, solutions: list[Solution]) -> None:
-        """The fitted attributes of the one part."""
-        self.intercept_ = -part.b if len(self.classes_) == 2 else part.b
-        self.n_iter_ = np.array([one.iterations for one in solutions])
-        self.objective_ = np.array([one.objective for one in solutions])
-        self.gap_ = np.array([one.gap for one in solutions])
-        self.solutions_ = solutions
-        late = [one for one in solutions if not one.converged]
-        self.fit_status_ = int(bool(late))
-        if late:
-            worst = max(late, key=lambda one: one.gap)
-            of = "" if len(solutions) == 1 else f" ({len(late)} of {len(solutions)} pairs of classes)"
-            warnings.warn(
-                f"SMOSVC stopped after {worst.iterations:,} iterations at a violation of {worst.gap:.3g}, above "
-                f"tol = {self.tol:g}{of}: raise max_iter or max_time, or scale the features",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
-
-    @property
-    def coef_(self) -> Any:
-        """Weights of the features, of the linear kernel."""
-        check_is_fitted(self)
-        if self.kernel != "linear":
-            raise AttributeError("coef_ is there for the linear kernel only")
-        part = self.model_.parts[0]
-        coef = part.X.T @ part.weights()
-        coef = coef.T if len(self.classes_) > 2 else -coef.T
-        return sp.csr_matrix(coef) if sp.issparse(part.X) else np.ascontiguousarray(coef)
-
-    def decision_function(self, X: Any) -> NDArray[np.float64]:
-        """Decisions for `X`, shape (n, d): shape (n,) with two classes, else (n, k), or (n, pairs) for "ovo"."""
-        X = self._rows(X)
-        if self.decision_function_shape == "ovo" and len(self.classes_) > 2:
-            return np.asarray(self.model_.parts[0].pairs(X, self.model_.kernel))
-        scores = self._scores(X)
-        return scores[:, 0] if len(self.classes_) == 2 else scores
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Labels for `X`, shape (n, d), or kernel values with all training rows, shape (n, n_train)."""
-        scores = self._scores(self._rows(X))
-        return np.asarray(self.model_.labels(scores))
-
-    def _scores(self, X: Any) -> NDArray[np.float64]:
-        return np.asarray(self.model_.parts[0].scores(X, self.model_.kernel, len(self.classes_)))
-
-    def _rows(self, X: Any, least: int = 1) -> Any:
-        X = super()._rows(X, least)
-        if self.model_.kernel is not None:
-            check_range(X)
-        return X
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.pairwise = isinstance(self.kernel, str) and self.kernel == "precomputed"
-        tags.input_tags.sparse = not tags.input_tags.pairwise
-        return tags
+        return options
 
 
-def _line(progress: Progress) -> str:
-    return (
-        f"{progress.iterations:>12,} iterations, violation {progress.gap:.3g}, "
-        f"objective {progress.objective:.8g}, {progress.active:,} active rows"
-    )
+@dataclass(eq=False, repr=False, kw_only=True)
+class SMONuSVC(OneProcessSVC):
+    """nu-SVC by the exact solver, in one process and all its threads.
+
+    Parameters, attributes and cost are those of :class:`SMOSVC`, but for C and its search. LIBSVM's formulation, scaled
+    as LIBSVM does to a margin of 1, for each pair of classes.
+
+    Parameters
+    ----------
+    nu : float
+        Above 0, at most 1: at most this share of the rows are errors, at least this share support vectors. It is
+        infeasible above twice the share of the smaller class.
+    kernel, gamma, degree, coef0, tol, class_weight, shrinking, decision_function_shape, cache_gib, max_iter
+        As for :class:`SMOSVC`. Weights multiply the bound of a row's coefficient, which is 1 before the scaling.
+    max_time, verbose
+        As for :class:`SMOSVC`.
+    """
+
+    nu: float = 0.5
+
+    _method = "nusvc"
+
+    def _options(self, factor: Any) -> Options:
+        nu_share(self.nu, "nu =")
+        options: Options = from_estimator(Options, self, class_weight=factor, C=1.0, **self._known())
+        return options
+
+    def _nu(self) -> float | None:
+        return float(self.nu)
+
+    def _bound(self, options: Options, solutions: list[Solution]) -> float:
+        """1 / r, of the pair of classes where that is largest."""
+        return max(one.margin for one in solutions)
 
 
 def choose(

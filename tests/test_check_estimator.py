@@ -27,7 +27,18 @@ from cakrr import (
     TwoLevelKRR,
     TwoLevelKRRClassifier,
 )
-from casvm import CASVC, DCSVC, SMOSVC, CascadeSVC, DCFilterSVC, DisSMOSVC
+from casvm import (
+    CASVC,
+    DCSVC,
+    SMOSVC,
+    SMOSVR,
+    CascadeSVC,
+    DCFilterSVC,
+    DisSMOSVC,
+    SMONuSVC,
+    SMONuSVR,
+    SMOOneClassSVM,
+)
 
 WEIGHTS = ("check_sample_weight_equivalence_on_dense_data", "check_sample_weight_equivalence_on_sparse_data")
 # scikit-learn's own SVC is exempt from these two as well.
@@ -39,7 +50,7 @@ ASYNCHRONOUS = {"check_fit_idempotent": "threads are never twice in the same ord
 
 # scikit-learn's checks use few rows and one process, which is one part by default: so parts are asked for, or rounds.
 CLASSIFIERS = [
-    SMOSVC(), CASVC(), CASVC(2, partitioner="kmeans", random_state=0), CascadeSVC(),
+    SMOSVC(), SMONuSVC(), CASVC(), CASVC(2, partitioner="kmeans", random_state=0), CascadeSVC(),
     CascadeSVC(2, passes=20, random_state=0), DCSVC(2, random_state=0), DCFilterSVC(2, random_state=0),
     DisSMOSVC(working_set=64), CASVC(solver="asygcd"), DCSVC(2, solver="asygcd"), AsyGCDSVC(threads=1),
     AsyGCDSVC(threads=2, multi_class="ovo"), CASVC(metric="full", metric_rounds=1, random_state=0),
@@ -50,6 +61,7 @@ REGRESSORS = [
     TwoLevelKRR(n_parts=2, centers=20, coarse_lam=1e-4, lam=[1e-4, 1e-2], random_state=0),
     BKRR2(metric="full", metric_rounds=1, random_state=0),
 ]  # fmt: skip
+VALUES = [SMOSVR(), SMONuSVR(), SMOOneClassSVM()]
 LEAST_SQUARES = [
     BKRR2Classifier(), DKRRClassifier(),
     *(cls(n_parts=2, random_state=0) for cls in (BKRR2Classifier, KKRR2Classifier, DCKRRClassifier)),
@@ -61,6 +73,10 @@ LEAST_SQUARES = [
 def expected_failures(estimator):
     """Names of checks, and why they fail."""
     parameters = estimator.get_params()
+    if isinstance(estimator, (SMOSVR, SMONuSVR, SMOOneClassSVM)):
+        return REPETITION
+    if isinstance(estimator, SMONuSVC):
+        return REPETITION | {"check_class_weight_classifiers": "nu = 0.5 is infeasible with weights of 1,000 to 1"}
     if "lam" in parameters and is_classifier(estimator):
         return FOLDS if "cv" in parameters else dict.fromkeys(WEIGHTS, ORDER) if parameters.get("n_parts") else {}
     if not is_classifier(estimator):
@@ -71,7 +87,7 @@ def expected_failures(estimator):
     return REPETITION | (ASYNCHRONOUS if asynchronous else {})
 
 
-@parametrize_with_checks([*CLASSIFIERS, *REGRESSORS, *LEAST_SQUARES], expected_failed_checks=expected_failures)
+@parametrize_with_checks([*CLASSIFIERS, *REGRESSORS, *VALUES, *LEAST_SQUARES], expected_failed_checks=expected_failures)
 def test_scikit_learn(estimator, check):
     check(estimator)
 

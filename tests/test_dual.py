@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -42,7 +43,7 @@ solvers = pytest.mark.parametrize("solve", [alone, together])
 
 
 def value(dual, K, beta):
-    return 0.5 * beta @ K @ beta + dual.linear @ beta
+    return 0.5 * beta @ K @ beta + dual.linear @ beta + dual.epsilon * np.abs(beta).sum()
 
 
 def check(dual, K, got):
@@ -53,7 +54,9 @@ def check(dual, K, got):
     assert got.objective == pytest.approx(-value(dual, K, got.beta), rel=1e-9, abs=1e-9)
     np.testing.assert_allclose(got.decision, K @ got.beta + got.b, rtol=0, atol=1e-8)
     v = -dual.linear - K @ got.beta
-    assert v[got.beta < dual.upper].max(initial=-np.inf) - v[got.beta > dual.lower].min(initial=np.inf) < LIMITS.tol
+    up = np.where(got.beta < 0, v + dual.epsilon, v - dual.epsilon)[got.beta < dual.upper]
+    down = np.where(got.beta > 0, v - dual.epsilon, v + dual.epsilon)[got.beta > dual.lower]
+    assert up.max(initial=-np.inf) - down.min(initial=np.inf) < LIMITS.tol
 
 
 @solvers
@@ -105,7 +108,7 @@ def test_no_row_may_move(solve):
 
 @solvers
 def test_regression(solve):
-    """Two rows of the dual for each row of the data, as LIBSVM has them."""
+    """Two rows of the dual for each row of the data, as LIBSVM has them; and one, with a kink at 0."""
     X, epsilon, C = rows(300), 0.1, 2.0
     y = np.sin(2 * X[:, 0]) + 0.1 * X[:, 1]
     none, bound = np.zeros(300), np.full(300, C)
@@ -115,6 +118,14 @@ def test_regression(solve):
     check(dual, rbf_kernel(twice, gamma=0.5), got)
     reference = SVR(C=C, gamma=0.5, epsilon=epsilon, tol=1e-7).fit(X, y)
     np.testing.assert_allclose(got.decision[:300], reference.predict(X), rtol=0, atol=1e-4)
+    once = Dual(-y, -bound, bound, epsilon=epsilon)
+    short = solve(X, once)
+    check(once, rbf_kernel(X, gamma=0.5), short)
+    assert short.objective == pytest.approx(got.objective, rel=1e-9)
+    np.testing.assert_allclose(short.decision, got.decision[:300], rtol=0, atol=1e-6)
+    again = solve(X, replace(once, start=np.where(np.arange(300) % 7, short.beta, 0.0)).repaired())
+    check(once, rbf_kernel(X, gamma=0.5), again)
+    assert again.objective == pytest.approx(got.objective, rel=1e-9)
 
 
 def test_classification():

@@ -14,6 +14,7 @@ from cacore.errors import InputError
 
 # Sizes that follow from others.
 DERIVED: dict[str, Callable[[dict[str, int]], int]] = {
+    "1": lambda sizes: 1,
     "1001": lambda sizes: len(SCORES),
     "k - 1": lambda sizes: sizes["k"] - 1,
     "k (k - 1) / 2": lambda sizes: sizes["k"] * (sizes["k"] - 1) // 2,

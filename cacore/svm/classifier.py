@@ -1,4 +1,4 @@
-"""What the scikit-learn classifiers of all SVM families share: their parameters, and checks of rows to predict."""
+"""What the scikit-learn estimators of all SVM families share: their parameters, and checks of rows to predict."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from cacore.data.classifier import ROWS, Labelled
@@ -14,10 +15,9 @@ from cacore.data.validation import validated
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class KernelClassifier(Labelled):
-    """Parameters of the dual problem and of its solver, and checks of what `predict` is given."""
+class KernelMachine(BaseEstimator):
+    """Parameters of the kernel and of the solver, and checks of what `predict` is given."""
 
-    C: float = 1.0
     kernel: Any = "gaussian"
     gamma: Any = "scale"
     degree: int = 3
@@ -36,6 +36,13 @@ class KernelClassifier(Labelled):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class KernelClassifier(Labelled, KernelMachine):
+    """Classifiers with a bound of the coefficients."""
+
+    C: float = 1.0
 
 
 def printer(line: Callable[[Any], str]) -> Callable[[Any], None]:

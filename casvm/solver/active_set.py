@@ -23,7 +23,7 @@ from cacore.limits import Limits
 from cacore.svm.dual import Dual, Progress, Solution
 from cacore.svm.problem import overflow
 from casvm.solver.gram import Gram
-from casvm.solver.pair import Index, Pairs, Vector
+from casvm.solver.pair import Index, Pairs, Vector, falling, rising
 
 Reconstruct = Callable[[Index, Vector, Index, Vector], None]
 OverRanks = Callable[[NDArray[Any]], NDArray[Any]]
@@ -88,6 +88,9 @@ class ActiveSet:
         Active rows of all ranks.
     top, bottom : float
         The largest v of a row that may rise and the smallest of one that may fall, as :meth:`unshrink` found them.
+    levels : tuple of float
+        Where the sums are kept by sign, b of the rows with positive beta and b of the others, in the middle of their
+        extremes. Their v is then compared as what it is above its level, so that one top and one bottom serve both.
     shrunk : list
         Groups of shrunk rows.
     """
@@ -104,7 +107,7 @@ class ActiveSet:
         if abs(total - dual.total) > 1e-9 * max(1.0, size):
             raise InputError(f"the start: its sum is {total:g}, and it must be {dual.total:g}")
         self.shrunk: list[_Shrunk] = []
-        self.unshrinks = 0
+        self.unshrinks, self.levels = 0, (0.0, 0.0)
         self._activate(np.arange(dual.n))
         self.size = self._total(dual.n)
 
@@ -125,17 +128,42 @@ class ActiveSet:
         self.shrunk.append(_Shrunk(rows, self._all_v[rows], self._all_beta.copy()))
 
     def free(self, places: Index) -> NDArray[np.bool_]:
-        """Whether these active rows are between their bounds."""
-        return (self.lower[places] < self.beta[places]) & (self.beta[places] < self.upper[places])
+        """Whether these active rows are between their bounds, and not at the kink."""
+        beta = self.beta[places]
+        between = (self.lower[places] < beta) & (beta < self.upper[places])
+        return between & (beta != 0) if self.dual.epsilon else between
+
+    def sides(self) -> list[NDArray[np.bool_]]:
+        """The active rows of which pairs are made: all of them, or those of each sign."""
+        positive = self.upper > 0
+        return [positive, ~positive] if self.dual.by_sign else [np.ones(len(self.rows), np.bool_)]
 
     def extremes(self) -> tuple[float, float]:
-        """See :func:`extremes`, of the active rows."""
-        return extremes(self.v, self.beta, self.lower, self.upper)
+        """See :func:`extremes`, of the active rows; brings the levels up to date."""
+        if self.dual.by_sign:
+            found = [
+                extremes(self.v[side], self.beta[side], self.lower[side], self.upper[side]) for side in self.sides()
+            ]
+            self.levels = _middle(*found[0]), _middle(*found[1])
+            above = [(top - level, bottom - level) for (top, bottom), level in zip(found, self.levels, strict=True)]
+            return max(top for top, _ in above), min(bottom for _, bottom in above)
+        return extremes(self.v, self.beta, self.lower, self.upper, self.dual.epsilon)
+
+    def rising(self) -> Vector:
+        """What v is for active rows that rise, above their level."""
+        return rising(self._leveled(), self.beta, self.dual.epsilon)
+
+    def falling(self) -> Vector:
+        """What v is for active rows that fall, above their level."""
+        return falling(self._leveled(), self.beta, self.dual.epsilon)
+
+    def _leveled(self) -> Vector:
+        return self.v - np.where(self.upper > 0, *self.levels) if self.dual.by_sign else self.v
 
     def idle(self, top: float, bottom: float) -> NDArray[np.bool_]:
-        """Whether an active row sits at a bound and, as things are, no pair would take it away from there."""
-        at_upper, at_lower = self.beta >= self.upper, self.beta <= self.lower
-        return (at_upper & (self.v > top)) | (at_lower & (self.v < bottom))
+        """Whether an active row sits at a bound, or at the kink, and no pair would take it away from there now."""
+        may_rise, may_fall = self.beta < self.upper, self.beta > self.lower
+        return (~may_rise | (self.rising() < bottom)) & (~may_fall | (self.falling() > top))
 
     def shrink(self, idle: NDArray[np.bool_]) -> Index | None:
         """Shrink rows that have stayed idle, if they are enough: the former places of those that stay active."""
@@ -261,7 +289,10 @@ class SMO(ABC):
     ) -> Pairs:
         """The problem of a working set, solved; `K` as from :meth:`Gram.square`."""
         size, tol = len(v), self.limits.tol
-        problem = Pairs(v, beta, lower, upper, np.diagonal(K)[:size].astype(np.float64))
+        dual = self.active.dual
+        problem = Pairs(
+            v, beta, lower, upper, np.diagonal(K)[:size].astype(np.float64), dual.epsilon, dual.by_sign
+        )  # fmt: skip
         if size < self.active.size:
             tol = max(0.5 * tol, _RELAX * gap)
         problem.optimise(K, np.arange(size), tol, min(100 * size, most))
@@ -270,19 +301,24 @@ class SMO(ABC):
     def _solution(self) -> Solution:
         active, dual, gram = self.active, self.active.dual, self.active.gram
         beta, gap, support = active.beta, active.top - active.bottom, np.flatnonzero(active.beta)
-        shares = np.array([np.sum(-dual.linear * beta), self._square(support, beta[support])])
-        linear, square = active.add(shares).tolist()
-        # A side on which no row may move leaves b to the other.
-        sides = [side for side in (active.top, active.bottom) if np.isfinite(side)] or [0.0]
-        b = 0.5 * (sides[0] + sides[-1])
+        terms = np.sum(-dual.linear * beta) - dual.epsilon * np.abs(beta).sum()
+        linear, square = active.add(np.array([terms, self._square(support, beta[support])])).tolist()
+        levels = active.levels if dual.by_sign else (_middle(active.top, active.bottom),) * 2
+        b = 0.5 * (levels[0] + levels[1])
         return Solution(
             beta, b, self.iterations, linear - 0.5 * square, gap, gap < self.limits.tol, gram.rows_computed,
             gram.values_computed, time.perf_counter() - self.begun, -dual.linear - active.v + b, self.rounds,
-            gram.values_read,
+            gram.values_read, 0.5 * (levels[0] - levels[1]),
         )  # fmt: skip
 
 
-def extremes(v: Vector, beta: Vector, lower: Vector, upper: Vector) -> tuple[float, float]:
+def extremes(v: Vector, beta: Vector, lower: Vector, upper: Vector, epsilon: float = 0.0) -> tuple[float, float]:
     """The largest v of a row that may rise, and the smallest of one that may fall."""
-    top = np.max(v, where=beta < upper, initial=-np.inf)
-    return float(top), float(np.min(v, where=beta > lower, initial=np.inf))
+    top = np.max(rising(v, beta, epsilon), where=beta < upper, initial=-np.inf)
+    return float(top), float(np.min(falling(v, beta, epsilon), where=beta > lower, initial=np.inf))
+
+
+def _middle(top: float, bottom: float) -> float:
+    """Between the extremes; a side on which no row may move leaves it to the other."""
+    sides = [side for side in (top, bottom) if np.isfinite(side)] or [0.0]
+    return 0.5 * (sides[0] + sides[-1])

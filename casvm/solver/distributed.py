@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.rows import Rows, gather_rows, is_sparse, largest_size, nbytes
+from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
 from cacore.limits import Limits
@@ -28,7 +29,7 @@ from cacore.svm.dual import Dual, Progress, Solution
 from cacore.svm.problem import precision
 from casvm.solver.active_set import SMO, ActiveSet, Shrinking
 from casvm.solver.kernel_rows import KernelRows
-from casvm.solver.pair import Index, Vector
+from casvm.solver.pair import Index, Vector, falling, rising
 from casvm.solver.smo import round_size
 
 SHRINKING = Shrinking(patience=2, share=0.4, share_if_copied=0.4)
@@ -67,7 +68,7 @@ def solve(
     Raises
     ------
     InputError
-        On all ranks: kernel values that overflow, a start that is not feasible.
+        On all ranks: kernel values that overflow, a start that is not feasible, sums by sign.
 
     Notes
     -----
@@ -103,6 +104,8 @@ class _Distributed(SMO):
         self.pool = Pool(X, capacity)
         with comm.agreed():
             dual.initial()
+            if dual.by_sign:
+                raise InputError("nu-SVMs: rows on many ranks keep one sum, and not one of each sign")
             self.gram = KernelRows(X, kernel, dtype, cache_bytes - capacity * self.row_bytes, layout, self.pool.X)
         self.one_bound = comm.all(bool(((dual.lower == 0) | (dual.upper == 0)).all()))
         self.width = 4 if self.one_bound else 5  # numbers of a proposal: v, beta, the bounds, number of the row
@@ -122,7 +125,8 @@ class _Distributed(SMO):
             beta, v = self.active.beta, self.active.v
             moved = np.flatnonzero(beta)
             self._reconstruct(moved, beta[moved], self.active.rows, v)
-            self.objective = 0.5 * float(comm.allreduce(np.array([np.sum(-dual.linear * beta) + beta @ v]))[0])
+            terms = 0.5 * float(np.sum(-dual.linear * beta) + beta @ v) - dual.epsilon * float(np.abs(beta).sum())
+            self.objective = float(comm.allreduce(np.array([terms]))[0])
 
     def _capacity(self, most: int, cache_bytes: int) -> int:
         """Rows of the pool, the same on all ranks."""
@@ -140,10 +144,11 @@ class _Distributed(SMO):
         # for other ranks' rows may violate with them where none of this rank does.
         middle = np.inf if top == -np.inf else -np.inf if bottom == np.inf else 0.5 * (top + bottom)
         high, low = self.seen
-        up = rise & new & (((active.v > middle) & (active.v > low)) | (active.v == top))
-        down = fall & new & ((~up & (active.v <= middle) & (active.v < high)) | (active.v == bottom))
+        higher, lower = active.rising(), active.falling()
+        up = rise & new & (((higher > middle) & (higher > low)) | (higher == top))
+        down = fall & new & ((~up & (lower <= middle) & (lower < high)) | (lower == bottom))
         proposals, counts = [], []
-        for may, order, room in zip((up, down), (-active.v, active.v), self.quota[self.comm.rank], strict=True):
+        for may, order, room in zip((up, down), (-higher, lower), self.quota[self.comm.rank], strict=True):
             rows = np.flatnonzero(may)
             counts.append(len(rows))
             if len(rows) > room:
@@ -166,17 +171,18 @@ class _Distributed(SMO):
 
     def _chosen(self, top: float, bottom: float) -> _WorkingSet:
         """The working set: what is kept of the last one, and the worst violators of all ranks."""
-        count = (self.q - len(self._last.numbers)) // 2
+        count, epsilon = (self.q - len(self._last.numbers)) // 2, self.active.dual.epsilon
         sides = []
-        for side, sign in ((0, -1.0), (1, 1.0)):
+        for side, sign, compared in ((0, -1.0, rising), (1, 1.0, falling)):
             proposed = [
                 line[_HEAD:].reshape(-1, self.width)[before : before + room]
                 for line, before, room in zip(self._lines, self.quota[:, 0] * side, self.quota[:, side], strict=True)
             ]
             rows = np.concatenate(proposed)
-            violates = rows[:, 0] > bottom if side == 0 else rows[:, 0] < top
-            rows = rows[violates & (rows[:, -1] >= 0)]
-            sides.append(rows[np.argsort(sign * rows[:, 0], kind="stable")[:count]])
+            v = compared(rows[:, 0], rows[:, 1], epsilon)
+            violates = (v > bottom if side == 0 else v < top) & (rows[:, -1] >= 0)
+            rows, v = rows[violates], v[violates]
+            sides.append(rows[np.argsort(sign * v, kind="stable")[:count]])
         # Who had more to propose may propose more the next time.
         want = np.maximum(self._lines[:, 2:4], 1.0)
         self.quota = np.maximum(1, np.ceil(count * want / want.sum(axis=0))).astype(np.int64)
@@ -198,6 +204,7 @@ class _Distributed(SMO):
         change = beta - chosen.beta
         moved = np.flatnonzero(change)
         self.objective += 0.5 * float(change @ (chosen.v + v))
+        self.objective -= active.dual.epsilon * float(np.abs(beta).sum() - np.abs(chosen.beta).sum())
         self.iterations, self.rounds = self.iterations + done, self.rounds + 1
         if len(active.v):
             # A row that has come to a bound will hardly move again.

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.kernels.simd import STEP
-from casvm.solver.passes import FALL, RISE, partner, update
+from casvm.solver.passes import AT_KINK, FALL, RISE, partner, update
 
 LEAST = 1e-12  # least curvature of a pair, as in LIBSVM
 
@@ -25,6 +25,16 @@ def padded(size: int) -> int:
     return max(1, -(-size // STEP)) * STEP
 
 
+def rising(v: Vector, beta: Vector, epsilon: float) -> Vector:
+    """What v is for rows that rise, of a dual with this epsilon."""
+    return np.where(beta < 0, v + epsilon, v - epsilon) if epsilon else v
+
+
+def falling(v: Vector, beta: Vector, epsilon: float) -> Vector:
+    """What v is for rows that fall."""
+    return np.where(beta > 0, v - epsilon, v + epsilon) if epsilon else v
+
+
 class Pairs:
     """Rows of a problem, optimised pair by pair.
 
@@ -32,6 +42,10 @@ class Pairs:
     ----------
     v, beta, lower, upper, diagonal : ndarray of float64, shape (size,)
         `diagonal` is K_ii. Copied.
+    epsilon : float
+        Of the dual.
+    by_sign : bool
+        Whether both rows of a pair are to have the same sign, as in the dual.
 
     Attributes
     ----------
@@ -40,19 +54,28 @@ class Pairs:
     iterations : int
     """
 
-    def __init__(self, v: Vector, beta: Vector, lower: Vector, upper: Vector, diagonal: Vector) -> None:
-        self.size, self.iterations = len(v), 0
+    def __init__(
+        self, v: Vector, beta: Vector, lower: Vector, upper: Vector, diagonal: Vector, epsilon: float = 0.0,
+        by_sign: bool = False,
+    ) -> None:  # fmt: skip
+        self.size, self.epsilon, self.iterations = len(v), epsilon, 0
         self._state = np.zeros((5, padded(self.size)))
         for line, values in zip(self._state, (v, beta, lower, upper, diagonal), strict=True):
             line[: self.size] = values
         v, beta, lower, upper, _ = self._state
         # What a row may do; those that fill up the last lanes neither rise nor fall.
-        self._may = RISE * (beta < upper) + FALL * (beta > lower)
+        may = RISE * (beta < upper) + FALL * (beta > lower)
+        if epsilon:
+            v[:] = rising(v, beta, epsilon)
+            may += AT_KINK * (beta == 0)
+        sides = (upper > 0, upper <= 0) if by_sign else (np.ones(len(v), np.bool_),)
+        self._may = np.array([may * side for side in sides])
 
     @property
     def v(self) -> Vector:
-        """The gradient with its sign changed."""
-        return self._state[0, : self.size]
+        """The gradient with its sign changed, without epsilon."""
+        v = self._state[0, : self.size]
+        return rising(v, self.beta, -self.epsilon) if self.epsilon else v
 
     @property
     def beta(self) -> Vector:
@@ -88,8 +111,8 @@ class Pairs:
         """
         v, beta, lower, upper, diagonal = self._state
         done, missing = _optimise(
-            K, where, v, beta, lower, upper, diagonal.astype(K.dtype), self._may, tol, max_iter,
-            np.zeros(len(K), np.int64) if used is None else used, now,
+            K, where, v, beta, lower, upper, diagonal.astype(K.dtype), self._may, 2.0 * self.epsilon or None, tol,
+            max_iter, np.zeros(len(K), np.int64) if used is None else used, now,
         )  # fmt: skip
         self.iterations += done
         return int(missing)
@@ -97,45 +120,94 @@ class Pairs:
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def _optimise(
-    K: Any, where: Any, v: Any, beta: Any, lower: Any, upper: Any, diagonal: Any, may: Any, tol: Any, max_iter: Any,
-    used: Any, now: Any,
+    K: Any, where: Any, v: Any, beta: Any, lower: Any, upper: Any, diagonal: Any, may: Any, width: Any, tol: Any,
+    max_iter: Any, used: Any, now: Any,
 ) -> Any:  # fmt: skip  # pragma: no cover - compiled
     """See :meth:`Pairs.optimise`: pairs done, and the row that is missing, or -1.
 
     Parameters
     ----------
     v, beta, lower, upper : float64, shape (size,), a multiple of STEP
-        `v` and `beta` are updated.
+        `v` and `beta` are updated; v is that of rows that rise.
     diagonal : of the type of `K`, float32 or float64, shape (size,)
-    may : uint8, shape (size,)
-        RISE and FALL, updated; 0 where there is no row.
+    may : uint8, shape (1 or 2, size)
+        RISE, FALL and AT_KINK, updated; 0 where there is no row. Two lines: both rows of a pair are of the same one.
+    width : float64 or None
+        2 epsilon.
     """
     most, least, gains = np.empty(STEP), np.empty(STEP), np.empty(STEP, K.dtype)
     turns, real = np.empty(STEP, np.int64), K.dtype.type
     first, second, step, done = K[0, : v.size], K[0, : v.size], 0.0, 0
     while True:
-        update(v, may, first, second, step, v.size, most, turns, least)
-        i, top = _winner(most, turns)
-        if not top - least.min() >= tol or done >= max_iter:
+        i, top, violation, side = _violating(v, may, first, second, step, width, most, turns, least)
+        if not violation >= tol or done >= max_iter:
             return done, -1
         if where[i] < 0:
             return done, i
         first = K[where[i], : v.size]
-        partner(v, may, first, diagonal, diagonal[i], top, real(LEAST), v.size, gains, turns)
+        partner(v, may[side], first, diagonal, diagonal[i], top, width, real(LEAST), v.size, gains, turns)
         j, _ = _winner(gains, turns)
         if where[j] < 0:
             return done, j
         second = K[where[j], : v.size]
         used[where[i]], used[where[j]] = now, now
         curvature = max(np.float64(diagonal[i]) + np.float64(diagonal[j]) - 2.0 * np.float64(first[j]), LEAST)
-        up, down = upper[i] - beta[i], beta[j] - lower[j]
-        step = min((v[i] - v[j]) / curvature, up, down)
+        ceiling, floor, difference = upper[i], lower[j], v[i] - v[j]
+        if width is not None:  # not further than the kink
+            ceiling, floor = 0.0 if beta[i] < 0 else ceiling, 0.0 if beta[j] > 0 else floor
+            difference -= width * (beta[j] == 0)
+        up, down = ceiling - beta[i], beta[j] - floor
+        step = min(difference / curvature, up, down)
+        negative_i, negative_j = beta[i] < 0, beta[j] < 0
         # A row that reaches its bound is put there exactly.
-        beta[i] = upper[i] if step == up else min(beta[i] + step, upper[i])
-        beta[j] = lower[j] if step == down else max(beta[j] - step, lower[j])
+        beta[i] = ceiling if step == up else min(beta[i] + step, ceiling)
+        beta[j] = floor if step == down else max(beta[j] - step, floor)
+        if width is not None:  # v of a row that rises from 0 is another than that of one that rises to it
+            v[i] -= width * (negative_i and not beta[i] < 0)
+            v[j] += width * (beta[j] < 0 and not negative_j)
         for row in (i, j):
-            may[row] = RISE * (beta[row] < upper[row]) + FALL * (beta[row] > lower[row])
+            may[side, row] = RISE * (beta[row] < upper[row]) + FALL * (beta[row] > lower[row])
+            if width is not None:
+                may[side, row] += AT_KINK * (beta[row] == 0)
         done += 1
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _violating(
+    v: Any, may: Any, first: Any, second: Any, step: Any, width: Any, most: Any, turns: Any, least: Any
+) -> Any:  # pragma: no cover - compiled
+    """Take the last step, and look for the row to begin with.
+
+    Parameters
+    ----------
+    v, may, width
+        As for :func:`_optimise`.
+    first, second : float32 or float64, shape (size,)
+        The rows of K of the last pair.
+    step : float64
+    most, turns, least
+        Room, as for :func:`casvm.solver.passes.update`.
+
+    Returns
+    -------
+    i : int
+        The row.
+    top : float64
+        Its v.
+    violation : float64
+        Of the pair that violates most.
+    side : int
+        The line of `may` that this pair is of.
+    """
+    update(v, may[0], first, second, step, width, v.size, most, turns, least)
+    i, top = _winner(most, turns)
+    violation, side = top - least.min(), 0
+    if len(may) > 1:
+        update(v, may[1], first, second, 0.0, width, v.size, most, turns, least)
+        other, highest = _winner(most, turns)
+        if highest - least.min() > violation or np.isnan(highest):
+            i, top, violation, side = other, highest, highest - least.min(), 1
+    return i, top, violation, side
 
 
 @numba.njit(cache=True, nogil=True)

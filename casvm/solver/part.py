@@ -16,12 +16,13 @@ from cacore.svm.dual import Dual, Progress, Solution
 from cacore.svm.solvers import DEFAULT, part_solver
 from casvm.model.part import PartSVM
 from casvm.solver import smo  # noqa: F401 - registers the default solver, also where the package is not installed
+from casvm.solver.nu import margins_of_one
 
 
 def fit_part(
     X: Rows, codes: NDArray[np.int64], C: NDArray[np.float64], rows: NDArray[np.int64], kernel: Kernel | None,
     limits: Limits, cache_bytes: int, solver: str = DEFAULT, start: NDArray[np.float64] | None = None,
-    watch: Callable[[Progress], None] | None = None,
+    watch: Callable[[Progress], None] | None = None, nu: float | None = None,
 ) -> tuple[PartSVM, list[Solution]]:  # fmt: skip
     """Train one-vs-one.
 
@@ -42,6 +43,8 @@ def fit_part(
     start : ndarray, shape (n_classes - 1, m), optional
         Coefficients alpha y to begin with, as :meth:`casvm.model.part.PartSVM.spread` lays them out; need not be
         feasible.
+    nu : float, optional
+        Solve nu-SVC, without a `start`, where `C` bounds alpha before it is scaled to a margin of 1.
 
     Returns
     -------
@@ -73,6 +76,9 @@ def fit_part(
         alpha = None
         if start is not None:
             alpha = y * np.where(y > 0, start[classes[j] - 1, chosen], start[classes[i], chosen])
+        if nu is not None:
+            dual = Dual.nu_classification(y, C[chosen], nu)
+            return chosen, y, margins_of_one(solve(some, kernel, dual, limits, cache_bytes, watch))
         dual = Dual.classification(y, C[chosen], alpha)
         return chosen, y, solve(some, kernel, dual, limits, cache_bytes, watch)
 

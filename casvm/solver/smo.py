@@ -16,7 +16,7 @@ from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.svm.dual import Dual, Progress, Solution
 from cacore.svm.solvers import register
-from casvm.solver.active_set import SMO, ActiveSet, Shrinking, extremes
+from casvm.solver.active_set import SMO, ActiveSet, Shrinking
 from casvm.solver.gram import Gram, gram_of
 from casvm.solver.pair import Index, Pairs, Vector
 
@@ -80,6 +80,7 @@ class _Serial(SMO):
         moved = np.flatnonzero(active.beta)
         gram.subtract(moved, active.beta[moved], active.v, active.free(moved))
         self.objective = 0.5 * float(np.sum(-dual.linear * active.beta) + active.beta @ active.v)
+        self.objective -= dual.epsilon * float(np.abs(active.beta).sum())
 
     def _reconstruct(self, moved: Index, change: Vector, rows: Index, v: Vector) -> None:
         v -= self.gram.outside(moved, change, rows)
@@ -113,7 +114,7 @@ class _Serial(SMO):
         )  # fmt: skip
         change = problem.beta - active.beta[chosen]
         moved = np.flatnonzero(change)
-        self.objective += 0.5 * float(change @ (active.v[chosen] + problem.v))
+        self.objective += self._gain(active.v[chosen], active.beta[chosen], problem)
         active.beta[chosen] = problem.beta
         self.iterations, self.rounds = self.iterations + problem.iterations, self.rounds + 1
         if len(rows) == active.size:
@@ -134,8 +135,8 @@ class _Serial(SMO):
 
     def _pairs(self, top: float, bottom: float, most: int) -> bool:
         """Pairs among all active rows, from rows of K that are in memory, and some that are added to them."""
-        active = self.active
-        problem = Pairs(active.v, active.beta, active.lower, active.upper, self.gram.diagonal())
+        active, v, beta, dual = self.active, self.active.v, self.active.beta, self.active.dual
+        problem = Pairs(v, beta, active.lower, active.upper, self.gram.diagonal(), dual.epsilon, dual.by_sign)
         most, computed = min(most, _CHUNK), 0
         while True:
             table = self.gram.table()
@@ -144,24 +145,29 @@ class _Serial(SMO):
             )
             if missing < 0 or computed > _CHUNK // 2:
                 break
-            wanted = self._wanted(problem, missing, table.where)
+            active.v, active.beta = problem.v, problem.beta
+            wanted = self._wanted(missing, table.where)
             self.gram.fetch(active.rows[wanted])
             computed += len(wanted)
         # Where rows have to be computed again and again, rounds are the better way.
         self.by_pairs = computed <= _CHUNK // 2
-        change = problem.beta - active.beta
-        self.objective += 0.5 * float(change @ (active.v + problem.v))
+        self.objective += self._gain(v, beta, problem)
         active.v, active.beta = problem.v.copy(), problem.beta.copy()
         self.iterations += problem.iterations
         return problem.iterations > 0 or not self.by_pairs
 
-    def _wanted(self, problem: Pairs, missing: int, where: Index) -> Index:
+    def _gain(self, v: Vector, beta: Vector, after: Pairs) -> float:
+        """By how much the objective of these rows, with v and beta as they were, is larger now."""
+        gain = 0.5 * float((after.beta - beta) @ (v + after.v))
+        return gain - self.active.dual.epsilon * float(np.abs(after.beta).sum() - np.abs(beta).sum())
+
+    def _wanted(self, missing: int, where: Index) -> Index:
         """Places of rows without kernel values that are likely to be asked for soon, and of the one that was."""
         active, absent = self.active, np.flatnonzero(where < 0)
-        v, beta = problem.v[absent], problem.beta[absent]
-        top, bottom = extremes(problem.v, problem.beta, active.lower, active.upper)
-        rise, fall = beta < active.upper[absent], beta > active.lower[absent]
-        worst = np.maximum(np.where(rise, v - bottom, 0.0), np.where(fall, top - v, 0.0))
+        top, bottom = active.extremes()
+        above, below = active.rising()[absent] - bottom, top - active.falling()[absent]
+        rise, fall = (active.beta < active.upper)[absent], (active.beta > active.lower)[absent]
+        worst = np.maximum(np.where(rise, above, 0.0), np.where(fall, below, 0.0))
         absent, worst = absent[worst > 0], worst[worst > 0]
         if len(absent) > _FETCH:
             absent = absent[np.argpartition(-worst, _FETCH)[:_FETCH]]
@@ -175,16 +181,17 @@ class _Serial(SMO):
         rise, fall = active.beta < active.upper, active.beta > active.lower
         old = np.flatnonzero(self.last)
         if len(old) > self.room // 2:
-            free = rise[old] & fall[old]
-            old = old[np.argsort(~free, kind="stable")[: self.room // 2]]
+            old = old[np.argsort(~active.free(old), kind="stable")[: self.room // 2]]
         chosen = np.zeros(active.size, np.bool_)
         chosen[old] = True
-        count = (self.room - len(old)) // 2
-        for may, score in ((rise & (active.v > bottom), -active.v), (fall & (active.v < top), active.v)):
-            rows = np.flatnonzero(may & ~chosen)
-            if len(rows) > count:
-                rows = rows[np.argpartition(score[rows], count)[:count]]
-            chosen[rows] = True
+        up, down, sides = active.rising(), active.falling(), active.sides()
+        count = (self.room - len(old)) // (2 * len(sides))
+        for side in sides:
+            for may, score in ((side & rise & (up > bottom), -up), (side & fall & (down < top), down)):
+                rows = np.flatnonzero(may & ~chosen)
+                if len(rows) > count:
+                    rows = rows[np.argpartition(score[rows], count)[:count]]
+                chosen[rows] = True
         self.last = chosen
         return np.flatnonzero(chosen)
 

@@ -1,0 +1,291 @@
+"""The exact solver as scikit-learn estimators whose answer is a number a row: regression, and one class."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import OutlierMixin, RegressorMixin
+from sklearn.utils.validation import check_is_fitted, column_or_1d
+
+from cacore.comm import Communicator
+from cacore.data.classifier import ROWS
+from cacore.data.rows import Rows
+from cacore.data.validation import checked_weights, validated
+from cacore.errors import InputError
+from cacore.run.options import at_least_zero, from_estimator
+from cacore.svm.dual import Dual, Solution
+from cacore.svm.options import DualOptions
+from casvm.model.svr import PARAMETERS, PartSVR, SVRModel
+from casvm.one_process import OneProcess, Setting, nu_share
+from casvm.solver.nu import solve_regression
+from casvm.solver.smo import solve_part
+
+Vector = NDArray[np.float64]
+
+_TRAIN = {"dtype": ("float64", "float32"), "ensure_min_samples": 2, **ROWS}
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class OneProcessValues(OneProcess):
+    """Training, values and fitted attributes; what is solved is the estimators' own."""
+
+    _svm_type: ClassVar[str]
+
+    def _fit(self, X: Rows, y: Vector, sample_weight: ArrayLike | None) -> Self:
+        n, d = X.shape
+        weights = np.ones(n) if sample_weight is None else checked_weights(sample_weight, n)
+        present = np.flatnonzero(weights)
+        if not present.size:
+            raise InputError("sample_weight: every weight is zero; at least one row is needed to train on")
+        self._check_rows(X)
+        options: DualOptions = from_estimator(DualOptions, self, **self._known())
+        params = self._params()
+        setting = self._setting(X, options, Communicator())
+        some = X
+        if len(present) < n:
+            some = X[np.ix_(present, present)] if self._precomputed else X[present]
+        solution = self._solve(some, y[present], weights[present], setting)
+        support = np.flatnonzero(solution.beta)
+        rows = present[support]
+        part = PartSVR(
+            X[rows] if setting.kernel is not None else np.zeros((len(rows), 0)), rows, solution.beta[support],
+            np.array([solution.b]),
+        )  # fmt: skip
+        self.model_ = SVRModel(
+            method="smo", route="nearest", svm_type=self._svm_type, kernel=setting.kernel, params=params,
+            centers=np.zeros((1, d)), sizes=np.array([n]), owners=np.zeros(1, np.int64), standardizer=None,
+            dtype=str(X.dtype), parts={0: part},
+        )  # fmt: skip
+        self._take(part, solution)
+        return self
+
+    def _params(self) -> dict[str, float]:
+        """C, epsilon and nu, as far as the estimator has them, checked."""
+        checks = dict(zip(PARAMETERS, (None, at_least_zero, nu_share), strict=True))
+        own = {name: check for name, check in checks.items() if hasattr(self, name)}
+        return {
+            name: float(getattr(self, name) if check is None else check(getattr(self, name), f"{name} ="))
+            for name, check in own.items()
+        }
+
+    def _solve(self, X: Rows, y: Vector, weights: Vector, setting: Setting) -> Solution:
+        """Solve the dual of rows with weights above 0."""
+        raise NotImplementedError
+
+    def _take(self, part: PartSVR, solution: Solution) -> None:
+        """The fitted attributes."""
+        self.support_ = part.rows.astype(np.int32 if part.rows.max(initial=0) < 2**31 else np.int64)
+        self.support_vectors_, self.dual_coef_ = part.X, part.beta[None]
+        self.n_support_ = np.array([len(part.rows)], np.int32)
+        self.intercept_ = part.b.copy()
+        self.n_iter_, self.objective_, self.gap_ = solution.iterations, solution.objective, solution.gap
+        self.solution_ = solution
+        self._warn([solution])
+
+    @property
+    def coef_(self) -> Any:
+        """Weights of the features, shape (1, d), of the linear kernel."""
+        check_is_fitted(self)
+        if self.kernel != "linear":
+            raise AttributeError("coef_ is there for the linear kernel only")
+        part = self.model_.parts[0]
+        coef = part.X.T @ part.beta
+        return sp.csr_matrix(coef) if sp.issparse(part.X) else np.ascontiguousarray(coef[None])
+
+    def _values(self, X: Any) -> Vector:
+        """Values for `X`, shape (n, d)."""
+        X = self._rows(X)
+        return self.model_.parts[0].predict(X, self.model_.kernel)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class _Regressor(RegressorMixin, OneProcessValues):
+    """Targets, and predictions that are values."""
+
+    C: float = 1.0
+
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Train on `X`, shape (n, d), dense or CSR, and targets `y`, shape (n,); neither is changed.
+
+        With a precomputed kernel, `X` is K, shape (n, n). Rows of weight 0 count as absent. Raises InputError, a
+        ValueError, on what cannot be used; warns with ConvergenceWarning if a limit was reached, and if all targets are
+        the same, which makes the model this number.
+        """
+        X, y = validated(self, X, y, y_numeric=True, **_TRAIN)
+        try:
+            targets = np.asarray(column_or_1d(y, warn=True), np.float64)
+        except ValueError as error:
+            raise InputError(f"y: {error}") from error
+        if np.ptp(targets) == 0:
+            warnings.warn(f"all targets are {targets[0]:g}: the model is this number", stacklevel=2)
+        return self._fit(X, targets, sample_weight)
+
+    def predict(self, X: Any) -> Vector:
+        """Predictions for `X`, shape (n, d), or kernel values with all training rows, shape (n, n_train)."""
+        return self._values(X)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class SMOSVR(_Regressor):
+    """Support vector regression (epsilon-SVR) by the exact solver, in one process and all its threads.
+
+    Parameters
+    ----------
+    C : float
+        Bound of the coefficients, times the weight of the row.
+    epsilon : float
+        Errors up to it cost nothing; at least 0.
+    kernel : {"gaussian", "laplacian", "matern32", "matern52", "l1", "rational", "linear", "polynomial", "sigmoid"}
+        Or "precomputed", or a callable; all as for :class:`SMOSVC`.
+    gamma : float or {"scale", "auto"}
+        As for :class:`SMOSVC`.
+    degree : int
+    coef0 : float
+    tol : float
+        Largest violation of the optimality conditions at which training stops, as LIBSVM's, in units of the targets.
+    shrinking : bool
+    cache_gib : float
+        Memory for kernel values and packed rows.
+    max_iter : int
+        Pairs of rows optimised; -1 for no limit.
+    max_time : float or None
+        Seconds.
+    verbose : bool
+        Print how far it is, about once a second.
+
+    Attributes
+    ----------
+    support_ : ndarray, shape (s,)
+        Rows of the support vectors.
+    support_vectors_ : ndarray or CSR, shape (s, d)
+    n_support_ : ndarray, shape (1,)
+    dual_coef_ : ndarray, shape (1, s)
+        alpha - alpha*.
+    intercept_ : ndarray, shape (1,)
+    coef_ : ndarray or CSR, shape (1, d)
+        Of the linear kernel.
+    objective_ : float
+        Of the dual, maximised.
+    gap_ : float
+        Violation left.
+    n_iter_ : int
+        Pairs of rows optimised.
+    fit_status_ : int
+        0 if the tolerance was met, 1 otherwise.
+    model_ : SVRModel
+        ``model_.save(path)`` writes it; :func:`casvm.export_libsvm` writes LIBSVM's text format.
+    n_features_in_ : int
+
+    Notes
+    -----
+    LIBSVM's problem, but with one variable a row, alpha - alpha*, and a kink at 0, where LIBSVM has two: rows of K are
+    n numbers wide, and the rows within epsilon of the model are shrunk together. About 2 s n nnz flops for s support
+    vectors among n rows of nnz nonzeros, on all threads; see :func:`casvm.solver.smo.solve`.
+    """
+
+    epsilon: float = 0.1
+
+    _svm_type = "epsilon_svr"
+
+    def _solve(self, X: Rows, y: Vector, weights: Vector, setting: Setting) -> Solution:
+        dual = Dual.regression(y, float(self.C) * weights, float(self.epsilon))
+        return solve_part(X, setting.kernel, dual, setting.limits, setting.cache_bytes, setting.watch)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class SMONuSVR(_Regressor):
+    """nu-SVR by the exact solver: nu in the place of epsilon, which the solution finds.
+
+    Parameters, attributes and cost are those of :class:`SMOSVR`, but for epsilon.
+
+    Parameters
+    ----------
+    nu : float
+        Above 0, at most 1: at most this share of the rows have errors above epsilon, at least this share are support
+        vectors.
+    C, kernel, gamma, degree, coef0, tol, shrinking, cache_gib, max_iter, max_time, verbose
+        As for :class:`SMOSVR`.
+
+    Attributes
+    ----------
+    epsilon_ : float
+        The one that was found.
+
+    Notes
+    -----
+    Two variables a row here, alpha and alpha*, as LIBSVM has them: a row of K is computed once, and is 2n numbers wide.
+    """
+
+    nu: float = 0.5
+
+    _svm_type = "nu_svr"
+
+    def _solve(self, X: Rows, y: Vector, weights: Vector, setting: Setting) -> Solution:
+        solution = solve_regression(
+            X, setting.kernel, y, float(self.C) * weights, float(self.nu), setting.limits, setting.cache_bytes,
+            setting.watch,
+        )  # fmt: skip
+        self.epsilon_ = solution.margin
+        return solution
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class SMOOneClassSVM(OutlierMixin, OneProcessValues):
+    """One-class SVM by the exact solver, in one process and all its threads.
+
+    Parameters, attributes and cost are those of :class:`SMOSVR`, but for C and epsilon.
+
+    Parameters
+    ----------
+    nu : float
+        Above 0, at most 1: at most this share of the rows are outliers, at least this share support vectors.
+    kernel, gamma, degree, coef0, tol, shrinking, cache_gib, max_iter, max_time, verbose
+        As for :class:`SMOSVR`.
+
+    Attributes
+    ----------
+    offset_ : float
+        The decision is :meth:`score_samples` less this.
+    """
+
+    nu: float = 0.5
+
+    _svm_type = "one_class"
+
+    def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
+        """Train on `X`, shape (n, d), dense or CSR, which is not changed; `y` is not used.
+
+        With a precomputed kernel, `X` is K, shape (n, n). Rows of weight 0 count as absent. Raises InputError, a
+        ValueError, on what cannot be used; warns with ConvergenceWarning if a limit was reached.
+        """
+        X = validated(self, X, **_TRAIN)
+        return self._fit(X, np.zeros(X.shape[0]), sample_weight)
+
+    def _solve(self, X: Rows, y: Vector, weights: Vector, setting: Setting) -> Solution:
+        dual = Dual.one_class(weights, float(self.nu))
+        return solve_part(X, setting.kernel, dual, setting.limits, setting.cache_bytes, setting.watch)
+
+    @property
+    def offset_(self) -> float:
+        """See the class."""
+        check_is_fitted(self)
+        return -float(self.intercept_[0])
+
+    def decision_function(self, X: Any) -> Vector:
+        """Decisions for `X`, shape (n, d), at least 0 for rows of the class: shape (n,)."""
+        return self._values(X)
+
+    def score_samples(self, X: Any) -> Vector:
+        """Decisions without the offset."""
+        values = self._values(X)
+        return values + self.offset_
+
+    def predict(self, X: Any) -> NDArray[np.int64]:
+        """1 for rows of the class, -1 for others."""
+        values = self._values(X)
+        return self.model_.answers(values)

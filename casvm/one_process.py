@@ -1,0 +1,112 @@
+"""What the estimators of the exact solver in one process share: its parameters, its kernel, how it ended."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import scipy.sparse as sp
+from sklearn.exceptions import ConvergenceWarning
+
+from cacore.comm import Communicator
+from cacore.data.rows import Rows, check_range
+from cacore.errors import InputError
+from cacore.kernels import Kernel
+from cacore.limits import Limits
+from cacore.machine import memory
+from cacore.run.options import number, yes_or_no
+from cacore.svm.classifier import KernelMachine, printer
+from cacore.svm.dual import Progress, Solution
+from cacore.svm.options import DualOptions
+from cacore.svm.problem import numeric_gamma
+
+nu_share = number(lambda nu: 0 < nu <= 1, "a number above 0 and at most 1")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a solver is given beside the rows and their dual; see :class:`cacore.svm.dual.PartSolver`."""
+
+    kernel: Kernel | None
+    limits: Limits
+    cache_bytes: int
+    watch: Callable[[Progress], None] | None
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class OneProcess(KernelMachine):
+    """Parameters of the solver, and its steps that do not depend on what is solved."""
+
+    shrinking: bool = True
+    verbose: bool = False
+
+    @property
+    def _precomputed(self) -> bool:
+        return isinstance(self.kernel, str) and self.kernel == "precomputed"
+
+    def _known(self) -> dict[str, Any]:
+        """What options say instead of this estimator's parameters: of a precomputed kernel nothing is evaluated."""
+        return {"kernel": "linear"} if self._precomputed else {}
+
+    def _check_rows(self, X: Rows) -> None:
+        """Refuse rows to train on that the kernel cannot have."""
+        if not self._precomputed:
+            check_range(X)
+            return
+        if X.shape[0] != X.shape[1]:
+            raise InputError(f"a precomputed kernel is square; this has shape {tuple(X.shape)}")
+        if sp.issparse(X):
+            raise InputError("a precomputed kernel has to be dense")
+
+    def _switches(self) -> tuple[bool, bool]:
+        """Whether to shrink, and whether to print."""
+        shrinking, verbose = (yes_or_no(getattr(self, name), f"{name} =") for name in ("shrinking", "verbose"))
+        return shrinking, verbose
+
+    def _setting(self, X: Rows, options: DualOptions, comm: Communicator) -> Setting:
+        """What the solver is given beside the rows and their dual."""
+        shrinking, verbose = self._switches()
+        kernel = None
+        if not self._precomputed:
+            kernel = options.kernel_with(numeric_gamma(X, options.gamma, comm, options.kernel))
+        n, d = X.shape
+        budget = min(options.cache_bytes, n * n * 8 + 2 * n * d * 8)
+        memory.require(budget, memory.limit_per_rank(comm), "the kernel cache", "use a smaller cache_gib")
+        return Setting(
+            kernel, replace(options.limits, shrinking=shrinking), budget, printer(_line) if verbose else None
+        )
+
+    def _warn(self, solutions: list[Solution]) -> None:
+        """Keep whether all problems met the tolerance, and say so if one did not."""
+        late = [one for one in solutions if not one.converged]
+        self.fit_status_ = int(bool(late))
+        if late:
+            worst = max(late, key=lambda one: one.gap)
+            of = "" if len(solutions) == 1 else f" ({len(late)} of {len(solutions)} pairs of classes)"
+            warnings.warn(
+                f"{type(self).__name__} stopped after {worst.iterations:,} iterations at a violation of "
+                f"{worst.gap:.3g}, above tol = {self.tol:g}{of}: raise max_iter or max_time, or scale the features",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+
+    def _rows(self, X: Any, least: int = 1) -> Any:
+        X = super()._rows(X, least)
+        if self.model_.kernel is not None:
+            check_range(X)
+        return X
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.pairwise = self._precomputed
+        tags.input_tags.sparse = not self._precomputed
+        return tags
+
+
+def _line(progress: Progress) -> str:
+    return (
+        f"{progress.iterations:>12,} iterations, violation {progress.gap:.3g}, "
+        f"objective {progress.objective:.8g}, {progress.active:,} active rows"
+    )
