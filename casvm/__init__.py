@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from casvm.estimators import CASVC, DCSVC, CascadeSVC, DCFilterSVC, DisSMOSVC
     from casvm.exact import SMOSVC, SMONuSVC
     from casvm.exact_values import SMOSVR, SMONuSVR, SMOOneClassSVM
-    from casvm.model.libsvm import export_libsvm
+    from casvm.model.libsvm import export_libsvm, import_libsvm
     from casvm.model.model import SVMModel
     from casvm.model.svr import SVRModel
 
@@ -17,12 +17,13 @@ _HOMES = {
     **dict.fromkeys(("CASVC", "CascadeSVC", "DCFilterSVC", "DCSVC", "DisSMOSVC"), "estimators"),
     **dict.fromkeys(("SMOSVC", "SMONuSVC"), "exact"),
     **dict.fromkeys(("SMOSVR", "SMONuSVR", "SMOOneClassSVM"), "exact_values"),
-    "SVRModel": "model.svr", "SVMModel": "model.model", "export_libsvm": "model.libsvm",
+    **dict.fromkeys(("export_libsvm", "import_libsvm"), "model.libsvm"),
+    "SVMModel": "model.model", "SVRModel": "model.svr",
 }  # fmt: skip
 
 __all__ = [
     "CASVC", "DCSVC", "SMOSVC", "SMOSVR", "CascadeSVC", "DCFilterSVC", "DisSMOSVC", "SMONuSVC", "SMONuSVR",
-    "SMOOneClassSVM", "SVMModel", "SVRModel", "export_libsvm",
+    "SMOOneClassSVM", "SVMModel", "SVRModel", "export_libsvm", "import_libsvm",
 ]  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from cacore.machine import memory
 from cacore.run.options import from_estimator, one_of
 from cacore.svm.dual import Solution
 from cacore.tuning.results import Results
+from casvm.model.libsvm import NU_SVC
 from casvm.model.model import SVMModel
 from casvm.model.part import PartSVM
 from casvm.one_process import OneProcess, nu_share
@@ -95,7 +96,7 @@ class OneProcessSVC(Labelled, OneProcess):
         self.objective_ = np.array([one.objective for one in solutions])
         self.gap_ = np.array([one.gap for one in solutions])
         self.solutions_ = solutions
-        self._warn(solutions)
+        self._warn(solutions, 2)
 
     @property
     def coef_(self) -> Any:
@@ -242,7 +243,7 @@ class SMONuSVC(OneProcessSVC):
 
     nu: float = 0.5
 
-    _method = "nusvc"
+    _method = NU_SVC
 
     def _options(self, factor: Any) -> Options:
         nu_share(self.nu, "nu =")

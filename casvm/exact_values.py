@@ -85,7 +85,7 @@ class OneProcessValues(OneProcess):
         self.intercept_ = part.b.copy()
         self.n_iter_, self.objective_, self.gap_ = solution.iterations, solution.objective, solution.gap
         self.solution_ = solution
-        self._warn([solution])
+        self._warn([solution], 3)
 
     @property
     def coef_(self) -> Any:

@@ -78,8 +78,8 @@ class OneProcess(KernelMachine):
             kernel, replace(options.limits, shrinking=shrinking), budget, printer(_line) if verbose else None
         )
 
-    def _warn(self, solutions: list[Solution]) -> None:
-        """Keep whether all problems met the tolerance, and say so if one did not."""
+    def _warn(self, solutions: list[Solution], depth: int) -> None:
+        """Keep whether all problems met the tolerance, and say so if one did not; `fit` is `depth` calls above."""
         late = [one for one in solutions if not one.converged]
         self.fit_status_ = int(bool(late))
         if late:
@@ -89,7 +89,7 @@ class OneProcess(KernelMachine):
                 f"{type(self).__name__} stopped after {worst.iterations:,} iterations at a violation of "
                 f"{worst.gap:.3g}, above tol = {self.tol:g}{of}: raise max_iter or max_time, or scale the features",
                 ConvergenceWarning,
-                stacklevel=4,
+                stacklevel=depth + 2,
             )
 
     def _rows(self, X: Any, least: int = 1) -> Any:

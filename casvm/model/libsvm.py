@@ -1,24 +1,38 @@
-"""Models as LIBSVM's text files."""
+"""Models as LIBSVM's text files, written and read."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
+from cacore.comm import Communicator
+from cacore.data.rows import Rows, is_sparse
 from cacore.errors import InputError
 from cacore.files import check_writable, replacing
+from cacore.io.stream import REMEDY
+from cacore.kernels import Kernel
+from cacore.kernels.registry import KINDS
+from cacore.machine import memory
+from casvm.model.libsvm_text import Header, read
 from casvm.model.model import SVMModel
+from casvm.model.part import PartSVM
+from casvm.model.svr import PartSVR, SVRModel
+
+NU_SVC = "nusvc"  # the method of models that were trained with nu
 
 
-def export_libsvm(model: SVMModel, path: str | Path) -> list[Path]:
+def export_libsvm(model: SVMModel | SVRModel, path: str | Path) -> list[Path]:
     """Write the parts of this process as model files that LIBSVM's ``svm-predict`` reads.
 
     Parameters
     ----------
-    model : SVMModel
-        Of whole-number labels; of one class of kernels that LIBSVM has. Standardised features have to be
+    model : SVMModel or SVRModel
+        Of a kernel that LIBSVM has; a classifier of whole-number labels. Standardised features have to be
         standardised for LIBSVM too.
     path : path
         Of a single part's file; of several parts, each number is added before the suffix.
@@ -40,42 +54,159 @@ def export_libsvm(model: SVMModel, path: str | Path) -> list[Path]:
         raise InputError("LIBSVM's format has no metric: a model that learned one cannot be exported")
     if model.kernel.declared.libsvm is None:
         raise InputError(f"LIBSVM has no {model.kernel.kind} kernel")
-    try:
-        labels = model.classes.astype(np.int64)
-        whole = bool((labels == model.classes).all())
-    except (TypeError, ValueError):
-        whole = False
-    if not whole:
-        raise InputError(f"LIBSVM's labels are whole numbers; these are {', '.join(map(str, model.classes[:3]))}, ...")
+    labels = _labels(model.classes) if isinstance(model, SVMModel) else np.zeros(0, np.int64)
     written = []
-    for number, part in model.parts.items():
+    for number in model.parts:
         one = path if len(model.sizes) == 1 else path.with_name(f"{path.stem}.{number:06d}{path.suffix}")
-        with replacing(one) as temporary, temporary.open("w") as file:
-            file.write(_header(model, number, labels[part.classes]))
-            X = sp.csr_matrix(part.X)
-            X.sort_indices()
-            for i in range(len(part.rows)):
-                stretch = slice(X.indptr[i], X.indptr[i + 1])
-                pairs = zip(X.indices[stretch], X.data[stretch], strict=True)
-                line = [f"{c:.17g}" for c in part.coef[:, i]] + [f"{j + 1}:{float(x):.17g}" for j, x in pairs]
-                file.write(" ".join(line) + " \n")
+        if isinstance(model, SVMModel):
+            part = model.parts[number]
+            lines, coef, X = _of_classes(model, number, labels[part.classes]), part.coef, part.X
+        else:
+            values = model.parts[number]
+            lines, coef, X = _of_values(model, number), values.beta[None], values.X
+        _write(one, lines, coef, X)
         written.append(one)
     return written
 
 
-def _header(model: SVMModel, number: int, labels: np.ndarray) -> str:
-    kernel, part = model.kernel_of(number), model.parts[number]
+def _labels(classes: NDArray[np.generic]) -> NDArray[np.int64]:
+    try:
+        labels = classes.astype(np.int64)
+        whole = bool((labels == classes).all())
+    except (TypeError, ValueError):
+        whole = False
+    if not whole:
+        raise InputError(f"LIBSVM's labels are whole numbers; these are {', '.join(map(str, classes[:3]))}, ...")
+    return labels
+
+
+def _write(path: Path, header: Iterable[str], coef: NDArray[np.float64], X: Rows) -> None:
+    with replacing(path) as temporary, temporary.open("w") as file:
+        file.writelines(f"{line}\n" for line in header)
+        X = sp.csr_matrix(X)
+        X.sort_indices()
+        for i in range(X.shape[0]):
+            stretch = slice(X.indptr[i], X.indptr[i + 1])
+            pairs = zip(X.indices[stretch], X.data[stretch], strict=True)
+            line = [f"{c:.17g}" for c in coef[:, i]] + [f"{j + 1}:{float(x):.17g}" for j, x in pairs]
+            file.write(" ".join(line) + " \n")
+
+
+def _kernel(kernel: Kernel | None) -> list[str]:
     assert kernel is not None
     numbers = (("degree", str(kernel.degree)), ("gamma", f"{kernel.gamma:.17g}"), ("coef0", f"{kernel.coef0:.17g}"))
-    lines = [
-        "svm_type c_svc",
+    return [
         f"kernel_type {kernel.declared.libsvm}",
         *(f"{name} {value}" for name, value in numbers if kernel.has(name)),
+    ]
+
+
+def _of_classes(model: SVMModel, number: int, labels: NDArray[np.int64]) -> list[str]:
+    part = model.parts[number]
+    return [
+        f"svm_type {'nu_svc' if model.method == NU_SVC else 'c_svc'}",
+        *_kernel(model.kernel_of(number)),
         f"nr_class {len(labels)}",
         f"total_sv {len(part.rows)}",
         " ".join(["rho", *(f"{-b:.17g}" for b in part.b)]),
         " ".join(["label", *map(str, labels)]),
         " ".join(["nr_sv", *map(str, part.n_support)]),
-        "SV\n",
+        "SV",
     ]
-    return "\n".join(lines)
+
+
+def _of_values(model: SVRModel, number: int) -> list[str]:
+    part = model.parts[number]
+    return [
+        f"svm_type {model.svm_type}", *_kernel(model.kernel), "nr_class 2", f"total_sv {len(part.rows)}",
+        f"rho {-part.b[0]:.17g}", "SV",
+    ]  # fmt: skip
+
+
+def import_libsvm(path: str | Path, n_features: int | None = None) -> SVMModel | SVRModel:
+    """Read a model file that LIBSVM wrote, of any type but a precomputed kernel.
+
+    Parameters
+    ----------
+    path : path
+        May be compressed by gzip, bzip2 or xz.
+    n_features : int, optional
+        Of the rows to predict; by default the largest index of a support vector.
+
+    Returns
+    -------
+    SVMModel or SVRModel
+        In one part. What the file does not say is unknown: numbers of the training rows, C of a classifier, for which
+        the largest coefficient stands, and the parameters of a regression. Probabilities are left out.
+
+    Raises
+    ------
+    InputError
+        One line that names the file and its line: anything that is not as LIBSVM writes it.
+
+    Notes
+    -----
+    About a microsecond a word. Of classes with equally many votes the lowest label wins; in LIBSVM, the first of the
+    file.
+    """
+    path, limit = Path(path), memory.limit_per_rank(Communicator())
+    header, coef, X = read(path, limit)
+    if n_features is not None and n_features < X.shape[1]:
+        raise InputError(f"{path}: it has {X.shape[1]:,} features, and n_features is {n_features:,}")
+    d = n_features or X.shape[1]
+    dense = 0 if is_sparse(X) else X.shape[0]
+    memory.require(8 * d * (2 + dense), limit, f"{path}: a model of {d:,} features", REMEDY)
+    X = _widened(X, d)
+    kind = next(name for name, kernel in KINDS.items() if kernel.libsvm == header.kernel_type)
+    try:
+        kernel = Kernel(kind, header.gamma, header.degree, header.coef0)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    alone: dict[str, Any] = {
+        "route": "nearest", "kernel": kernel, "centers": np.zeros((1, d)), "sizes": np.array([header.total]),
+        "owners": np.zeros(1, np.int64), "standardizer": None, "dtype": "float64", "source": {"base": 1},
+    }  # fmt: skip
+    if not len(header.labels):
+        part = PartSVR(X, np.arange(header.total), coef[0], -header.rho)
+        return SVRModel(method="libsvm", svm_type=header.svm_type, params={}, parts={0: part}, **alone)
+    if len(header.labels) == 1:
+        raise InputError(f"{path}: the model has one class, and there is nothing to decide")
+    method = NU_SVC if header.svm_type == "nu_svc" else "libsvm"
+    largest = float(np.abs(coef).max(initial=0.0)) or 1.0
+    return SVMModel(
+        method=method, classes=np.sort(header.labels), C=largest, parts={0: _ascending(header, coef, X)}, **alone
+    )
+
+
+def _widened(X: Rows, d: int) -> Rows:
+    if X.shape[1] == d:
+        return X
+    if not is_sparse(X):
+        return np.pad(X, ((0, 0), (0, d - X.shape[1])))
+    wide = X.copy()
+    wide.resize((X.shape[0], d))
+    return wide
+
+
+def _ascending(header: Header, coef: NDArray[np.float64], X: Rows) -> PartSVM:
+    """The part with its classes in ascending order; the file's are in the order of their first rows."""
+    k, stops = len(header.labels), np.append(0, np.cumsum(header.n_support))
+    order = np.argsort(header.labels)
+    place = np.argsort(order)
+    ordered, b = np.zeros_like(coef), np.zeros(k * (k - 1) // 2)
+    pair = 0
+    for i in range(k):
+        for j in range(i + 1, k):
+            first, second = place[i], place[j]
+            sign = 1.0 if first < second else -1.0
+            for old, new, other_old, other_new in ((i, first, j, second), (j, second, i, first)):
+                rows = slice(stops[old], stops[old + 1])
+                ordered[other_new - (other_new > new), rows] = sign * coef[other_old - (other_old > old), rows]
+            low, high = min(first, second), max(first, second)
+            b[low * (2 * k - low - 1) // 2 + high - low - 1] = -sign * header.rho[pair]
+            pair += 1
+    sorted_rows = np.concatenate([np.arange(stops[old], stops[old + 1]) for old in order])
+    return PartSVM(
+        np.arange(k), X[sorted_rows], np.arange(header.total), np.ascontiguousarray(ordered[:, sorted_rows]), b,
+        header.n_support[order],
+    )  # fmt: skip
