@@ -97,7 +97,7 @@ class _Distributed(SMO):
         sample = gather_rows(X[:: max(1, self.n // _SAMPLE)], comm)
         dtype = precision(self.n, sample, kernel, largest, limits.tol)
         layout = Layout.of(sample, kernel, dtype, size)
-        self.q = max(2, min(working_set or round_size(self.n, layout.price), self.n // 8) // 2 * 2)
+        self.q = max(2, min(working_set or round_size(self.n, layout.price, dual.epsilon > 0), self.n // 8) // 2 * 2)
         row = max(1, nbytes(X) // max(1, dual.n))
         self.row_bytes = int(comm.allreduce(np.array([row]), "max")[0])
         capacity = self._capacity(int(counts.max()), cache_bytes)
