@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from casvm.dissmo_svr import DisSMOSVR
     from casvm.estimators import CASVC, DCSVC, CascadeSVC, DCFilterSVC, DisSMOSVC
     from casvm.exact import SMOSVC, SMONuSVC
     from casvm.exact_values import SMOSVR, SMONuSVR, SMOOneClassSVM
@@ -17,13 +18,14 @@ _HOMES = {
     **dict.fromkeys(("CASVC", "CascadeSVC", "DCFilterSVC", "DCSVC", "DisSMOSVC"), "estimators"),
     **dict.fromkeys(("SMOSVC", "SMONuSVC"), "exact"),
     **dict.fromkeys(("SMOSVR", "SMONuSVR", "SMOOneClassSVM"), "exact_values"),
+    "DisSMOSVR": "dissmo_svr",
     **dict.fromkeys(("export_libsvm", "import_libsvm"), "model.libsvm"),
     "SVMModel": "model.model", "SVRModel": "model.svr",
 }  # fmt: skip
 
 __all__ = [
-    "CASVC", "DCSVC", "SMOSVC", "SMOSVR", "CascadeSVC", "DCFilterSVC", "DisSMOSVC", "SMONuSVC", "SMONuSVR",
-    "SMOOneClassSVM", "SVMModel", "SVRModel", "export_libsvm", "import_libsvm",
+    "CASVC", "DCSVC", "SMOSVC", "SMOSVR", "CascadeSVC", "DCFilterSVC", "DisSMOSVC", "DisSMOSVR", "SMONuSVC",
+    "SMONuSVR", "SMOOneClassSVM", "SVMModel", "SVRModel", "export_libsvm", "import_libsvm",
 ]  # fmt: skip
 
 

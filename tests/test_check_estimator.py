@@ -35,6 +35,7 @@ from casvm import (
     CascadeSVC,
     DCFilterSVC,
     DisSMOSVC,
+    DisSMOSVR,
     SMONuSVC,
     SMONuSVR,
     SMOOneClassSVM,
@@ -61,7 +62,7 @@ REGRESSORS = [
     TwoLevelKRR(n_parts=2, centers=20, coarse_lam=1e-4, lam=[1e-4, 1e-2], random_state=0),
     BKRR2(metric="full", metric_rounds=1, random_state=0),
 ]  # fmt: skip
-VALUES = [SMOSVR(), SMONuSVR(), SMOOneClassSVM()]
+VALUES = [SMOSVR(), SMONuSVR(), SMOOneClassSVM(), DisSMOSVR(working_set=64)]
 LEAST_SQUARES = [
     BKRR2Classifier(), DKRRClassifier(),
     *(cls(n_parts=2, random_state=0) for cls in (BKRR2Classifier, KKRR2Classifier, DCKRRClassifier)),
@@ -73,7 +74,7 @@ LEAST_SQUARES = [
 def expected_failures(estimator):
     """Names of checks, and why they fail."""
     parameters = estimator.get_params()
-    if isinstance(estimator, (SMOSVR, SMONuSVR, SMOOneClassSVM)):
+    if isinstance(estimator, (SMOSVR, SMONuSVR, SMOOneClassSVM, DisSMOSVR)):
         return REPETITION
     if isinstance(estimator, SMONuSVC):
         return REPETITION | {"check_class_weight_classifiers": "nu = 0.5 is infeasible with weights of 1,000 to 1"}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.data.rows import Rows
+from cacore.data.rows import Rows, concatenate
 from cacore.io import model_file
 from cacore.io.layout import Array, Layout
 from cacore.io.model_file import is_real, require
@@ -53,9 +53,19 @@ class PartSVR:
 
         `X` has the support vectors' features; or, where `kernel` is None, kernel values with all training rows.
         """
+        if not len(self.rows):
+            return np.full(X.shape[0], self.b[0])
         if kernel is None:
             return np.asarray(np.asarray(X)[:, self.rows] @ self.beta + self.b)
         return expansion(kernel, self.X, self.beta[:, None], X)[:, 0] + self.b
+
+
+def join(pieces: list[PartSVR]) -> PartSVR:
+    """The pieces as one, whose rows ascend."""
+    rows = np.concatenate([one.rows for one in pieces])
+    order = np.argsort(rows)
+    beta, b = np.concatenate([one.beta for one in pieces]), np.sum([one.b for one in pieces], axis=0)
+    return PartSVR(concatenate([one.X for one in pieces])[order], rows[order], beta[order], b)
 
 
 @dataclass(kw_only=True)
@@ -100,13 +110,13 @@ class SVRModel(InParts):
         Notes
         -----
         2 nnz flops a row, with nnz the nonzeros of all support vectors that are asked. ``nearest``, ``soft``: each row
-        travels to the ranks of its models, their values back. ``all``: every row visits every rank, and one reduction
-        of n_test numbers adds up.
+        travels to the ranks of its models, their values back. ``all``, ``sum``: every row visits every rank, and one
+        reduction of n_test numbers adds up.
         """
         with self._ranks(comm) as ranks, ranks.phase("predict"):
             Z = self._received(X, ranks)
-            if self.route == "all" and len(self.sizes) > 1:
-                return visit(Z, self._together, ranks) / len(self.sizes)
+            if self.route in ("all", "sum"):
+                return visit(Z, self._together, ranks) / (len(self.sizes) if self.route == "all" else 1)
             if self.soft is None:
                 labels = nearest(Z, self.centers) if len(self.sizes) > 1 else np.zeros(Z.shape[0], np.int32)
                 return self._asked(Z, labels, ranks)
@@ -147,11 +157,18 @@ class SVRModel(InParts):
             rows = part.rows
             fits = not len(rows) or (rows.min() >= 0 and (kernel is not None or rows.max() < d))
             require(fits, f"what part {number} holds does not fit together")
+        if attributes["route"] == "sum":  # one piece a rank instead of several
+            ranks = np.unique(parts.owners)
+            if parts.held:
+                rank = int(np.searchsorted(ranks, parts.owners[next(iter(parts.held))]))
+                parts.held = {rank: join(list(parts.held.values()))}
+            shared["sizes"] = np.bincount(parts.owners, shared["sizes"])[ranks].astype(np.int64)
+            parts.owners = ranks
         return super()._made(attributes, shared, parts)
 
     def _check(self) -> None:
         super()._check()
         require(self.svm_type in TYPES, f"svm_type {self.svm_type!r}")
-        require(self.route in ("nearest", "soft", "all"), f"route {self.route!r}")
+        require(self.route in ("nearest", "soft", "all", "sum"), f"route {self.route!r}")
         known = isinstance(self.params, dict) and set(self.params) <= set(PARAMETERS)
         require(known and all(is_real(value) and value >= 0 for value in self.params.values()), "its parameters")

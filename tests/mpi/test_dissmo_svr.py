@@ -1,0 +1,79 @@
+"""Support vector regression on rows of many ranks: the exact solution, its model in pieces, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers.checks import near
+from helpers.data import FORMS, as_csr
+from helpers.distributed import WORLD, R, even, refused_by_all
+from sklearn.svm import SVR
+
+from casvm import DisSMOSVR, SVRModel
+
+pytestmark = pytest.mark.mpi(min_size=1)
+
+N = 157  # no multiple of any number of ranks
+PARAMS = {"C": 2.0, "epsilon": 0.1, "gamma": 0.5}
+
+
+def rows(csr=False, dtype=np.float64):
+    rng = np.random.default_rng(0)
+    X = as_csr(rng.normal(size=(N, 3)).astype(dtype), csr, 0.4)
+    y = np.sin(2 * np.asarray(X.sum(axis=1)).ravel()) + 0.2 * rng.normal(size=N)
+    return X, y.astype(np.float64), rng.choice([0.0, 0.5, 1.0, 2.0], N)
+
+
+def uneven(n):
+    """This rank's rows, of which the first rank has none where there are several."""
+    if R == 1:
+        return slice(0, n)
+    rank = WORLD.rank - 1
+    return slice(0, 0) if rank < 0 else slice(n * rank // (R - 1), n * (rank + 1) // (R - 1))
+
+
+@pytest.mark.parametrize(("csr", "dtype"), FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("block", [even, uneven])
+def test_as_libsvm_solves_it(csr, dtype, block):
+    """Rounds of 16 rows, so that there are many; with weights."""
+    X, y, weights = rows(csr, dtype)
+    mine = block(N)
+    model = DisSMOSVR(**PARAMS, tol=1e-6, working_set=16, comm=WORLD)
+    model.fit(X[mine], y[mine], sample_weight=weights[mine])
+    reference = SVR(**PARAMS, tol=1e-7).fit(X.astype(np.float64), y, sample_weight=weights)
+    near(model.predict(X[mine]), reference.predict(X[mine].astype(np.float64)) if mine.stop > mine.start else [], 1e-4)
+    near(model.intercept_, reference.intercept_, 1e-4)
+    support = np.concatenate(WORLD.allgather(model.support_))
+    assert (np.diff(support) > 0).all()
+    assert (weights[support] > 0).all()
+    assert len(support) == model.sizes_.sum()
+    beta = np.concatenate(WORLD.allgather(model.dual_coef_[0]))
+    dense = X.toarray() if csr else X
+    K = np.exp(-0.5 * ((dense[support][:, None].astype(np.float64) - dense[support]) ** 2).sum(axis=2))
+    assert model.objective_ == pytest.approx(
+        y[support] @ beta - 0.5 * beta @ K @ beta - 0.1 * np.abs(beta).sum(), rel=1e-6
+    )
+    alone = DisSMOSVR(**PARAMS, tol=1e-6).fit(X, y, sample_weight=weights)
+    assert model.objective_ == pytest.approx(alone.objective_, rel=1e-6)
+    near(model.score(X[mine], y[mine]), alone.score(X, y), 1e-4)
+
+
+def test_saved_by_many_and_loaded_by_one(folder):
+    X, y, _ = rows()
+    mine = even(N)
+    model = DisSMOSVR(**PARAMS, standardize=True, comm=WORLD).fit(X[mine], y[mine])
+    predicted = model.predict(X[mine])
+    model.model_.save(folder / "m.h5")
+    near(SVRModel.load(folder / "m.h5").predict(X)[mine], predicted, 1e-12)
+    near(SVRModel.load(folder / "m.h5", WORLD).predict(X[mine]), predicted, 1e-12)
+
+
+def test_refused_by_all_ranks():
+    X, y, _ = rows()
+    mine = even(N)
+    refused_by_all(DisSMOSVR(epsilon=-1, comm=WORLD).fit, X[mine], y[mine], match="epsilon = -1: ")
+    refused_by_all(DisSMOSVR(kernel="precomputed", comm=WORLD).fit, X[mine], y[mine], match="kernel = 'precomputed'")
+    gap = np.where(np.arange(N) == N - 1, np.nan, y)  # on the last rank
+    refused_by_all(DisSMOSVR(comm=WORLD).fit, X[mine], gap[mine], match="y.*NaN")
+    fit = DisSMOSVR(comm=WORLD).fit
+    refused_by_all(lambda: fit(X[mine], y[mine], np.zeros(mine.stop - mine.start)), match="every weight is zero")
