@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from casvm.dissmo_svr import DisSMOSVR
+    from casvm.collective_svr import CASVR, DisSMOSVR
     from casvm.estimators import CASVC, DCSVC, CascadeSVC, DCFilterSVC, DisSMOSVC
     from casvm.exact import SMOSVC, SMONuSVC
     from casvm.exact_values import SMOSVR, SMONuSVR, SMOOneClassSVM
@@ -18,13 +18,13 @@ _HOMES = {
     **dict.fromkeys(("CASVC", "CascadeSVC", "DCFilterSVC", "DCSVC", "DisSMOSVC"), "estimators"),
     **dict.fromkeys(("SMOSVC", "SMONuSVC"), "exact"),
     **dict.fromkeys(("SMOSVR", "SMONuSVR", "SMOOneClassSVM"), "exact_values"),
-    "DisSMOSVR": "dissmo_svr",
+    **dict.fromkeys(("CASVR", "DisSMOSVR"), "collective_svr"),
     **dict.fromkeys(("export_libsvm", "import_libsvm"), "model.libsvm"),
     "SVMModel": "model.model", "SVRModel": "model.svr",
 }  # fmt: skip
 
 __all__ = [
-    "CASVC", "DCSVC", "SMOSVC", "SMOSVR", "CascadeSVC", "DCFilterSVC", "DisSMOSVC", "DisSMOSVR", "SMONuSVC",
+    "CASVC", "CASVR", "DCSVC", "SMOSVC", "SMOSVR", "CascadeSVC", "DCFilterSVC", "DisSMOSVC", "DisSMOSVR", "SMONuSVC",
     "SMONuSVR", "SMOOneClassSVM", "SVMModel", "SVRModel", "export_libsvm", "import_libsvm",
 ]  # fmt: skip
 

@@ -29,6 +29,7 @@ from cakrr import (
 )
 from casvm import (
     CASVC,
+    CASVR,
     DCSVC,
     SMOSVC,
     SMOSVR,
@@ -62,7 +63,14 @@ REGRESSORS = [
     TwoLevelKRR(n_parts=2, centers=20, coarse_lam=1e-4, lam=[1e-4, 1e-2], random_state=0),
     BKRR2(metric="full", metric_rounds=1, random_state=0),
 ]  # fmt: skip
-VALUES = [SMOSVR(), SMONuSVR(), SMOOneClassSVM(), DisSMOSVR(working_set=64)]
+VALUES = [
+    SMOSVR(),
+    SMONuSVR(),
+    SMOOneClassSVM(),
+    DisSMOSVR(working_set=64),
+    CASVR(),
+    CASVR(2, partitioner="kmeans", random_state=0),
+]
 LEAST_SQUARES = [
     BKRR2Classifier(), DKRRClassifier(),
     *(cls(n_parts=2, random_state=0) for cls in (BKRR2Classifier, KKRR2Classifier, DCKRRClassifier)),
@@ -76,6 +84,8 @@ def expected_failures(estimator):
     parameters = estimator.get_params()
     if isinstance(estimator, (SMOSVR, SMONuSVR, SMOOneClassSVM, DisSMOSVR)):
         return REPETITION
+    if isinstance(estimator, CASVR):
+        return dict.fromkeys(WEIGHTS, ORDER) if parameters["n_parts"] else REPETITION
     if isinstance(estimator, SMONuSVC):
         return REPETITION | {"check_class_weight_classifiers": "nu = 0.5 is infeasible with weights of 1,000 to 1"}
     if "lam" in parameters and is_classifier(estimator):

@@ -26,13 +26,19 @@ def into_parts(
     """
     rows = prepared.rows.give()
     if not method.partitioner:
-        return _deal(rows, prepared.P, options, comm)
+        return deal(rows, prepared.P, options.seed, comm)
     division = divide(method.partitioner, prepared.P, rows.X, comm, options.seed, rows["code"], options.ratio)
     return hand_out(rows, division, assign(division.sizes, comm.size), options.seed, comm)
 
 
-def _deal(rows: Samples, P: int, options: Options, comm: Communicator) -> Parts:
-    """Deal this rank's rows at random to its own parts (Algorithm 5, line 1). Sends nothing."""
+def deal(rows: Samples, P: int, seed: int, comm: Communicator) -> Parts:
+    """Deal this rank's rows at random to its own parts (Algorithm 5, line 1). Sends nothing.
+
+    Raises
+    ------
+    InputError
+        On all ranks: fewer rows of a rank than it has parts.
+    """
     lo, hi = P * comm.rank // comm.size, P * (comm.rank + 1) // comm.size
     n, count = len(rows), hi - lo
     with comm.uncounted(), comm.agreed():
@@ -40,7 +46,7 @@ def _deal(rows: Samples, P: int, options: Options, comm: Communicator) -> Parts:
             raise InputError(
                 f"{count} parts of the {n} rows of rank {comm.rank}: every part needs a row; ask for fewer"
             )
-    place = np.random.default_rng([options.seed, comm.rank]).permutation(n)
+    place = np.random.default_rng([seed, comm.rank]).permutation(n)
     if count > 1:
         rows = rows.take(place)
     bounds = np.array([n * k // count for k in range(count + 1)], np.int64)

@@ -64,7 +64,7 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator) ->
     comm.wait()
     # Line 3: the centres, which all ranks need for routing.
     with comm.phase("predict"):
-        centers, sizes, owners = _gathered(parts, comm)
+        centers, sizes, owners = gathered(parts, comm)
         soft, P = None, len(sizes)
         if options.route == "soft" and P > 1:
             soft = SOFT.scaled(gap(parts.X, centers, comm), P)
@@ -87,7 +87,7 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator) ->
     return Fit(model, sizes, solver, every, own, notes, search=found)
 
 
-def _gathered(parts: Parts, comm: Communicator) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+def gathered(parts: Parts, comm: Communicator) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
     """All parts' centres, sizes and owners, on every rank: what routing needs."""
     numbers = comm.allgather(parts.parts)
     order = np.argsort(numbers)

@@ -1,4 +1,4 @@
-"""Support vector regression on rows of many ranks: the exact solution, its model in pieces, and what is refused."""
+"""Support vector regression on rows of many ranks: exact, with a model in pieces, and in parts."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from helpers.checks import near
 from helpers.data import FORMS, as_csr
-from helpers.distributed import WORLD, R, even, refused_by_all
+from helpers.distributed import RANK, WORLD, R, even, refused_by_all
 from sklearn.svm import SVR
 
-from casvm import DisSMOSVR, SVRModel
+from cacore.comm import Communicator
+from casvm import CASVR, SMOSVR, DisSMOSVR, SVRModel
+from partition import KMeans
 
 pytestmark = pytest.mark.mpi(min_size=1)
 
@@ -77,3 +79,68 @@ def test_refused_by_all_ranks():
     refused_by_all(DisSMOSVR(comm=WORLD).fit, X[mine], gap[mine], match="y.*NaN")
     fit = DisSMOSVR(comm=WORLD).fit
     refused_by_all(lambda: fit(X[mine], y[mine], np.zeros(mine.stop - mine.start)), match="every weight is zero")
+
+
+PARTITIONERS = ("kmeans", "bkm", "fcfs", "kbalance", KMeans(n_parts=7))
+P = 7  # no multiple of any number of ranks but 1
+
+
+@pytest.mark.parametrize("partitioner", PARTITIONERS, ids=str)
+def test_parts_as_one_process_trains_them(partitioner):
+    X, y, weights = rows(dtype=np.float32)
+    mine = even(N)
+    params = {**PARAMS, "partitioner": partitioner, "random_state": 0, "tol": 1e-5}
+    for route in ("nearest", "soft", "all"):
+        some = CASVR(P, route=route, comm=WORLD, **params).fit(X[mine], y[mine], sample_weight=weights[mine])
+        alone = CASVR(P, route=route, **params).fit(X, y, sample_weight=weights)
+        near(some.predict(X[mine]), alone.predict(X)[mine], 1e-4)
+        np.testing.assert_array_equal(some.sizes_, alone.sizes_)
+        near(some.centers_, alone.centers_, 1e-6)
+        near(some.solver_["objective"], alone.solver_["objective"], 1e-4)
+        near(some.score(X[mine], y[mine]), alone.score(X, y), 1e-4)
+    assert alone.sizes_.sum() == np.count_nonzero(weights)
+
+
+def test_each_part_is_a_regression_of_its_rows():
+    """Random parts: the rows of a rank, of which a part has its support vectors' numbers."""
+    X, y, _ = rows()
+    mine = even(N)
+    comm = Communicator(WORLD)
+    model = CASVR(R, **PARAMS, tol=1e-6, route="all", comm=comm).fit(X[mine], y[mine])
+    own = SMOSVR(**PARAMS, tol=1e-6).fit(X[mine], y[mine])
+    near(model.model_.parts[RANK].predict(X, model.model_.kernel), own.predict(X), 1e-5)
+    np.testing.assert_array_equal(model.support_ - mine.start, own.support_)
+    mean = np.mean(WORLD.allgather(own.predict(X)), axis=0)
+    near(model.predict(X[mine]), mean[mine], 1e-5)
+
+
+@pytest.mark.parametrize("partitioner", ["random", "kmeans"])
+def test_training_sends_nothing(partitioner):
+    X, y, _ = rows()
+    mine = even(N)
+    comm = Communicator(WORLD)
+    CASVR(P, **PARAMS, partitioner=partitioner, random_state=0, comm=comm).fit(X[mine], y[mine])
+    totals = comm.totals()[0]
+    assert totals["train"]["bytes"] == 0
+    assert partitioner == "kmeans" or totals["partition"]["bytes"] == 0
+
+
+def test_parts_saved_by_many_and_loaded_by_one(folder):
+    X, y, _ = rows(csr=True)
+    mine = even(N)
+    model = CASVR(P, **PARAMS, partitioner="kmeans", route="soft", standardize=True, random_state=0, comm=WORLD)
+    predicted = model.fit(X[mine], y[mine]).predict(X[mine])
+    model.model_.save(folder / "m.h5")
+    near(SVRModel.load(folder / "m.h5").predict(X)[mine], predicted, 1e-12)
+    near(SVRModel.load(folder / "m.h5", WORLD).predict(X[mine]), predicted, 1e-12)
+
+
+def test_parts_refused_by_all_ranks():
+    X, y, _ = rows()
+    mine = even(N)
+    for more, match in (
+        ({"n_parts": N + 1, "partitioner": "kmeans"}, f"n_parts = {N + 1}: there may be {R}, one a rank, to {N}"),
+        ({"partitioner": "spectral"}, "partitioner 'spectral': choose one of "),
+        ({"route": "best"}, "route = 'best'"),
+    ):
+        refused_by_all(CASVR(**more, comm=WORLD).fit, X[mine], y[mine], match=match)
