@@ -58,7 +58,7 @@ def save(
     ----------
     path : path
     family : str
-        "krr" or "svm".
+        "krr", "svm", "svr" or "asygcd".
     attributes : dict
         What JSON can hold.
     shared : dict of str to (ndarray or CSR)

@@ -44,7 +44,8 @@ def export_libsvm(model: SVMModel | SVRModel, path: str | Path) -> list[Path]:
     Raises
     ------
     InputError
-        Labels or a kernel that LIBSVM cannot have, a precomputed kernel, a path that cannot be written.
+        Labels or a kernel that LIBSVM cannot have, a precomputed kernel, a model in pieces on several ranks, a path
+        that cannot be written.
     """
     path = Path(path)
     check_writable(path)
@@ -52,6 +53,8 @@ def export_libsvm(model: SVMModel | SVRModel, path: str | Path) -> list[Path]:
         raise InputError("a model of a precomputed kernel has no support vectors to export")
     if model.standardizer is not None and model.standardizer.root is not None:
         raise InputError("LIBSVM's format has no metric: a model that learned one cannot be exported")
+    if model.route == "sum" and len(model.sizes) > 1:
+        raise InputError("the model lies in pieces on several ranks: save it, load it on one rank, and export that")
     if model.kernel.declared.libsvm is None:
         raise InputError(f"LIBSVM has no {model.kernel.kind} kernel")
     labels = _labels(model.classes) if isinstance(model, SVMModel) else np.zeros(0, np.int64)

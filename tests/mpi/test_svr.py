@@ -10,7 +10,7 @@ from helpers.distributed import RANK, WORLD, R, even, refused_by_all
 from sklearn.svm import SVR
 
 from cacore.comm import Communicator
-from casvm import CASVR, SMOSVR, DisSMOSVR, SVRModel
+from casvm import CASVR, SMOSVR, DisSMOSVR, SVRModel, export_libsvm, import_libsvm
 from partition import KMeans
 
 pytestmark = pytest.mark.mpi(min_size=1)
@@ -144,3 +144,15 @@ def test_parts_refused_by_all_ranks():
         ({"route": "best"}, "route = 'best'"),
     ):
         refused_by_all(CASVR(**more, comm=WORLD).fit, X[mine], y[mine], match=match)
+
+
+def test_pieces_are_not_exported_one_by_one(folder):
+    X, y, _ = rows()
+    mine = even(N)
+    model = DisSMOSVR(**PARAMS, working_set=16, comm=WORLD).fit(X[mine], y[mine]).model_
+    if R > 1:
+        with pytest.raises(ValueError, match="in pieces on several ranks: save it, load it on one rank"):
+            export_libsvm(model, folder / f"{RANK}.model")
+    model.save(folder / "m.h5")
+    export_libsvm(SVRModel.load(folder / "m.h5"), folder / f"{RANK}.model")
+    near(import_libsvm(folder / f"{RANK}.model", 3).predict(X)[mine], model.predict(X[mine], WORLD), 1e-9)
