@@ -264,10 +264,11 @@ FAMILIES = {
     "casvm": (casvm, [name for name in casvm.__all__ if name.endswith("SVC")]),
     "asygcd": (asygcd, ["AsyGCDSVC"]),
 }
-# Parameters of estimators that are no options: they choose the method, say how a call is made, or serve scikit-learn.
+# Parameters of estimators that are no options: they choose the method, say how a call is made, serve scikit-learn, or
+# belong to a machine that has no command.
 OTHERS = {
     "comm", "random_state", "partitioner", "dtype", "class_weight", "shrinking", "decision_function_shape", "verbose",
-    "warm_start",
+    "warm_start", "nu",
 }  # fmt: skip
 
 
