@@ -18,9 +18,9 @@ from cacore.files import replacing
 from cacore.io.fingerprints import row_hashes
 from cacore.io.table import Targets
 from cacore.linalg import thin
-from cacore.run import reading, report
+from cacore.run import reading
 from cacore.run.family import Family, described_metric
-from cacore.run.job import Training
+from cacore.run.job import Predicting, Training
 from cacore.run.options import reported
 from cacore.tuning.results import Columns, at_the_end, best_lines
 from cakrr.bkrr2 import bkrr2
@@ -28,6 +28,7 @@ from cakrr.fit import Fit
 from cakrr.method import Method
 from cakrr.model import KRRModel
 from cakrr.options import ALONE, Options
+from cakrr.predicted import Predicted, check
 from cakrr.solver.local import BAND_FROM
 
 _NUMBERS = Targets(
@@ -99,7 +100,8 @@ class Ridge(Family):
         self, model: KRRModel, test: Dataset, answers: dict[str, NDArray[Any]], comm: Communicator
     ) -> dict[str, Any]:
         """The errors of the model's route, and of the others under their names."""
-        metrics = {route: self.judged(model, test, answer, comm) for route, answer in answers.items()}
+        made = {route: Predicted(answer, None, None, {}) for route, answer in answers.items()}
+        metrics = {route: self.judged(model, test, answer, comm) for route, answer in made.items()}
         own = metrics.pop(model.route)
         return own | {f"{route}_{name}": value for route, other in metrics.items() for name, value in other.items()}
 
@@ -197,31 +199,43 @@ class Ridge(Family):
         for part, (m, seconds) in enumerate(zip(made["partition_sizes"], made["solver"]["seconds"], strict=True)):
             yield f"part {part}: {m:,} rows, {seconds:.3f} s"
 
-    def answers(self, model: KRRModel, rows: Dataset, comm: Communicator) -> NDArray[Any]:
-        """Predictions for this rank's rows; collective."""
-        return model.predict(rows.X, comm)
+    def check_prediction(self, model: KRRModel, job: Predicting) -> None:
+        """Standard deviations and intervals are those of a model that was trained for them."""
+        check(model, job)
 
-    def judged(self, model: KRRModel, rows: Dataset, answers: NDArray[Any], comm: Communicator) -> dict[str, Any]:
+    def answers(self, model: KRRModel, rows: Dataset, job: Predicting, comm: Communicator) -> Predicted:
+        """Predictions for this rank's rows, and how sure they are; collective."""
+        return Predicted.of(model, rows.X, job, comm)
+
+    def judged(self, model: KRRModel, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, Any]:
         """Their errors, or how many labels are right; collective."""
         if model.classes is not None:
-            return labels.tested(model.classes, rows, model.labels(answers), comm)
+            return labels.tested(model.classes, rows, model.labels(answers.mean), comm)
         with comm.phase("predict"):
-            return report.regression_metrics(rows.target(), answers, comm)
+            return answers.metrics(rows.target(), comm)
+
+    def intervals(self, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, Any]:
+        """Their width, and how many targets they hold; collective."""
+        with comm.phase("predict"):
+            return answers.intervals(rows.y, comm)
 
     def write(
-        self, path: Path | None, model: KRRModel, answers: NDArray[Any], decisions: bool, comm: Communicator
+        self, path: Path | None, model: KRRModel, answers: Predicted, decisions: bool, comm: Communicator
     ) -> None:
-        """Column ``prediction``, of many targets a column each, in the order of the rows; collective."""
+        """Column ``prediction``, or ``mean`` and those asked for, of many targets a column each; collective."""
         if path is not None and model.classes is not None:
-            codes = comm.gather(np.searchsorted(model.classes, model.labels(answers)).astype(np.int64))
+            codes = comm.gather(np.searchsorted(model.classes, model.labels(answers.mean)).astype(np.int64))
             if comm.rank == 0 and codes is not None:
                 labels.write(path, model.classes, codes, None)
             return
-        values = None if path is None else comm.gather(answers)
-        if path is None or values is None:
+        if path is None:
+            return
+        columns, t = answers.columns, answers.mean.shape[1:]
+        values = comm.gather(np.column_stack(list(columns.values())))
+        if values is None:
             return
         form = "%.17g" if values.dtype == np.float64 else "%.9g"
-        names = ["prediction"] if values.ndim == 1 else [f"prediction {j}" for j in range(values.shape[1])]
+        names = [f"{name} {j}" if t else name for name in columns for j in range(t[0] if t else 1)]
         with replacing(path) as temporary:
             np.savetxt(temporary, values, fmt=form, header=",".join(names), delimiter=",", comments="")
 

@@ -58,6 +58,8 @@ class Method(AnyMethod):
             return not self.partitioner
         if name in ("centers", "coarse_sigma", "coarse_lam", "refine"):
             return self.coarse
+        if name in ("keep_factors", "calibrate"):
+            return not self.oracle and (name == "calibrate" or bool(self.partitioner))
         if name == "divisions":
             return bool(self.partitioner) and not self.oracle
         if name in ("cv", "per_part"):

@@ -17,17 +17,36 @@ from cacore.io import model_file
 from cacore.io.layout import Array, Layout
 from cacore.io.model_file import is_real, require
 from cacore.kernels import Kernel
+from cakrr.conformal import Calibration, check_coverage
 from cakrr.solver.coarse import CoarseModel
+from cakrr.solver.variance import Variance
 from partition.model import SHARED, InParts, visit
 from partition.routing import nearest
+
+Variances = dict[int, Variance]
 
 
 @dataclass
 class PartModel:
-    """The model of one part: its rows and their coefficients."""
+    """The model of one part: its rows and their coefficients.
+
+    Attributes
+    ----------
+    X : ndarray or CSR, shape (m, d)
+    alpha : ndarray, shape (m,) or (m, t)
+    weight : ndarray, shape (m,), or None
+        Sample weights, where there were any.
+    factor : ndarray, shape (m (m + 1) / 2,), or None
+        Of the part's matrix, and
+    unit : ndarray, shape (1,) or (t,), or None
+        that of its variances, if they are kept: see :mod:`cakrr.solver.variance`.
+    """
 
     X: Rows
     alpha: NDArray[Any]
+    weight: NDArray[np.float64] | None = None
+    factor: NDArray[np.float64] | None = None
+    unit: NDArray[np.float64] | None = None
 
     def predict(self, X: Rows, kernel: Kernel) -> NDArray[Any]:
         """``K(X, rows) alpha`` (eq. 3.7) of alpha of shape (m,) or (m, t): 2 len(X) m (d + t) flops in blocks.
@@ -45,10 +64,16 @@ ARRAYS: Layout = {
     "lams": Array("float64", ("P",), "likewise, lambda", optional=True),
     "coarse_centers": Array("float64", ("M", "d"), "of a coarse model of all rows", csr=True, optional=True),
     "coarse_beta": Array("float64", ("M",), "coefficients of the coarse centres", optional=True, many="t"),
+    "error_ranks": Array("int64", ("q",), "which of the errors of n rows, ascending, intervals keep", optional=True),
+    "errors": Array("float64", ("q",), "these errors, absolute", optional=True, many="t"),
+    "scaled_errors": Array("float64", ("q",), "likewise, over standard deviations", optional=True, many="t"),
 }
 PART: Layout = {
     "X": Array("real", ("m", "d"), "the part's training rows, standardised", csr=True),
     "alpha": Array("real", ("m",), "their coefficients", many="t"),
+    "weight": Array("float64", ("m",), "their sample weights", optional=True),
+    "factor": Array("float64", ("m (m + 1) / 2",), "Cholesky factor of the part's matrix, row by row", optional=True),
+    "unit": Array("float64", ("u",), "by which its predictive variances are multiplied", optional=True),
 }
 
 
@@ -70,6 +95,10 @@ class KRRModel(InParts):
         Of all rows; the parts' models are of what it leaves over. On every rank.
     like : Kernel
         The kernel, of any width.
+    calibration : Calibration or None
+        What intervals need.
+    variances : dict of int to Variance
+        Of this rank's parts, where they were asked for and stay in memory; no part of a copy or a pickle.
     """
 
     family = "krr"
@@ -84,7 +113,12 @@ class KRRModel(InParts):
     sigmas: NDArray[np.float64] | None = None
     lams: NDArray[np.float64] | None = None
     like: Kernel = field(default_factory=Kernel)
+    calibration: Calibration | None = None
+    variances: Variances = field(default_factory=dict, repr=False, compare=False)
     parts: dict[int, PartModel] = field(default_factory=dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "variances": {}}
 
     @property
     def kernel(self) -> Kernel:
@@ -128,6 +162,50 @@ class KRRModel(InParts):
         ``all``, ``sum``: every row visits every rank, and one reduction of n_test x t numbers adds up.
         """
         return self.predict_routes(X, comm)[self.route]
+
+    def predict_std(
+        self, X: Rows, comm: Any = None, limit: int | None = None
+    ) -> tuple[NDArray[Any], NDArray[np.float64]]:
+        """Predictions for this rank's rows, and standard deviations of new targets there; a collective call.
+
+        Of the shape of :meth:`predict`, which has the same predictions. `limit` is in bytes a rank, by default its
+        share of what is free. See :func:`cakrr.uncertainty.predict`.
+        """
+        from cakrr.uncertainty import predict
+
+        with self._ranks(comm) as ranks, ranks.phase("predict"):
+            return predict(self, X, ranks, limit)
+
+    def predict_interval(
+        self, X: Rows, coverage: float = 0.9, adaptive: bool = False, comm: Any = None, limit: int | None = None
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Lower and upper ends of intervals for new targets at this rank's rows; a collective call.
+
+        Of the shape of :meth:`predict`; see :mod:`cakrr.conformal`. `adaptive` ones cost what :meth:`predict_std` does.
+
+        Raises
+        ------
+        InputError
+            On all ranks: a model without what is asked for, a coverage outside (0, 1) or beyond what its rows can give.
+        """
+        with self._ranks(comm) as ranks:
+            with ranks.agreed():
+                width = self.half_width(coverage, adaptive)
+            if adaptive:
+                mean, std = self.predict_std(X, ranks, limit)
+                width = width * std
+            else:
+                mean = self.predict(X, ranks)
+            return mean - width, mean + width
+
+    def half_width(self, coverage: float, adaptive: bool = False) -> Any:
+        """Of intervals, or in standard deviations; see :meth:`cakrr.conformal.Calibration.half_width`."""
+        check_coverage(coverage)
+        if self.calibration is None:
+            raise InputError(
+                "intervals: the model was trained without calibrate, --calibrate, which sets rows aside for them"
+            )
+        return self.calibration.half_width(coverage, adaptive)
 
     def predict_routes(self, X: Rows, comm: Any = None) -> dict[str, NDArray[Any]]:
         """As :meth:`predict`, by route: the model's own, and for "soft" the nearest model's alone as well."""
@@ -215,6 +293,11 @@ class KRRModel(InParts):
         own: dict[str, Rows] = {}
         if self.sigmas is not None and self.lams is not None:
             own = {"sigmas": self.sigmas, "lams": self.lams}
+        if self.calibration is not None:
+            kept = self.calibration
+            attributes["calibration"] = {"n": kept.n, "rows": kept.rows}
+            own |= {"error_ranks": kept.ranks, "errors": kept.errors}
+            own |= {} if kept.scaled is None else {"scaled_errors": kept.scaled}
         if self.coarse is None:
             return attributes, own
         attributes["coarse"] = {"sigma": self.coarse.sigma, "lambda": self.coarse.lam}
@@ -224,7 +307,8 @@ class KRRModel(InParts):
 
     @classmethod
     def _part_sizes(cls, attributes: dict[str, Any], shared: dict[str, Any], number: int) -> dict[str, int]:
-        return {"m": int(shared["sizes"][number]), **_targets(attributes)}
+        targets = _targets(attributes)
+        return {"m": int(shared["sizes"][number]), **targets, "u": max(1, targets["t"])}
 
     @classmethod
     def _shared_sizes(cls, attributes: dict[str, Any]) -> dict[str, int]:
@@ -238,6 +322,9 @@ class KRRModel(InParts):
             coarse = CoarseModel(
                 shared["coarse_centers"], shared["coarse_beta"], coarse["sigma"], coarse["lambda"], wide
             )
+        if (calibration := attributes.pop("calibration", None)) is not None:
+            kept = (shared["error_ranks"], shared["errors"], shared.get("scaled_errors"))
+            attributes["calibration"] = Calibration(calibration["n"], calibration["rows"], *kept)
         attributes |= {name: shared.get(name) for name in ("sigmas", "lams")}
         attributes |= {"lam": attributes.pop("lambda"), "soft": attributes.get("soft"), "coarse": coarse, "like": like}
         if isinstance(attributes["offset"], list):
@@ -253,9 +340,14 @@ class KRRModel(InParts):
         self.like.with_sigma(self.sigma)
         require(is_real(self.lam) and self.lam >= 0, f"lambda {self.lam!r}")
         require(np.isfinite(self.offset).all() if self._shape else is_real(self.offset), f"offset {self.offset!r}")
+        for part in self.parts.values():
+            require((part.factor is None) == (part.unit is None), "a factor without its unit, or a unit without factor")
+            require(part.weight is None or min(part.weight) > 0, "weights not above 0")
         require((self.sigmas is None) == (self.lams is None), "sigmas or lams without the other")
         if self.sigmas is not None and self.lams is not None:
             require(min(self.sigmas) > 0 and min(self.lams) >= 0, "sigmas not above 0, or lams below")
+        if self.calibration is not None:
+            self.calibration.check()
         if self.classes is not None:
             check_classes(self.classes)
             columns = () if len(self.classes) == 2 else (len(self.classes),)

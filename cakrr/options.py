@@ -47,6 +47,19 @@ def _route(value: Any, name: str) -> str:
     return str(value) if own else declare.one_of(*ROUTES)(value, name)
 
 
+LEFT_OUT = "loo"
+
+
+def _calibrate(value: Any, name: str) -> float | str:
+    """A share of the rows, or the word for rows that are left out one at a time."""
+    if isinstance(value, str) and value == LEFT_OUT:
+        return value
+    try:
+        return float(declare.share(value, name))
+    except InputError as error:
+        raise InputError(f"{error}, or {LEFT_OUT}") from None
+
+
 AUTO = ("gaussian", "matern52", "laplacian", "l1")  # kernels that "auto" chooses from
 NEARBY = (0.5, 1.0, 2.0)  # times the width that the last round of a metric chose: what the next one tries
 
@@ -167,6 +180,14 @@ class Options(declare.Options):
         None, "with --classify: weigh the classes so that each counts as much", flag="--balanced", estimator="",
         action="store_const", const="balanced",
     )  # fmt: skip
+    keep_factors: bool = option(
+        False, "keep what standard deviations need: 8 m^2 bytes of memory a part of m rows, half in the file",
+        declare.yes_or_no, action="store_true",
+    )  # fmt: skip
+    calibrate: float | str | None = option(
+        None, "for intervals: set this share of the rows aside, or loo: leave each row out of its part's model",
+        _calibrate, report=True, metavar="F",
+    )  # fmt: skip
     checkpoint: Checkpoint | None = job.checkpoint()
     wide: bool = False  # the command's grid of sigmas, where none is given, and not the natural width alone
     of_several: bool = False  # whether the kernel is one of `auto`, with rounds of its own
@@ -200,6 +221,7 @@ class Options(declare.Options):
             raise InputError(f"scaling {self.scaling}: features are not scaled without standardize; leave one out")
         self._check_judges(method)
         self._check_lengths(method)
+        self._check_uncertainty(method)
         if self.classify and method.oracle:
             raise InputError(f"classify: {method.name} looks at the one number that is the answer; leave it out")
         if self.class_weight is not None and not self.classify:
@@ -207,6 +229,25 @@ class Options(declare.Options):
         if not method.partitioner and (self.partitions or 1) != 1:
             raise InputError(f"partitions = {self.partitions}: {method.name} has one model of all rows; leave it out")
         return self
+
+    def _check_uncertainty(self, method: Method) -> None:
+        """Refuse factors and rows for intervals where there can be none."""
+        for name, value in (("keep_factors", self.keep_factors), ("calibrate", self.calibrate)):
+            if value and (method.oracle or self.classify):
+                why = "classes have no standard deviations" if self.classify else f"{method.name} does not predict"
+                raise InputError(f"{name}: {why}; leave it out")
+        if self.keep_factors and not method.partitioner:
+            raise InputError(
+                f"keep_factors: {method.name} has one factor of all rows, which no file keeps; leave it out, and "
+                "standard deviations make it when they are asked for"
+            )
+        if self.calibrate == LEFT_OUT and self.divisions > 1:
+            raise InputError("calibrate loo: a row is left out of one division's model; set a share of the rows aside")
+        if self.calibrate == LEFT_OUT and (method.coarse or (self.route or method.route) == "all"):
+            raise InputError(
+                f"calibrate loo: a row is left out of its own part's model, and {method.name} answers otherwise; set "
+                "a share of the rows aside"
+            )
 
     def _check_judges(self, method: Method) -> None:
         """Refuse folds, and choices of parts, where something else judges."""

@@ -31,6 +31,8 @@ SHARED: Layout = {
 ROUTES = ("nearest", "soft", "all", "sum", "oracle")
 _GATHERED_ROWS = 1 << 16  # rows that visit all models at a time
 
+Answer = Callable[[int, Rows], NDArray[Any]]  # of a part, by its number, to some rows
+
 
 @dataclass(kw_only=True)
 class InParts:
@@ -99,7 +101,7 @@ class InParts:
         shared: dict[str, Rows] = {"centers": self.centers, "sizes": self.sizes, **arrays}
         if self.standardizer is not None:
             shared.update(self.standardizer.arrays)
-        parts = {number: {name: vars(part)[name] for name in self.part_arrays} for number, part in self.parts.items()}
+        parts = {number: self._stored_part(number) for number in self.parts}
         with self._ranks(comm) as ranks:
             with ranks.agreed():
                 self._check_ranks(ranks)
@@ -122,6 +124,11 @@ class InParts:
     def _stored(self) -> tuple[dict[str, Any], dict[str, Rows]]:
         """What the file holds for the family: attributes, arrays that all ranks have."""
         raise NotImplementedError
+
+    def _stored_part(self, number: int) -> dict[str, Rows]:
+        """The arrays of a part of this rank that the file holds."""
+        part = vars(self.parts[number])
+        return {name: part[name] for name in self.part_arrays if part.get(name) is not None}
 
     @classmethod
     def _of_file(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.Parts) -> Self:
@@ -171,10 +178,12 @@ class InParts:
         raise NotImplementedError
 
     def _asked(
-        self, Z: Rows, labels: NDArray[np.int32], comm: Communicator, shape: tuple[int, ...] = ()
-    ) -> NDArray[np.float64]:
+        self, Z: Rows, labels: NDArray[np.int32], comm: Communicator, shape: tuple[int, ...] = (),
+        answer: Answer | None = None,
+    ) -> NDArray[np.float64]:  # fmt: skip
         """What the model of part ``labels[i]`` says of row i, shape (n_local, *shape); collective.
 
+        It says what :meth:`_answer` returns, or `answer` in its place.
         Each row travels to the owner of its part, if that is another rank, and the answer back.
         """
         # Sorted by owner, and by part within an owner, so that a part's rows are one block.
@@ -188,14 +197,14 @@ class InParts:
         for part in self.parts:
             here = place[np.searchsorted(parts[place], part) : np.searchsorted(parts[place], part, side="right")]
             if here.size:
-                values[here] = self._answer(part, rows[here])
+                values[here] = (answer or self._answer)(part, rows[here])
         home, _ = comm.alltoall(values, received)
         out = np.empty_like(home)
         out[send] = home
         return out
 
     def _weighted(
-        self, Z: Rows, comm: Communicator, shape: tuple[int, ...] = ()
+        self, Z: Rows, comm: Communicator, shape: tuple[int, ...] = (), answer: Answer | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """As :meth:`_asked` of the models of the nearest centres, nearest first, and their weights.
 
@@ -205,7 +214,7 @@ class InParts:
         found = [closest(Z, self.centers[lo : lo + P], min(soft.k, P)) for lo in range(0, len(self.centers), P)]
         labels = np.hstack([parts + np.int32(i * P) for i, (parts, _) in enumerate(found)])
         n, k = labels.shape
-        values = self._asked(Z[np.arange(n).repeat(k)], labels.ravel(), comm, shape)
+        values = self._asked(Z[np.arange(n).repeat(k)], labels.ravel(), comm, shape, answer)
         weights = np.hstack([soft.weights(squares) for _, squares in found]) / self.divisions
         return values.reshape(n, k, *shape), weights
 

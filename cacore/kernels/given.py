@@ -146,6 +146,11 @@ def of_new_rows() -> GivenKernel:
     return GivenKernel(function=_of_new_rows, name=_PRECOMPUTED)
 
 
+def is_of_new_rows(kernel: Kernel) -> bool:
+    """Whether rows are given by their kernel values with all training rows: those with themselves are unknown."""
+    return isinstance(kernel, GivenKernel) and kernel.function is _of_new_rows
+
+
 def given_kernel(function: Callable[[Rows, Rows], Any]) -> GivenKernel:
     """The kernel that is this function."""
     known = isinstance(function, Precomputed)

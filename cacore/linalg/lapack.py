@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 BLOCK = 1024
 UPDATE = 8192  # rows that dsyrk is given at most
+INVERSE = 512  # columns of an inverse at a time
 
 _BLAS = {"trsm": 11, "syrk": 10, "gemm": 13, "symm": 12, "syr2k": 12}  # and their numbers of arguments
 _LAPACK = {"potrf": 5, "potrs": 8, "trtri": 6, "geqrt": 9}
@@ -140,6 +141,21 @@ def inverse_diagonal(L: NDArray[Any]) -> NDArray[Any]:
         rows = np.tril(L[lo : lo + BLOCK], lo)
         total += np.einsum("ij,ij->j", rows, rows, dtype=np.float64)
     return total
+
+
+def diagonal_of_inverse(L: NDArray[Any]) -> NDArray[np.float64]:
+    """Diagonal of ``(L L^T)^-1``, and `L` stays as :func:`cholesky` left it.
+
+    m^3/3 flops: column j of the inverse of L is 0 above row j. Memory of `INVERSE` columns.
+    """
+    m, dtype = _check(L)
+    out = np.empty(m)
+    for lo in range(0, m, INVERSE):
+        k, rest = min(INVERSE, m - lo), m - lo
+        columns = np.eye(k, rest, dtype=dtype)
+        call("trsm", dtype, b"L", b"U", b"T", b"N", rest, k, 1.0, at(L, lo, lo), m, at(columns), rest)
+        out[lo : lo + k] = np.einsum("ij,ij->i", columns, columns, dtype=np.float64)
+    return out
 
 
 def _check(A: NDArray[Any], B: NDArray[Any] | None = None) -> tuple[int, np.dtype[Any]]:

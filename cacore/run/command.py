@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from cacore.data.dataset import Dataset
     from cacore.run.family import Family
 
+OWN = ("decisions", "std", "interval", "adaptive")  # options of predicting commands that not all families have
+
 
 def train(method: Method, comm: Communicator, argv: list[str] | None) -> None:
     """``python -m PACKAGE.METHOD DATA``: read, train, test, save, report."""
@@ -145,11 +147,14 @@ def _tested(family: Family, model: Any, test: Dataset, comm: Communicator) -> di
 
 
 def predict(
-    load_family: Callable[[], Family], prog: str, comm: Communicator, argv: list[str] | None, decisions: bool
+    load_family: Callable[[], Family], prog: str, comm: Communicator, argv: list[str] | None, own: tuple[str, ...] = ()
 ) -> None:
-    """``python -m PACKAGE.predict MODEL DATA``: answers of a saved model, on any number of ranks or none."""
+    """``python -m PACKAGE.predict MODEL DATA``: answers of a saved model, on any number of ranks or none.
+
+    `own` are the options that only this family has.
+    """
     parser = Parser(prog=f"python -m {prog}", description="Predict with a saved model.", rank=comm.rank)
-    add_options(parser, Predicting, lambda name: decisions or name != "decisions")
+    add_options(parser, Predicting, lambda name: name in own or name not in OWN)
     with comm.agreed():
         job = from_arguments(Predicting, parser.parse_args(argv))
     with comm.agreed():
@@ -158,6 +163,7 @@ def predict(
     limit, family = start(job, comm), load_family()
     model = family.load(job.model, comm)
     with comm.agreed():
+        family.check_prediction(model, job)
         _check_rows(job.data, comm=comm)
     compiled(lambda: family.warm_up_prediction(model.dtype), comm)
     from cacore.run import reading, report
@@ -165,12 +171,12 @@ def predict(
     wanted, kind = family.targets(model)
     rows = reading.read_to_predict(job, comm, model.n_features, model.dtype, model.source, limit, wanted, kind)
     notes = reading.filled(rows, job.data)
-    answers = family.answers(model, rows, comm)
+    answers = family.answers(model, rows, job, comm)
     metrics = {} if rows.y is None else family.judged(model, rows, answers, comm)
     made = report.build(
         "predict", comm, partition_sizes=model.sizes, metrics=metrics,
         data={"path": str(job.data), "n_train": 0, "n_test": rows.n, "n_features": rows.X.shape[1]},
-        params={"model": str(job.model), **model.described()},
+        params={"model": str(job.model), **model.described()}, intervals=family.intervals(rows, answers, comm),
     )  # fmt: skip
     with comm.phase("write"):
         family.write(job.output, model, answers, job.decisions, comm)

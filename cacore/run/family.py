@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from cacore.comm import Communicator
 from cacore.io.table import LABELS, Targets
-from cacore.run.job import Training
+from cacore.run.job import Predicting, Training
 from cacore.run.progress import bar
 
 if TYPE_CHECKING:
@@ -110,9 +110,16 @@ class Family(ABC):
     def details(self, made: dict[str, Any]) -> Iterator[str]:
         """Lines of ``--verbose``, from the report."""
 
+    def check_prediction(self, model: Any, job: Predicting) -> None:  # noqa: B027 - most models have all that is asked
+        """Refuse what this model cannot tell, before rows are read."""
+
     @abstractmethod
-    def answers(self, model: Any, rows: Dataset, comm: Communicator) -> Any:
+    def answers(self, model: Any, rows: Dataset, job: Predicting, comm: Communicator) -> Any:
         """The model's answers for this rank's rows; collective."""
+
+    def intervals(self, rows: Dataset, answers: Any, comm: Communicator) -> dict[str, Any]:
+        """What the report says of intervals; collective."""
+        return {}
 
     @abstractmethod
     def judged(self, model: Any, rows: Dataset, answers: Any, comm: Communicator) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cacore.errors import InputError
-from cacore.run.options import Options, one_of, option, positive, whole, yes_or_no
+from cacore.run.options import Options, one_of, option, positive, share, whole, yes_or_no
 
 METRICS = ("none", "diagonal", "full")
 
@@ -89,6 +89,22 @@ class Predicting(Job):
         None, "write the predictions, a line a row", path, short="-o", metavar="OUT.csv"
     )  # fmt: skip
     decisions: bool = option(False, "write the decisions beside the labels", yes_or_no, action="store_true")
+    std: bool = option(
+        False, "standard deviations of new targets, beside the predictions", yes_or_no, action="store_true"
+    )  # fmt: skip
+    interval: float | None = option(
+        None, "ends of intervals that hold a new target with this probability; the model needs --calibrate", share,
+        metavar="COVERAGE",
+    )  # fmt: skip
+    adaptive: bool = option(
+        False, "--interval in standard deviations: narrower where the model is sure; the model needs --keep-factors",
+        yes_or_no, action="store_true",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.adaptive and self.interval is None:
+            raise InputError("--adaptive: there are no intervals; give --interval 0.9 as well")
 
 
 seed = whole(0, (1 << 32) - 1)

@@ -96,6 +96,7 @@ def build(
     volume: dict[str, Any] | None = None,
     metric: dict[str, Any] | None = None,
     cv: dict[str, Any] | None = None,
+    intervals: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Assemble the report; a collective call, whose own messages are not counted."""
     counted, seconds = comm.totals()
@@ -128,6 +129,7 @@ def build(
         "grid": grid or [],
         **({"cv": cv} if cv else {}),
         **({"metric": metric} if metric else {}),
+        **({"intervals": intervals} if intervals else {}),
         "metrics": metrics,
         **({"metrics_without_overlap": metrics_without_overlap} if metrics_without_overlap else {}),
         "seconds": seconds,
@@ -214,6 +216,8 @@ def show(report: dict[str, Any], notes: list[str], lines: Iterable[tuple[str, st
         table.add_row("metric", _metric(report["metric"]))
     for name, value in report["metrics"].items():
         table.add_row(name.replace("_", " "), _short(value))
+    if "intervals" in report:
+        table.add_row("intervals", _intervals(report["intervals"]))
     for name, value in report.get("metrics_without_overlap", {}).items():
         table.add_row(f"{name.replace('_', ' ')} without overlap", _short(value))
     table.add_row("seconds", _listed(report["seconds"]))
@@ -258,6 +262,12 @@ def _metric(metric: dict[str, Any]) -> str:
     most = ", ".join(f"{k} ({shares[k]:.3g})" for k in first)
     rounds = f"the best of rounds 0 to {len(metric['errors']) - 1} by validation error"
     return f"{metric['form']}, of round {metric['round']}, {rounds}; features that count most: {most}"
+
+
+def _intervals(said: dict[str, Any]) -> str:
+    held = f", and {100 * said['coverage']:.2f} % held" if "coverage" in said else ""
+    width = f"mean width {_short(said['mean_width'])}"
+    return f"{100 * said['asked']:g} % asked{held}; {width}; from {said['calibration_rows']:,} rows {said['rows']}"
 
 
 def _listed(values: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ from cacore.comm import Communicator
 from cacore.data import labels
 from cacore.data.dataset import Dataset
 from cacore.run.family import Family
+from cacore.run.job import Predicting
 from cacore.svm.options import DualOptions
 
 
@@ -20,7 +21,7 @@ class Classifiers(Family):
 
     def tested(self, model: Any, test: Dataset, comm: Communicator) -> dict[str, NDArray[Any]]:
         """Scores of this rank's test rows; collective."""
-        return {"scores": self.answers(model, test, comm)}
+        return {"scores": self._scores(model, test, comm)}
 
     def metrics(
         self, model: Any, test: Dataset, answers: dict[str, NDArray[Any]], comm: Communicator
@@ -35,8 +36,11 @@ class Classifiers(Family):
         described |= {name: getattr(kernel, name) for name in kernel.declared.parameters}
         return {**described, "balanced": options.class_weight == "balanced", "dtype": model.dtype}
 
-    def answers(self, model: Any, rows: Dataset, comm: Communicator) -> NDArray[np.float64]:
+    def answers(self, model: Any, rows: Dataset, job: Predicting, comm: Communicator) -> NDArray[np.float64]:
         """Scores of this rank's rows; collective."""
+        return self._scores(model, rows, comm)
+
+    def _scores(self, model: Any, rows: Dataset, comm: Communicator) -> NDArray[np.float64]:
         with comm.phase("predict"):
             return np.asarray(model.scores(rows.X, comm))
 

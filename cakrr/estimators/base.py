@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -106,15 +107,19 @@ class KernelRidge(BaseEstimator):
             given["lam"] = self._method.lams
         return given
 
-    def _values(self, X: Any) -> NDArray[Any]:
+    def _values(self, X: Any) -> Any:
         """The model's values for `X`, shape (n_local, d); with `comm`, a collective call."""
+        return self._asked(X, KRRModel.predict)
+
+    def _asked(self, X: Any, ask: Callable[[KRRModel, Any, Communicator], Any]) -> Any:
+        """What `ask` has from the model and the rows of `X`, once they are checked."""
         check_is_fitted(self)
         with collective(self.comm) as comm:
             with comm.agreed():
                 X = validated(
                     self, X, reset=False, accept_sparse="csr", dtype=self.dtype, ensure_min_samples=int(comm.size == 1)
                 )
-            return self.model_.predict(X, comm)
+            return ask(self.model_, X, comm)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -122,12 +127,32 @@ class KernelRidge(BaseEstimator):
         return tags
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Regressor(RegressorMixin, KernelRidge):
-    """What the regressors share: targets of one or many columns, predictions of their shape, R^2."""
+    """What the regressors share: targets of one or many columns, predictions of their shape and how sure they are."""
 
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Predictions for `X`, shape (n_local, d), of the shape that `y` had; with `comm`, a collective call."""
-        return self._values(X)
+    calibrate: Any = None
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """Predictions for `X`, shape (n_local, d), of the shape that `y` had; with `comm`, a collective call.
+
+        With `return_std` they are followed by the standard deviations of new targets there, of the same shape: those of
+        a Gaussian process of the model's kernel and ridge, in units that left-out rows tell. See
+        :func:`cakrr.uncertainty.predict` for their cost.
+        """
+        return self._asked(X, KRRModel.predict_std) if return_std else self._values(X)
+
+    def predict_interval(
+        self, X: Any, coverage: float = 0.9, adaptive: bool = False
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Lower and upper ends of intervals for new targets at `X`, of the shape of a prediction; collective.
+
+        They hold a new target with at least this probability, if the model was trained with a share of the rows set
+        aside, `calibrate`. All are of one width; `adaptive` ones, of a model with `keep_factors`, are narrower where
+        it is sure. See :mod:`cakrr.conformal`. Raises InputError on a coverage that the model cannot give.
+        """
+        lower, upper = self._asked(X, lambda model, X, comm: model.predict_interval(X, coverage, adaptive, comm))
+        return lower, upper
 
     def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """R^2, of many targets their mean; with `comm`, over all ranks' rows, the same on each: a collective call."""

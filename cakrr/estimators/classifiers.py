@@ -55,7 +55,8 @@ class RidgeClassifier(Labelled, KernelRidge):
 
         Of two classes they are positive for the second.
         """
-        return self._values(X)
+        values: NDArray[np.float64] = self._values(X)
+        return values
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Probabilities for `X`, shape (n_local, k); with `comm`, a collective call.

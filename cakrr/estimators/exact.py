@@ -51,7 +51,7 @@ class DKRR(Iterated, Regressor):
     ----------
     sigma, lam, degree, coef0, validation_fraction, metric, metric_rounds
         As for :class:`BKRR2`.
-    scaling, standardize, dtype, random_state, comm
+    scaling, standardize, dtype, calibrate, random_state, comm
         As for :class:`BKRR2`, and so are the attributes.
     kernel : as for :class:`BKRR2`, or "precomputed"
         With "precomputed" `X` is K, shape (n, n), in `fit`, and kernel values of new rows with all training rows, shape

@@ -42,7 +42,14 @@ class OnTwoLevels:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class BKRR2(InParts, Regressor):
+class Factors:
+    """The parameter of regressions in parts that keep the factors of their matrices."""
+
+    keep_factors: bool = False
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class BKRR2(InParts, Factors, Regressor):
     """Balanced parts by K-balance; the nearest centre's model answers (Algorithm 10).
 
     Parameters
@@ -96,6 +103,12 @@ class BKRR2(InParts, Regressor):
         Scale features by the training rows' mean and deviation. CSR rows are scaled, not shifted.
     dtype : {"float64", "float32"}
         Of the rows and the factors. float32 halves the memory; the solutions are refined to double precision.
+    keep_factors : bool
+        Keep in the model the factors that standard deviations need, 8 m^2 bytes a part of m rows, for 2/3 m^3 flops;
+        otherwise ``predict(X, return_std=True)`` makes them when it is first called.
+    calibrate : float, "loo" or None
+        What :meth:`predict_interval` needs: the share of the rows that is set aside for it, and learned from in no way;
+        or "loo", the errors of rows left out of their part's model, which cost no rows and guarantee no coverage.
     random_state : int, RandomState or None
     comm : mpi4py communicator or None
         With one, `fit` and `predict` take this rank's own rows and are collective calls.
@@ -168,7 +181,7 @@ class KKRR(BKRR2):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class TwoLevelKRR(OnTwoLevels, Regressor):
+class TwoLevelKRR(OnTwoLevels, Factors, Regressor):
     """A coarse model of all rows, and balanced parts' models of its residual: the one to use for accuracy.
 
     Parameters
@@ -186,7 +199,7 @@ class TwoLevelKRR(OnTwoLevels, Regressor):
         whose centres are all rows; the parts' models are of what that leaves over. All rows are then on every rank.
     kernel, degree, coef0, n_divisions, validation_fraction, route, metric, metric_rounds
         As for :class:`BKRR2`.
-    scaling, standardize, dtype, random_state, comm
+    scaling, standardize, dtype, keep_factors, calibrate, random_state, comm
         As for :class:`BKRR2`, and so are the attributes. All is chosen on held-out rows.
 
     Notes

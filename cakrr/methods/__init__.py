@@ -10,13 +10,15 @@ if TYPE_CHECKING:
 
 def in_parts(*args: Any) -> Fit:
     """One model a part; see :func:`cakrr.methods.parts.fit`."""
+    from cakrr.methods.calibrated import calibrated
     from cakrr.methods.parts import fit
 
-    return fit(*args)
+    return calibrated(fit, *args)
 
 
 def exact(*args: Any) -> Fit:
     """One system of all rows; see :func:`cakrr.methods.dkrr.fit`."""
+    from cakrr.methods.calibrated import calibrated
     from cakrr.methods.dkrr import fit
 
-    return fit(*args)
+    return calibrated(fit, *args)

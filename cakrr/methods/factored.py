@@ -238,6 +238,8 @@ class Exact:
             standardizer=self.standardizer, dtype=str(self.X.dtype), like=self.width.like,
             classes=self.prepared.classes,
         )  # fmt: skip
+        weights = None if made.classes is not None else self.prepared.rows.columns.get("weight")
         for i, (lo, hi) in enumerate(pieces):
-            made.parts[first + i] = PartModel(self.X[lo:hi], alpha[lo:hi])
+            weight = None if weights is None else weights[lo:hi]
+            made.parts[first + i] = PartModel(self.X[lo:hi], alpha[lo:hi], weight)
         return made

@@ -259,7 +259,8 @@ class _Run(Choice):
 
         with comm.phase("train"):
             for (part, rows), done in self.workspace.over_parts(train, parts):
-                model.parts[part] = PartModel(parts.X[rows], done["alpha"])
+                weights = None if model.classes is not None else parts.columns.get("weight")
+                model.parts[part] = PartModel(parts.X[rows], done["alpha"], None if weights is None else weights[rows])
                 fitted.seconds[part] += done["seconds"]
                 residual[part] = done["residual"]
                 failed = failed if done["solved"] else part

@@ -33,7 +33,8 @@ from cakrr.method import Method
 from cakrr.options import Options
 
 ROWS_PER_PART = 8000
-WHERE = ("scratch", "max_time")  # options that decide where things lie and how far a run gets, and not what is right
+# Options that decide where things lie, what is kept and how far a run gets, and not what is right.
+WHERE = ("scratch", "max_time", "keep_factors")
 
 
 @dataclass

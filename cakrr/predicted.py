@@ -1,0 +1,87 @@
+"""What the predicting command of kernel ridge regression finds for its rows, writes and judges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.machine import memory
+from cacore.run import report
+from cacore.run.job import Predicting
+from cacore.run.probabilistic import gaussian_scores, interval_metrics
+from cakrr import uncertainty
+from cakrr.model import KRRModel
+
+
+@dataclass
+class Predicted:
+    """Predictions for this rank's rows, and how sure they are; all of shape (n_local,) or (n_local, t).
+
+    Attributes
+    ----------
+    mean : ndarray
+    std : ndarray or None
+        Standard deviations of new targets.
+    ends : tuple of two ndarrays, or None
+        Of intervals, lower and upper.
+    facts : dict
+        What the report says of the intervals.
+    """
+
+    mean: NDArray[Any]
+    std: NDArray[np.float64] | None
+    ends: tuple[NDArray[np.float64], NDArray[np.float64]] | None
+    facts: dict[str, Any]
+
+    @classmethod
+    def of(cls, model: KRRModel, X: Any, job: Predicting, comm: Communicator) -> Predicted:
+        """What the command was asked for; collective. Standard deviations are found once."""
+        mean, std = (None, None)
+        if job.std or job.adaptive:
+            mean, std = model.predict_std(X, comm, memory.limit_per_rank(comm, job.memory_limit))
+        else:
+            mean = model.predict(X, comm)
+        shown = std if job.std else None
+        if job.interval is None or model.calibration is None:
+            return cls(mean, shown, None, {})
+        half = model.half_width(job.interval, job.adaptive)
+        if job.adaptive:
+            half = half * std
+        facts = {
+            "asked": job.interval, "adaptive": job.adaptive, "rows": model.calibration.rows,
+            "calibration_rows": model.calibration.n,
+        }  # fmt: skip
+        return cls(mean, shown, (mean - half, mean + half), facts)
+
+    @property
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """By the names in the file."""
+        if self.std is None and self.ends is None:
+            return {"prediction": self.mean}
+        found = {"mean": self.mean}
+        if self.std is not None:
+            found["std"] = self.std
+        if self.ends is not None:
+            found["lower"], found["upper"] = self.ends
+        return found
+
+    def metrics(self, y: NDArray[Any], comm: Communicator) -> dict[str, Any]:
+        """Errors, and scores of the normal distributions where there are standard deviations; collective."""
+        found: dict[str, Any] = report.regression_metrics(y, self.mean, comm)
+        return found if self.std is None else found | gaussian_scores(y, self.mean, self.std, comm)
+
+    def intervals(self, y: NDArray[Any] | None, comm: Communicator) -> dict[str, Any]:
+        """What the report says of the intervals, if there are any; collective."""
+        return {} if self.ends is None else self.facts | interval_metrics(y, *self.ends, comm)
+
+
+def check(model: KRRModel, job: Predicting) -> None:
+    """Refuse what the model cannot tell."""
+    if job.std or job.adaptive:
+        uncertainty.check(model)
+    if job.interval is not None:
+        model.half_width(job.interval, job.adaptive)

@@ -1,0 +1,224 @@
+"""How sure a model is: standard deviations of new targets, by the model's route, on all ranks.
+
+A part's model has a predictive variance of its own (:mod:`cakrr.solver.variance`), whose unit is the part's: so noise
+that differs from part to part shows. Where several models answer, with weights w that add up to 1, so do their
+precisions: 1 / variance = sum of w / variance of each (a generalised product of experts; Cao and Fleet, 2014). Those
+who know little count for little, and nobody is surer than the surest of them, for the parts' errors are not
+independent. The prediction stays what it is without variances.
+
+On two levels the variance is that of the parts' models of what the coarse model leaves over: how sure the coarse
+model is, which all rows have trained, is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.data.rows import Rows, concatenate, csr, gather_rows, is_sparse
+from cacore.errors import InputError
+from cacore.kernels.given import is_of_new_rows
+from cacore.machine import memory
+from cakrr.model import KRRModel, PartModel
+from cakrr.solver.variance import LeftOut, Variance, factored, unpacked
+from partition.model import visit
+from partition.routing import nearest
+
+WHOLE = -1  # the number of the one model whose rows lie in pieces
+_REMEDY = "use more parts, more ranks or a larger memory limit"
+
+
+def predict(
+    model: KRRModel, X: Rows, comm: Communicator, limit: int | None = None
+) -> tuple[NDArray[Any], NDArray[np.float64]]:
+    """Predictions, and standard deviations of new targets, for this rank's rows; a collective call.
+
+    Parameters
+    ----------
+    model : KRRModel
+        Of a regression.
+    X : array-like or CSR, shape (n_local, d)
+    comm : Communicator
+    limit : int, optional
+        Bytes that this rank may use; by default its share of what is free.
+
+    Returns
+    -------
+    mean, std : ndarray, shape (n_local,) or (n_local, t)
+
+    Raises
+    ------
+    InputError
+        On all ranks: a model without variances, a matrix that does not fit.
+
+    Notes
+    -----
+    A row costs m^2 flops for each model of m rows that answers for it. Factors that are not kept in the model cost
+    2/3 m^3 flops and 8 m^2 bytes a part: they stay, for the next call, where those of all parts of the rank fit, and
+    are otherwise made anew, one at a time, in each call. A row travels as for a prediction, and two numbers back. The
+    exact model needs all rows, and the factor of their matrix, on every rank.
+    """
+    with comm.agreed():
+        check(model)
+    Z = model._received(X, comm)
+    shape = (*model._shape, 2)
+    if model.route == "sum":
+        whole = _whole(model, comm, limit)
+        mean = model._gathered(Z, comm)
+        variance = whole(Z)
+    else:
+        held = Held(model, comm, limit)
+        if model.route == "all":
+            mean, precision = np.moveaxis(visit(Z, held.together, comm, shape) / len(model.sizes), -1, 0)
+        else:
+            if model.soft is None and model.divisions == 1:
+                values, weights = held.asked(Z, shape), np.ones((Z.shape[0], 1))
+            else:
+                values, weights = model._weighted(Z, comm, shape, held.answer)
+            mean = np.einsum("ij...,ij->i...", values[..., 0], weights)
+            precision = np.einsum("ij...,ij->i...", 1.0 / values[..., 1], weights)
+        variance = 1.0 / precision
+    base = model.offset + (model.coarse.predict(Z) if model.coarse is not None else 0.0)
+    return mean + base, np.sqrt(variance)
+
+
+def check(model: KRRModel) -> None:
+    """Refuse a model that has no standard deviations."""
+    if model.route == "oracle":
+        raise InputError(f"{model.method} is an oracle: it needs the true answers, and does not predict")
+    if model.classes is not None:
+        raise InputError("standard deviations: the model is a classifier's; its answers are classes")
+    if is_of_new_rows(model.like):
+        raise InputError(
+            "standard deviations: a precomputed kernel does not tell the values of new rows with themselves; "
+            "give a callable kernel"
+        )
+
+
+class Held:
+    """The variances of this rank's parts: in memory, or made when they are needed if not all fit; collective."""
+
+    def __init__(self, model: KRRModel, comm: Communicator, limit: int | None = None) -> None:
+        self.model, self.comm = model, comm
+        limit = memory.limit_per_rank(comm) if limit is None else limit
+        missing = [model.sizes[part] for part in model.parts if part not in model.variances]
+        self.stay = matrices_bytes(missing) <= limit
+        with comm.agreed():
+            largest = max(missing, default=0)
+            what = f"the factor of a part of {largest:,} rows, for standard deviations,"
+            memory.require(matrices_bytes([largest]), limit, what, _REMEDY)
+            for part in sorted(model.parts) if self.stay else ():
+                self.of(part)
+
+    def of(self, part: int) -> Variance:
+        """The variance of a part's model."""
+        known = self.model.variances.get(part)
+        if known is None:
+            known = _made(self.model, part)
+            if self.stay:
+                self.model.variances[part] = known
+        return known
+
+    def answer(self, part: int, rows: Rows) -> NDArray[np.float64]:
+        """Mean and variance, side by side, shape (len(rows), ..., 2)."""
+        variance = np.maximum(self.of(part)(rows), np.finfo(np.float64).tiny)  # of a constant target it is 0
+        return np.stack([self.model._answer(part, rows), variance], axis=-1)
+
+    def asked(self, Z: Rows, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        """Of the nearest model, shape (n_local, 1, ..., 2)."""
+        return self.model._asked(Z, nearest(Z, self.model.centers), self.comm, shape, self.answer)[:, None]
+
+    def together(self, rows: Rows) -> NDArray[np.float64]:
+        """The sums of this rank's means and of their precisions, shape (len(rows), ..., 2)."""
+        total = np.zeros((rows.shape[0], *self.model._shape, 2))
+        for part in self.model.parts:
+            values = self.answer(part, rows)
+            total[..., 0] += values[..., 0]
+            total[..., 1] += 1.0 / values[..., 1]
+        return total
+
+
+def matrices_bytes(sizes: Any) -> int:
+    """What matrices of so many rows each take together, in double precision."""
+    return 8 * sum(int(m) ** 2 for m in sizes)
+
+
+def factored_part(model: KRRModel, part: int) -> tuple[Variance, LeftOut]:
+    """The variance of a part of this rank, from its rows, and these rows left out."""
+    one = model.parts[part]
+    found = factored(one.X, one.alpha, model.kernel_of(part), model.lam_of(part), one.weight)
+    return _solved(found, f"part {part}")
+
+
+def _solved(found: tuple[Variance, LeftOut] | None, where: str) -> tuple[Variance, LeftOut]:
+    if found is None:
+        raise InputError(
+            f"standard deviations: {where} has no factor, its matrix is not positive definite; use a larger lambda"
+        )
+    return found
+
+
+def _made(model: KRRModel, part: int) -> Variance:
+    """From the factor that is kept, or from the rows."""
+    one = model.parts[part]
+    if one.factor is None or one.unit is None:
+        return factored_part(model, part)[0]
+    kernel, lam = model.kernel_of(part), model.lam_of(part)
+    return unpacked(one.X, kernel, lam, one.factor, one.unit, bool(model._shape))
+
+
+def keep(model: KRRModel, comm: Communicator, limit: int) -> None:
+    """Put the factors of this rank's parts into the model, which saves them; collective.
+
+    2/3 m^3 flops a part; 8 m^2 bytes in memory and half of that in the file.
+    """
+    held = Held(model, comm, limit)
+    with comm.agreed():
+        for part, one in model.parts.items():
+            variance = held.of(part)
+            model.parts[part] = replace(one, factor=variance.packed(), unit=np.atleast_1d(variance.unit))
+
+
+def pooled(model: KRRModel, comm: Communicator, limit: int) -> tuple[Variance, LeftOut]:
+    """The variance of an exact model whose rows lie in pieces, and all rows left out, on every rank; collective."""
+    n = int(model.sizes.sum())
+    with comm.agreed():
+        what = f"the factor of all {n:,} rows, on every rank, for standard deviations,"
+        memory.require(matrices_bytes([n]), limit, what, "use a method in parts, or a larger memory limit")
+    pieces = [model.parts[part] for part in sorted(model.parts)]
+    none = np.zeros((0, *model._shape))
+    X = _rows(pieces, model, comm)
+    alpha = comm.allgather(np.concatenate([none, *(one.alpha.astype(np.float64) for one in pieces)]))
+    weighted = not comm.all(all(one.weight is None for one in pieces))
+    weights = None
+    if weighted:
+        weights = comm.allgather(np.concatenate([np.zeros(0), *(_weights(one) for one in pieces)]))
+    with comm.agreed():
+        return _solved(factored(X, alpha, model.kernel, model.lam, weights), "the model of all rows")
+
+
+def _weights(one: PartModel) -> NDArray[np.float64]:
+    return np.ones(one.X.shape[0]) if one.weight is None else one.weight
+
+
+def _rows(pieces: list[PartModel], model: KRRModel, comm: Communicator) -> Rows:
+    """All rows of the pieces, on every rank."""
+    sparse = not comm.all(not pieces or not is_sparse(pieces[0].X))
+    if pieces:
+        return gather_rows(concatenate([one.X for one in pieces]), comm)
+    none: Rows = np.zeros((0, model.n_features), model.dtype)  # a rank without rows does not know their kind
+    if sparse:
+        none = csr(none[:, 0], np.zeros(0, np.int64), np.zeros(1, np.int64), none.shape)
+    return gather_rows(none, comm)
+
+
+def _whole(model: KRRModel, comm: Communicator, limit: int | None) -> Variance:
+    known = comm.all(WHOLE in model.variances)
+    if not known:
+        made, _ = pooled(model, comm, memory.limit_per_rank(comm) if limit is None else limit)
+        model.variances[WHOLE] = made
+    return model.variances[WHOLE]

@@ -1,0 +1,109 @@
+"""Standard deviations, intervals and order statistics over all ranks: against references of all rows."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+from helpers.checks import near
+from helpers.data import as_csr, formats, smooth
+from helpers.distributed import RANK, WORLD, R, even, refused_by_all, sent
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF
+
+from cacore.comm import Communicator
+from cacore.data.selection import order_statistics
+from cacore.linalg import scalapack
+from cakrr import BKRR2, DCKRR, DKRR, KRRModel, TwoLevelKRR
+
+pytestmark = pytest.mark.mpi(min_size=1)
+MISSING = R > 1 and not os.environ.get(scalapack.VARIABLE) and not scalapack._files("mkl")
+
+# -- order statistics ----------------------------------------------------------------------------
+
+SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, 5e-324, -5e-324, np.finfo(float).max, np.finfo(float).min, 1.0, 1.0])
+
+
+@pytest.mark.parametrize("n", [1, 10, 157, 3001])
+def test_order_statistics(n, mine):
+    """To the bit those of sorted values: ties, infinities, the smallest numbers; ranks without values."""
+    rng = np.random.default_rng(n)
+    values = np.where(rng.random(n) < 0.3, rng.choice(SPECIAL, n), rng.normal(size=n) * 10.0 ** rng.integers(-9, 9, n))
+    ranks = np.unique(rng.integers(1, n + 1, 40))[::-1]
+    got = order_statistics(values[mine(n)], ranks, Communicator(WORLD))
+    np.testing.assert_array_equal(got, np.partition(values, ranks - 1)[ranks - 1])
+
+
+def test_one_order_statistic_is_eight_small_messages():
+    values = np.random.default_rng(RANK).normal(size=5000)
+
+    def work(comm):
+        with comm.phase("train"):
+            order_statistics(values, [R * 2500], comm)
+
+    counted = sent(work)
+    if R > 1:
+        assert (counted["messages"], counted["bytes"]) == (8 * R, 8 * R * 256 * 8)
+
+
+# -- models --------------------------------------------------------------------------------------
+
+FIXED = {"sigma": 1.3, "lam": 1e-3, "random_state": 0}
+METHODS = {
+    "nearest": (BKRR2, {"n_parts": 5}),
+    "soft": (BKRR2, {"n_parts": 5, "route": "soft"}),
+    "all": (DCKRR, {"n_parts": 5}),
+    "two levels": (TwoLevelKRR, {"n_parts": 5, "centers": 20, "coarse_sigma": 3.0, "coarse_lam": 1e-4}),
+    "exact": (DKRR, {}),
+}
+exact = pytest.mark.skipif(MISSING, reason="no ScaLAPACK: the mkl package is not installed")
+
+
+def rows(n=157, seed=0, csr=False):
+    X, y = smooth(n, seed)
+    return as_csr(X, csr, 0.1), y
+
+
+@pytest.mark.parametrize("cls", [BKRR2, pytest.param(DKRR, marks=exact)])
+def test_is_a_gaussian_process(cls, mine, everywhere):
+    (X, y), (T, _), my, our = rows(), rows(41, 1), mine(157), even(41)
+    more = {"n_parts": 1} if cls is BKRR2 else {}
+    model = cls(**FIXED, **more, comm=WORLD).fit(X[my], y[my])
+    mean, std = (everywhere(values) for values in model.predict(T[our], return_std=True))
+    Z, U = ((rows - X.mean(axis=0)) / X.std(axis=0) for rows in (X, T))
+    process = GaussianProcessRegressor(RBF(1.3), alpha=0.157, optimizer=None).fit(Z, y - y.mean())
+    expected, deviation = process.predict(U, return_std=True)
+    inverse = np.linalg.inv(RBF(1.3)(Z) + 0.157 * np.eye(157))
+    s2 = np.mean((inverse @ (y - y.mean())) ** 2 / np.diag(inverse))
+    near(mean, expected + y.mean(), 1e-8 * np.abs(y).max())
+    near(std, np.sqrt(s2 * (deviation**2 + 0.157)), 1e-8 * std.max())
+
+
+@formats
+@pytest.mark.parametrize("name", ["nearest", "soft", "all", "two levels", pytest.param("exact", marks=exact)])
+def test_is_the_same_on_one_rank(name, csr, everywhere, folder):
+    """Standard deviations and both kinds of intervals, of a model that is trained, and of its file."""
+    (X, y), (T, _), my, our = rows(csr=csr), rows(41, 1, csr), even(157), even(41)
+    cls, more = METHODS[name]
+    w = np.random.default_rng(0).uniform(0.5, 2, 157)
+    more = more | ({"calibrate": "loo"} if name == "exact" else {"calibrate": 0.3, "keep_factors": True})
+    model = cls(**FIXED, **more, comm=WORLD).fit(X[my], y[my], w[my])
+    serial = cls(**FIXED, **more).fit(X, y, w)
+    model.model_.save(folder / "m.h5")
+    loaded = KRRModel.load(folder / "m.h5", WORLD)
+    tolerance = 1e-8 * np.abs(y).max()
+    for one, other in zip(loaded.predict_std(T[our]), serial.predict(T, return_std=True), strict=True):
+        near(everywhere(one), other, tolerance)
+    for adaptive in (False, True):
+        ends = serial.predict_interval(T, 0.8, adaptive)
+        for one in (model.predict_interval, loaded.predict_interval):
+            for got, other in zip(one(T[our], 0.8, adaptive), ends, strict=True):
+                near(everywhere(got), other, 10 * tolerance)
+
+
+def test_refused_by_all():
+    X, y = rows()
+    model = BKRR2(4, **FIXED, calibrate=0.1, comm=WORLD).fit(X[even(157)], y[even(157)])
+    refused_by_all(lambda: model.predict_interval(X[even(157)], 0.99), match="needs 99 rows to calibrate on")
+    refused_by_all(lambda: model.model_.predict_std(X[even(157)], limit=8), match="factor of a part of .* needs")

@@ -1,0 +1,417 @@
+"""Standard deviations and intervals of kernel ridge regression: against scikit-learn, brute force and counting."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from fractions import Fraction
+
+import h5py
+import numpy as np
+import pytest
+from helpers.checks import near
+from helpers.commands import reported, run
+from helpers.data import as_csr, forms, waves, write_hdf5
+from helpers.references import matrix
+from scipy.stats import norm
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, Matern
+
+from cacore.comm import Communicator
+from cacore.errors import InputError
+from cacore.kernels import Kernel
+from cacore.linalg import lapack
+from cacore.run.probabilistic import gaussian_scores
+from cakrr import BKRR2, DCKRR, DKRR, BKRR2Classifier, KRRModel, TwoLevelKRR
+from cakrr.conformal import Calibration, kept_ranks
+from cakrr.solver.variance import factored
+
+SIGMA, LAM = 1.3, 1e-3
+FIXED = {"sigma": SIGMA, "lam": LAM, "standardize": False, "random_state": 0}
+COARSE = {"centers": 30, "coarse_sigma": 2.0, "coarse_lam": 1e-5}
+
+
+def rows(n=150, seed=0):
+    X, y = waves(n, seed)
+    X = X / X.std(axis=0)
+    return X - X.mean(axis=0), y + np.random.default_rng(seed).normal(size=n)
+
+
+def unit(K, y, noise):
+    """s^2: left-out errors by leaving out, in units of a Gaussian process' variances."""
+    total = 0.0
+    for i in range(len(y)):
+        rest = np.delete(np.arange(len(y)), i)
+        k, G = K[i, rest], K[np.ix_(rest, rest)] + np.diag(noise[rest])
+        error = y[i] - k @ np.linalg.solve(G, y[rest])
+        total += error**2 / (K[i, i] + noise[i] - k @ np.linalg.solve(G, k))
+    return total / len(y)
+
+
+def gaussian_process(kernel, X, y, T, lam=LAM):
+    """Mean and standard deviation of a new target, of scikit-learn's Gaussian process in the unit above."""
+    noise = lam * len(X)
+    process = GaussianProcessRegressor(kernel, alpha=noise, optimizer=None).fit(X, y - y.mean())
+    mean, std = process.predict(T, return_std=True)
+    s2 = unit(kernel(X), y - y.mean(), np.full(len(X), noise))
+    return mean + y.mean(), np.sqrt(s2 * (std**2 + noise))
+
+
+# -- standard deviations -----------------------------------------------------------------------
+
+KERNELS = {
+    "gaussian": RBF(SIGMA),
+    "matern52": Matern(SIGMA, nu=2.5),
+    "linear": DotProduct(0, sigma_0_bounds="fixed"),
+    "polynomial": ConstantKernel((1 / (2 * SIGMA**2)) ** 2) * DotProduct(np.sqrt(2 * SIGMA**2)) ** 2,
+}
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("cls", [BKRR2, DKRR])
+def test_is_a_gaussian_process(kernel, cls):
+    (X, y), (T, _) = rows(), rows(40, 1)
+    more = {"polynomial": {"degree": 2, "coef0": 1.0}, "linear": {"sigma": None}}.get(kernel, {})
+    model = cls(**FIXED | {"kernel": kernel} | more).fit(X, y)
+    mean, std = model.predict(T, return_std=True)
+    expected = gaussian_process(KERNELS[kernel], X, y, T)
+    near(mean, expected[0], 1e-8 * np.abs(y).max())
+    near(std, expected[1], 1e-8 * std.max())
+    np.testing.assert_array_equal(mean, model.predict(T))
+
+
+@forms
+def test_weights_and_forms(csr, dtype):
+    """The noise of a row is that of its weight."""
+    (X, y), (T, _) = rows(), rows(40, 1)
+    w = np.random.default_rng(2).uniform(0.5, 3, len(y))
+    given = as_csr(X, csr, 0.1).astype(dtype)
+    model = BKRR2(**FIXED, dtype=np.dtype(dtype).name).fit(given, y, w)
+    std = model.predict(as_csr(T, csr, 0.1).astype(dtype), return_std=True)[1]
+    A, B = ((Z.toarray() if csr else Z).astype(np.float64) for Z in (given, as_csr(T, csr, 0.1).astype(dtype)))
+    noise, centred = LAM * w.sum() / w, y - w @ y / w.sum()
+    K, k = RBF(SIGMA)(A), RBF(SIGMA)(B, A)
+    open_ = 1 + LAM * len(y) - np.einsum("ij,ji->i", k, np.linalg.solve(K + np.diag(noise), k.T))
+    near(std, np.sqrt(unit(K, centred, noise) * open_), 1e-8 if dtype == np.float64 else 1e-5)
+
+
+def test_many_targets():
+    (X, y), (T, _) = rows(), rows(40, 1)
+    Y = np.c_[y, 100 * np.cos(y)]
+    mean, std = BKRR2(2, **FIXED).fit(X, Y).predict(T, return_std=True)
+    for j, column in enumerate(Y.T):
+        one = BKRR2(2, **FIXED).fit(X, column).predict(T, return_std=True)
+        near(mean[:, j], one[0], 1e-10 * np.abs(column).max())
+        near(std[:, j], one[1], 1e-10 * std.max())
+
+
+def test_constant_targets_are_sure():
+    mean, std = BKRR2(2, **FIXED).fit(rows()[0], np.full(150, 3.0)).predict(rows(20, 1)[0], return_std=True)
+    near(mean, 3.0, 1e-12)
+    near(std, 0.0, 1e-12)
+
+
+@pytest.mark.parametrize("kind", ["nearest", "soft", "all", "divided", "two levels"])
+def test_routes(kind):
+    """The precisions of the models that answer, weighted as their means are."""
+    (X, y), (T, _) = rows(), rows(40, 1)
+    cls, more = {
+        "nearest": (BKRR2, {}), "soft": (BKRR2, {"route": "soft"}), "all": (DCKRR, {}),
+        "divided": (BKRR2, {"n_divisions": 3}), "two levels": (TwoLevelKRR, COARSE),
+    }[kind]  # fmt: skip
+    model = cls(5, **FIXED | more).fit(X, y).model_
+    mean, std = model.predict_std(T)
+    near(mean, model.predict(T), 1e-12)
+    variances = []
+    for part, one in sorted(model.parts.items()):
+        kernel = model.kernel_of(part)
+        G = matrix(kernel, one.X) + LAM * len(one.alpha) * np.eye(len(one.alpha))
+        k, inverse = matrix(kernel, T, one.X), np.linalg.inv(G)
+        s2 = np.mean(one.alpha**2 / np.diag(inverse))
+        variances.append(s2 * (1 + LAM * len(one.alpha) - np.einsum("ij,jk,ik->i", k, inverse, k)))
+    distances = ((T[:, None] - model.centers) ** 2).sum(axis=2)
+    weights = np.full_like(distances, 1 / len(variances))
+    if kind != "all":
+        for lo in range(0, len(variances), 5):
+            ordered = np.sort(distances[:, lo : lo + 5], axis=1)
+            hard = distances[:, lo : lo + 5] == ordered[:, :1]
+            share = hard if model.soft is None else model.soft.of_all(T, model.centers)
+            weights[:, lo : lo + 5] = share / model.divisions
+    near(std, ((weights / np.array(variances).T).sum(axis=1)) ** -0.5, 1e-9)
+
+
+def test_factors_that_are_kept(tmp_path, monkeypatch):
+    """They are what is made anew without them; the file holds the triangle; a pickle has them too."""
+    (X, y), (T, _) = rows(), rows(40, 1)
+    plain, kept = BKRR2(3, **FIXED).fit(X, y), BKRR2(3, **FIXED, keep_factors=True).fit(X, y)
+    expected = plain.predict(T, return_std=True)[1]
+    for name, model in (("plain.h5", plain), ("kept.h5", kept)):
+        model.model_.save(tmp_path / name)
+    more = (tmp_path / "kept.h5").stat().st_size - (tmp_path / "plain.h5").stat().st_size
+    triangles = sum(m * (m + 1) // 2 * 8 for m in kept.sizes_)
+    assert triangles < more < triangles + 8192
+    loaded = {name: KRRModel.load(tmp_path / name) for name in ("plain.h5", "kept.h5")}
+    near(loaded["plain.h5"].predict_std(T)[1], expected, 1e-12)
+    monkeypatch.setattr("cakrr.uncertainty.factored", lambda *given: pytest.fail("it was kept"))
+    near(loaded["kept.h5"].predict_std(T)[1], expected, 1e-12)
+    near(pickle.loads(pickle.dumps(kept)).predict(T, return_std=True)[1], expected, 1e-12)
+
+
+def test_what_does_not_fit_into_memory():
+    """All factors stay, or one after the other is made in each call, or the one does not fit."""
+    (X, y), (T, _) = rows(), rows(40, 1)
+    model = BKRR2(3, **FIXED).fit(X, y).model_
+    one_by_one = model.predict_std(T, limit=8 * 50 * 50)
+    assert not model.variances
+    np.testing.assert_array_equal(model.predict_std(T, limit=3 * 8 * 50 * 50)[1], one_by_one[1])
+    assert sorted(model.variances) == [0, 1, 2]
+    assert pickle.loads(pickle.dumps(model)).variances == {}
+    with pytest.raises(InputError, match=r"factor of a part of 50 rows, for standard deviations, needs .* GiB"):
+        BKRR2(3, **FIXED).fit(X, y).model_.predict_std(T, limit=8 * 50 * 50 - 1)
+    with pytest.raises(InputError, match="factor of all 150 rows, on every rank"):
+        DKRR(**FIXED).fit(X, y).model_.predict_std(T, limit=8 * 150 * 150 - 1)
+
+
+def test_refused():
+    X, y = rows()
+    K = RBF(SIGMA)(X)
+    with pytest.raises(InputError, match="precomputed kernel does not tell"):
+        DKRR(kernel="precomputed").fit(K, y).predict(K, return_std=True)
+    with pytest.raises(InputError, match="the model is a classifier's"):
+        BKRR2Classifier(2, **FIXED).fit(X, y > np.median(y)).model_.predict_std(X)
+
+
+def test_no_factor():
+    """Of two equal rows and a lambda that is nothing."""
+    twice = np.zeros((2, 1))
+    assert factored(twice, np.ones(2), Kernel.gaussian(1.0), 1e-30) is None
+
+
+def test_diagonal_of_an_inverse(monkeypatch):
+    monkeypatch.setattr(lapack, "INVERSE", 7)
+    A = np.random.default_rng(0).normal(size=(30, 30))
+    L = np.linalg.cholesky(A @ A.T + np.eye(30))
+    kept = L.copy()
+    near(lapack.diagonal_of_inverse(L), np.diag(np.linalg.inv(A @ A.T + np.eye(30))), 1e-12)
+    np.testing.assert_array_equal(L, kept)
+
+
+# -- intervals ---------------------------------------------------------------------------------
+
+
+def calibration(n, rows="held out", scaled=False):
+    errors = np.random.default_rng(n).standard_t(2, n)
+    return np.sort(np.abs(errors)), Calibration.of(rows, errors, np.full(n, 2.0) if scaled else None, Communicator())
+
+
+@pytest.mark.parametrize("n", [1, 9, 19, 200, 2000, 2001, 12345])
+def test_the_error_of_a_coverage(n):
+    """The ceil((n + 1) coverage)-th smallest; of many rows, between thousandths, the next that is kept."""
+    errors, kept = calibration(n, scaled=True)
+    assert len(kept.errors) == len(kept_ranks(n)) <= min(n, 2000)
+    for coverage in ("0.001", "0.07", "0.5", "0.9", "0.95", "0.999"):
+        rank = -(-(n + 1) * Fraction(coverage) // 1)
+        if rank > n:
+            with pytest.raises(InputError, match=rf"needs {int(1 / (1 - Fraction(coverage))) - 1:,} rows to calibrate"):
+                kept.half_width(float(coverage))
+            continue
+        assert kept.half_width(float(coverage)) == errors[int(rank) - 1]
+        assert kept.half_width(float(coverage), adaptive=True) == errors[int(rank) - 1] / 2
+    if n > 2000:
+        got = np.searchsorted(errors, kept.half_width(0.90051)) + 1
+        assert (n + 1) * 0.90051 <= got <= (n + 1) * 0.901 + 1
+
+
+def test_coverages_that_are_refused():
+    kept = calibration(100)[1]
+    for coverage in (0, 1, 1.5, -0.1, np.nan, "0.9", True, None, [0.5]):
+        with pytest.raises(InputError, match="must be a number between 0 and 1"):
+            kept.half_width(coverage)
+    with pytest.raises(InputError, match=r"coverage 0.995 needs 199 rows to calibrate on, and the model has 100"):
+        kept.half_width(0.995)
+    with pytest.raises(InputError, match="train it with keep_factors"):
+        kept.half_width(0.9, adaptive=True)
+    with pytest.raises(InputError, match="trained without calibrate"):
+        BKRR2(2, **FIXED).fit(*rows()).predict_interval(rows()[0])
+
+
+def test_rows_that_are_set_aside_are_not_learned_from(tmp_path):
+    """Training without them gives the same model; errors are those of that model; a file keeps them."""
+    X, y = rows(300)
+    grid = {"sigma": [1.0, 2.0], "lam": [1e-3, 1e-2], "random_state": 0}
+    model = BKRR2(3, **grid, calibrate=0.2, keep_factors=True).fit(X, y)
+    kept = model.model_.calibration
+    assert (kept.n, kept.rows, len(kept.errors)) == (60, "held out", 60)
+    learned = np.concatenate([part.X for part in model.model_.parts.values()])
+    learned = model.model_.standardizer.scale * learned + model.model_.standardizer.mean
+    aside = np.array([np.abs(learned - row).max(axis=1).min() > 1e-9 for row in X])
+    assert aside.sum() == 60
+    other = BKRR2(3, **grid).fit(X[~aside], y[~aside])
+    near(model.predict(X), other.predict(X), 1e-9)
+    mean, std = other.predict(X[aside], return_std=True)
+    near(kept.errors, np.sort(np.abs(y[aside] - mean)), 1e-9)
+    near(kept.scaled, np.sort(np.abs(y[aside] - mean) / std), 1e-7)
+    model.model_.save(tmp_path / "m.h5")
+    for adaptive in (False, True):
+        lower, upper = KRRModel.load(tmp_path / "m.h5").predict_interval(X, 0.8, adaptive)
+        np.testing.assert_array_equal((lower, upper), model.predict_interval(X, 0.8, adaptive))
+        width = kept.half_width(0.8, adaptive) * (model.predict(X, return_std=True)[1] if adaptive else 1)
+        near(upper - lower, 2 * width, 1e-12)
+
+
+@pytest.mark.parametrize("cls", [BKRR2, DKRR])
+def test_rows_left_out_one_at_a_time(cls):
+    """As leaving each out of its part's system says."""
+    X, y = rows(60)
+    model = cls(**FIXED, calibrate="loo").fit(X, y).model_
+    G, centred = RBF(SIGMA)(X) + LAM * 60 * np.eye(60), y - y.mean()
+    errors, variances = [], []
+    for i in range(60):
+        rest = np.delete(np.arange(60), i)
+        solved = np.linalg.solve(G[np.ix_(rest, rest)], np.c_[centred[rest], G[rest, i]])
+        errors.append(abs(centred[i] - G[i, rest] @ solved[:, 0]))
+        variances.append(G[i, i] - G[i, rest] @ solved[:, 1])
+    s2 = np.mean(np.square(errors) / variances)
+    assert model.calibration.rows == "left out"
+    near(model.calibration.errors, np.sort(errors), 1e-8)
+    near(model.calibration.scaled, np.sort(errors / np.sqrt(s2 * np.array(variances))), 1e-8)
+
+
+def test_many_targets_have_intervals_each():
+    X, y = rows(300)
+    Y = np.c_[y, 100 * y]
+    model = BKRR2(2, **FIXED, calibrate=0.3, keep_factors=True).fit(X, Y)
+    for adaptive in (False, True):
+        lower, upper = model.predict_interval(X, 0.9, adaptive)
+        assert lower.shape == (300, 2)
+        near((upper - lower)[:, 1], 100 * (upper - lower)[:, 0], 1e-6 * upper.max())
+
+
+def test_coverage_of_noise_that_varies():
+    """90 % of 4,000 new rows, to three deviations of the draw of 400 and 4,000; adaptive ones are narrower."""
+    rng = np.random.default_rng(0)
+
+    def drawn(n):
+        X = rng.uniform(-2, 2, (n, 2))
+        return X, np.sin(2 * X[:, 0]) + np.where(X[:, 1] > 0, 0.8, 0.05) * rng.standard_t(4, n)
+
+    (X, y), (T, z) = drawn(1600), drawn(4000)
+    model = BKRR2(8, sigma=1.0, lam=1e-2, calibrate=0.25, keep_factors=True, random_state=0).fit(X, y)
+    widths = []
+    for adaptive in (False, True):
+        lower, upper = model.predict_interval(T, 0.9, adaptive)
+        assert np.mean((lower <= z) & (z <= upper)) == pytest.approx(0.9, abs=3 * np.sqrt(0.09 / 400 + 0.09 / 4000))
+        widths.append(np.mean(upper - lower))
+    assert widths[1] < 0.95 * widths[0]
+
+
+@pytest.mark.parametrize(
+    ("cls", "given", "says"),
+    [
+        (BKRR2, {"calibrate": 1.5}, "calibrate = 1.5: it must be a number between 0 and 1, or loo"),
+        (BKRR2, {"calibrate": "half"}, "calibrate = 'half': it must be"),
+        (BKRR2, {"calibrate": 1e-4}, "of 150 rows that is 0, and both sides need some"),
+        (DCKRR, {"calibrate": "loo"}, "dckrr answers otherwise"),
+        (TwoLevelKRR, {"calibrate": "loo"}, "twolevel answers otherwise"),
+        (BKRR2, {"calibrate": "loo", "n_divisions": 2}, "one division's model"),
+    ],
+)
+def test_trainings_that_are_refused(cls, given, says):
+    with pytest.raises(InputError, match=says):
+        cls(2, **given).fit(*rows())
+
+
+def test_damaged_calibration(tmp_path):
+    model = BKRR2(2, **FIXED, calibrate=0.2).fit(*rows()).model_
+    model.calibration = replace(model.calibration, n=31)
+    model.save(tmp_path / "m.h5")
+    with pytest.raises(InputError, match="the errors that are kept are not those of the rows"):
+        KRRModel.load(tmp_path / "m.h5")
+
+
+# -- commands ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Rows with one target and with two, and models of them: with factors and rows set aside, and plain ones."""
+    folder = tmp_path_factory.mktemp("saved")
+    X, y = rows(300)
+    write_hdf5(folder / "one.h5", train=(X, y))
+    write_hdf5(folder / "two.h5", train=(X, np.c_[y, 100 * y]))
+    fixed = ["--sigma", "2", "--lambda", "1e-3", "--partitions", "3", "--quiet", "--model"]
+    for name in ("one", "two"):
+        run("cakrr.bkrr2", [folder / f"{name}.h5", *fixed, folder / name, "--calibrate", ".2", "--keep-factors"])
+    run("cakrr.bkrr2", [folder / "one.h5", *fixed, folder / "plain"])
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        (["--std"], "mean,std"),
+        (["--interval", "0.8"], "mean,lower,upper"),
+        (["--std", "--interval", "0.8", "--adaptive"], "mean,std,lower,upper"),
+    ],
+)
+@pytest.mark.parametrize("name", ["one", "two"])
+def test_columns_and_report(name, options, names, saved, tmp_path):
+    """The columns are the model's answers, and the report's figures are those of the columns."""
+    words = [saved / name, saved / f"{name}.h5", "-o", tmp_path / "o.csv", *options]
+    report = reported("cakrr.predict", words, tmp_path)
+    model, adaptive = KRRModel.load(saved / name), "--adaptive" in options
+    with h5py.File(saved / f"{name}.h5") as file:
+        X, y = file["train/X"][:], file["train/y"][:]
+    lines = (tmp_path / "o.csv").read_text().splitlines()
+    assert lines[0] == (names if name == "one" else ",".join(f"{n} {j}" for n in names.split(",") for j in range(2)))
+    values = np.loadtxt(lines[1:], delimiter=",").reshape(300, -1, *y.shape[1:])
+    got = dict(zip(names.split(","), np.moveaxis(values, 1, 0), strict=True))
+    mean, std = model.predict_std(X)
+    near(got["mean"], mean, 1e-9)
+    if "std" in got:
+        near(got["std"], std, 1e-9)
+        near(report["metrics"]["nll"], -np.mean(norm(mean, std).logpdf(y)), 1e-9)
+        grid = np.linspace(-12, 12, 4001)  # the integral of the squared distance from the step at y
+        steps = norm.cdf(grid)[:, None] - (grid[:, None] >= ((y - mean) / std).ravel())
+        near(report["metrics"]["crps"], np.mean(np.trapezoid(steps**2, grid, axis=0) * std.ravel()), 1e-2 * std.mean())
+    if "lower" in got:
+        for end, other in zip(("lower", "upper"), model.predict_interval(X, 0.8, adaptive), strict=True):
+            near(got[end], other, 1e-9)
+        held = np.mean((got["lower"] <= y) & (y <= got["upper"]))
+        width = np.mean(got["upper"] - got["lower"])
+        assert report["intervals"] == {
+            "asked": 0.8, "adaptive": adaptive, "rows": "held out", "calibration_rows": 60,
+            "coverage": pytest.approx(held, abs=1e-3), "mean_width": pytest.approx(width),
+        }  # fmt: skip
+
+
+def test_without_targets(saved, tmp_path):
+    """Intervals have a width, and hold what is not known."""
+    write_hdf5(tmp_path / "x.h5", test=(rows(20)[0], None))
+    report = reported("cakrr.predict", [saved / "one", tmp_path / "x.h5", "--interval", "0.5", "--std"], tmp_path)
+    assert report["metrics"] == {}
+    assert "coverage" not in report["intervals"]
+    assert report["intervals"]["mean_width"] > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "says"),
+    [
+        ("one", ["--interval", "1"], "--interval 1: it must be a number between 0 and 1"),
+        ("one", ["--interval", "0.99"], "coverage 0.99 needs 99 rows to calibrate on, and the model has 60"),
+        ("one", ["--adaptive"], "--adaptive: there are no intervals"),
+        ("plain", ["--interval", "0.9"], "the model was trained without calibrate, --calibrate"),
+    ],
+)
+def test_predictions_that_are_refused(model, options, says, saved, capsys):
+    with pytest.raises(SystemExit) as ended:
+        run("cakrr.predict", [saved / model, saved / "one.h5", *options])
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out, err.count("\n")) == (2, "", 1)
+    assert says in err
+
+
+def test_a_score_of_no_deviation():
+    """The error itself; its likelihood is none."""
+    y, mean, std = np.array([1.0, 2.0]), np.zeros(2), np.zeros(2)
+    assert gaussian_scores(y, mean, std, Communicator()) == {"nll": np.inf, "crps": 1.5}
