@@ -34,6 +34,7 @@ SCRIPTS = {
     "krr-speed": ("krr_speed", False, "BKRR2's path against LAPACK, KMeans, a matrix product, h5py"),
     "krr-grid": ("krr_grid", True, "one reduction a sigma against a factorisation a pair"),
     "dkrr": ("dkrr_speed", False, "DKRR against LAPACK with threads"),
+    "krr-intervals": ("krr_intervals", True, "intervals of ridge regression: what they hold, how wide they are"),
     "krr-exact": ("krr_exact", True, "exact ridge regression by conjugate gradients: error against seconds"),
     "krr-two-level": ("krr_two_level", True, "two levels: random centres beside pivots, and refined"),
     "partitioners": ("covtype_partition", True, "every partitioner on covtype, beside scikit-learn's KMeans"),
