@@ -59,14 +59,13 @@ def judged(X: NDArray[np.float64], y: NDArray[np.float64], rows: int, seed: int,
             max(1, round(n / PART)), sigma=sigma, lam=GRID["lam"], calibrate=calibrate, keep_factors=True,
             random_state=seed,
         ).fit(X[mine], y[mine])  # fmt: skip
-        std = model.predict(X[others], return_std=True)[1]
-        for adaptive in (False, True):
+        for adaptive in ("", "std") if calibrate == "loo" else ("", "std", "parts"):
             for coverage in COVERAGES:
-                half = model.model_.half_width(coverage, adaptive) * (std if adaptive else 1.0)
-                held = np.abs(y[others] - model.predict(X[others])) <= half
+                lower, upper = model.predict_interval(X[others], coverage, adaptive or None)
+                held = (lower <= y[others]) & (y[others] <= upper)
                 found.append({
                     "rows": "left out" if calibrate == "loo" else "held out", "adaptive": adaptive, "asked": coverage,
-                    "held": float(held.mean()), "width": float(np.mean(2 * half)),
+                    "held": float(held.mean()), "width": float(np.mean(upper - lower)),
                 })  # fmt: skip
     return found
 

@@ -4,7 +4,8 @@ Split conformal intervals (Vovk, Gammerman and Shafer, 2005; Lei et al., 2018): 
 seen are missed by |y - f(x)|, and the ceil((n + 1) coverage)-th smallest of these errors is the half width. If those
 rows and a new one come in random order from one source, the interval holds the new target with at least this
 probability, over the draw of all of them. Adaptive intervals divide errors by the model's standard deviation, and
-multiply by that of the new row: as valid, and narrow where the model is sure.
+multiply by that of the new row: as valid, and narrow where the model is sure. Or each part has the errors of the rows
+that are nearest to its centre: valid for the rows of each part (Vovk's Mondrian form), and wide where there is noise.
 
 Rows that are left out of their part's model one at a time spend no rows, but theirs is the plain jackknife: they have
 judged sigma and lambda, or a share of them has, and were part of the model that answers. No coverage is guaranteed.
@@ -79,8 +80,8 @@ class Calibration:
         require(known, f"calibration on {self.n!r} rows, {self.rows!r}")
         require(np.array_equal(self.ranks, kept_ranks(self.n)), "the errors that are kept are not those of the rows")
 
-    def half_width(self, coverage: float, adaptive: bool = False) -> Any:
-        """Of intervals of this coverage, a number or an ndarray of shape (t,); in standard deviations if `adaptive`.
+    def half_width(self, coverage: float, scaled: bool = False) -> Any:
+        """Of intervals of this coverage, a number or an ndarray of shape (t,); in standard deviations if `scaled`.
 
         Raises
         ------
@@ -88,21 +89,26 @@ class Calibration:
             Coverage outside (0, 1); fewer rows than it needs; no errors in standard deviations.
         """
         check_coverage(coverage)
-        if adaptive and self.scaled is None:
+        if scaled and self.scaled is None:
             raise InputError(
                 "adaptive intervals: the model has no errors in standard deviations; train it with keep_factors, "
                 "--keep-factors"
             )
-        level = Fraction(str(coverage))
-        rank = math.ceil((self.n + 1) * level)
+        rank = rank_of(coverage, self.n)
         if rank > self.n:
+            level = Fraction(str(coverage))
             need = math.ceil(level / (1 - level))
             raise InputError(
                 f"coverage {coverage:g} needs {need:,} rows to calibrate on, and the model has {self.n:,}: train with "
                 "a larger share, calibrate, --calibrate"
             )
-        kept = self.errors if not adaptive or self.scaled is None else self.scaled
+        kept = self.errors if not scaled or self.scaled is None else self.scaled
         return kept[np.searchsorted(self.ranks, rank)]
+
+
+def rank_of(coverage: float, n: int) -> int:
+    """Which of n errors is the half width, 1 the smallest; more than n if they are too few for this coverage."""
+    return math.ceil((n + 1) * Fraction(str(coverage)))
 
 
 def check_coverage(coverage: Any) -> None:

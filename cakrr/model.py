@@ -17,7 +17,7 @@ from cacore.io import model_file
 from cacore.io.layout import Array, Layout
 from cacore.io.model_file import is_real, require
 from cacore.kernels import Kernel
-from cakrr.conformal import Calibration, check_coverage
+from cakrr.conformal import Calibration
 from cakrr.solver.coarse import CoarseModel
 from cakrr.solver.variance import Variance
 from partition.model import SHARED, InParts, visit
@@ -40,6 +40,8 @@ class PartModel:
         Of the part's matrix, and
     unit : ndarray, shape (1,) or (t,), or None
         that of its variances, if they are kept: see :mod:`cakrr.solver.variance`.
+    errors : ndarray, shape (e,) or (e, t), or None
+        |y - f(x)|, ascending, of rows that were set aside for intervals, and are nearest to the part's centre.
     """
 
     X: Rows
@@ -47,6 +49,7 @@ class PartModel:
     weight: NDArray[np.float64] | None = None
     factor: NDArray[np.float64] | None = None
     unit: NDArray[np.float64] | None = None
+    errors: NDArray[np.float64] | None = None
 
     def predict(self, X: Rows, kernel: Kernel) -> NDArray[Any]:
         """``K(X, rows) alpha`` (eq. 3.7) of alpha of shape (m,) or (m, t): 2 len(X) m (d + t) flops in blocks.
@@ -74,6 +77,7 @@ PART: Layout = {
     "weight": Array("float64", ("m",), "their sample weights", optional=True),
     "factor": Array("float64", ("m (m + 1) / 2",), "Cholesky factor of the part's matrix, row by row", optional=True),
     "unit": Array("float64", ("u",), "by which its predictive variances are multiplied", optional=True),
+    "errors": Array("float64", ("e",), "of rows near it that intervals came from, ascending", optional=True, many="t"),
 }
 
 
@@ -177,35 +181,25 @@ class KRRModel(InParts):
             return predict(self, X, ranks, limit)
 
     def predict_interval(
-        self, X: Rows, coverage: float = 0.9, adaptive: bool = False, comm: Any = None, limit: int | None = None
+        self, X: Rows, coverage: float = 0.9, adaptive: Any = None, comm: Any = None, limit: int | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Lower and upper ends of intervals for new targets at this rank's rows; a collective call.
 
-        Of the shape of :meth:`predict`; see :mod:`cakrr.conformal`. `adaptive` ones cost what :meth:`predict_std` does.
+        Of the shape of :meth:`predict`; see :mod:`cakrr.conformal`. `adaptive` is "std" or True, which costs what
+        :meth:`predict_std` does; "parts", each part's own errors; or None.
 
         Raises
         ------
         InputError
             On all ranks: a model without what is asked for, a coverage outside (0, 1) or beyond what its rows can give.
         """
-        with self._ranks(comm) as ranks:
-            with ranks.agreed():
-                width = self.half_width(coverage, adaptive)
-            if adaptive:
-                mean, std = self.predict_std(X, ranks, limit)
-                width = width * std
-            else:
-                mean = self.predict(X, ranks)
-            return mean - width, mean + width
+        from cakrr.intervals import Asked, answered
 
-    def half_width(self, coverage: float, adaptive: bool = False) -> Any:
-        """Of intervals, or in standard deviations; see :meth:`cakrr.conformal.Calibration.half_width`."""
-        check_coverage(coverage)
-        if self.calibration is None:
-            raise InputError(
-                "intervals: the model was trained without calibrate, --calibrate, which sets rows aside for them"
-            )
-        return self.calibration.half_width(coverage, adaptive)
+        with self._ranks(comm) as ranks, ranks.phase("predict"):
+            with ranks.agreed():
+                asked = Asked(coverage=coverage, adaptive=adaptive)
+            mean, _, half = answered(self, X, asked, ranks, limit)
+            return mean - half, mean + half
 
     def predict_routes(self, X: Rows, comm: Any = None) -> dict[str, NDArray[Any]]:
         """As :meth:`predict`, by route: the model's own, and for "soft" the nearest model's alone as well."""
@@ -342,6 +336,7 @@ class KRRModel(InParts):
         require(np.isfinite(self.offset).all() if self._shape else is_real(self.offset), f"offset {self.offset!r}")
         for part in self.parts.values():
             require((part.factor is None) == (part.unit is None), "a factor without its unit, or a unit without factor")
+            require(part.errors is None or (np.diff(part.errors, axis=0) >= 0).all(), "errors that do not ascend")
             require(part.weight is None or min(part.weight) > 0, "weights not above 0")
         require((self.sigmas is None) == (self.lams is None), "sigmas or lams without the other")
         if self.sigmas is not None and self.lams is not None:

@@ -13,7 +13,7 @@ from cacore.machine import memory
 from cacore.run import report
 from cacore.run.job import Predicting
 from cacore.run.probabilistic import gaussian_scores, interval_metrics
-from cakrr import uncertainty
+from cakrr.intervals import Asked, answered
 from cakrr.model import KRRModel
 
 
@@ -40,17 +40,11 @@ class Predicted:
     @classmethod
     def of(cls, model: KRRModel, X: Any, job: Predicting, comm: Communicator) -> Predicted:
         """What the command was asked for; collective. Standard deviations are found once."""
-        mean, std = (None, None)
-        if job.std or job.adaptive:
-            mean, std = model.predict_std(X, comm, memory.limit_per_rank(comm, job.memory_limit))
-        else:
-            mean = model.predict(X, comm)
+        with comm.phase("predict"):
+            mean, std, half = answered(model, X, asked(job), comm, memory.limit_per_rank(comm, job.memory_limit))
         shown = std if job.std else None
-        if job.interval is None or model.calibration is None:
+        if half is None or model.calibration is None:
             return cls(mean, shown, None, {})
-        half = model.half_width(job.interval, job.adaptive)
-        if job.adaptive:
-            half = half * std
         facts = {
             "asked": job.interval, "adaptive": job.adaptive, "rows": model.calibration.rows,
             "calibration_rows": model.calibration.n,
@@ -81,7 +75,9 @@ class Predicted:
 
 def check(model: KRRModel, job: Predicting) -> None:
     """Refuse what the model cannot tell."""
-    if job.std or job.adaptive:
-        uncertainty.check(model)
-    if job.interval is not None:
-        model.half_width(job.interval, job.adaptive)
+    asked(job).check(model)
+
+
+def asked(job: Predicting) -> Asked:
+    """What the command asks for."""
+    return Asked(job.std, job.interval, job.adaptive)

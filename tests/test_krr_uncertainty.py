@@ -25,6 +25,7 @@ from cacore.run.probabilistic import gaussian_scores
 from cakrr import BKRR2, DCKRR, DKRR, BKRR2Classifier, KRRModel, TwoLevelKRR
 from cakrr.conformal import Calibration, kept_ranks
 from cakrr.solver.variance import factored
+from partition.routing import nearest
 
 SIGMA, LAM = 1.3, 1e-3
 FIXED = {"sigma": SIGMA, "lam": LAM, "standardize": False, "random_state": 0}
@@ -216,7 +217,7 @@ def test_the_error_of_a_coverage(n):
                 kept.half_width(float(coverage))
             continue
         assert kept.half_width(float(coverage)) == errors[int(rank) - 1]
-        assert kept.half_width(float(coverage), adaptive=True) == errors[int(rank) - 1] / 2
+        assert kept.half_width(float(coverage), scaled=True) == errors[int(rank) - 1] / 2
     if n > 2000:
         got = np.searchsorted(errors, kept.half_width(0.90051)) + 1
         assert (n + 1) * 0.90051 <= got <= (n + 1) * 0.901 + 1
@@ -230,9 +231,15 @@ def test_coverages_that_are_refused():
     with pytest.raises(InputError, match=r"coverage 0.995 needs 199 rows to calibrate on, and the model has 100"):
         kept.half_width(0.995)
     with pytest.raises(InputError, match="train it with keep_factors"):
-        kept.half_width(0.9, adaptive=True)
+        kept.half_width(0.9, scaled=True)
+    X, y = rows()
     with pytest.raises(InputError, match="trained without calibrate"):
-        BKRR2(2, **FIXED).fit(*rows()).predict_interval(rows()[0])
+        BKRR2(2, **FIXED).fit(X, y).predict_interval(X)
+    with pytest.raises(InputError, match="adaptive = 'both': it must be one of True, False, std, parts"):
+        BKRR2(2, **FIXED, calibrate=0.2).fit(X, y).predict_interval(X, adaptive="both")
+    for model in (DCKRR(2, **FIXED, calibrate=0.2), BKRR2(2, **FIXED, calibrate="loo")):
+        with pytest.raises(InputError, match="adaptive parts: intervals of each part need"):
+            model.fit(X, y).predict_interval(X, 0.5, "parts")
 
 
 def test_rows_that_are_set_aside_are_not_learned_from(tmp_path):
@@ -252,11 +259,30 @@ def test_rows_that_are_set_aside_are_not_learned_from(tmp_path):
     near(kept.errors, np.sort(np.abs(y[aside] - mean)), 1e-9)
     near(kept.scaled, np.sort(np.abs(y[aside] - mean) / std), 1e-7)
     model.model_.save(tmp_path / "m.h5")
-    for adaptive in (False, True):
+    near_to = nearest(model.model_.standardizer.apply(X), model.centers_)
+    by_part = [np.sort(np.abs(y[aside] - mean)[near_to[aside] == part]) for part in range(3)]
+    ranks = [-(-8 * (len(errors) + 1) // 10) for errors in by_part]
+    widths = {
+        None: kept.errors[48], "std": kept.scaled[48] * model.predict(X, return_std=True)[1],
+        "parts": np.array([errors[rank - 1] for errors, rank in zip(by_part, ranks, strict=True)])[near_to],
+    }  # fmt: skip
+    for adaptive, width in widths.items():
         lower, upper = KRRModel.load(tmp_path / "m.h5").predict_interval(X, 0.8, adaptive)
         np.testing.assert_array_equal((lower, upper), model.predict_interval(X, 0.8, adaptive))
-        width = kept.half_width(0.8, adaptive) * (model.predict(X, return_std=True)[1] if adaptive else 1)
-        near(upper - lower, 2 * width, 1e-12)
+        near(upper - lower, 2 * width, 1e-9)
+
+
+def test_parts_with_too_few_errors():
+    """They take the half width of all rows."""
+    X, y = rows(300)
+    model = BKRR2(20, **FIXED, calibrate=0.2).fit(X, y).model_
+    counts = [0 if part.errors is None else len(part.errors) for _, part in sorted(model.parts.items())]
+    assert sum(counts) == 60
+    assert 0 < sum(n < 4 for n in counts) < 20
+    lower, upper = model.predict_interval(X, 0.8, "parts")
+    few = np.array(counts)[nearest(X, model.centers)] < 4
+    near((upper - lower)[few], 2 * model.calibration.errors[48], 1e-12)
+    assert len(np.unique(np.round(upper - lower, 9)[~few])) > 1
 
 
 @pytest.mark.parametrize("cls", [BKRR2, DKRR])
@@ -298,11 +324,11 @@ def test_coverage_of_noise_that_varies():
     (X, y), (T, z) = drawn(1600), drawn(4000)
     model = BKRR2(8, sigma=1.0, lam=1e-2, calibrate=0.25, keep_factors=True, random_state=0).fit(X, y)
     widths = []
-    for adaptive in (False, True):
+    for adaptive in (None, "std", "parts"):
         lower, upper = model.predict_interval(T, 0.9, adaptive)
         assert np.mean((lower <= z) & (z <= upper)) == pytest.approx(0.9, abs=3 * np.sqrt(0.09 / 400 + 0.09 / 4000))
         widths.append(np.mean(upper - lower))
-    assert widths[1] < 0.95 * widths[0]
+    assert max(widths[1:]) < 0.95 * widths[0]
 
 
 @pytest.mark.parametrize(
@@ -352,6 +378,7 @@ def saved(tmp_path_factory):
         (["--std"], "mean,std"),
         (["--interval", "0.8"], "mean,lower,upper"),
         (["--std", "--interval", "0.8", "--adaptive"], "mean,std,lower,upper"),
+        (["--interval", "0.8", "--adaptive", "parts"], "mean,lower,upper"),
     ],
 )
 @pytest.mark.parametrize("name", ["one", "two"])
@@ -359,7 +386,8 @@ def test_columns_and_report(name, options, names, saved, tmp_path):
     """The columns are the model's answers, and the report's figures are those of the columns."""
     words = [saved / name, saved / f"{name}.h5", "-o", tmp_path / "o.csv", *options]
     report = reported("cakrr.predict", words, tmp_path)
-    model, adaptive = KRRModel.load(saved / name), "--adaptive" in options
+    model = KRRModel.load(saved / name)
+    adaptive = None if "--adaptive" not in options else "parts" if options[-1] == "parts" else "std"
     with h5py.File(saved / f"{name}.h5") as file:
         X, y = file["train/X"][:], file["train/y"][:]
     lines = (tmp_path / "o.csv").read_text().splitlines()

@@ -12,6 +12,7 @@ from cacore.errors import InputError
 from cacore.run.options import Options, one_of, option, positive, share, whole, yes_or_no
 
 METRICS = ("none", "diagonal", "full")
+ADAPTIVE = ("std", "parts")
 
 
 def path(value: Any, name: str) -> Path:
@@ -96,14 +97,14 @@ class Predicting(Job):
         None, "ends of intervals that hold a new target with this probability; the model needs --calibrate", share,
         metavar="COVERAGE",
     )  # fmt: skip
-    adaptive: bool = option(
-        False, "--interval in standard deviations: narrower where the model is sure; the model needs --keep-factors",
-        yes_or_no, action="store_true",
+    adaptive: str | None = option(
+        None, "--interval in standard deviations, narrow where the model is sure, which needs --keep-factors; or from "
+        "each part's own errors", one_of(*ADAPTIVE), choices=ADAPTIVE, nargs="?", const="std",
     )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.adaptive and self.interval is None:
+        if self.adaptive is not None and self.interval is None:
             raise InputError("--adaptive: there are no intervals; give --interval 0.9 as well")
 
 

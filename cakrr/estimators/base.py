@@ -143,13 +143,14 @@ class Regressor(RegressorMixin, KernelRidge):
         return self._asked(X, KRRModel.predict_std) if return_std else self._values(X)
 
     def predict_interval(
-        self, X: Any, coverage: float = 0.9, adaptive: bool = False
+        self, X: Any, coverage: float = 0.9, adaptive: Any = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Lower and upper ends of intervals for new targets at `X`, of the shape of a prediction; collective.
 
         They hold a new target with at least this probability, if the model was trained with a share of the rows set
-        aside, `calibrate`. All are of one width; `adaptive` ones, of a model with `keep_factors`, are narrower where
-        it is sure. See :mod:`cakrr.conformal`. Raises InputError on a coverage that the model cannot give.
+        aside, `calibrate`. All are of one width, unless `adaptive` is "std", or True, for a model with `keep_factors`:
+        narrow where it is sure; or "parts": each part's own. See :mod:`cakrr.conformal`. Raises InputError on a
+        coverage that the model cannot give.
         """
         lower, upper = self._asked(X, lambda model, X, comm: model.predict_interval(X, coverage, adaptive, comm))
         return lower, upper

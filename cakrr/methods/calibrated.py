@@ -17,6 +17,7 @@ from cacore.machine import memory
 from cakrr import uncertainty
 from cakrr.conformal import Calibration
 from cakrr.fit import Fit
+from cakrr.intervals import has_parts, to_parts
 from cakrr.method import Method
 from cakrr.methods.prepare import default_parts
 from cakrr.model import KRRModel
@@ -65,6 +66,8 @@ def calibrated(
         errors, deviations = _missed(model, aside, options, comm)
         with comm.phase("train"):
             model.calibration = Calibration.of("held out", errors, deviations, comm)
+            if has_parts(model):
+                to_parts(model, aside.X, errors, comm)
         fitted.reasons.append(f"{aside.n:,} rows were set aside for intervals, and not learned from")
     elif share == LEFT_OUT:
         with comm.phase("train"):
