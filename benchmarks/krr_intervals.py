@@ -2,21 +2,29 @@
 
 python -m benchmarks.krr_intervals DATA_FOLDER [--only NAME ...] [--splits N] [--rows N] [--out FILE.json]
 python -m benchmarks.krr_intervals DATA_FOLDER --seconds [--rows N]
+python -m benchmarks.krr_intervals DATA_FOLDER --peers [--only NAME ...] [--rows N]
 
 Each split draws rows for training, of which a share is set aside, and test rows; sigma and lambda are chosen anew in
 each. Twenty generated sets have heavy tails, noise that depends on x, or both. `--seconds`: standard deviations of
-50,000 rows beside plain predictions and beside LAPACK's triangular solves of as many right sides alone.
+50,000 rows beside plain predictions and beside LAPACK's triangular solves of as many right sides alone. `--peers`,
+where they are installed: MAPIE's split conformal intervals of scikit-learn's KernelRidge, exact, on the rows, at the
+width and the ridge that ours chose; and MuyGPyS, 30 neighbours of each row, a Matern-3/2 kernel whose length and noise
+it chooses, whose intervals are those of a normal distribution. Seconds are those of training, choices and 90 %
+intervals.
 """
 
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.kernel_ridge import KernelRidge
+from sklearn.preprocessing import StandardScaler
 
 from benchmarks.krr_data import SETS, load
 from benchmarks.race import copy_rate, headline, machine_rate, race
@@ -119,6 +127,64 @@ def seconds(X: NDArray[np.float64], y: NDArray[np.float64], rows: int, results: 
         )  # fmt: skip
 
 
+def peers(name: str, X: NDArray[np.float64], y: NDArray[np.float64], rows: int, share: float, results: Results) -> None:
+    """One split: 90 % intervals by us, and by others."""
+    place = np.random.default_rng(0).permutation(len(X))
+    n = min(rows, 3 * len(X) // 4)
+    scaler = StandardScaler().fit(X[place[:n]])
+    A, T = scaler.transform(X[place[:n]]), scaler.transform(X[place[n : n + 2 * rows]])
+    b, t = y[place[:n]], y[place[n : n + 2 * rows]]
+    ours = BKRR2(
+        max(1, round(n / PART)), sigma=tuple(times * X.shape[1] ** 0.5 for times in GRID["sigma"]), lam=GRID["lam"],
+        calibrate=share, keep_factors=True, standardize=False, random_state=0,
+    )  # fmt: skip
+
+    def cakernels(adaptive: str | None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        return ours.fit(A, b).predict_interval(T, 0.9, adaptive)
+
+    def mapie() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        from mapie.regression import SplitConformalRegressor
+
+        aside = round(share * n)
+        ridge = KernelRidge(kernel="rbf", gamma=1 / (2 * ours.sigma_**2), alpha=ours.lam_ * (n - aside))
+        fitted = ridge.fit(A[aside:], b[aside:] - b.mean())
+        found = SplitConformalRegressor(fitted, 0.9, prefit=True).conformalize(A[:aside], b[:aside] - b.mean())
+        ends = found.predict_interval(T)[1][:, :, 0] + b.mean()
+        return ends[:, 0], ends[:, 1]
+
+    def muygpys() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        from MuyGPyS.examples.regress import do_regress
+        from MuyGPyS.gp.deformation import Isotropy, l2
+        from MuyGPyS.gp.hyperparameter import AnalyticScale, Parameter
+        from MuyGPyS.gp.kernels import Matern
+        from MuyGPyS.gp.noise import HomoscedasticNoise
+
+        length = Isotropy(metric=l2, length_scale=Parameter("sample", (0.1, 20.0)))
+        asked = {
+            "kernel": Matern(smoothness=Parameter(1.5), deformation=length),
+            "noise": HomoscedasticNoise("sample", (1e-5, 1.0)), "scale": AnalyticScale(),
+        }  # fmt: skip
+        found = do_regress(
+            T, A, (b - b.mean())[:, None], nn_count=30, batch_count=500, k_kwargs=asked,
+            nn_kwargs={"nn_method": "exact", "algorithm": "ball_tree"},
+        )  # fmt: skip
+        mean, half = np.ravel(found[2]) + b.mean(), 1.6448536 * np.sqrt(np.ravel(found[3]))
+        return mean - half, mean + half
+
+    rivals = {
+        "BKRR2": lambda: cakernels(None), "BKRR2 adaptive": lambda: cakernels("std"), "MAPIE, KernelRidge": mapie,
+        "MuyGPyS": muygpys,
+    }  # fmt: skip
+    for who, work in rivals.items():
+        begun = time.perf_counter()
+        lower, upper = work()
+        results.add(
+            data=name, rows=n, method=who, seconds=time.perf_counter() - begun,
+            held=float(np.mean((lower <= t) & (t <= upper))), width=float(np.mean(upper - lower)),
+            gflops=machine_rate(), copied_gbps=copy_rate(),
+        )  # fmt: skip
+
+
 def main() -> None:
     """Run, print a table, write the records."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -128,6 +194,7 @@ def main() -> None:
     parser.add_argument("--splits", type=int, default=20)
     parser.add_argument("--share", type=float, default=0.2, help="of the training rows that is set aside")
     parser.add_argument("--seconds", action="store_true", help="time standard deviations on kin40k")
+    parser.add_argument("--peers", action="store_true", help="one split beside MAPIE and MuyGPyS")
     parser.add_argument("--out", type=Path, default=Path("krr-intervals.json"))
     args = parser.parse_args()
     headline()
@@ -138,6 +205,14 @@ def main() -> None:
         columns = {"parts": "d", "m": ",d", "plain_seconds": ".2f", "std_seconds": ".2f", "solves_seconds": ".2f"}
         columns |= {"of_solves": ".2f", "of_plain": ".1f", "bound": ".0f", "gflops": ".0f", "copied_gbps": ".1f"}
         print(table(results.records, columns))
+        return
+    if args.peers:
+        for name in args.only:
+            data = generated(0, 5 * args.rows) if name == "generated" else load(args.folder, name)
+            peers(name, *data, args.rows, args.share, results)
+        results.save(args.out)
+        columns = {"data": "", "rows": ",d", "method": "", "seconds": ".2f", "held": ".4f", "width": ".4g"}
+        print(table(results.records, columns | {"gflops": ".0f", "copied_gbps": ".1f"}))
         return
     for name in args.only:
         if name == "generated":
