@@ -76,6 +76,7 @@ def test_report(method, python, inputs, tmp_path):
         candidates = {(row["centers"], row["coarse_sigma"], row["coarse_lambda"]) for row in made["grid"]}
         assert candidates == {(M, sigma, 1e-4) for M in (10, 20) for sigma in (1.0, 3.0)}
     own = set() if oracle or whole else {"divisions"} | ({"refine"} if method == "twolevel" else {"cv", "per_part"})
+    own |= set() if oracle else {"calibrate"}
     assert set(params) == PARAMS | more | own
     column = "test_mse" if "--select" in words else "validation_mse"
     best = min(made["grid"], key=lambda row: row[column])

@@ -224,7 +224,7 @@ def test_resumed(folder):
     def stopping(what, total):
         pairs = iter(range(total))
 
-        def advance():
+        def advance(*_, **__):
             if next(pairs) == 1:
                 raise KeyboardInterrupt
 

@@ -190,7 +190,7 @@ def test_resumed(early, folder, monkeypatch):
         seen = iter(range(10**6))
 
         def begin(what, total):
-            def advance():
+            def advance(*_, **__):
                 if next(seen) == after:
                     raise KeyboardInterrupt
 

@@ -242,7 +242,7 @@ def stopping(when, after):
     def progress(what, total):
         done = [0]
 
-        def advance():
+        def advance(*_, **__):
             done[0] += 1
             if what == when and done[0] == min(after, total):
                 raise KilledError
