@@ -28,8 +28,8 @@ from cakrr.fit import Fit
 from cakrr.method import Method
 from cakrr.model import KRRModel
 from cakrr.options import ALONE, Options
-from cakrr.predicted import Predicted, check
 from cakrr.solver.local import BAND_FROM
+from cakrr.uncertainty.predicted import Predicted, check
 
 _NUMBERS = Targets(
     many=True, remedy="--classify learns its classes; cacore.io convert --binarize CLASS makes it +1 and -1"

@@ -17,9 +17,9 @@ from cacore.io import model_file
 from cacore.io.layout import Array, Layout
 from cacore.io.model_file import is_real, require
 from cacore.kernels import Kernel
-from cakrr.conformal import Calibration
 from cakrr.solver.coarse import CoarseModel
 from cakrr.solver.variance import Variance
+from cakrr.uncertainty.conformal import Calibration
 from partition.model import SHARED, InParts, visit
 from partition.routing import nearest
 
@@ -173,9 +173,9 @@ class KRRModel(InParts):
         """Predictions for this rank's rows, and standard deviations of new targets there; a collective call.
 
         Of the shape of :meth:`predict`, which has the same predictions. `limit` is in bytes a rank, by default its
-        share of what is free. See :func:`cakrr.uncertainty.predict`.
+        share of what is free. See :func:`cakrr.uncertainty.deviation.predict`.
         """
-        from cakrr.uncertainty import predict
+        from cakrr.uncertainty.deviation import predict
 
         with self._ranks(comm) as ranks, ranks.phase("predict"):
             return predict(self, X, ranks, limit)
@@ -185,15 +185,15 @@ class KRRModel(InParts):
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Lower and upper ends of intervals for new targets at this rank's rows; a collective call.
 
-        Of the shape of :meth:`predict`; see :mod:`cakrr.conformal`. `adaptive` is "std" or True, which costs what
-        :meth:`predict_std` does; "parts", each part's own errors; or None.
+        Of the shape of :meth:`predict`; see :mod:`cakrr.uncertainty.conformal`. `adaptive` is "std" or True, which
+        costs what :meth:`predict_std` does; "parts", each part's own errors; or None.
 
         Raises
         ------
         InputError
             On all ranks: a model without what is asked for, a coverage outside (0, 1) or beyond what its rows can give.
         """
-        from cakrr.intervals import Asked, answered
+        from cakrr.uncertainty.answer import Asked, answered
 
         with self._ranks(comm) as ranks, ranks.phase("predict"):
             with ranks.agreed():

@@ -6,19 +6,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from casvm.collective_svr import CASVR, DisSMOSVR
-    from casvm.estimators import CASVC, DCSVC, CascadeSVC, DCFilterSVC, DisSMOSVC
-    from casvm.exact import SMOSVC, SMONuSVC
-    from casvm.exact_values import SMOSVR, SMONuSVR, SMOOneClassSVM
+    from casvm.estimators.collective import CASVC, DCSVC, CascadeSVC, DCFilterSVC, DisSMOSVC
+    from casvm.estimators.collective_values import CASVR, DisSMOSVR
+    from casvm.estimators.exact import SMOSVC, SMONuSVC
+    from casvm.estimators.exact_values import SMOSVR, SMONuSVR, SMOOneClassSVM
     from casvm.model.libsvm import export_libsvm, import_libsvm
     from casvm.model.model import SVMModel
     from casvm.model.svr import SVRModel
 
 _HOMES = {
-    **dict.fromkeys(("CASVC", "CascadeSVC", "DCFilterSVC", "DCSVC", "DisSMOSVC"), "estimators"),
-    **dict.fromkeys(("SMOSVC", "SMONuSVC"), "exact"),
-    **dict.fromkeys(("SMOSVR", "SMONuSVR", "SMOOneClassSVM"), "exact_values"),
-    **dict.fromkeys(("CASVR", "DisSMOSVR"), "collective_svr"),
+    **dict.fromkeys(("CASVC", "CascadeSVC", "DCFilterSVC", "DCSVC", "DisSMOSVC"), "estimators.collective"),
+    **dict.fromkeys(("SMOSVC", "SMONuSVC"), "estimators.exact"),
+    **dict.fromkeys(("SMOSVR", "SMONuSVR", "SMOOneClassSVM"), "estimators.exact_values"),
+    **dict.fromkeys(("CASVR", "DisSMOSVR"), "estimators.collective_values"),
     **dict.fromkeys(("export_libsvm", "import_libsvm"), "model.libsvm"),
     "SVMModel": "model.model", "SVRModel": "model.svr",
 }  # fmt: skip

@@ -23,8 +23,8 @@ from cacore.kernels import Kernel
 from cacore.linalg import lapack
 from cacore.run.probabilistic import gaussian_scores
 from cakrr import BKRR2, DCKRR, DKRR, BKRR2Classifier, KRRModel, TwoLevelKRR
-from cakrr.conformal import Calibration, kept_ranks
 from cakrr.solver.variance import factored
+from cakrr.uncertainty.conformal import Calibration, kept_ranks
 from partition.routing import nearest
 
 SIGMA, LAM = 1.3, 1e-3
@@ -153,7 +153,7 @@ def test_factors_that_are_kept(tmp_path, monkeypatch):
     assert triangles < more < triangles + 8192
     loaded = {name: KRRModel.load(tmp_path / name) for name in ("plain.h5", "kept.h5")}
     near(loaded["plain.h5"].predict_std(T)[1], expected, 1e-12)
-    monkeypatch.setattr("cakrr.uncertainty.factored", lambda *given: pytest.fail("it was kept"))
+    monkeypatch.setattr("cakrr.uncertainty.deviation.factored", lambda *given: pytest.fail("it was kept"))
     near(loaded["kept.h5"].predict_std(T)[1], expected, 1e-12)
     near(pickle.loads(pickle.dumps(kept)).predict(T, return_std=True)[1], expected, 1e-12)
 

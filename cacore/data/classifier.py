@@ -17,7 +17,7 @@ from cacore.data.dataset import Dataset
 from cacore.data.validation import checked_weights, validated
 from cacore.errors import InputError
 
-ROWS = {"accept_sparse": "csr", "accept_large_sparse": False, "order": "C"}
+ROWS: dict[str, Any] = {"accept_sparse": "csr", "accept_large_sparse": False, "order": "C"}
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -9,17 +9,16 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import issparse
-from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from cacore.comm import Communicator, collective
 from cacore.data.dataset import Dataset
 from cacore.data.metric import expose as expose_metric
-from cacore.data.validation import checked_weights, shared_seed, validated
+from cacore.data.regressor import Regressing
+from cacore.data.validation import shared_seed, validated
 from cacore.errors import InputError
 from cacore.machine import memory, threads
-from cacore.run import report
 from cacore.run.options import from_estimator, one_of
 from cakrr.fit import Fit
 from cakrr.method import Method
@@ -128,7 +127,7 @@ class KernelRidge(BaseEstimator):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class Regressor(RegressorMixin, KernelRidge):
+class Regressor(Regressing, KernelRidge):
     """What the regressors share: targets of one or many columns, predictions of their shape and how sure they are."""
 
     calibrate: Any = None
@@ -138,7 +137,7 @@ class Regressor(RegressorMixin, KernelRidge):
 
         With `return_std` they are followed by the standard deviations of new targets there, of the same shape: those of
         a Gaussian process of the model's kernel and ridge, in units that left-out rows tell. See
-        :func:`cakrr.uncertainty.predict` for their cost.
+        :func:`cakrr.uncertainty.deviation.predict` for their cost.
         """
         return self._asked(X, KRRModel.predict_std) if return_std else self._values(X)
 
@@ -149,46 +148,19 @@ class Regressor(RegressorMixin, KernelRidge):
 
         They hold a new target with at least this probability, if the model was trained with a share of the rows set
         aside, `calibrate`. All are of one width, unless `adaptive` is "std", or True, for a model with `keep_factors`:
-        narrow where it is sure; or "parts": each part's own. See :mod:`cakrr.conformal`. Raises InputError on a
-        coverage that the model cannot give.
+        narrow where it is sure; or "parts": each part's own. See :mod:`cakrr.uncertainty.conformal`. Raises InputError
+        on a coverage that the model cannot give.
         """
         lower, upper = self._asked(X, lambda model, X, comm: model.predict_interval(X, coverage, adaptive, comm))
         return lower, upper
 
-    def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """R^2, of many targets their mean; with `comm`, over all ranks' rows, the same on each: a collective call."""
-        if self.comm is None:
-            return float(super().score(X, y, sample_weight))
-        predicted = self.predict(X)
-        with collective(self.comm) as comm:
-            with comm.agreed():
-                weights = None if sample_weight is None else checked_weights(sample_weight, len(predicted))
-            r2 = report.regression_metrics(np.asarray(y), predicted, comm, weights)["r2"]
-        return float("nan") if r2 is None else r2
-
     def _checked(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int, copy: bool = True) -> Dataset:
-        if issparse(y):
-            raise InputError("y: sparse targets cannot be used; give y.toarray()")
         rows = {"accept_sparse": "csr", "dtype": self.dtype, "order": "C", "copy": copy, "ensure_min_samples": least}
-        targets = {"ensure_2d": False, "dtype": None, "ensure_min_samples": 0, "ensure_min_features": 0}
-        X, given = validated(self, X, y, validate_separately=(rows, targets))
-        if not given.ndim or not all(given.shape[1:]):
-            raise InputError(f"y has shape {given.shape}: there is no target")
-        if len(given) != X.shape[0]:
-            raise InputError(f"Found input variables with inconsistent numbers of samples: {[X.shape[0], len(given)]}")
-        try:
-            y = np.asarray(given, np.float64)
-        except (ValueError, TypeError) as error:
-            raise InputError(
-                f"y: {error}; the targets of a regression are numbers, and {type(self).__name__}Classifier has classes"
-            ) from error
-        if not np.isfinite(y).all():
-            raise InputError("y: contains NaN or infinity")
-        if sample_weight is None:
-            return Dataset(X, y)
-        weights = checked_weights(sample_weight, X.shape[0])
-        kept = weights > 0
-        return Dataset(X[kept], y[kept], weights=weights[kept])
+        given = self._with_targets(X, y, sample_weight, columns=True, **rows)
+        if given.weights is None:
+            return given
+        kept = given.weights > 0
+        return Dataset(given.X[kept], given.target()[kept], weights=given.weights[kept])
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -14,14 +14,14 @@ from cacore.data.rows import block_bounds
 from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError
 from cacore.machine import memory
-from cakrr import uncertainty
-from cakrr.conformal import Calibration
 from cakrr.fit import Fit
-from cakrr.intervals import has_parts, to_parts
 from cakrr.method import Method
 from cakrr.methods.prepare import default_parts
 from cakrr.model import KRRModel
 from cakrr.options import LEFT_OUT, Options
+from cakrr.uncertainty import deviation
+from cakrr.uncertainty.answer import has_parts, to_parts
+from cakrr.uncertainty.conformal import Calibration
 
 Trainer = Callable[[Method, Dataset, Options, Communicator, Dataset | None], Fit]
 
@@ -56,8 +56,8 @@ def calibrated(
     model = fitted.model
     if options.keep_factors:
         with comm.phase("train"):
-            uncertainty.keep(model, comm, options.memory_limit)
-        held = uncertainty.matrices_bytes(fitted.sizes)
+            deviation.keep(model, comm, options.memory_limit)
+        held = deviation.matrices_bytes(fitted.sizes)
         fitted.reasons.append(
             f"factors for standard deviations: {held / memory.GIB:.3g} GiB in memory, over all ranks, when they are "
             f"used, and {held / 2 / memory.GIB:.3g} GiB in the model's file"
@@ -107,7 +107,7 @@ def _check_room(method: Method, train: Dataset, options: Options, comm: Communic
     with comm.agreed():
         P = options.partitions or default_parts(n, train.X.dtype.itemsize, options.memory_limit, comm.size)
         m, here = -(-n // P), -(-P // comm.size) * options.divisions
-        need = uncertainty.matrices_bytes([m] * here) * 3 // 2  # each also packed, for the file
+        need = deviation.matrices_bytes([m] * here) * 3 // 2  # each also packed, for the file
         what = f"keep_factors: the factors of {here} parts of {m:,} rows"
         memory.require(need, options.memory_limit, what, "use more parts, more ranks, or leave it out")
 
@@ -126,11 +126,11 @@ def _missed(
 def _left_out(model: KRRModel, options: Options, comm: Communicator) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Errors and standard deviations of this rank's rows, each left out of its own part's model; collective."""
     if model.route == "sum":
-        _, found = uncertainty.pooled(model, comm, options.memory_limit)
+        _, found = deviation.pooled(model, comm, options.memory_limit)
         lo, hi = block_bounds(len(found.errors), comm.size, comm.rank)
         return found.errors[lo:hi], found.deviations[lo:hi]
     with comm.agreed():
-        every = [uncertainty.factored_part(model, part)[1] for part in sorted(model.parts)]
+        every = [deviation.factored_part(model, part)[1] for part in sorted(model.parts)]
     none = np.zeros((0, *model._shape))
     return (
         np.concatenate([none, *(one.errors for one in every)]),

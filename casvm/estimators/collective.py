@@ -26,7 +26,7 @@ from casvm.cpsvm import cpsvm
 from casvm.dcfilter import dcfilter
 from casvm.dcsvm import dcsvm
 from casvm.dissmo import dissmo
-from casvm.exact import expose, expose_search
+from casvm.estimators.exact import expose, expose_search
 from casvm.fcfssvm import fcfssvm
 from casvm.options import UNSEARCHED, Fit, Method, Options
 from partition import Partitioner

@@ -21,10 +21,10 @@ from cacore.machine import memory
 from cacore.run.options import from_estimator, one_of
 from cacore.svm.dual import Solution
 from cacore.tuning.results import Results
+from casvm.estimators.one_process import OneProcess, nu_share
 from casvm.model.libsvm import NU_SVC
 from casvm.model.model import SVMModel
 from casvm.model.part import PartSVM
-from casvm.one_process import OneProcess, nu_share
 from casvm.options import UNSEARCHED, Options
 from casvm.solver.part import fit_part
 

@@ -13,8 +13,8 @@ from cacore.machine import memory
 from cacore.run import report
 from cacore.run.job import Predicting
 from cacore.run.probabilistic import gaussian_scores, interval_metrics
-from cakrr.intervals import Asked, answered
 from cakrr.model import KRRModel
+from cakrr.uncertainty.answer import Asked, answered
 
 
 @dataclass

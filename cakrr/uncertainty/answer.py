@@ -12,9 +12,9 @@ from cacore.comm import Communicator
 from cacore.data.rows import Rows
 from cacore.errors import InputError
 from cacore.run.job import ADAPTIVE
-from cakrr import uncertainty
-from cakrr.conformal import Calibration, check_coverage, rank_of
 from cakrr.model import KRRModel
+from cakrr.uncertainty import deviation
+from cakrr.uncertainty.conformal import Calibration, check_coverage, rank_of
 from partition.routing import nearest
 
 
@@ -52,7 +52,7 @@ class Asked:
     def check(self, model: KRRModel) -> None:
         """Refuse what the model cannot tell."""
         if self.needs_std:
-            uncertainty.check(model)
+            deviation.check(model)
         if self.coverage is not None:
             calibration_of(model).half_width(self.coverage, self.adaptive == "std")
             if self.adaptive == "parts" and not has_parts(model):
@@ -108,8 +108,8 @@ def answered(
 
     Notes
     -----
-    As :func:`cakrr.uncertainty.predict` where standard deviations are needed; one Allreduce of P t numbers for the
-    errors of parts; otherwise what a prediction costs.
+    As :func:`cakrr.uncertainty.deviation.predict` where standard deviations are needed; one Allreduce of P t numbers
+    for the errors of parts; otherwise what a prediction costs.
     """
     with comm.agreed():
         asked.check(model)

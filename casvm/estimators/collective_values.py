@@ -8,17 +8,15 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_is_fitted
 
 from cacore.comm import Communicator, collective
 from cacore.data.classifier import ROWS
-from cacore.data.dataset import Dataset
-from cacore.data.validation import checked_weights, shared_seed, validated
+from cacore.data.regressor import Regressing
+from cacore.data.validation import shared_seed
 from cacore.errors import InputError
 from cacore.machine import memory, threads
-from cacore.run import report
 from cacore.run.options import at_least_zero, from_estimator, one_of, whole
 from cacore.svm.classifier import KernelMachine
 from cacore.svm.options import DualOptions
@@ -29,7 +27,7 @@ from partition.base import REGISTERED
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class CollectiveSVR(RegressorMixin, KernelMachine):
+class CollectiveSVR(Regressing, KernelMachine):
     """A regression whose `fit`, `predict` and `score` take each rank's own rows, if it is given `comm`."""
 
     C: float = 1.0
@@ -46,7 +44,10 @@ class CollectiveSVR(RegressorMixin, KernelMachine):
         with collective(self.comm) as comm:
             threads.share_once(comm)
             with comm.agreed():
-                train = self._checked(X, y, sample_weight, 2 * int(comm.size == 1))
+                least = 2 * int(comm.size == 1)
+                train = self._with_targets(
+                    X, y, sample_weight, dtype=("float64", "float32"), ensure_min_samples=least, **ROWS
+                )
             limit = memory.limit_per_rank(comm)
             with comm.agreed():
                 options: DualOptions = from_estimator(DualOptions, self)
@@ -77,21 +78,6 @@ class CollectiveSVR(RegressorMixin, KernelMachine):
         """The model and the statistics of its problems; collective."""
         raise NotImplementedError
 
-    def _checked(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
-        rows = {"dtype": ("float64", "float32"), "ensure_min_samples": least, **ROWS}
-        targets = {"ensure_2d": False, "dtype": None, "ensure_min_samples": 0, "ensure_min_features": 0}
-        X, given = validated(self, X, y, validate_separately=(rows, targets))
-        try:
-            y = np.asarray(column_or_1d(given, warn=True), np.float64)
-        except (ValueError, TypeError) as error:
-            raise InputError(f"y: {error}") from error
-        if len(y) != X.shape[0]:
-            raise InputError(f"Found input variables with inconsistent numbers of samples: {[X.shape[0], len(y)]}")
-        if not np.isfinite(y).all():
-            raise InputError("y: contains NaN or infinity")
-        weights = None if sample_weight is None else checked_weights(sample_weight, X.shape[0])
-        return Dataset(X, y, X.shape[0], weights=weights)
-
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Predictions for `X`, shape (n_local, d); with `comm`, a collective call."""
         check_is_fitted(self, "model_")
@@ -99,17 +85,6 @@ class CollectiveSVR(RegressorMixin, KernelMachine):
             with comm.agreed():
                 X = self._rows(X, int(comm.size == 1))
             return np.asarray(self.model_.predict(X, comm))
-
-    def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """R^2; with `comm`, over all ranks' rows, the same on each: a collective call."""
-        if self.comm is None:
-            return float(super().score(X, y, sample_weight))
-        predicted = self.predict(X)
-        with collective(self.comm) as comm:
-            with comm.agreed():
-                weights = None if sample_weight is None else checked_weights(sample_weight, len(predicted))
-            r2 = report.regression_metrics(np.asarray(y), predicted, comm, weights)["r2"]
-        return float("nan") if r2 is None else r2
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -1,0 +1,56 @@
+"""What the scikit-learn regressors of all families share: targets and weights of rows, the score."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.sparse import issparse
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils.validation import column_or_1d
+
+from cacore.comm import collective
+from cacore.data.dataset import Dataset
+from cacore.data.validation import checked_weights, validated
+from cacore.errors import InputError
+from cacore.run import report
+
+
+class Regressing(RegressorMixin, BaseEstimator):
+    """Checks of rows, targets and weights that `fit` is given; R^2 over all ranks, where there are several."""
+
+    def _with_targets(
+        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, *, columns: bool = False, **rows: Any
+    ) -> Dataset:
+        """Rows, targets and weights to train on; `columns`: targets may have several; `rows` as for `Labelled`."""
+        if issparse(y):
+            raise InputError("y: sparse targets cannot be used; give y.toarray()")
+        targets = {"ensure_2d": False, "dtype": None, "ensure_min_samples": 0, "ensure_min_features": 0}
+        X, given = validated(self, X, y, validate_separately=(rows, targets))
+        if not given.ndim or not all(given.shape[1:]):
+            raise InputError(f"y has shape {given.shape}: there is no target")
+        try:
+            y = np.asarray(given if columns else column_or_1d(given, warn=True), np.float64)
+        except (ValueError, TypeError) as error:
+            name = type(self).__name__
+            other = f"{name[:-1]}C" if name.endswith("SVR") else f"{name}Classifier"
+            raise InputError(f"y: {error}; the targets of a regression are numbers, and {other} has classes") from error
+        if len(y) != X.shape[0]:
+            raise InputError(f"Found input variables with inconsistent numbers of samples: {[X.shape[0], len(y)]}")
+        if not np.isfinite(y).all():
+            raise InputError("y: contains NaN or infinity")
+        weights = None if sample_weight is None else checked_weights(sample_weight, X.shape[0])
+        return Dataset(X, y, X.shape[0], weights=weights)
+
+    def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """R^2, of many targets their mean; with `comm`, over all ranks' rows, the same on each: a collective call."""
+        ranks = getattr(self, "comm", None)
+        if ranks is None:
+            return float(super().score(X, y, sample_weight))
+        predicted = self.predict(X)
+        with collective(ranks) as comm:
+            with comm.agreed():
+                weights = None if sample_weight is None else checked_weights(sample_weight, len(predicted))
+            r2 = report.regression_metrics(np.asarray(y), predicted, comm, weights)["r2"]
+        return float("nan") if r2 is None else r2

@@ -1,0 +1,1 @@
+"""How sure predictions are: standard deviations and intervals."""
