@@ -90,10 +90,11 @@ class BKRR2(InParts, Factors, Regressor):
     route : {"nearest", "soft", "all"} or None
         Other than the method's own: the nearest centre's model; the k nearest ones', weighted by
         exp(-(d^2 - d_min^2)/t), with k and t chosen on held-out rows; the mean of all.
-    metric : {"none", "diagonal", "full"}
+    metric : {"none", "diagonal", "full", "lengths"}
         Learn, in rounds of training, how much each feature counts, or each direction of them: rows are mapped by the
-        root of the mean of grad f grad f^T, f the model that answers. The round with the least validation error is
-        kept, which may be the one without a metric. "full" takes 4,096 features at most, and makes CSR rows dense.
+        root of the mean of grad f grad f^T, f the model that answers. "lengths", of kernels of a distance: each feature
+        by the factor that lessens the leave-one-out errors inside the parts. The round with the least validation error
+        is kept, which may be the one without a metric. "full" takes 4,096 features at most, and makes CSR rows dense.
     metric_rounds : int
         Most rounds after the first one; three in a row without an improvement are the last.
     scaling : {"deviation", "quantile", "auto"}
