@@ -107,7 +107,7 @@ def races(results: Results) -> Figure:
     axes.invert_yaxis()
     axes.margins(x=0.08, y=0.3 / len(bars))
     if max(ratios) > 20 * min(ratios):
-        axes.set_xscale("log")
+        _logarithmic(axes)
     axes.set_xlabel("seconds over the peer's (grey: the peer; below 1 is faster)")
     axes.set_title(_whole(results), fontsize=9)
     return figure
@@ -125,10 +125,8 @@ def errors(results: Results) -> Figure:
             label = f"{method} (bound: the best model of each row)" if best else method
             style = {"marker": MARKERS[number % len(MARKERS)], "markersize": 5, "color": f"C{number}"}
             axes.plot(*zip(*points, strict=True), "--" if best else "-", label=label, **style)
-        axes.set(xlabel="seconds: partition, training, prediction", ylabel="mean squared test error", xscale="log")
-        axes.xaxis.set_major_formatter("{x:g}")
-        axes.xaxis.set_minor_formatter("{x:g}")
-        axes.tick_params(axis="x", which="both", labelsize=7)
+        axes.set(xlabel="seconds: partition, training, prediction", ylabel="mean squared test error")
+        _logarithmic(axes)
         pairs = ", ".join(str(count) for count in sorted({record["pairs"] for record in mine}))
         axes.set_title(f"{name}; points: {pairs} pairs of sigma and lambda", fontsize=9)
         axes.grid(alpha=0.3, which="both")
@@ -218,7 +216,7 @@ def exact(results: Results) -> Figure:
             number = runs.index(record["run"])
             shown = {"color": f"C{number % 10}", "marker": "osD^v<>P*X"[number % 10]}
             axes.plot(record["seconds"], record["mse"], linestyle="", label=record["run"], **shown)
-        axes.set_xscale("log")
+        _logarithmic(axes)
         axes.set_xlabel("seconds to fit")
         axes.set_ylabel("mean squared error of the test rows")
         axes.set_title(f"{name}, {max(record['rows'] for record in mine):,} rows", fontsize=9)
@@ -252,6 +250,16 @@ def _whole(results: Results) -> str:
     """What holds for all records."""
     said = [str(results.about[name]) for name in ("data", "network") if name in results.about]
     return ", ".join(said) if said else results.name
+
+
+def _logarithmic(axes: Any) -> None:
+    """A logarithmic x axis with plain numbers, of which 1, 2 and 5 of a decade have room."""
+    from matplotlib.ticker import LogLocator
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("")
 
 
 def _panels(rows: int, columns: int, width: float, height: float, squeeze: bool = True) -> tuple[Figure, Any]:
