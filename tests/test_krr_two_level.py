@@ -338,3 +338,15 @@ def test_beats_each_level_alone():
     mse = {name: np.mean((m.predict(T) - t) ** 2) for name, m in (("two", two), ("alone", alone), ("parts", parts))}
     assert mse["two"] < 0.5 * mse["alone"]
     assert mse["two"] < 0.9 * mse["parts"]
+
+
+def test_refined_models_do_not_follow_the_noise():
+    """The lambda of 20 centres is far too small for all rows: with it errors are 12 and 30, and .13 unrefined."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 3))
+    truth = np.sin(2 * X[:, 0]) + X[:, 1]
+    y = truth + rng.normal(size=600)
+    for N in (1, 5):
+        model = TwoLevelKRR(3, centers=20, refine=N, random_state=0).fit(X[:400], y[:400])
+        assert np.mean(np.square(model.predict(X[400:]) - truth[400:])) < 0.2
+        assert model.params_["coarse_lambda"] > 10 * min(LAMS)

@@ -28,7 +28,7 @@ from cakrr.methods.prepare import Prepared, prepare, scalings
 from cakrr.model import KRRModel, PartModel
 from cakrr.options import LENGTHS, CoarseGrid, Options, Width
 from cakrr.solver import refine
-from cakrr.solver.coarse import Candidates
+from cakrr.solver.coarse import Candidates, CoarseModel
 from cakrr.solver.local import Workspace
 from cakrr.solver.system import ridge_system
 from partition.divide import divide, hand_out, order_of
@@ -226,9 +226,7 @@ class _Run(Choice):
         comm, parts, model, fitted = self.comm, self.parts, self.model, self.fitted
         mixed = self.workspace.dtype == np.float32
         if model.coarse is not None and self.options.refine and not self.division:  # other divisions take it over
-            from cakrr.methods.refined import refined
-
-            model.coarse = refined(model.coarse, parts, self.options, comm)
+            model.coarse = self._refined(model.coarse)
         residual, failed = np.zeros(len(parts.sizes)), -1
         advance = self.options.progress("training", len(parts.parts))
 
@@ -272,6 +270,21 @@ class _Run(Choice):
             with comm.uncounted():
                 fitted.residual = comm.allreduce(residual)
         return fitted
+
+    def _refined(self, coarse: CoarseModel) -> CoarseModel:
+        """The coarse model after some iterations, of a lambda that the held-out rows choose if there was a choice."""
+        from cakrr.methods.refined import chosen_lambda, refined
+
+        lam: float | None = coarse.lam
+        several = self.tried is not None and len({lam for *_, lam in self.tried.settings}) > 1
+        if self.tried is not None and several and self.options.select != "test":
+            learned = self.tried.chosen(self.candidate, learned=True)
+            lam = chosen_lambda(learned, self.parts, self.held, self.prepared.scale, self.options, self.comm)
+        if lam is None:
+            self.fitted.reasons.append("refine: on the validation rows the coarse model errs less than the refined one")
+            return coarse
+        self.fitted.params["coarse_lambda"] = lam
+        return refined(replace(coarse, lam=lam), self.parts, self.options, self.comm)
 
 
 def not_definite(where: str, model: KRRModel, part: int = 0) -> str:
