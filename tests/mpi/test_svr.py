@@ -139,7 +139,7 @@ def test_parts_refused_by_all_ranks():
     X, y, _ = rows()
     mine = even(N)
     for more, match in (
-        ({"n_parts": N + 1, "partitioner": "kmeans"}, f"n_parts = {N + 1}: there may be {R}, one a rank, to {N}"),
+        ({"n_parts": N + 1, "partitioner": "kmeans"}, f"{N + 1} parts of {N} rows: every part needs a row"),
         ({"partitioner": "spectral"}, "partitioner 'spectral': choose one of "),
         ({"route": "best"}, "route = 'best'"),
     ):
