@@ -20,9 +20,11 @@ from cacore.run import reading, report
 from cacore.run.family import Family
 from cacore.run.job import Predicting, Training
 from cacore.run.options import reported
+from cacore.tuning.results import Columns, at_the_end, best_lines
 from casvm.model.libsvm import export_libsvm
 from casvm.model.svr import SVRModel
 from casvm.oneclass import oneclass
+from casvm.search.regression import SCORE
 from casvm.svr import svr
 from casvm.value_options import PARTITIONERS, Fit, Method, Options
 
@@ -32,6 +34,8 @@ _NOT_NEEDED = Targets(text=True, needed=False)
 
 class Values(Family):
     """The family of SVMs whose answer is a number a row."""
+
+    also = "; or the settings that were compared: give several values of --C, --epsilon or --gamma"
 
     def check(self, method: Method, job: Training, options: Options, comm: Communicator) -> dict[str, Path]:
         """LIBSVM's files are written by one process."""
@@ -44,14 +48,15 @@ class Values(Family):
         return {"--libsvm": job.libsvm}
 
     def warm_up(self, dtype: str, options: Options) -> None:
-        """The machine in two parts, or on all ranks."""
+        """What prediction needs, and nu-SVR or the search where they are asked for."""
         self.warm_up_prediction(dtype)
-        if options.nu is not None:
+        own = {"nu": 0.5} if options.nu is not None else {"C": (1.0, 2.0)} if options.searches else None
+        if own is not None:
             X = np.random.default_rng(0).normal(size=(24, 3)).astype(dtype)
-            svr(Dataset(X, X[:, 0].astype(np.float64)), Options(nu=0.5, max_iter=50))
+            svr(Dataset(X, X[:, 0].astype(np.float64)), Options(max_iter=50, **own))
 
     def warm_up_prediction(self, dtype: str) -> None:
-        """A small regression in two parts, and one class: they use all compiled code but nu-SVR's."""
+        """A small regression in two parts, and one class: they use all other compiled code."""
         X = np.random.default_rng(0).normal(size=(24, 3)).astype(dtype)
         y = X[:, 0].astype(np.float64)
         row_hashes(X, y)
@@ -75,8 +80,12 @@ class Values(Family):
         return train, test
 
     def draws(self, method: Method, options: Options) -> str:
-        """Nothing."""
-        return ""
+        """The settings that were compared."""
+        return "grid" if options.searches else ""
+
+    def columns(self, made: dict[str, Any]) -> Columns:
+        """Of the grid: C, gamma and the score; of several epsilons the best."""
+        return Columns("gamma", "C", f"cv_{SCORE}", "R^2 on rows left out")
 
     def load(self, path: Path, comm: Communicator) -> SVRModel:
         """A saved model; collective."""
@@ -119,6 +128,8 @@ class Values(Family):
                 **reported(options, method.has), **parts, "route": model.route, **soft, "dtype": model.dtype,
             },
             "solver": fitted.solver,
+            "grid": [] if fitted.search is None else fitted.search.rows(),
+            "cv": None if fitted.search is None else fitted.search.described(),
             "busy": fitted.busy,
         }  # fmt: skip
 
@@ -127,15 +138,34 @@ class Values(Family):
         if job.libsvm is not None:
             export_libsvm(fitted.model, job.libsvm)
 
+    def lines(self, made: dict[str, Any]) -> Iterator[tuple[str, str]]:
+        """The best settings."""
+        if made["grid"]:
+            names = [name for name in ("C", "epsilon", "gamma") if name in made["grid"][0]]
+            lines = best_lines(made["grid"], names, self.columns(made))
+            said = f"{SCORE} of {made['cv']['folds']} folds, {made['cv']['settings']} settings"
+            yield "best settings", "\n".join([*lines, said])
+
     def notes(self, method: Method, fitted: Fit, options: Options) -> list[str]:
         """That a solver stopped early; which route suits random parts."""
-        notes = list(fitted.notes)
+        notes, found = list(fitted.notes), fitted.search
+        if found is None and options.searches:
+            notes.append(
+                "there are too few rows to compare settings: C, epsilon and gamma = scale, where none was named"
+            )
+        if found is not None:
+            notes += at_the_end(found.axes, found.chosen)
+            if found.stopped:
+                notes.append(f"{found.stopped:,} of {found.solved:,} solutions of the search stopped at their limit")
         if options.partitioner == "random" and len(fitted.sizes) > 1 and fitted.model.route == "nearest":
             notes.append("random parts: --route all, the mean of all models, is usually more accurate")
         return notes
 
     def details(self, made: dict[str, Any]) -> Iterator[str]:
-        """Each part."""
+        """The grid, and each part."""
+        for row in made["grid"]:
+            where = ", ".join(f"{name} {row[name]:.4g}" for name in ("C", "epsilon", "gamma") if name in row)
+            yield f"{where}: {row[f'cv_{SCORE}']:.5f}"
         solver = made["solver"]
         sizes = made["partition_sizes"] if len(solver["seconds"]) > 1 else [made["data"]["n_train"]]
         names = ("n_support", "iterations", "gap", "seconds")

@@ -10,7 +10,9 @@ from helpers.data import changed, write_csv, write_hdf5
 from sklearn.metrics import confusion_matrix, mean_squared_error, precision_score, r2_score, recall_score
 from sklearn.svm import SVR, NuSVR, OneClassSVM
 
-from casvm import SVRModel
+from cacore.kernels import Kernel
+from casvm import CASVR, DisSMOSVR, SVRModel
+from casvm.search.regression import Task, judge
 from partition import KBalance
 
 N, TESTED, P = 157, 60, 3
@@ -124,7 +126,7 @@ def test_the_scale_of_the_targets_does_not_matter(files, tmp_path):
     write_hdf5(tmp_path / "far.h5", train=(X, 1e6 * y))
     values = []
     for name in (files / "reg.h5", tmp_path / "far.h5"):
-        made = reported("casvm.svr", [name, "--partitions", "2", "--model", tmp_path / "m.h5"], tmp_path)
+        made = reported("casvm.svr", [name, "--C", "scale", "--model", tmp_path / "m.h5"], tmp_path)
         values.append(SVRModel.load(tmp_path / "m.h5").predict(X))
     assert made["params"]["C"] == pytest.approx(1e6 * np.std(y))
     near(values[1] / 1e6, values[0], 1e-2)
@@ -157,21 +159,21 @@ def test_ranks(machine, more, files, tmp_path, in_one_job):
 
 @pytest.mark.parametrize("more", [["--partitions", "3"], ["--exact"]], ids=["parts", "exact"])
 def test_resumed_to_the_same_bits(more, files, tmp_path, refuses):
-    words = [files / "reg.h5", *more, "--checkpoint", tmp_path / "kept"]
+    words = [files / "reg.h5", *more, "--C", "20", "--checkpoint", tmp_path / "kept"]
     run("casvm.svr", [*words, "--model", tmp_path / "1.h5", "--quiet"])
     pieces = sorted((tmp_path / "kept").glob("*.npz"))
     assert len(pieces) == (1 if "--exact" in more else 3)
     pieces[-1].unlink()
     run("casvm.svr", [*words, "--model", tmp_path / "2.h5", "--quiet"])
     assert (tmp_path / "2.h5").read_bytes() == (tmp_path / "1.h5").read_bytes()
-    refuses("casvm.svr", [*words, "--C", "3"], "a checkpoint of another run: C was", tmp_path)
+    refuses("casvm.svr", [*words, "--tol", "1"], "a checkpoint of another run: tol was", tmp_path)
 
 
 @pytest.mark.parametrize("machine", ["epsilon", "one class"])
 def test_predictions(machine, files, tmp_path, capsys):
     """Of both kinds of models, by the one command."""
     data, head = data_of(machine, files), "prediction,decision" if machine == "one class" else "prediction"
-    words = [data, "--partitions", "2", "--model", tmp_path / "m.h5"]
+    words = [data, "--partitions", "2", "--gamma", "0.5", "--model", tmp_path / "m.h5"]
     made = reported(MACHINES[machine][0], words, tmp_path)
     out = ["-o", tmp_path / "p.csv", "--report", tmp_path / "p.json", "--decisions", "--quiet"]
     run("casvm.predict", [tmp_path / "m.h5", data, *out])
@@ -198,13 +200,90 @@ def test_one_class_needs_no_labels(files, tmp_path):
     assert alone["metrics"]["outliers"] <= 0.5
 
 
+# -- C, epsilon and gamma --------------------------------------------------------------------------
+
+
+def test_errors_on_rows_left_out_are_those_of_libsvm():
+    """Of all settings and folds, with weights; and of none where there is nothing to learn from."""
+    (X, y, _), rng = rows("train"), np.random.default_rng(0)
+    X, y, weights = X[:90], (y[:90] - 300) / 10, rng.choice([0.0, 0.5, 2.0], 90)
+    fold, Cs, epsilons, gammas = np.arange(90) % 4, (0.5, 5.0, 50.0), (0.02, 0.2), (0.2, 0.8)
+    alike = tuple(Kernel("gaussian", gamma) for gamma in gammas)
+    told = judge(Task(X, y, weights, fold, 3), alike, Cs, epsilons, 1e-6)
+    for place, sse in np.ndenumerate(told["sse"]):
+        g, e, ell, f = place
+        model = SVR(C=Cs[ell], epsilon=epsilons[e], gamma=gammas[g], tol=1e-7)
+        out = fold == f
+        error = model.fit(X[~out], y[~out], weights[~out]).predict(X[out]) - y[out]
+        assert sse == pytest.approx(weights[out] @ error**2, rel=1e-3)
+        assert told["weight"][f] == weights[out].sum()
+    assert told["steps"].tolist() == [36, 0]
+    alone = judge(Task(X[:1], y[:1], np.ones(1), np.zeros(1, int), 3), alike, Cs, epsilons, 1e-6)
+    assert not alone["weight"].any()
+
+
+def test_no_options_choose_a_good_model(files, tmp_path, capsys):
+    """48 settings, of which the best one by the rows left out is used, and is better than the usual one."""
+    words = [files / "reg.h5", "--partitions", "2", "--plot", tmp_path / "p.png", "--report", tmp_path / "r.json"]
+    run("casvm.svr", words)
+    assert "best settings" in capsys.readouterr().out
+    made = read(tmp_path / "r.json")
+    check_report(made, "casvm.svr", files / "reg.h5", (N, TESTED, 3), {"cv"})
+    best = max(made["grid"], key=lambda row: row["cv_r2"])
+    assert len(made["grid"]) == 48
+    assert (made["cv"]["folds"], made["cv"]["solved"], made["cv"]["score"]) == (5, 480, best["cv_r2"])
+    assert {name: made["params"][name] for name in ("C", "epsilon", "gamma")} == {
+        name: best[name] for name in ("C", "epsilon", "gamma")
+    }
+    usual = reported("casvm.svr", [files / "reg.h5", "--partitions", "2", "--C", "scale"], tmp_path)
+    assert made["metrics"]["r2"] > usual["metrics"]["r2"] + 0.1
+    assert len(reported("casvm.svr", [files / "reg.h5", "--quick"], tmp_path)["grid"]) == 12
+
+
+@pytest.mark.parametrize("more", [["--partitions", "4"], ["--exact"]], ids=["parts", "exact"])
+def test_choice_on_ranks(more, files, tmp_path, in_one_job, monkeypatch):
+    """Three ranks compare as one does, and send nothing but sums; a search that was killed goes on from its pieces."""
+    words = [files / "reg.h5", *more, "--C", "2,20", "--epsilon", "0.5,2", "--gamma", "0.3,1", "--cv", "3"]
+    kept = ["--checkpoint", tmp_path / "kept", "--model", tmp_path / "1.h5"]
+    alone = reported("casvm.svr", [*words, *kept], tmp_path)
+    in_one_job(3, ["casvm.svr", *words, "--quiet", "--report", "r3.json"])
+    made = read(tmp_path / "r3.json")
+    assert [row["cv_r2"] for row in made["grid"]] == pytest.approx([row["cv_r2"] for row in alone["grid"]], rel=1e-6)
+    assert made["params"] == pytest.approx(alone["params"])
+    assert made["comm"]["search"]["bytes"] < 10_000
+    pieces = sorted((tmp_path / "kept").glob("search-*.npz"))
+    assert len(pieces) == (4 if "--partitions" in more else 1)
+    monkeypatch.setattr("casvm.search.regression.judge", lambda *_: pytest.fail("was kept"))
+    monkeypatch.setattr("casvm.value_family.Values.warm_up", lambda *_: None)  # which searches on purpose
+    run("casvm.svr", [*words, *kept[:3], tmp_path / "2.h5", "--quiet"])
+    assert (tmp_path / "2.h5").read_bytes() == (tmp_path / "1.h5").read_bytes()
+
+
+def test_estimators_choose_too():
+    X, y, _ = rows("train")
+    model = CASVR(3, partitioner="kmeans", C=[1, 20], epsilon="scale", gamma="grid", cv=4, random_state=0).fit(X, y)
+    assert len(model.cv_results_["params"]) == 12
+    assert model.best_score_ == model.cv_results_["mean_test_score"].max()
+    assert model.model_.params["C"] == model.best_params_["C"]
+    assert model.best_params_["epsilon"] == pytest.approx(0.1 * np.std(y))
+    assert not hasattr(model.set_params(C=1.0, gamma="scale", cv=None).fit(X, y), "best_params_")
+    exact = DisSMOSVR(C=[1, 20], gamma=0.5).fit(X, y)
+    assert exact.best_params_["C"] == exact.model_.params["C"] == 20
+
+
+def test_too_few_rows_to_choose(tmp_path, capsys):
+    write_hdf5(tmp_path / "few.h5", train=(np.eye(3), np.arange(3.0)))
+    run("casvm.svr", [tmp_path / "few.h5", "--partitions", "3"])
+    assert "too few rows to compare settings" in flat(capsys.readouterr().out)
+
+
 def test_random_parts_and_their_route(files, capsys):
-    run("casvm.svr", [files / "reg.h5", "--partitions", "2", "--partitioner", "random"])
+    run("casvm.svr", [files / "reg.h5", "--C", "1", "--partitions", "2", "--partitioner", "random"])
     assert "random parts: --route all" in flat(capsys.readouterr().out)
 
 
 REFUSED = {
-    "epsilon": ("svr", ["--epsilon", "-1"], "--epsilon -1: it must be a number of at least 0, or scale"),
+    "epsilon": ("svr", ["--epsilon", "-1"], "--epsilon -1: it must be a number of at least 0, or scale, a comma list"),
     "C": ("svr", ["--C", "0"], "--C 0: it must be a positive number, or scale"),
     "nu": ("svr", ["--nu", "0"], "--nu 0: it must be a number above 0 and at most 1"),
     "nu of one class": ("oneclass", ["--nu", "1.5"], "--nu 1.5: it must be a number above 0 and at most 1"),
@@ -217,6 +296,11 @@ REFUSED = {
     "rounds of parts": ("svr", ["--working-set", "4"], "working_set: parts are solved each by one rank"),
     "parts": ("svr", ["--partitions", "158"], "158 parts of 157 rows: every part needs a row"),
     "C of one class": ("oneclass", ["--C", "1"], "unrecognized arguments: --C 1"),
+    "grid of nu": ("svr", ["--nu", "0.5", "--C", "1,2"], "nu: settings are compared with an epsilon"),
+    "gammas of one class": ("oneclass", ["--gamma", "1,2"], "gamma: there are no targets by which several values"),
+    "folds": ("svr", ["--cv", "158"], "cv = 158: there are 157 rows; ask for fewer folds"),
+    "gammas of none": ("svr", ["--kernel", "linear", "--gamma", "1,2"], "gamma: several values are given, and this"),
+    "quick": ("svr", ["--C", "1", "--quick"], "quick: neither C, epsilon nor gamma is a grid that is made up"),
     "libsvm": ("svr", ["--kernel", "l1", "--libsvm", "l.model"], "--libsvm: LIBSVM has no l1 kernel"),
 }  # fmt: skip
 

@@ -18,6 +18,7 @@ from cacore.data.validation import shared_seed
 from cacore.machine import memory, threads
 from cacore.run.options import from_estimator, whole
 from cacore.svm.classifier import KernelMachine
+from casvm.estimators.exact import expose_search
 from casvm.svr import svr
 from casvm.value_options import Fit, Options
 from partition import Partitioner
@@ -27,9 +28,10 @@ from partition import Partitioner
 class CollectiveSVR(Regressing, KernelMachine):
     """A regression whose `fit`, `predict` and `score` take each rank's own rows, if it is given `comm`."""
 
-    C: float = 1.0
-    epsilon: float = 0.1
+    C: Any = 1.0
+    epsilon: Any = 0.1
     standardize: bool = False
+    cv: int | None = None
     comm: Any = None
 
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
@@ -66,6 +68,7 @@ class CollectiveSVR(Regressing, KernelMachine):
         self.n_iter_ = self.solver_["iterations"]
         self.sizes_ = self.model_.sizes
         self.fit_status_ = int(not self.solver_["converged"].all())
+        expose_search(self, fitted.search)
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Predictions for `X`, shape (n_local, d); with `comm`, a collective call."""
@@ -82,12 +85,12 @@ class DisSMOSVR(CollectiveSVR):
 
     Parameters
     ----------
-    C, epsilon, kernel, gamma, degree, coef0, tol, max_iter, max_time
-        As for :class:`SMOSVR`, without "precomputed".
+    C, epsilon, gamma, cv, standardize, cache_gib, comm
+        As for :class:`CASVR`.
+    kernel, degree, coef0, tol, max_iter, max_time
+        As for :class:`SMOSVR`, without "precomputed"; tol may be "scale".
     working_set : int or None
         Rows of a round; None leaves it to the solver, 2 is the textbook's pair.
-    standardize, cache_gib, comm
-        As for :class:`CASVR`.
 
     Attributes
     ----------
@@ -102,6 +105,8 @@ class DisSMOSVR(CollectiveSVR):
         Support vectors of each rank.
     solver_, n_iter_, fit_status_, n_features_in_
         As of :class:`CASVR`, with one entry.
+    cv_results_, best_params_, best_score_, best_index_
+        As of :class:`CASVR`; parts of about 2,000 rows are made for the search.
 
     Notes
     -----
@@ -132,8 +137,14 @@ class CASVR(CollectiveSVR):
     partitioner : {"random", "fcfs", "bkm", "kmeans", "kbalance"}, another registered name, or Partitioner
         "random" leaves rows where they are. Of a Partitioner its own parameters are used, but for `n_parts`, if that is
         given here, and `random_state`.
-    C, epsilon, kernel, gamma, degree, coef0, tol, max_iter, max_time
-        As for :class:`SMOSVR`, of every part, without "precomputed".
+    C, epsilon, gamma
+        A number as for :class:`SMOSVR`, of every part; "scale", which for C is the targets' deviation and for epsilon a
+        tenth of it; several values, or "grid" for values that are made up: those with the least squared error on rows
+        that are left out inside the parts are used, and no row travels.
+    cv : int or None
+        Folds of that choice. None: 5; of more than 5,000 rows a tenth judges.
+    kernel, degree, coef0, tol, max_iter, max_time
+        As for :class:`SMOSVR`, without "precomputed"; tol may be "scale", a thousandth of the targets' deviation.
     route : {"nearest", "soft", "all"}
         The nearest centre's model answers; the nearest four's values, weighted by distance; or the mean of all values,
         which suits "random".
@@ -157,6 +168,8 @@ class CASVR(CollectiveSVR):
     solver_ : dict of str to ndarray
         An entry a part: iterations, n_support, objective, gap, seconds, kernel_rows, kernel_values, converged.
     n_iter_ : ndarray of int64, shape (P,)
+    cv_results_, best_params_, best_score_, best_index_
+        As :class:`sklearn.model_selection.GridSearchCV` has them, where settings were compared: scores are R^2.
     fit_status_ : int
         0 if all parts met the tolerance, 1 otherwise.
     n_features_in_ : int

@@ -26,10 +26,13 @@ from cacore.limits import Limits
 from cacore.machine import memory, threads
 from cacore.svm.dual import Dual, Solution
 from cacore.svm.problem import numeric_gamma
+from cacore.tuning.results import Results
 from casvm.methods.divide import deal
 from casvm.methods.parts import gathered
 from casvm.methods.problems import STATISTICS, check_memory, named, not_met, predicted_cost
 from casvm.model.svr import PartSVR, SVRModel
+from casvm.search.pieces import ROWS, WHOLE
+from casvm.search.regression import search
 from casvm.solver import distributed
 from casvm.solver.nu import solve_regression
 from casvm.solver.smo import solve_part
@@ -89,6 +92,8 @@ class Prepared:
     standardizer : Standardizer or None
     options : Options
         With `tol` as a number.
+    unit : float
+        The targets' deviation, where that is needed.
     """
 
     rows: Samples
@@ -98,6 +103,15 @@ class Prepared:
     kernel: Kernel
     standardizer: Standardizer | None
     options: Options
+    unit: float
+
+    def settled(self, rows: Samples, comm: Communicator) -> Prepared:
+        """With these rows' bounds, and the kernel, of the options' one setting; collective."""
+        options = self.options
+        problem = _problem(options, self.unit)
+        rows.columns["C"] = rows["C"] * problem.params["C"]
+        kernel = options.kernel_with(numeric_gamma(rows.X, options.gamma, comm, options.kernel))
+        return replace(self, problem=problem, kernel=kernel)
 
     def model(self, method: Method, **more: Any) -> SVRModel:
         """A model of such rows; `more` says where its parts are, and what they are."""
@@ -138,15 +152,22 @@ def prepare(method: Method, train: Dataset, options: Options, comm: Communicator
         On all ranks: see :func:`fit`.
     """
     with comm.agreed():
-        P = options.checked(comm.size)
-        if options.exact and options.nu is not None and not method.one_class and comm.size > 1:
-            raise InputError("nu: rows on many ranks keep one sum, and not one of each sign; give epsilon, or one rank")
+        P = options.checked(method, comm.size)
     with comm.phase("read"):
         check_alike(train.X, comm)
         comm.require_equal({"sample_weight given (1) or not (0)": int(train.weights is not None)})
         y, weights = train.target(), train.row_weights()
-        problem, tol = _problem(method, y, weights, options, comm)
-        bound = problem.params.get("C", 1.0) * weights
+        in_deviations = not method.one_class and (
+            options.searches or SCALE in (options.C, options.epsilon, options.tol)
+        )
+        unit = _deviation(y, weights, comm) if in_deviations else 1.0
+        if options.tol == SCALE:
+            options = replace(options, tol=SCALED["tol"] * unit)
+        if method.one_class:
+            problem = Problem("one_class", {"nu": float(NU if options.nu is None else options.nu)})
+        else:
+            problem = _problem(replace(options, C=1.0, epsilon=0.0) if options.searches else options, unit)
+        bound = problem.params.get("C", 1.0) * weights  # of settings that are compared: for C = 1
         if options.checkpoint is not None:
             _open_checkpoint(method, train, bound, P, options, comm)
         first, _ = comm.offset(len(y))
@@ -166,26 +187,17 @@ def prepare(method: Method, train: Dataset, options: Options, comm: Communicator
             rows.X = standardizer.apply(rows.X)
         with comm.uncounted(), comm.agreed():
             check_range(rows.X, "the training rows")
-        kernel = options.kernel_with(numeric_gamma(rows.X, options.gamma, comm, options.kernel))
-    return Prepared(rows, n, P, problem, kernel, standardizer, replace(options, tol=tol))
+        gamma = 1.0 if options.searches else numeric_gamma(rows.X, options.gamma, comm, options.kernel)
+    return Prepared(rows, n, P, problem, options.kernel_with(gamma), standardizer, options, unit)
 
 
-def _problem(
-    method: Method, y: NDArray[np.float64], weights: NDArray[np.float64], options: Options, comm: Communicator
-) -> tuple[Problem, float]:  # fmt: skip
-    """What is solved, and to which tolerance; an Allreduce of 3 numbers where one is in the targets' deviations."""
-    named = {"C": options.C, "epsilon": SCALE if options.epsilon is None else options.epsilon, "tol": options.tol}
-    if method.one_class:
-        named = {"tol": options.tol}
-    if SCALE in named.values():
-        unit = _deviation(y, weights, comm) if not method.one_class else 1.0
-        named = {name: SCALED[name] * unit if value == SCALE else value for name, value in named.items()}
-    tol = float(named.pop("tol"))
-    if method.one_class:
-        return Problem("one_class", {"nu": float(NU if options.nu is None else options.nu)}), tol
+def _problem(options: Options, unit: float) -> Problem:
+    """The regression of one setting, in the targets' own units."""
+    named = {"C": options.C} | ({"epsilon": options.epsilon} if options.nu is None else {})
+    params = {name: float(SCALED[name] * unit if value == SCALE else value) for name, value in named.items()}
     if options.nu is not None:
-        return Problem("nu_svr", {"C": float(named["C"]), "nu": float(options.nu)}), tol
-    return Problem("epsilon_svr", {name: float(value) for name, value in named.items()}), tol
+        return Problem("nu_svr", params | {"nu": float(options.nu)})
+    return Problem("epsilon_svr", params)
 
 
 def _deviation(y: NDArray[np.float64], weights: NDArray[np.float64], comm: Communicator) -> float:
@@ -215,6 +227,9 @@ def _open_checkpoint(
 
 def of_all_rows(method: Method, prepared: Prepared, comm: Communicator) -> Fit:
     """Solve the one problem of all rows; collective. See :func:`fit`."""
+    found = None
+    if prepared.options.searches:
+        prepared, found = settle_apart(prepared, comm)
     rows, options, problem = prepared.rows, prepared.options, prepared.problem
     with comm.agreed():
         cache_bytes = min(options.cache_bytes, 8 * prepared.n**2 + 2 * nbytes(rows.X))
@@ -251,17 +266,21 @@ def of_all_rows(method: Method, prepared: Prepared, comm: Communicator) -> Fit:
     numbers = done["statistics"]
     numbers[STATISTICS.index("n_support")], numbers[STATISTICS.index("seconds")] = support.sum(), seconds
     with comm.uncounted():
-        return _fitted(model, sizes, comm.bcast(numbers)[None], comm.allgather(np.array([seconds])), options, "")
+        every = comm.allgather(np.array([seconds]))
+        return _fitted(model, sizes, comm.bcast(numbers)[None], every, options, "", found)
 
 
 def in_parts(method: Method, prepared: Prepared, comm: Communicator) -> Fit:
     """Train one machine a part (Algorithm 5 and its clustered relatives); collective. See :func:`fit`."""
-    options = prepared.options
     with comm.phase("partition"):
         parts = _divided(prepared, comm)
     with comm.agreed():
         largest = None if is_sparse(parts.X) else int(np.diff(parts.bounds).max(initial=0))
-        check_memory(nbytes(parts.X), options, largest)
+        check_memory(nbytes(parts.X), prepared.options, largest)
+    found = None
+    if prepared.options.searches:
+        prepared, found = settle(prepared, parts, prepared.P, comm)
+    options = prepared.options
     with comm.phase("train"):
         begun = time.perf_counter()
         solved = _solved(prepared, parts)
@@ -279,7 +298,34 @@ def in_parts(method: Method, prepared: Prepared, comm: Communicator) -> Fit:
     for number, (_, line) in solved.items():
         numbers[number] = line
     with comm.uncounted():
-        return _fitted(model, sizes, comm.allreduce(numbers), comm.allgather(np.array([busy])), options, "parts")
+        every = comm.allgather(np.array([busy]))
+        return _fitted(model, sizes, comm.allreduce(numbers), every, options, "parts", found)
+
+
+def settle(prepared: Prepared, parts: Parts, P: int, comm: Communicator) -> tuple[Prepared, Results | None]:
+    """Choose C, epsilon and gamma in these parts, and bound the rows' |beta| by that C; collective."""
+    found = search(parts, prepared.n, P, prepared.unit, prepared.options, comm)
+    chosen: dict[str, Any] = dict.fromkeys(("C", "epsilon", "gamma"), SCALE) if found is None else found.chosen
+    options = replace(prepared.options, cv=None, quick=False, **{"gamma": SCALE, **chosen})
+    return replace(prepared, options=options).settled(parts, comm), found
+
+
+def settle_apart(prepared: Prepared, comm: Communicator) -> tuple[Prepared, Results | None]:
+    """The same in parts of about 2,000 rows, or of all of few rows, that are made of a copy of the rows; collective."""
+    rows, options = prepared.rows, prepared.options
+    with comm.agreed():
+        remedy = "use more ranks, or give one value of C, epsilon and gamma"
+        needed = 3 * nbytes(rows.X)
+        memory.require(needed, options.memory_limit, "a rank's rows, and two copies of them in the search", remedy)
+    with comm.phase("partition"):
+        copy = Samples(rows.X.copy(), dict(rows.columns))
+        P = -(-prepared.n // ROWS) if prepared.n > WHOLE else 1
+        division = divide(PARTITIONERS[0], P, copy.X, comm, options.seed)
+        owners = assign_owners(division.sizes, comm.size, lambda m: m**2)
+        parts = hand_out(copy, division, owners, options.seed, comm)
+    del copy
+    settled, found = settle(prepared, parts, P, comm)
+    return replace(prepared, options=settled.options).settled(rows, comm), found
 
 
 def _divided(prepared: Prepared, comm: Communicator) -> Parts:
@@ -337,7 +383,7 @@ def _of_support(rows: Samples, done: dict[str, NDArray[Any]]) -> PartSVR:
 
 def _fitted(
     model: SVRModel, sizes: NDArray[np.int64], numbers: NDArray[np.float64], busy: NDArray[np.float64],
-    options: Options, what: str,
+    options: Options, what: str, found: Results | None,
 ) -> Fit:  # fmt: skip
     solver = {**named(numbers), "converged": numbers[:, _CONVERGED] > 0}
-    return Fit(model, sizes, solver, busy, float(options.tol), not_met(numbers, options.limits.tol, what))
+    return Fit(model, sizes, solver, busy, float(options.tol), not_met(numbers, options.limits.tol, what), found)
