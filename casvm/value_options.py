@@ -102,6 +102,10 @@ class Options(DualOptions):
         None, f"makes the parts (default: {PARTITIONERS[0]}); random leaves rows where they are", _partitioner,
         choices=PARTITIONERS, exclusive=True,
     )  # fmt: skip
+    divisions: int = option(
+        1, "divide the rows so many times: the mean of the divisions' models answers", declare.whole(1, 1000),
+        estimator="n_divisions", report=True, metavar="N",
+    )  # fmt: skip
     exact: bool = option(
         False, "one problem of all rows, of which every rank holds a share", declare.yes_or_no, estimator="",
         report=True, action="store_true", exclusive=True,
@@ -153,7 +157,7 @@ class Options(DualOptions):
             return P
         for one in fields(self):
             value = getattr(self, one.name)
-            if one.name in ("partitions", "partitioner", "route") and value != one.default:
+            if one.name in ("partitions", "partitioner", "divisions", "route") and value != one.default:
                 raise InputError(f"{one.name} = {value}: exact is one problem of all rows; leave one of them out")
         return 1
 

@@ -18,7 +18,8 @@ from partition import KBalance
 N, TESTED, P = 157, 60, 3
 SOLVER = {"iterations", "n_support", "objective", "gap", "seconds", "kernel_rows", "kernel_values", "converged",
           "busy_seconds", "imbalance"}  # fmt: skip
-PARAMS = {"svm_type", "tol", "kernel", "gamma", "cache_gib", "standardize", "seed", "exact", "route", "dtype"}
+PARAMS = {"svm_type", "tol", "kernel", "gamma", "cache_gib", "standardize", "seed", "exact", "divisions", "route",
+          "dtype"}  # fmt: skip
 # Of each machine, its command and options, LIBSVM's with them, and what they add to "params".
 MACHINES = {
     "epsilon": ("casvm.svr", ["--C", "20", "--epsilon", "1"], SVR(C=20, epsilon=1.0), {"C", "epsilon"}),
@@ -200,6 +201,26 @@ def test_one_class_needs_no_labels(files, tmp_path):
     assert alone["metrics"]["outliers"] <= 0.5
 
 
+@pytest.mark.parametrize("route", ["nearest", "soft"])
+def test_the_mean_of_divisions(route, files, tmp_path):
+    """Each is that of its seed; with the sizes of all parts in the report, and a piece a part in a checkpoint."""
+    T, values = rows("test")[0], []
+    words = [files / "reg.h5", "--partitions", P, "--C", "20", *COMMON, "--route", route]
+    for seed in (3, 4):
+        reported("casvm.svr", [*words, "--seed", seed, "--model", tmp_path / "m.h5"], tmp_path)
+        values.append(SVRModel.load(tmp_path / "m.h5"))
+    units = {model.soft and model.soft.t for model in values}
+    both = ["--seed", "3", "--divisions", "2", "--checkpoint", tmp_path / "kept", "--model", tmp_path / "m.h5"]
+    made = reported("casvm.svr", [*words, *both], tmp_path)
+    assert (made["partitions"], sum(made["partition_sizes"]), made["params"]["divisions"]) == (2 * P, 2 * N, 2)
+    assert len(made["solver"]["n_support"]) == 2 * P
+    model = SVRModel.load(tmp_path / "m.h5")
+    values[1].soft = values[0].soft  # the unit of distances is the first division's
+    near(model.predict(T), np.mean([one.predict(T) for one in values], axis=0), 1e-4)
+    assert len(units) == (2 if route == "soft" else 1)
+    assert len(list((tmp_path / "kept").glob("*.npz"))) == 2 * P
+
+
 # -- C, epsilon and gamma --------------------------------------------------------------------------
 
 
@@ -293,6 +314,7 @@ REFUSED = {
     "both ways": ("svr", ["--partitioner", "fcfs", "--exact"], "--exact: not allowed with argument --partitioner"),
     "route of all": ("svr", ["--exact", "--route", "soft"], "route = soft: exact is one problem of all rows"),
     "parts of all": ("svr", ["--exact", "--partitions", "2"], "partitions = 2: exact is one problem of all rows"),
+    "divisions of all": ("svr", ["--exact", "--divisions", "2"], "divisions = 2: exact is one problem of all rows"),
     "rounds of parts": ("svr", ["--working-set", "4"], "working_set: parts are solved each by one rank"),
     "parts": ("svr", ["--partitions", "158"], "158 parts of 157 rows: every part needs a row"),
     "C of one class": ("oneclass", ["--C", "1"], "unrecognized arguments: --C 1"),

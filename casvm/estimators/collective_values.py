@@ -137,6 +137,8 @@ class CASVR(CollectiveSVR):
     partitioner : {"random", "fcfs", "bkm", "kmeans", "kbalance"}, another registered name, or Partitioner
         "random" leaves rows where they are. Of a Partitioner its own parameters are used, but for `n_parts`, if that is
         given here, and `random_state`.
+    n_divisions : int
+        Divide the rows so many times: the mean of the divisions' models answers.
     C, epsilon, gamma
         A number as for :class:`SMOSVR`, of every part; "scale", which for C is the targets' deviation and for epsilon a
         tenth of it; several values, or "grid" for values that are made up: those with the least squared error on rows
@@ -164,6 +166,7 @@ class CASVR(CollectiveSVR):
     dual_coef_ : ndarray, shape (1, s)
         alpha - alpha* of these.
     sizes_ : ndarray of int64, shape (P,)
+        Of the parts of all divisions, one after the other, as all that has an entry a part.
     centers_ : ndarray, shape (P, d)
     solver_ : dict of str to ndarray
         An entry a part: iterations, n_support, objective, gap, seconds, kernel_rows, kernel_values, converged.
@@ -181,6 +184,7 @@ class CASVR(CollectiveSVR):
 
     n_parts: int | None = field(default=None, kw_only=False)
     partitioner: Any = "random"
+    n_divisions: int = 1
     route: str = "nearest"
     random_state: Any = None
 

@@ -7,119 +7,32 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore import __version__
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
-from cacore.data.rows import check_alike, check_range, is_sparse, nbytes
-from cacore.data.standardize import Standardizer
-from cacore.errors import InputError
+from cacore.data.rows import is_sparse, nbytes
 from cacore.io.checkpoint import remembered
-from cacore.io.fingerprints import fingerprint
-from cacore.kernels import Kernel
-from cacore.limits import Limits
 from cacore.machine import memory, threads
-from cacore.svm.dual import Dual, Solution
-from cacore.svm.problem import numeric_gamma
+from cacore.svm.dual import Solution
 from cacore.tuning.results import Results
 from casvm.methods.divide import deal
 from casvm.methods.parts import gathered
+from casvm.methods.prepare_values import Prepared, prepare
 from casvm.methods.problems import STATISTICS, check_memory, named, not_met, predicted_cost
 from casvm.model.svr import PartSVR, SVRModel
 from casvm.search.pieces import ROWS, WHOLE
 from casvm.search.regression import search
 from casvm.solver import distributed
-from casvm.solver.nu import solve_regression
-from casvm.solver.smo import solve_part
-from casvm.value_options import NU, PARTITIONERS, SCALE, SCALED, Fit, Method, Options
+from casvm.value_options import PARTITIONERS, Fit, Method, Options
 from partition.divide import divide, hand_out
 from partition.redistribute import Parts, assign_owners
 from partition.routing import SOFT, gap
 
 _CONVERGED = len(STATISTICS)  # the place behind them
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What is solved for rows with the columns target "y" and bound "C" of |beta|.
-
-    Attributes
-    ----------
-    svm_type : {"epsilon_svr", "nu_svr", "one_class"}
-    params : dict of str to float
-        Those of C, epsilon and nu that this type has.
-    """
-
-    svm_type: str
-    params: dict[str, float]
-
-    def dual(self, rows: Samples, comm: Communicator) -> Dual:
-        """The dual of these rows, of which each rank has some; collective."""
-        if self.svm_type != "one_class":
-            return Dual.regression(rows["y"], rows["C"], self.params["epsilon"])
-        sums = comm.allgather(np.array([rows["C"].sum()]))
-        return Dual.one_class(
-            rows["C"], self.params["nu"], float(sums[: comm.rank].sum()), float(sums[comm.rank + 1 :].sum())
-        )
-
-    def solve(self, rows: Samples, kernel: Kernel, limits: Limits, cache_bytes: int) -> Solution:
-        """The solution for some rows alone."""
-        if self.svm_type == "nu_svr":
-            return solve_regression(rows.X, kernel, rows["y"], rows["C"], self.params["nu"], limits, cache_bytes)
-        return solve_part(rows.X, kernel, self.dual(rows, Communicator()), limits, cache_bytes)
-
-
-@dataclass
-class Prepared:
-    """What both ways begin with.
-
-    Attributes
-    ----------
-    rows : Samples
-        This rank's, standardised if that was asked for, with the columns target "y", bound "C" of |beta| and global
-        number "row".
-    n : int
-        Rows of all ranks.
-    P : int
-        Parts.
-    problem : Problem
-    kernel : Kernel
-    standardizer : Standardizer or None
-    options : Options
-        With `tol` as a number.
-    unit : float
-        The targets' deviation, where that is needed.
-    """
-
-    rows: Samples
-    n: int
-    P: int
-    problem: Problem
-    kernel: Kernel
-    standardizer: Standardizer | None
-    options: Options
-    unit: float
-
-    def settled(self, rows: Samples, comm: Communicator) -> Prepared:
-        """With these rows' bounds, and the kernel, of the options' one setting; collective."""
-        options = self.options
-        problem = _problem(options, self.unit)
-        rows.columns["C"] = rows["C"] * problem.params["C"]
-        kernel = options.kernel_with(numeric_gamma(rows.X, options.gamma, comm, options.kernel))
-        return replace(self, problem=problem, kernel=kernel)
-
-    def model(self, method: Method, **more: Any) -> SVRModel:
-        """A model of such rows; `more` says where its parts are, and what they are."""
-        X = self.rows.X  # also where the rows are given away
-        return SVRModel(
-            method=method.name, svm_type=self.problem.svm_type, kernel=self.kernel, standardizer=self.standardizer,
-            params=self.problem.params, dtype=str(X.dtype), source={"sparse": is_sparse(X)}, **more,
-        )  # fmt: skip
 
 
 def fit(method: Method, train: Dataset, options: Options, comm: Communicator, test: Dataset | None = None) -> Fit:
@@ -143,93 +56,12 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator, te
     return (of_all_rows if options.exact else in_parts)(method, prepared, comm)
 
 
-def prepare(method: Method, train: Dataset, options: Options, comm: Communicator) -> Prepared:
-    """Check what is given, on all ranks alike, and take the rows; collective.
-
-    Raises
-    ------
-    InputError
-        On all ranks: see :func:`fit`.
-    """
-    with comm.agreed():
-        P = options.checked(method, comm.size)
-    with comm.phase("read"):
-        check_alike(train.X, comm)
-        comm.require_equal({"sample_weight given (1) or not (0)": int(train.weights is not None)})
-        y, weights = train.target(), train.row_weights()
-        in_deviations = not method.one_class and (
-            options.searches or SCALE in (options.C, options.epsilon, options.tol)
-        )
-        unit = _deviation(y, weights, comm) if in_deviations else 1.0
-        if options.tol == SCALE:
-            options = replace(options, tol=SCALED["tol"] * unit)
-        if method.one_class:
-            problem = Problem("one_class", {"nu": float(NU if options.nu is None else options.nu)})
-        else:
-            problem = _problem(replace(options, C=1.0, epsilon=0.0) if options.searches else options, unit)
-        bound = problem.params.get("C", 1.0) * weights  # of settings that are compared: for C = 1
-        if options.checkpoint is not None:
-            _open_checkpoint(method, train, bound, P, options, comm)
-        first, _ = comm.offset(len(y))
-        rows = Samples(train.give(), {"y": y, "C": bound, "row": np.arange(first, first + len(y))})
-        if train.weights is not None:  # rows of weight 0 count as absent
-            kept = np.flatnonzero(weights)
-            rows, weights = rows.take(kept), weights[kept]
-        n = comm.offset(len(rows))[1]
-        with comm.agreed():
-            if not n:
-                raise InputError("sample_weight: every weight is zero; at least one row is needed to train on")
-            if n < P:
-                raise InputError(f"{P:,} parts of {n:,} rows: every part needs a row; ask for fewer")
-        standardizer = None
-        if options.standardize:
-            standardizer = Standardizer.fit(rows.X, comm, None if train.weights is None else weights)
-            rows.X = standardizer.apply(rows.X)
-        with comm.uncounted(), comm.agreed():
-            check_range(rows.X, "the training rows")
-        gamma = 1.0 if options.searches else numeric_gamma(rows.X, options.gamma, comm, options.kernel)
-    return Prepared(rows, n, P, problem, options.kernel_with(gamma), standardizer, options, unit)
-
-
-def _problem(options: Options, unit: float) -> Problem:
-    """The regression of one setting, in the targets' own units."""
-    named = {"C": options.C} | ({"epsilon": options.epsilon} if options.nu is None else {})
-    params = {name: float(SCALED[name] * unit if value == SCALE else value) for name, value in named.items()}
-    if options.nu is not None:
-        return Problem("nu_svr", params | {"nu": float(options.nu)})
-    return Problem("epsilon_svr", params)
-
-
-def _deviation(y: NDArray[np.float64], weights: NDArray[np.float64], comm: Communicator) -> float:
-    """Of all ranks' targets, those of weight 0 aside; 1 where they are all the same."""
-    y = y[weights > 0]
-    shift = comm.bcast(y[:1] if comm.rank == 0 and len(y) else np.zeros(1))[0]
-    about = y - shift
-    n, total, square = comm.allreduce(np.array([len(y), about.sum(), about @ about]))
-    variance = square / n - (total / n) ** 2 if n else 0.0
-    return float(np.sqrt(variance)) if variance > 1e-28 * square / max(n, 1) else 1.0
-
-
-def _open_checkpoint(
-    method: Method, train: Dataset, bound: NDArray[np.float64], P: int, options: Options, comm: Communicator
-) -> None:
-    """Take up the run that is kept in the checkpoint's directory, or begin it."""
-    assert options.checkpoint is not None
-    apart = ("progress", "checkpoint", "memory_limit", "cache_gib")
-    facts = {name: value for name, value in vars(options).items() if name not in apart}
-    facts |= {
-        "method": method.name, "ranks": comm.size, "package": __version__, "features": train.X.shape[1],
-        "dtype": str(train.X.dtype), "partitions": P,
-        "training rows": fingerprint(train.X, train.target(), bound, comm),
-    }  # fmt: skip
-    options.checkpoint.open(facts, comm)
-
-
 def of_all_rows(method: Method, prepared: Prepared, comm: Communicator) -> Fit:
     """Solve the one problem of all rows; collective. See :func:`fit`."""
     found = None
     if prepared.options.searches:
-        prepared, found = settle_apart(prepared, comm)
+        found = search_apart(prepared, comm)
+        prepared = prepared.settled(found, prepared.rows.X, comm)
     rows, options, problem = prepared.rows, prepared.options, prepared.problem
     with comm.agreed():
         cache_bytes = min(options.cache_bytes, 8 * prepared.n**2 + 2 * nbytes(rows.X))
@@ -270,48 +102,8 @@ def of_all_rows(method: Method, prepared: Prepared, comm: Communicator) -> Fit:
         return _fitted(model, sizes, comm.bcast(numbers)[None], every, options, "", found)
 
 
-def in_parts(method: Method, prepared: Prepared, comm: Communicator) -> Fit:
-    """Train one machine a part (Algorithm 5 and its clustered relatives); collective. See :func:`fit`."""
-    with comm.phase("partition"):
-        parts = _divided(prepared, comm)
-    with comm.agreed():
-        largest = None if is_sparse(parts.X) else int(np.diff(parts.bounds).max(initial=0))
-        check_memory(nbytes(parts.X), prepared.options, largest)
-    found = None
-    if prepared.options.searches:
-        prepared, found = settle(prepared, parts, prepared.P, comm)
-    options = prepared.options
-    with comm.phase("train"):
-        begun = time.perf_counter()
-        solved = _solved(prepared, parts)
-        busy = time.perf_counter() - begun
-    comm.wait()
-    with comm.phase("predict"):
-        centers, sizes, owners = gathered(parts, comm)
-        P = len(sizes)
-        soft = SOFT.scaled(gap(parts.X, centers, comm), P) if options.route == "soft" and P > 1 else None
-    model = prepared.model(
-        method, route="nearest" if P == 1 else options.route, centers=centers, sizes=sizes, owners=owners, soft=soft,
-        parts={number: part for number, (part, _) in solved.items()},
-    )  # fmt: skip
-    numbers = np.zeros((P, len(STATISTICS) + 1))
-    for number, (_, line) in solved.items():
-        numbers[number] = line
-    with comm.uncounted():
-        every = comm.allgather(np.array([busy]))
-        return _fitted(model, sizes, comm.allreduce(numbers), every, options, "parts", found)
-
-
-def settle(prepared: Prepared, parts: Parts, P: int, comm: Communicator) -> tuple[Prepared, Results | None]:
-    """Choose C, epsilon and gamma in these parts, and bound the rows' |beta| by that C; collective."""
-    found = search(parts, prepared.n, P, prepared.unit, prepared.options, comm)
-    chosen: dict[str, Any] = dict.fromkeys(("C", "epsilon", "gamma"), SCALE) if found is None else found.chosen
-    options = replace(prepared.options, cv=None, quick=False, **{"gamma": SCALE, **chosen})
-    return replace(prepared, options=options).settled(parts, comm), found
-
-
-def settle_apart(prepared: Prepared, comm: Communicator) -> tuple[Prepared, Results | None]:
-    """The same in parts of about 2,000 rows, or of all of few rows, that are made of a copy of the rows; collective."""
+def search_apart(prepared: Prepared, comm: Communicator) -> Results | None:
+    """Compare settings in parts of about 2,000 rows, or in one of few rows, made of a copy of the rows; collective."""
     rows, options = prepared.rows, prepared.options
     with comm.agreed():
         remedy = "use more ranks, or give one value of C, epsilon and gamma"
@@ -324,20 +116,81 @@ def settle_apart(prepared: Prepared, comm: Communicator) -> tuple[Prepared, Resu
         owners = assign_owners(division.sizes, comm.size, lambda m: m**2)
         parts = hand_out(copy, division, owners, options.seed, comm)
     del copy
-    settled, found = settle(prepared, parts, P, comm)
-    return replace(prepared, options=settled.options).settled(rows, comm), found
+    return search(parts, prepared.n, P, prepared.unit, options, comm)
 
 
-def _divided(prepared: Prepared, comm: Communicator) -> Parts:
-    options, rows = prepared.options, prepared.rows.give()
+def in_parts(method: Method, prepared: Prepared, comm: Communicator) -> Fit:
+    """Train one machine a part (Algorithm 5 and its clustered relatives); collective. See :func:`fit`."""
+    divisions = prepared.options.divisions if prepared.P > 1 else 1
+    with comm.phase("partition"):
+        parts = _divided(prepared, 0, comm)
+    with comm.agreed():
+        largest = None if is_sparse(parts.X) else int(np.diff(parts.bounds).max(initial=0))
+        check_memory(nbytes(parts.X) + nbytes(prepared.rows.X), prepared.options, largest)
+    found = None
+    if prepared.options.searches:
+        found = search(parts, prepared.n, prepared.P, prepared.unit, prepared.options, comm)
+        prepared = prepared.settled(found, parts.X, comm)
+    options = prepared.options
+    model, numbers, busy = _trained(method, prepared, parts, 0, comm)
+    for number in range(1, divisions):
+        del parts  # before the next ones
+        with comm.phase("partition"):
+            parts = _divided(prepared, number, comm)
+        more, others, seconds = _trained(method, prepared, parts, number, comm)
+        _add(model, more)
+        numbers, busy = np.concatenate([numbers, others]), busy + seconds
+    with comm.uncounted():
+        return _fitted(model, model.sizes, numbers, comm.allgather(np.array([busy])), options, "parts", found)
+
+
+def _trained(
+    method: Method, prepared: Prepared, parts: Parts, division: int, comm: Communicator
+) -> tuple[SVRModel, NDArray[np.float64], float]:  # fmt: skip
+    """The model of these parts, its lines of statistics, and this rank's seconds; collective."""
+    with comm.phase("train"):
+        begun = time.perf_counter()
+        solved = _solved(prepared, parts, division)
+        busy = time.perf_counter() - begun
+    comm.wait()
+    with comm.phase("predict"):
+        centers, sizes, owners = gathered(parts, comm)
+        P, route = len(sizes), prepared.options.route
+        soft = SOFT.scaled(gap(parts.X, centers, comm), P) if route == "soft" and P > 1 else None
+    model = prepared.model(
+        method, route="nearest" if P == 1 else route, centers=centers, sizes=sizes, owners=owners, soft=soft,
+        parts={number: part for number, (part, _) in solved.items()},
+    )  # fmt: skip
+    numbers = np.zeros((P, len(STATISTICS) + 1))
+    for number, (_, line) in solved.items():
+        numbers[number] = line
+    with comm.uncounted():
+        return model, comm.allreduce(numbers), busy
+
+
+def _add(model: SVRModel, other: SVRModel) -> None:
+    """Take over the parts of another division of the same rows."""
+    P = len(model.sizes)
+    model.parts |= {P + part: one for part, one in other.parts.items()}
+    for name in ("centers", "sizes", "owners"):
+        setattr(model, name, np.concatenate([getattr(model, name), getattr(other, name)]))
+    model.divisions += 1
+
+
+def _divided(prepared: Prepared, number: int, comm: Communicator) -> Parts:
+    """The parts of the n-th division; the rows stay only if there are several. Collective."""
+    options, seed = prepared.options, (prepared.options.seed + number) % 2**32
+    rows = prepared.rows.give()
+    if options.divisions > 1:
+        prepared.rows = Samples(rows.X, dict(rows.columns))
     partitioner = options.partitioner or PARTITIONERS[0]
     if partitioner == "random":
-        return deal(rows, prepared.P, options.seed, comm)
-    division = divide(partitioner, prepared.P, rows.X, comm, options.seed)
+        return deal(rows, prepared.P, seed, comm)
+    division = divide(partitioner, prepared.P, rows.X, comm, seed)
     return hand_out(rows, division, assign_owners(division.sizes, comm.size, predicted_cost), options.seed, comm)
 
 
-def _solved(prepared: Prepared, parts: Parts) -> dict[int, tuple[PartSVR, NDArray[np.float64]]]:
+def _solved(prepared: Prepared, parts: Parts, division: int) -> dict[int, tuple[PartSVR, NDArray[np.float64]]]:
     """This rank's parts, the largest first and as many side by side as there are threads."""
     options, problem, held = prepared.options, prepared.problem, dict(parts)
     todo = sorted(held, key=lambda number: held[number].start - held[number].stop)
@@ -355,7 +208,8 @@ def _solved(prepared: Prepared, parts: Parts) -> dict[int, tuple[PartSVR, NDArra
             scale = even / len(rows) if problem.svm_type == "one_class" else 1.0
             return _kept(solution, begun, scale)
 
-        done = remembered(options.checkpoint, f"part-{number:06d}", work)
+        name = f"division-{division}-" if division else ""
+        done = remembered(options.checkpoint, f"{name}part-{number:06d}", work)
         with lock:
             advance()
         return _of_support(rows, done), done["statistics"]

@@ -129,7 +129,7 @@ def search(parts: Parts, n: int, P: int, unit: float, options: Options, comm: Co
     Parameters
     ----------
     parts : Parts
-        This rank's, with the columns "y" of the target and "C", what C is multiplied by. Not changed.
+        This rank's, with the columns target "y" and "weight", which C is multiplied by. Not changed.
     n, P : int
         Rows and parts of all ranks.
     unit : float
@@ -217,7 +217,7 @@ def _folds(cv: int | None, n: int) -> tuple[int, int]:
 
 def _task(parts: Parts, piece: Piece, folds: int, judged: int) -> Task:
     fold = (piece.first + np.arange(len(piece.rows))) % folds
-    return Task(parts.X[piece.rows], parts["y"][piece.rows], parts["C"][piece.rows], fold, judged)
+    return Task(parts.X[piece.rows], parts["y"][piece.rows], parts["weight"][piece.rows], fold, judged)
 
 
 def _values(name: str, given: Any, ends: tuple[float, float], count: int, unit: float) -> tuple[float, ...]:
