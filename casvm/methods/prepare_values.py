@@ -160,13 +160,25 @@ def regression(options: Options, unit: float) -> Problem:
 
 
 def _deviation(y: NDArray[np.float64], weights: NDArray[np.float64], comm: Communicator) -> float:
-    """Of all ranks' targets, those of weight 0 aside; 1 where they are all the same."""
+    """Of all ranks' targets, those of weight 0 aside; 1 where they are all the same. Allreduces of 1 and 3 numbers.
+
+    Raises
+    ------
+    InputError
+        On all ranks: their range is no number of double precision.
+    """
     y = y[weights > 0]
     shift = comm.bcast(y[:1] if comm.rank == 0 and len(y) else np.zeros(1))[0]
-    about = y - shift
+    with np.errstate(over="ignore"):
+        about = y - shift
+    largest = float(comm.allreduce(np.array([np.abs(about).max(initial=0.0)]), "max")[0])
+    if not largest:
+        return 1.0
+    if not np.isfinite(largest):
+        raise InputError("the targets are so large that their deviation is no number of double precision; scale them")
+    about = about / largest  # its squares are neither too large nor too small
     n, total, square = comm.allreduce(np.array([len(y), about.sum(), about @ about]))
-    variance = square / n - (total / n) ** 2 if n else 0.0
-    return float(np.sqrt(variance)) if variance > 1e-28 * square / max(n, 1) else 1.0
+    return largest * float(np.sqrt(max(square / n - (total / n) ** 2, 0.0))) or 1.0
 
 
 def _open_checkpoint(method: Method, train: Dataset, P: int, options: Options, comm: Communicator) -> None:
