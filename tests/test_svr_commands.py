@@ -196,10 +196,12 @@ def test_one_class_needs_no_labels(files, tmp_path):
     expected = made["metrics"]
     run("casvm.predict", [tmp_path / "m.h5", files / "labelled.csv", "--report", tmp_path / "p.json", "--quiet"])
     assert read(tmp_path / "p.json")["metrics"] == expected
-    alone = reported("casvm.oneclass", [*words, "--test", files / "unlabelled.csv"], tmp_path)
-    assert set(alone["metrics"]) == {"outliers"}
-    assert (alone["data"]["overlap"], alone["data"]["n_test"]) == (N, N)
-    assert alone["metrics"]["outliers"] <= 0.5
+    (X, _, _), (T, _, _) = rows("train"), rows("test")
+    write_csv(tmp_path / "both.csv", np.concatenate([T, X[:20]]))
+    both = reported("casvm.oneclass", [*words, "--test", tmp_path / "both.csv"], tmp_path)
+    assert (both["data"]["overlap"], both["data"]["n_test"]) == (20, TESTED + 20)
+    assert set(both["metrics"]) == {"outliers"}
+    assert both["metrics_without_overlap"] == {"outliers": expected["outliers"]}
 
 
 @pytest.mark.parametrize("route", ["nearest", "soft"])
