@@ -143,7 +143,8 @@ class Values(Family):
         if made["grid"]:
             names = [name for name in ("C", "epsilon", "gamma") if name in made["grid"][0]]
             lines = best_lines(made["grid"], names, self.columns(made))
-            said = f"{SCORE} of {made['cv']['folds']} folds, {made['cv']['settings']} settings"
+            folds, settings = made["cv"]["folds"], made["cv"]["settings"]
+            said = f"{SCORE} of {folds} fold{'s' * (folds != 1)}, {settings} settings"
             yield "best settings", "\n".join([*lines, said])
 
     def notes(self, method: Method, fitted: Fit, options: Options) -> list[str]:

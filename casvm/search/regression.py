@@ -33,7 +33,7 @@ from partition.redistribute import Parts
 
 SCORE = "r2"
 # What is made up, in units of the targets' deviation, and of 1 over the median squared distance within a part.
-CS, EPSILONS, GAMMAS = (1.0, 1000.0), (0.01, 0.1), (0.25, 64.0)
+CS, EPSILONS, GAMMAS = (1.0, 1000.0), (0.01, 0.1), (1 / 16, 16.0)
 COUNTS = 4, 2, 6  # values of each
 QUICK = 3, 1, 4
 LOOSE = 0.02  # violation, in these units, that is good enough to compare settings
