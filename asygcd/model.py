@@ -125,7 +125,7 @@ class AsyGCDModel:
         InputError
             The file is missing, damaged, not a model, or one of another family.
         """
-        return model_file.load(path, "asygcd", Communicator(), cls._made)
+        return model_file.load(path, {"asygcd": cls._made}, Communicator())
 
     @classmethod
     def _made(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.Parts) -> AsyGCDModel:

@@ -15,7 +15,7 @@ from cacore.errors import InputError
 from cacore.io.fingerprints import row_hashes
 from cacore.kernels.registry import declaration
 from cacore.run import reading
-from cacore.run.family import described_metric
+from cacore.run.family import Family, described_metric
 from cacore.run.job import Training
 from cacore.run.options import reported
 from cacore.svm.family import Classifiers
@@ -23,8 +23,11 @@ from cacore.tuning.results import Columns, at_the_end, best_lines
 from casvm.casvm import casvm
 from casvm.model.libsvm import export_libsvm
 from casvm.model.model import SVMModel
+from casvm.model.svr import SVRModel
 from casvm.options import UNSEARCHED, Fit, Method, Options
+from casvm.value_family import Values
 from casvm.volume import predicted
+from partition.model import InParts, load_one_of
 
 
 class SupportVectors(Classifiers):
@@ -77,9 +80,13 @@ class SupportVectors(Classifiers):
         name, one = made["cv"]["scoring"], not made["cv"]["per_part"]
         return Columns("gamma", "C", f"cv_{name}", f"{name.replace('_', ' ')} on rows left out", one=one)
 
-    def load(self, path: Path, comm: Communicator) -> SVMModel:
-        """A saved model; collective."""
-        return SVMModel.load(path, comm)
+    def load(self, path: Path, comm: Communicator) -> InParts:
+        """A saved model, of regression or one class too; collective."""
+        return load_one_of((SVMModel, SVRModel), path, comm)
+
+    def of(self, model: InParts) -> Family:
+        """The family of such a model."""
+        return Values() if isinstance(model, SVRModel) else self
 
     def report(self, method: Method, fitted: Fit, options: Options, job: Training) -> dict[str, Any]:
         """The kernel's parameters, what each part's solver did, and the volume that theory predicts."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,7 @@ ROUTES = ("nearest", "soft", "all", "sum", "oracle")
 _GATHERED_ROWS = 1 << 16  # rows that visit all models at a time
 
 Answer = Callable[[int, Rows], NDArray[Any]]  # of a part, by its number, to some rows
+Model = TypeVar("Model", bound="InParts")
 
 
 @dataclass(kw_only=True)
@@ -116,10 +117,7 @@ class InParts:
         InputError
             The file is missing, damaged, not a model, or one of another family.
         """
-        with collective(comm) as ranks:
-            model = model_file.load(path, cls.family, ranks, cls._of_file)
-        model.comm = comm
-        return model
+        return load_one_of((cls,), path, comm)
 
     def _stored(self) -> tuple[dict[str, Any], dict[str, Rows]]:
         """What the file holds for the family: attributes, arrays that all ranks have."""
@@ -233,6 +231,14 @@ class InParts:
             self._check_ranks(comm)
         check_alike(X, comm)
         return X
+
+
+def load_one_of(kinds: Sequence[type[Model]], path: str | Path, comm: Any = None) -> Model:
+    """Read a model of one of these kinds, whichever the file has; collective. See :meth:`InParts.load`."""
+    with collective(comm) as ranks:
+        model = model_file.load(path, {kind.family: kind._of_file for kind in kinds}, ranks)
+    model.comm = comm
+    return model
 
 
 def visit(

@@ -255,13 +255,15 @@ METHODS = {
     **{f"cakrr.{name}": f"cakrr.{name}"
        for name in ("bkrr", "bkrr2", "bkrr3", "dckrr", "dkrr", "kkrr", "kkrr2", "kkrr3", "twolevel")},
     **{f"casvm.{name}": f"casvm.{name}"
-       for name in ("bkmsvm", "cascade", "casvm", "cpsvm", "dcfilter", "dcsvm", "dissmo", "fcfssvm")},
+       for name in ("bkmsvm", "cascade", "casvm", "cpsvm", "dcfilter", "dcsvm", "dissmo", "fcfssvm", "oneclass", "svr")
+       },
     "asygcd": "asygcd.options",
 }  # fmt: skip
 of_every_command = pytest.mark.parametrize("program", METHODS)
 FAMILIES = {
     "cakrr": (cakrr, [name for name in cakrr.__all__ if name != "KRRModel"]),
     "casvm": (casvm, [name for name in casvm.__all__ if name.endswith("SVC")]),
+    "casvm.svr": (casvm, [name for name in casvm.__all__ if name.endswith("SVR") and not name.startswith("SMO")]),
     "asygcd": (asygcd, ["AsyGCDSVC"]),
 }
 # Parameters of estimators that are no options: they choose the method, say how a call is made, serve scikit-learn, or
@@ -299,7 +301,7 @@ def test_a_command_parses_nothing_but_its_data(program):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_parameter_of_an_estimator_is_an_option(family):
     package, names = FAMILIES[family]
-    method = next(method_of(program) for program in METHODS if program.split(".")[0] == family)
+    method = next(method_of(program) for program in METHODS if program.startswith(family))
     known = {what.estimator: one for one, what in declared(method.options) if what.estimator}
     used = set()
     for name in names:

@@ -23,7 +23,7 @@ from cacore.tuning.folds import stratified
 from cacore.tuning.scorers import scores
 from casvm import CASVC, SMOSVC, DCFilterSVC, DisSMOSVC, SVMModel, cpsvm, dissmo
 from casvm.options import Options
-from casvm.search import choose
+from casvm.search import choose, pieces
 from casvm.search.part import Task, bytes_needed, judge
 from casvm.search.path import along
 from casvm.solver.pair import padded
@@ -223,23 +223,23 @@ def test_large_parts_are_searched_in_pieces(monkeypatch):
     X, y = curved(400)
     whole = SMOSVC(C=CS, gamma=GAMMAS).fit(X, y)
     for name, rows in (("MOST", 150), ("ROWS", 100), ("WHOLE", 399)):
-        monkeypatch.setattr(choose, name, rows)
+        monkeypatch.setattr(pieces, name, rows)
     seen = []
     monkeypatch.setattr(choose, "judge", lambda task, *rest: seen.append(task.X.shape[0]) or judge(task, *rest))
-    pieces = SMOSVC(C=CS, gamma=GAMMAS).fit(X, y)
+    cut = SMOSVC(C=CS, gamma=GAMMAS).fit(X, y)
     assert sum(seen) == 2 * 400  # rounds
     assert max(seen) <= 100
-    monkeypatch.setattr(choose, "WHOLE", 400)  # few rows stay together
+    monkeypatch.setattr(pieces, "WHOLE", 400)  # few rows stay together
     together = SMOSVC(C=CS, gamma=GAMMAS).fit(X, y)
     assert seen[-2:] == [400] * 2
     np.testing.assert_array_equal(together.cv_results_["mean_test_score"], whole.cv_results_["mean_test_score"])
-    assert pieces.cv_results_["mean_test_score"].max() > whole.best_score_ - 0.1
+    assert cut.cv_results_["mean_test_score"].max() > whole.best_score_ - 0.1
 
 
 def test_pieces_of_a_precomputed_kernel_have_all_classes(monkeypatch):
     """Also where the rows are sorted by class: numbers of rows say nothing of what lies together."""
     for name, rows in (("MOST", 100), ("ROWS", 60), ("WHOLE", 100)):
-        monkeypatch.setattr(choose, name, rows)
+        monkeypatch.setattr(pieces, name, rows)
     seen = []
     monkeypatch.setattr(choose, "judge", lambda task, *rest: seen.append(task.codes) or judge(task, *rest))
     X, y = curved(300)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from cacore.data.missing import is_missing
 from cacore.errors import InputError
 from cacore.io.stream import REMEDY, Lines
-from cacore.io.table import LABELS, Table, Targets
+from cacore.io.table import LABELS, NO_TARGET, Table, Targets
 from cacore.io.words import ENCODE, FILL, as_number, short, some
 from cacore.machine import memory
 
@@ -52,6 +52,9 @@ def parse(
     layout = _layout(path, delimiter, limit)
     names, columns = layout.names, layout.columns
     chosen: list[int] = []
+    if not wanted.needed:
+        n_features = columns if target == NO_TARGET and n_features is None else n_features
+        target, usual_target = (None if one == NO_TARGET else one for one in (target, usual_target))
     if target is not None or columns != n_features:
         chosen = _columns(target or usual_target or "-1", layout)
     features = [j for j in range(columns) if j not in chosen]

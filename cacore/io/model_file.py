@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -118,16 +118,16 @@ def _write(path: Path, family: str, attributes: dict[str, Any], shared: dict[str
         seal(temporary)
 
 
-def load(path: str | Path, family: str, comm: Communicator, made: Maker[Model]) -> Model:
-    """Read a model: `made` makes it of the attributes, the shared arrays and this rank's parts. Collective.
+def load(path: str | Path, makers: Mapping[str, Maker[Model]], comm: Communicator) -> Model:
+    """Read a model: its family's maker makes it of the attributes, the shared arrays and this rank's parts. Collective.
 
     Each rank reads its own parts, dealt so that the ranks hold as many as each other.
 
     Raises
     ------
     InputError
-        The file is missing, damaged, not a model, or one of another family. Rank 0 reads it once more than the others,
-        for its checksum.
+        The file is missing, damaged, not a model, or one of a family that has no maker. Rank 0 reads it once more than
+        the others, for its checksum.
     """
     path = Path(path)
     with comm.phase("read"):
@@ -135,7 +135,7 @@ def load(path: str | Path, family: str, comm: Communicator, made: Maker[Model]) 
             if comm.rank == 0:
                 _check_file(path)
         with comm.agreed():
-            return _loaded(path, family, comm, made)
+            return _loaded(path, makers, comm)
 
 
 def _check_file(path: Path) -> None:
@@ -148,13 +148,14 @@ def _check_file(path: Path) -> None:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
 
 
-def _loaded(path: Path, family: str, comm: Communicator, made: Maker[Model]) -> Model:
+def _loaded(path: Path, makers: Mapping[str, Maker[Model]], comm: Communicator) -> Model:
     try:
         with h5py.File(path, "r") as file:
             if file.attrs.get("schema") != SCHEMA:
                 raise InputError(f"{path}: not a model file of this package")
-            if file.attrs["family"] != family:
-                raise InputError(f"{path}: a model of the {file.attrs['family']} family; {family} is needed")
+            family = str(file.attrs["family"])
+            if family not in makers:
+                raise InputError(f"{path}: a model of the {family} family; {' or '.join(makers)} is needed")
             attributes = json.loads(file.attrs["attributes"])
             require(isinstance(attributes, dict), "its attributes are no object")
             items = _items(file)
@@ -166,7 +167,7 @@ def _loaded(path: Path, family: str, comm: Communicator, made: Maker[Model]) -> 
                 p: {name: _read(item) for name, item in _items(groups[f"{p:06d}"]).items()}
                 for p in np.flatnonzero(owners == comm.rank).tolist()
             }
-        return made(attributes, shared, Parts(parts, owners))
+        return makers[family](attributes, shared, Parts(parts, owners))
     except KeyError as error:
         raise InputError(f"{path}: a damaged model file, without {error}") from error
     except (*_DAMAGE, InputError) as error:

@@ -26,12 +26,16 @@ class Targets:
         Several numbers a row.
     text : bool
         Labels that are words.
+    needed : bool
+        Whether training rows must have one. If not, ``--target none`` says that a CSV file has no target, and a row is
+        compared with others without its target.
     remedy : str
         What to do about text where it cannot be used.
     """
 
     many: bool = False
     text: bool = False
+    needed: bool = True
     remedy: str = "make it +1 and -1 with cacore.io convert --binarize CLASS"
 
     def check(self, shape: tuple[int, ...], where: str) -> None:
@@ -42,6 +46,7 @@ class Targets:
 
 
 LABELS = Targets()  # of the kernel SVMs
+NO_TARGET = "none"  # the target column of a file that has none
 
 
 @dataclass

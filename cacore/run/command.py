@@ -140,7 +140,8 @@ def _tested(family: Family, model: Any, test: Dataset, comm: Communicator) -> di
     said["data"] = {"overlap": count}
     if 0 < count < test.n:
         new = ~test.overlap
-        rest = replace(test, X=test.X[new], y=test.target()[new], n=test.n - count)
+        y = None if test.y is None else test.y[new]
+        rest = replace(test, X=test.X[new], y=y, n=test.n - count)
         some = {name: answer[new] for name, answer in answers.items()}
         said["metrics_without_overlap"] = family.metrics(model, rest, some, comm)
     return said
@@ -162,6 +163,7 @@ def predict(
         _check_files(outputs, {"MODEL": job.model, "DATA": job.data}, comm)
     limit, family = start(job, comm), load_family()
     model = family.load(job.model, comm)
+    family = family.of(model)
     with comm.agreed():
         family.check_prediction(model, job)
         _check_rows(job.data, comm=comm)

@@ -69,6 +69,10 @@ class Family(ABC):
         """A saved model; collective."""
         raise NotImplementedError
 
+    def of(self, model: Any) -> Family:
+        """The family of a model that :meth:`load` has read, where one predicting command serves several."""
+        return self
+
     def targets(self, model: Any) -> tuple[Targets, tuple[int, ...]]:
         """Targets that the model's answers can be compared with, and the shape of a row's."""
         return LABELS, ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,10 @@ from cacore.run.job import Predicting, Training
 def read(
     job: Training, comm: Communicator, limit: int, wanted: Targets = LABELS
 ) -> tuple[Dataset, Dataset | None]:  # fmt: skip
-    """Training rows, and test rows if there are any, which must match; those that are training rows too are marked."""
+    """Training rows, and test rows if there are any, which must match; those that are training rows too are marked.
+
+    Where targets are not needed, those of the training rows are 0, and test rows may have none.
+    """
     splits = load(job.data, comm, job.dtype, job.target, limit=limit, wanted=wanted)
     with comm.agreed():
         if "train" not in splits:
@@ -29,29 +33,39 @@ def read(
     train, test = splits["train"], splits.get("test")
     with comm.phase("read"):
         with comm.agreed():
-            train.target()
+            if wanted.needed:
+                train.target()
             if job.test is not None and test is not None:
                 raise InputError(f"{job.data}: has test rows of its own; drop --test")
         if job.test is not None:
             others = load(job.test, comm, job.dtype, job.target, train.X.shape[1], limit=limit, wanted=wanted)
             test = others.get("test", others.get("train"))
+        if not wanted.needed:
+            train.y = np.zeros(train.X.shape[0])
         comm.wait()
         if test is None:
             return train, None
         with comm.agreed():
-            test.target()
-            _check_base(test, train.base, train.where)
-            _check_filled(test, not is_sparse(train.X) and train.base is None, train.where)
-            if test.X.shape[1] != train.X.shape[1]:
-                raise InputError(f"{test.where}: {test.X.shape[1]} features, and {train.X.shape[1]} in {train.where}")
-            _check_same_targets(test, train.target().shape[1:], train.where)
+            _check_test(train, test, wanted)
         if not job.allow_overlap:
-            _mark_overlap(job, train, test, comm)
+            _mark_overlap(job, train, test, comm, wanted)
     return train, test
 
 
-def _mark_overlap(job: Training, train: Dataset, test: Dataset, comm: Communicator) -> None:
-    both = overlap(train, test, comm)
+def _check_test(train: Dataset, test: Dataset, wanted: Targets) -> None:
+    """Refuse test rows that are not as the training rows are."""
+    if wanted.needed:
+        test.target()
+    _check_base(test, train.base, train.where)
+    _check_filled(test, not is_sparse(train.X) and train.base is None, train.where)
+    if test.X.shape[1] != train.X.shape[1]:
+        raise InputError(f"{test.where}: {test.X.shape[1]} features, and {train.X.shape[1]} in {train.where}")
+    if wanted.needed:
+        _check_same_targets(test, train.target().shape[1:], train.where)
+
+
+def _mark_overlap(job: Training, train: Dataset, test: Dataset, comm: Communicator, wanted: Targets) -> None:
+    both = overlap(train, test if wanted.needed else replace(test, y=np.zeros(test.X.shape[0])), comm)
     lo, hi = block_bounds(test.n, comm.size, comm.rank)
     test.overlap = both[lo:hi]
     if not both.any():

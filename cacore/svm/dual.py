@@ -119,7 +119,7 @@ class Dual:
         return cls(-np.asarray(y, np.float64), -bound, bound, epsilon=epsilon)
 
     @classmethod
-    def one_class(cls, weights: ArrayLike, nu: float) -> Dual:
+    def one_class(cls, weights: ArrayLike, nu: float, before: float = 0.0, after: float = 0.0) -> Dual:
         """The dual of the one-class SVM, started as LIBSVM does: the first nu n rows at their bounds.
 
         Parameters
@@ -128,10 +128,13 @@ class Dual:
             The bound of each row's alpha.
         nu : float
             Above 0, at most 1.
+        before, after : float
+            What the bounds of other ranks' rows, before these and after them, add up to.
         """
         bound = np.asarray(weights, np.float64)
-        total = nu * float(bound.sum())
-        return cls(np.zeros(len(bound)), np.zeros(len(bound)), bound, _filled(bound, total), total)
+        total = nu * (before + float(bound.sum()) + after)
+        start = _filled(bound, total - before)
+        return cls(np.zeros(len(bound)), np.zeros(len(bound)), bound, start, total)
 
     @classmethod
     def nu_classification(cls, y: ArrayLike, weights: ArrayLike, nu: float) -> Dual:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -15,24 +15,23 @@ from cacore.comm import Communicator, collective
 from cacore.data.classifier import ROWS
 from cacore.data.regressor import Regressing
 from cacore.data.validation import shared_seed
-from cacore.errors import InputError
 from cacore.machine import memory, threads
-from cacore.run.options import at_least_zero, from_estimator, one_of, whole
+from cacore.run.options import from_estimator, whole
 from cacore.svm.classifier import KernelMachine
-from cacore.svm.options import DualOptions
-from casvm.methods import svr as methods
-from casvm.model.svr import SVRModel
+from casvm.estimators.exact import expose_search
+from casvm.svr import svr
+from casvm.value_options import Fit, Options
 from partition import Partitioner
-from partition.base import REGISTERED
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class CollectiveSVR(Regressing, KernelMachine):
     """A regression whose `fit`, `predict` and `score` take each rank's own rows, if it is given `comm`."""
 
-    C: float = 1.0
-    epsilon: float = 0.1
+    C: Any = 1.0
+    epsilon: Any = 0.1
     standardize: bool = False
+    cv: int | None = None
     comm: Any = None
 
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
@@ -48,35 +47,28 @@ class CollectiveSVR(Regressing, KernelMachine):
                 train = self._with_targets(
                     X, y, sample_weight, dtype=("float64", "float32"), ensure_min_samples=least, **ROWS
                 )
-            limit = memory.limit_per_rank(comm)
-            with comm.agreed():
-                options: DualOptions = from_estimator(DualOptions, self)
-                epsilon = float(at_least_zero(self.epsilon, "epsilon ="))
-            prepared = methods.prepare(train, replace(options, memory_limit=limit), epsilon, comm)
-            self.model_, numbers = self._trained(prepared, comm)
+            options = self._options(memory.limit_per_rank(comm), comm)
+            fitted = svr(train, options, comm)
+            self._take(fitted, comm)
         self.model_.comm = self.comm
+        for note in fitted.notes:
+            warnings.warn(f"{type(self).__name__}: {note}", ConvergenceWarning, stacklevel=2)
+        return self
+
+    def _options(self, limit: int, comm: Communicator) -> Options:
+        """The options that the parameters are; collective."""
+        raise NotImplementedError
+
+    def _take(self, fitted: Fit, comm: Communicator) -> None:
+        """The fitted attributes; collective."""
+        self.model_, self.solver_ = fitted.model, fitted.solver
         parts = [self.model_.parts[number] for number in sorted(self.model_.parts)]
         self.support_ = np.concatenate([np.zeros(0, np.int64), *(part.rows for part in parts)])
         self.dual_coef_ = np.concatenate([np.zeros(0), *(part.beta for part in parts)])[None]
-        self.solver_ = dict(zip(methods.STATISTICS, numbers.T, strict=True))
-        self.n_iter_ = self.solver_["iterations"].astype(np.int64)
+        self.n_iter_ = self.solver_["iterations"]
         self.sizes_ = self.model_.sizes
-        late = self.solver_["converged"] == 0
-        self.fit_status_ = int(late.any())
-        if late.any():
-            where = "" if len(late) == 1 else f" ({np.count_nonzero(late)} of {len(late)} parts)"
-            warnings.warn(
-                f"{type(self).__name__} stopped after {self.n_iter_.sum():,} iterations at a violation of "
-                f"{self.solver_['gap'].max():.3g}, above tol = {self.tol:g}{where}: raise max_iter or max_time, or "
-                "scale the features",
-                ConvergenceWarning,
-                stacklevel=2,
-            )
-        return self
-
-    def _trained(self, prepared: methods.Prepared, comm: Communicator) -> tuple[SVRModel, NDArray[np.float64]]:
-        """The model and the statistics of its problems; collective."""
-        raise NotImplementedError
+        self.fit_status_ = int(not self.solver_["converged"].all())
+        expose_search(self, fitted.search)
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Predictions for `X`, shape (n_local, d); with `comm`, a collective call."""
@@ -93,12 +85,12 @@ class DisSMOSVR(CollectiveSVR):
 
     Parameters
     ----------
-    C, epsilon, kernel, gamma, degree, coef0, tol, max_iter, max_time
-        As for :class:`SMOSVR`, without "precomputed".
+    C, epsilon, gamma, cv, standardize, cache_gib, comm
+        As for :class:`CASVR`.
+    kernel, degree, coef0, tol, max_iter, max_time
+        As for :class:`SMOSVR`, without "precomputed"; tol may be "scale".
     working_set : int or None
         Rows of a round; None leaves it to the solver, 2 is the textbook's pair.
-    standardize, cache_gib, comm
-        As for :class:`CASVR`.
 
     Attributes
     ----------
@@ -113,6 +105,8 @@ class DisSMOSVR(CollectiveSVR):
         Support vectors of each rank.
     solver_, n_iter_, fit_status_, n_features_in_
         As of :class:`CASVR`, with one entry.
+    cv_results_, best_params_, best_score_, best_index_
+        As of :class:`CASVR`; parts of about 2,000 rows are made for the search.
 
     Notes
     -----
@@ -121,13 +115,15 @@ class DisSMOSVR(CollectiveSVR):
 
     working_set: int | None = None
 
-    def _trained(self, prepared: methods.Prepared, comm: Communicator) -> tuple[SVRModel, NDArray[np.float64]]:
+    def _options(self, limit: int, comm: Communicator) -> Options:
         with comm.agreed():
-            working_set = None if self.working_set is None else whole(2)(self.working_set, "working_set =")
-        model, numbers = methods.of_all_rows(prepared, working_set, comm)
-        self.objective_ = float(numbers[0, methods.STATISTICS.index("objective")])
-        self.intercept_ = comm.allreduce(model.parts[comm.rank].b)
-        return model, numbers
+            options: Options = from_estimator(Options, self, exact=True, memory_limit=limit)
+        return options
+
+    def _take(self, fitted: Fit, comm: Communicator) -> None:
+        super()._take(fitted, comm)
+        self.objective_ = float(self.solver_["objective"][0])
+        self.intercept_ = comm.allreduce(self.model_.parts[comm.rank].b)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -141,8 +137,16 @@ class CASVR(CollectiveSVR):
     partitioner : {"random", "fcfs", "bkm", "kmeans", "kbalance"}, another registered name, or Partitioner
         "random" leaves rows where they are. Of a Partitioner its own parameters are used, but for `n_parts`, if that is
         given here, and `random_state`.
-    C, epsilon, kernel, gamma, degree, coef0, tol, max_iter, max_time
-        As for :class:`SMOSVR`, of every part, without "precomputed".
+    n_divisions : int
+        Divide the rows so many times: the mean of the divisions' models answers.
+    C, epsilon, gamma
+        A number as for :class:`SMOSVR`, of every part; "scale", which for C is the targets' deviation and for epsilon a
+        tenth of it; several values, or "grid" for values that are made up: those with the least squared error on rows
+        that are left out inside the parts are used, and no row travels.
+    cv : int or None
+        Folds of that choice. None: 5; of more than 5,000 rows a tenth judges.
+    kernel, degree, coef0, tol, max_iter, max_time
+        As for :class:`SMOSVR`, without "precomputed"; tol may be "scale", a thousandth of the targets' deviation.
     route : {"nearest", "soft", "all"}
         The nearest centre's model answers; the nearest four's values, weighted by distance; or the mean of all values,
         which suits "random".
@@ -162,10 +166,13 @@ class CASVR(CollectiveSVR):
     dual_coef_ : ndarray, shape (1, s)
         alpha - alpha* of these.
     sizes_ : ndarray of int64, shape (P,)
+        Of the parts of all divisions, one after the other, as all that has an entry a part.
     centers_ : ndarray, shape (P, d)
     solver_ : dict of str to ndarray
-        An entry a part: iterations, n_support, objective, gap, converged, seconds.
+        An entry a part: iterations, n_support, objective, gap, seconds, kernel_rows, kernel_values, converged.
     n_iter_ : ndarray of int64, shape (P,)
+    cv_results_, best_params_, best_score_, best_index_
+        As :class:`sklearn.model_selection.GridSearchCV` has them, where settings were compared: scores are R^2.
     fit_status_ : int
         0 if all parts met the tolerance, 1 otherwise.
     n_features_in_ : int
@@ -177,17 +184,19 @@ class CASVR(CollectiveSVR):
 
     n_parts: int | None = field(default=None, kw_only=False)
     partitioner: Any = "random"
+    n_divisions: int = 1
     route: str = "nearest"
     random_state: Any = None
 
-    def _trained(self, prepared: methods.Prepared, comm: Communicator) -> tuple[SVRModel, NDArray[np.float64]]:
-        own, seed = self.partitioner, shared_seed(self.random_state, comm)
+    def _options(self, limit: int, comm: Communicator) -> Options:
+        seed = shared_seed(self.random_state, comm)
         with comm.agreed():
-            if not (isinstance(own, Partitioner) or (isinstance(own, str) and own in REGISTERED)):
-                raise InputError(f"partitioner {own!r}: choose one of {', '.join(REGISTERED)}, or give a Partitioner")
-            given = own.n_parts if self.n_parts is None and isinstance(own, Partitioner) else self.n_parts
-            P = comm.size if given is None else whole(1)(given, "n_parts =")
-            route = one_of("nearest", "soft", "all")(self.route, "route =")
-        model, numbers = methods.in_parts(prepared, own, P, route, seed, comm)
-        self.centers_ = model.centers
-        return model, numbers
+            more: dict[str, Any] = {"memory_limit": limit, "seed": seed}
+            if self.n_parts is None and isinstance(self.partitioner, Partitioner):
+                more["partitions"] = whole(1)(self.partitioner.n_parts, "n_parts =")
+            options: Options = from_estimator(Options, self, **more)
+        return options
+
+    def _take(self, fitted: Fit, comm: Communicator) -> None:
+        super()._take(fitted, comm)
+        self.centers_ = self.model_.centers

@@ -21,12 +21,13 @@ from cacore.machine import memory
 from cacore.run.options import from_estimator, one_of
 from cacore.svm.dual import Solution
 from cacore.tuning.results import Results
-from casvm.estimators.one_process import OneProcess, nu_share
+from casvm.estimators.one_process import OneProcess
 from casvm.model.libsvm import NU_SVC
 from casvm.model.model import SVMModel
 from casvm.model.part import PartSVM
 from casvm.options import UNSEARCHED, Options
 from casvm.solver.part import fit_part
+from casvm.value_options import nu_share
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -20,10 +20,11 @@ from cacore.errors import InputError
 from cacore.run.options import at_least_zero, from_estimator
 from cacore.svm.dual import Dual, Solution
 from cacore.svm.options import DualOptions
-from casvm.estimators.one_process import OneProcess, Setting, nu_share
+from casvm.estimators.one_process import OneProcess, Setting
 from casvm.model.svr import PARAMETERS, PartSVR, SVRModel
 from casvm.solver.nu import solve_regression
 from casvm.solver.smo import solve_part
+from casvm.value_options import nu_share
 
 Vector = NDArray[np.float64]
 

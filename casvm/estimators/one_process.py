@@ -16,13 +16,11 @@ from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.machine import memory
-from cacore.run.options import number, yes_or_no
+from cacore.run.options import yes_or_no
 from cacore.svm.classifier import KernelMachine, printer
 from cacore.svm.dual import Progress, Solution
 from cacore.svm.options import DualOptions
 from cacore.svm.problem import numeric_gamma
-
-nu_share = number(lambda nu: 0 < nu <= 1, "a number above 0 and at most 1")
 
 
 @dataclass(frozen=True)

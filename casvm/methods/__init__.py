@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cacore.comm import Communicator
     from cacore.data.dataset import Dataset
+    from casvm import value_options
     from casvm.options import Fit, Method, Options
 
 
@@ -30,6 +31,15 @@ def of_all_rows(method: Method, train: Dataset, options: Options, comm: Communic
     from casvm.methods.dissmo import fit
 
     return _trained(fit, method, train, options, comm)
+
+
+def of_values(
+    method: value_options.Method, train: Dataset, options: value_options.Options, comm: Communicator, test: Any = None
+) -> value_options.Fit:
+    """Regression or one class, in parts or of all rows; see :func:`casvm.methods.values.fit`."""
+    from casvm.methods.values import fit
+
+    return fit(method, train, options, comm)
 
 
 def _trained(fit: Any, method: Method, train: Dataset, options: Options, comm: Communicator) -> Fit:

@@ -16,6 +16,7 @@ from cacore.io.checkpoint import remembered
 from cacore.kernels import Kernel
 from cacore.machine import memory, threads
 from cacore.svm.dual import Solution
+from cacore.svm.options import DualOptions
 from casvm.model.part import PartSVM, placed
 from casvm.options import Options
 from casvm.solver.pair import padded
@@ -34,7 +35,7 @@ class Solved:
     numbers: NDArray[np.float64]
 
 
-def check_memory(rows: int, options: Options, largest: int | None = None) -> None:
+def check_memory(rows: int, options: DualOptions, largest: int | None = None) -> None:
     """Refuse what cannot fit: `rows` bytes of rows, and the kernel cache.
 
     Where no problem has more than `largest` dense rows, the cache, which the solver's copy of the rows is part of, is

@@ -117,7 +117,7 @@ class SVRModel(InParts):
             Z = self._received(X, ranks)
             if self.route in ("all", "sum"):
                 return visit(Z, self._together, ranks) / (len(self.sizes) if self.route == "all" else 1)
-            if self.soft is None:
+            if self.soft is None and self.divisions == 1:
                 labels = nearest(Z, self.centers) if len(self.sizes) > 1 else np.zeros(Z.shape[0], np.int32)
                 return self._asked(Z, labels, ranks)
             values, weights = self._weighted(Z, ranks)

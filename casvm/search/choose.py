@@ -8,32 +8,25 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows, nbytes
+from cacore.data.rows import nbytes
 from cacore.errors import InputError
 from cacore.io.checkpoint import remembered
-from cacore.kernels.given import Precomputed
 from cacore.machine import memory, threads
 from cacore.tuning import folds, race
 from cacore.tuning.results import Results
 from cacore.tuning.scorers import TRUE, scores
-from casvm.methods.problems import predicted_cost
 from casvm.options import Options
 from casvm.search.grid import Settings, settings
 from casvm.search.part import LOOSE, Task, bytes_needed, judge
-from partition.divide import divide
+from casvm.search.pieces import Piece, pieces
 from partition.redistribute import Parts
 
-ROWS = 2000  # of a piece, about
-MOST = 3000  # of a part that is searched as it is: the kernel values of a larger one leave the cache
-WHOLE = 6000  # of all rows that are searched together: pieces of so few choose a smaller gamma than all of them would
-_LEAST = 100  # rows of a piece, whose matrices have to fit
 _SETTING = 500  # bytes of a setting in the results
 
 
@@ -85,11 +78,11 @@ def _searched(parts: Parts, classes: NDArray[Any], P: int, options: Options, com
     if count < 2:
         return None
     begun = time.perf_counter()
-    pieces = _pieces(parts, P, k, options, comm)
-    compared = settings(options, parts.X, [one.rows for one in pieces], comm)
+    searched = pieces(parts, P, lambda rows: bytes_needed(rows, k), options, comm)
+    compared = settings(options, parts.X, [one.rows for one in searched], comm)
     with comm.agreed():
         _require(compared, count, P if options.per_part else 1, k, options.memory_limit - nbytes(parts.X))
-    results = _Search(parts, compared, pieces, count, k, options).run(P, int(counts.sum()), comm)
+    results = _Search(parts, compared, searched, count, k, options).run(P, int(counts.sum()), comm)
     if results is None:
         if options.names_settings:
             raise InputError(
@@ -101,58 +94,6 @@ def _searched(parts: Parts, classes: NDArray[Any], P: int, options: Options, com
     return results
 
 
-@dataclass(frozen=True)
-class _Piece:
-    """What is searched as it is: a part, or some rows of a large one.
-
-    Attributes
-    ----------
-    part : int
-    rows : ndarray of int64, shape (m,)
-        Of this rank.
-    first : int
-        Rows of all pieces before it, on all ranks: folds are dealt on from there, so that none of them is empty.
-    name : str
-        In a checkpoint, with the most rows that a piece may have, which depends on the memory of the run.
-    """
-
-    part: int
-    rows: NDArray[np.int64]
-    first: int
-    name: str
-
-    @property
-    def cost(self) -> int:
-        """Of a setting, in any unit."""
-        return int(predicted_cost(np.array(float(len(self.rows)))))
-
-
-def _pieces(parts: Parts, P: int, k: int, options: Options, comm: Communicator) -> list[_Piece]:
-    """This rank's, part after part, of at most :data:`MOST` or :data:`WHOLE` rows, or fewer where memory is short."""
-    sizes = np.zeros(P, np.int64)
-    sizes[parts.parts] = np.diff(parts.bounds)
-    sizes = comm.allreduce(sizes)
-    most = MOST if sizes.sum() > WHOLE else WHOLE
-    with comm.agreed():
-        room = options.memory_limit - nbytes(parts.X)
-        while most > _LEAST and bytes_needed(most, k) * threads.current() > room:
-            most //= 2
-        need = bytes_needed(_LEAST, k) * threads.current()
-        what = f"what each thread has of the kernel matrix of {_LEAST} rows"
-        memory.require(need, room, what, "leave it more memory (--memory-limit) or use fewer threads (--threads)")
-    most = int(comm.allreduce(np.array([most]), "min")[0])
-    before = np.cumsum(sizes) - sizes
-    found: list[_Piece] = []
-    for number, rows in parts:
-        labels = _cut(parts.X[rows], most, options)
-        first = int(before[number])
-        for piece in range(int(labels.max(initial=0)) + 1):
-            own = rows.start + np.flatnonzero(labels == piece)
-            found.append(_Piece(number, own, first, f"{number:06d}-{piece:04d}-of-{most}"))
-            first += len(own)
-    return found
-
-
 def _require(compared: Settings, count: int, groups: int, k: int, room: int) -> None:
     """Refuse more settings than there is memory for their counts, and for the lists of them."""
     total = len(compared.Cs) * len(compared.kernels)
@@ -161,25 +102,11 @@ def _require(compared: Settings, count: int, groups: int, k: int, room: int) -> 
     memory.require(need, room, f"what is counted of {total:,} settings of C and gamma", "compare fewer values")
 
 
-def _cut(X: Rows, most: int, options: Options) -> NDArray[np.int32]:
-    """The piece that each row of a part belongs to: rows that lie together, for kernels see what is near.
-
-    The rows of a precomputed kernel are numbers, which lie nowhere: they are dealt at random.
-    """
-    m = X.shape[0]
-    if m <= most:
-        return np.zeros(m, np.int32)
-    count = -(-m // min(ROWS, most))
-    if isinstance(options.kernel, Precomputed):
-        return np.asarray(np.random.default_rng(options.seed).permutation(m) % count, np.int32)
-    return divide("kbalance", count, X, Communicator(), options.seed).labels
-
-
 class _Search:
     """The rounds over this rank's pieces."""
 
     def __init__(
-        self, parts: Parts, compared: Settings, pieces: list[_Piece], count: int, k: int, options: Options
+        self, parts: Parts, compared: Settings, pieces: list[Piece], count: int, k: int, options: Options
     ) -> None:  # fmt: skip
         self.parts, self.settings, self.pieces, self.k, self.options = parts, compared, pieces, k, options
         self.shape = (len(compared.kernels), len(compared.Cs), count)
@@ -263,7 +190,7 @@ class _Search:
             label += f", best C {self.settings.Cs[ell]:.3g}{gamma}: {score[g, ell]:.4f}"
         self._advance(0, label, self._done + steps * (self.shape[2] - done))
 
-    def _task(self, piece: _Piece, todo: NDArray[np.bool_]) -> Task:
+    def _task(self, piece: Piece, todo: NDArray[np.bool_]) -> Task:
         codes = self.parts["code"][piece.rows]
         fold = folds.stratified(codes, self.shape[2], piece.first)
         return Task(self.parts.X[piece.rows], codes, self.parts["C"][piece.rows], fold, todo)

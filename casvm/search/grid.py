@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from cacore.data.rows import Rows
 from cacore.kernels import Kernel
 from cacore.kernels.registry import KernelKind
 from cacore.run.grid import spaced
+from cacore.svm.options import DualOptions
 from cacore.svm.problem import numeric_gamma
 from casvm.options import GRID, Options
 
@@ -52,21 +54,32 @@ def settings(options: Options, X: Rows, pieces: list[NDArray[np.int64]], comm: C
         Cs = tuple(spaced(*_C, count))
     else:
         Cs = options.C if isinstance(options.C, tuple) else (float(options.C),)
+    return Settings(Cs, kernels(options, X, pieces, _GAMMA, count, comm))
+
+
+def kernels(
+    options: DualOptions, X: Rows, pieces: list[NDArray[np.int64]], ends: tuple[float, float], count: int,
+    comm: Communicator,
+) -> tuple[Kernel, ...]:  # fmt: skip
+    """One for each gamma; of a grid that is made up so many, between these ends; collective.
+
+    The ends are in units of 1 over the median squared distance within a piece.
+    """
     kind = options.kernel_with(1.0).declared
-    if options.gamma != GRID:
-        gammas = options.gamma
+    gammas: Any = options.gamma
+    if gammas != GRID:
         if not isinstance(gammas, tuple):
             gammas = (numeric_gamma(X, gammas, comm, options.kernel),)
     elif kind.of_distance and kind.has_width:
-        gammas = _around(_median(options.kernel_with(1.0), X, pieces, comm), kind, count)
+        gammas = _around(_median(options.kernel_with(1.0), X, pieces, comm), kind, ends, count)
     else:
         gammas = (numeric_gamma(X, "scale", comm, options.kernel) if kind.has_width else 1.0,)
-    return Settings(Cs, tuple(options.kernel_with(gamma) for gamma in gammas))
+    return tuple(options.kernel_with(gamma) for gamma in gammas)
 
 
-def _around(distance: float, kind: KernelKind, count: int) -> tuple[float, ...]:
+def _around(distance: float, kind: KernelKind, ends: tuple[float, float], count: int) -> tuple[float, ...]:
     """Values of gamma for this typical distance of two rows, squared unless the kernel's gamma is 1 over a length."""
-    low, high = (np.sqrt(times) if kind.per_length else times for times in _GAMMA)
+    low, high = (np.sqrt(times) if kind.per_length else times for times in ends)
     return tuple(spaced(low / distance, high / distance, count))
 
 

@@ -5,10 +5,10 @@ No MPI, no routing: rows in, counts of right and predicted rows out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,9 @@ from casvm.search.path import along
 from casvm.solver.pair import padded
 
 LOOSE = 0.1  # violation of a pair, of margins of 1, that is good enough to compare settings
-_PAIRS = 50  # pairs a row that one solution may take; a healthy one takes 1 to 10
+PAIRS = 50  # pairs a row that one solution may take; a healthy one takes 1 to 10
+
+Told = TypeVar("Told")
 
 
 @dataclass
@@ -112,23 +114,37 @@ def judge(
     if np.ptp(task.codes) == 0:  # one class, which every model of it knows
         _of_one_class(task, judged.counts, k)
         return judged
-    dtype = _precision(task, kernels, Cs, tol)
-    points = _points(task.X, kernels[0], dtype)
+
+    def of_gamma(g: int, K: NDArray[Any]) -> list[int]:
+        return _Folds(task, K, Cs, k, tol).judge(task.todo[g], judged.counts[g])
+
+    dtype = precision(task.X, kernels, max(Cs) * float(task.factor.max()), tol)
+    for solved, stopped in for_kernels(task.X, kernels, wanted, dtype, of_gamma):
+        judged.solved, judged.stopped = judged.solved + solved, judged.stopped + stopped
+    return judged
+
+
+def for_kernels(
+    X: Rows, kernels: Sequence[Kernel], wanted: NDArray[np.intp], dtype: Any, work: Callable[[int, NDArray[Any]], Told]
+) -> Iterable[Told]:  # fmt: skip
+    """What ``work(g, K)`` says of the kernel values K of the rows with each other, for each kernel g that is wanted.
+
+    Distances are computed once. Kernels run side by side on the threads that the caller has; K has columns for the
+    solver beyond the rows' number (:func:`casvm.solver.pair.padded`), and its memory is used again.
+    """
+    points = _points(X, kernels[0], dtype)
     compared = np.empty((len(points),) * 2, dtype)
     kernels[0].compare_all(points, compared)
+    spare: list[NDArray[Any]] = []  # matrices of kernels that are done, whose memory is there already
 
-    spare: list[NDArray[Any]] = []  # matrices of gammas that are done, whose memory is there already
-
-    def of_gamma(g: int) -> list[int]:
+    def of_kernel(g: int) -> Told:
         K = spare.pop() if spare else np.zeros((len(points), padded(len(points))), dtype)
         kernels[g].values_from(compared, points, K)
-        told = _Folds(task, K, Cs, k, tol).judge(task.todo[g], judged.counts[g])
+        told = work(g, K)
         spare.append(K)
         return told
 
-    for solved, stopped in threads.in_order(of_gamma, [(int(g),) for g in wanted]):
-        judged.solved, judged.stopped = judged.solved + solved, judged.stopped + stopped
-    return judged
+    return threads.in_order(of_kernel, [(int(g),) for g in wanted])
 
 
 def _of_one_class(task: Task, counts: NDArray[np.int64], k: int) -> None:
@@ -137,10 +153,10 @@ def _of_one_class(task: Task, counts: NDArray[np.int64], k: int) -> None:
         counts[:, :, f][task.todo[:, :, f]] = counted(codes, codes, k)
 
 
-def _precision(task: Task, kernels: Sequence[Kernel], Cs: tuple[float, ...], tol: float) -> Any:
-    """Single precision, unless the rounding of C K_ij in it comes near the tolerance."""
-    largest = max(kernel.largest(task.X, np.float64) for kernel in kernels)
-    rounding = 8 * np.finfo(np.float32).eps * max(Cs) * float(task.factor.max()) * largest
+def precision(X: Rows, kernels: Sequence[Kernel], C: float, tol: float) -> Any:
+    """Single precision, unless the rounding of C K_ij in it comes near the tolerance, for the largest bound C."""
+    largest = max(kernel.largest(X, np.float64) for kernel in kernels)
+    rounding = 8 * np.finfo(np.float32).eps * C * largest
     single = rounding <= tol and 1e-30 < largest < 1e30 and all(kernel.fits(np.float32) for kernel in kernels)
     return np.float32 if single else np.float64
 
@@ -199,7 +215,7 @@ class _Folds:
         others = self.K[np.ix_(left_out[~inside], chosen)] if not inside.all() else None
         out = np.empty((len(which), len(left_out)))
         Cs = tuple(self.Cs[ell] for ell in which)
-        for line, one in zip(out, along(K, y, factor, Cs, self.tol, _PAIRS * len(chosen)), strict=True):
+        for line, one in zip(out, along(K, y, factor, Cs, self.tol, PAIRS * len(chosen)), strict=True):
             line[inside] = one.decision[held]
             if others is not None:
                 line[~inside] = others @ one.beta + one.b

@@ -78,21 +78,39 @@ def along(K: NDArray[Any], y: Vector, factor: Vector, Cs: tuple[float, ...], tol
     for t from 1 to the ratio of the C's, with the t that makes most of the dual: sum(alpha) / beta'K beta, cut to that
     range. Its gradient costs one pass over m numbers.
     """
-    m, bound = len(y), factor * y
+    bound = factor * y
+    return _path(K, y, np.minimum(bound, 0.0), np.maximum(bound, 0.0), 0.0, Cs, tol, most)
+
+
+def along_regression(
+    K: NDArray[Any], y: Vector, factor: Vector, Cs: tuple[float, ...], epsilon: float, tol: float, most: int
+) -> Iterator[Solved]:  # fmt: skip
+    """Solve epsilon-SVR for each C, from the one before it: as :func:`along`, with targets `y` and this epsilon."""
+    return _path(K, y, -factor, factor, epsilon, Cs, tol, most)
+
+
+def _path(
+    K: NDArray[Any], y: Vector, low: Vector, high: Vector, epsilon: float, Cs: tuple[float, ...], tol: float, most: int
+) -> Iterator[Solved]:  # fmt: skip
+    """Of the dual with p = -y and the bounds C `low` and C `high`."""
+    m = len(y)
     beta, v, last = np.zeros(m), y.copy(), 0.0
     diagonal, where = np.diagonal(K)[:m].astype(np.float64), np.arange(m)
     for C in Cs:
-        lower, upper = np.minimum(C * bound, 0.0), np.maximum(C * bound, 0.0)
+        lower, upper = C * low, C * high
         if last:
-            by = _best_multiple(beta, y - v, C / last)
+            gain = float((y * beta).sum() - epsilon * np.abs(beta).sum())
+            by = _best_multiple(gain, float(beta @ (y - v)), C / last)
             v = y - by * (y - v)
-            # Rounding must not take a row over its bound, nor leave one that was at it just below.
-            beta = np.where(beta == bound * last, C * bound, by * beta) if by == C / last else by * beta
-            beta = np.clip(beta, lower, upper)
-        problem = Pairs(v, beta, lower, upper, diagonal)
+            at_low, at_high = beta == last * low, beta == last * high
+            beta = by * beta
+            if by == C / last:  # rounding must not leave a row that was at its bound just below it
+                beta = np.where(at_high, upper, np.where(at_low, lower, beta))
+            beta = np.clip(beta, lower, upper)  # nor take one over it
+        problem = Pairs(v, beta, lower, upper, diagonal, epsilon)
         problem.optimise(K, where, tol, most)
         v, beta, last = problem.v.copy(), problem.beta.copy(), C
-        top, bottom = extremes(v, beta, lower, upper)
+        top, bottom = extremes(v, beta, lower, upper, epsilon)
         if np.isnan(v).any():
             raise overflow()
         sides = [side for side in (top, bottom) if np.isfinite(side)] or [0.0]
@@ -100,9 +118,8 @@ def along(K: NDArray[Any], y: Vector, factor: Vector, Cs: tuple[float, ...], tol
         yield Solved(y - v + b, beta, b, problem.iterations, top - bottom < tol)
 
 
-def _best_multiple(beta: Vector, Kbeta: Vector, most: float) -> float:
-    """The t from 1 to `most` for which t beta has the largest dual objective t sum(alpha) - t^2/2 beta'K beta."""
-    square = float(beta @ Kbeta)
+def _best_multiple(gain: float, square: float, most: float) -> float:
+    """The t from 1 to `most` for which t beta has the largest dual objective t gain - t^2/2 beta'K beta."""
     if square <= 0.0:
         return most
-    return float(np.clip(np.abs(beta).sum() / square, 1.0, most))
+    return float(np.clip(gain / square, 1.0, most))

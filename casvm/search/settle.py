@@ -17,7 +17,8 @@ from cacore.svm.problem import numeric_gamma
 from cacore.tuning.results import Results
 from casvm.methods.prepare import Prepared, prepare
 from casvm.options import Fit, Method, Options
-from casvm.search.choose import ROWS, WHOLE, search
+from casvm.search.choose import search
+from casvm.search.pieces import ROWS, WHOLE
 from partition.divide import divide, hand_out
 from partition.redistribute import Parts, assign_owners
 

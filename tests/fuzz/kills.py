@@ -23,7 +23,7 @@ import numpy as np
 
 METHODS = {
     **{f"casvm.{name}": ["--gamma", "0.5"] for name in
-       ("casvm", "cpsvm", "bkmsvm", "fcfssvm", "cascade", "dcsvm", "dcfilter", "dissmo")},
+       ("casvm", "cpsvm", "bkmsvm", "fcfssvm", "cascade", "dcsvm", "dcfilter", "dissmo", "svr", "oneclass")},
     **{f"cakrr.{name}": ["--sigma", "1,2", "--lambda", "1e-3,1e-2"] for name in
        ("dkrr", "dckrr", "kkrr", "kkrr2", "bkrr", "bkrr2", "twolevel")},
     "asygcd": ["--gamma", "0.5"],

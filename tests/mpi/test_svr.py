@@ -90,9 +90,11 @@ def test_parts_as_one_process_trains_them(partitioner):
     X, y, weights = rows(dtype=np.float32)
     mine = even(N)
     params = {**PARAMS, "partitioner": partitioner, "random_state": 0, "tol": 1e-5}
-    for route in ("nearest", "soft", "all"):
-        some = CASVR(P, route=route, comm=WORLD, **params).fit(X[mine], y[mine], sample_weight=weights[mine])
-        alone = CASVR(P, route=route, **params).fit(X, y, sample_weight=weights)
+    for route, n_divisions in (("nearest", 1), ("soft", 2), ("all", 1)):
+        some = CASVR(P, route=route, n_divisions=n_divisions, comm=WORLD, **params).fit(
+            X[mine], y[mine], sample_weight=weights[mine]
+        )
+        alone = CASVR(P, route=route, n_divisions=n_divisions, **params).fit(X, y, sample_weight=weights)
         near(some.predict(X[mine]), alone.predict(X)[mine], 1e-4)
         np.testing.assert_array_equal(some.sizes_, alone.sizes_)
         near(some.centers_, alone.centers_, 1e-6)
@@ -139,7 +141,7 @@ def test_parts_refused_by_all_ranks():
     X, y, _ = rows()
     mine = even(N)
     for more, match in (
-        ({"n_parts": N + 1, "partitioner": "kmeans"}, f"n_parts = {N + 1}: there may be {R}, one a rank, to {N}"),
+        ({"n_parts": N + 1, "partitioner": "kmeans"}, f"{N + 1} parts of {N} rows: every part needs a row"),
         ({"partitioner": "spectral"}, "partitioner 'spectral': choose one of "),
         ({"route": "best"}, "route = 'best'"),
     ):

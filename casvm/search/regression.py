@@ -1,0 +1,229 @@
+"""C, epsilon and gamma of a regression, by rows that are left out inside the parts. No row travels.
+
+Every part says how far its models are off on rows that they were not trained on; one reduction of these sums, and the
+setting with the least error is the one of all parts.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.data.rows import Rows, nbytes
+from cacore.errors import InputError
+from cacore.io.checkpoint import remembered
+from cacore.kernels import Kernel
+from cacore.machine import memory, threads
+from cacore.run.grid import spaced
+from cacore.tuning.folds import FOLDS
+from cacore.tuning.results import Results
+from casvm.options import GRID
+from casvm.search.grid import kernels
+from casvm.search.part import PAIRS, bytes_needed, for_kernels, precision
+from casvm.search.path import along_regression
+from casvm.search.pieces import Piece, pieces
+from casvm.value_options import SCALE, SCALED, Options
+from partition.redistribute import Parts
+
+SCORE = "r2"
+# What is made up, in units of the targets' deviation, and of 1 over the median squared distance within a part.
+CS, EPSILONS, GAMMAS = (1.0, 1000.0), (0.01, 0.1), (1 / 16, 16.0)
+COUNTS = 4, 2, 6  # values of each
+QUICK = 3, 1, 4
+LOOSE = 0.02  # violation, in these units, that is good enough to compare settings
+_SETTING = 500  # bytes of a setting in the results
+FEW = 5000  # rows that are all judged; of more, a tenth
+
+
+@dataclass
+class Task:
+    """A piece's rows and what is asked about them.
+
+    Attributes
+    ----------
+    X : ndarray or CSR, shape (m, d)
+    y : ndarray of float64, shape (m,)
+    factor : ndarray of float64, shape (m,)
+        What C is multiplied by for each row, its weight.
+    fold : ndarray of int64, shape (m,)
+        Which fold leaves the row out.
+    folds : int
+        The folds 0 to `folds` - 1 are judged.
+    """
+
+    X: Rows
+    y: NDArray[np.float64]
+    factor: NDArray[np.float64]
+    fold: NDArray[np.int64]
+    folds: int
+
+
+def judge(
+    task: Task, alike: tuple[Kernel, ...], Cs: tuple[float, ...], epsilons: tuple[float, ...], tol: float
+) -> dict[str, NDArray[Any]]:  # fmt: skip
+    """Try all settings on a piece.
+
+    Parameters
+    ----------
+    task : Task
+        Nothing of it is changed.
+    alike : tuple of Kernel
+        One a gamma; they differ in nothing else.
+    Cs, epsilons : tuple of float
+        Cs ascend.
+    tol : float
+        Of the solutions.
+
+    Returns
+    -------
+    dict of str to ndarray
+        ``sse``, shape (G, E, L, F): for each gamma, epsilon, C and fold the squared errors of the rows left out, times
+        their weights. ``weight``, shape (F,): what these weights add up to, 0 of a fold without rows to learn from.
+        ``steps``: solutions, and those among them that stopped at their limit.
+
+    Raises
+    ------
+    InputError
+        Numbers overflow.
+
+    Notes
+    -----
+    As :func:`casvm.search.part.judge`, with a path along C for each epsilon.
+    """
+    m, F = len(task.y), task.folds
+    left_out = [np.flatnonzero(task.fold == f) for f in range(F)]
+    learned = [np.where(task.fold == f, 0.0, task.factor) for f in range(F)]
+    judged = [f for f in range(F) if len(left_out[f]) and learned[f].any()]
+    sse, weight = np.zeros((len(alike), len(epsilons), len(Cs), F)), np.zeros(F)
+    for f in judged:
+        weight[f] = task.factor[left_out[f]].sum()
+    if not judged:
+        return {"sse": sse, "weight": weight, "steps": np.zeros(2, np.int64)}
+
+    def of_gamma(g: int, K: NDArray[Any]) -> list[int]:
+        solved = stopped = 0
+        for f in judged:
+            rows = left_out[f]
+            for e, epsilon in enumerate(epsilons):
+                path = along_regression(K, task.y, learned[f], Cs, epsilon, tol, PAIRS * m)
+                for ell, one in enumerate(path):
+                    error = one.decision[rows] - task.y[rows]
+                    sse[g, e, ell, f] = task.factor[rows] @ np.square(error)
+                    solved, stopped = solved + 1, stopped + (not one.converged)
+        return [solved, stopped]
+
+    dtype = precision(task.X, alike, max(Cs) * float(task.factor.max()), tol)
+    told = for_kernels(task.X, alike, np.arange(len(alike)), dtype, of_gamma)
+    return {"sse": sse, "weight": weight, "steps": np.sum(list(told), axis=0)}
+
+
+def search(parts: Parts, n: int, P: int, unit: float, options: Options, comm: Communicator) -> Results | None:
+    """Choose C, epsilon and gamma; collective.
+
+    Parameters
+    ----------
+    parts : Parts
+        This rank's, with the columns target "y" and "weight", which C is multiplied by. Not changed.
+    n, P : int
+        Rows and parts of all ranks.
+    unit : float
+        The targets' deviation.
+    options : Options
+        Of which C, epsilon or gamma has several values.
+    comm : Communicator
+
+    Returns
+    -------
+    Results or None
+        None where no part has rows to learn from and rows to judge by.
+
+    Raises
+    ------
+    InputError
+        On all ranks: more folds than rows, memory that does not suffice.
+
+    Notes
+    -----
+    What :func:`judge` costs for every piece of :func:`casvm.search.pieces.pieces`; one reduction of a number a setting
+    and fold.
+    """
+    with comm.phase("search"):
+        with comm.agreed():
+            folds, judged = _folds(options.cv, n)
+        begun = time.perf_counter()
+        searched = pieces(parts, P, lambda rows: bytes_needed(rows, 2), options, comm)
+        counts = QUICK if options.quick else COUNTS
+        Cs = _values("C", options.C, CS, counts[0], unit)
+        epsilons = _values("epsilon", options.epsilon, EPSILONS, counts[1], unit)
+        alike = kernels(options, parts.X, [one.rows for one in searched], GAMMAS, counts[2], comm)
+        with comm.agreed():
+            total = len(alike) * len(epsilons) * len(Cs)
+            needed = total * ((3 + threads.current()) * judged * 8 + _SETTING)
+            room = options.memory_limit - nbytes(parts.X)
+            memory.require(needed, room, f"the errors of {total:,} settings", "compare fewer values")
+        tol = max(LOOSE * unit, float(options.tol))
+        advance, lock = options.progress("choosing C, epsilon and gamma", len(searched)), threading.Lock()
+
+        def work(place: int) -> dict[str, NDArray[Any]]:
+            piece = searched[place]
+            task = _task(parts, piece, folds, judged)
+
+            def of_piece() -> dict[str, NDArray[Any]]:
+                return judge(task, alike, Cs, epsilons, tol)
+
+            told = remembered(options.checkpoint, f"search-{piece.name}", of_piece)
+            with lock:
+                advance()
+            return told
+
+        sse = np.zeros((len(alike), len(epsilons), len(Cs), judged))
+        weight, steps = np.zeros(judged), np.zeros(2, np.int64)
+        order = np.argsort([-len(one.rows) for one in searched], kind="stable")
+        together = len(order) >= 2 * threads.current()  # otherwise the gammas of one piece side by side
+        for told in threads.in_order(work, [(int(i),) for i in order], together):
+            sse, weight, steps = sse + told["sse"], weight + told["weight"], steps + told["steps"]
+        comm.wait()
+        sums = comm.allreduce(np.append(sse.ravel(), weight))
+        sse, weight = sums[: sse.size].reshape(sse.shape), sums[sse.size :]
+        with comm.uncounted():
+            solved, stopped = comm.allreduce(steps).tolist()
+            seconds = float(comm.allreduce(np.array([time.perf_counter() - begun]), "max")[0])
+    told_by = weight > 0
+    if not told_by.any():
+        return None
+    scores = 1.0 - sse[..., told_by] / weight[told_by] / unit**2
+    gammas = {"gamma": tuple(one.gamma for one in alike)} if alike[0].has("gamma") else {}
+    axes = {"C": Cs, "epsilon": epsilons, **gammas}
+    ordered = scores.transpose(2, 1, 0, 3).reshape(-1, scores.shape[-1])
+    found = Results(axes, ordered, SCORE, seconds=seconds, solved=solved, stopped=stopped)
+    found.choose()
+    return found
+
+
+def _folds(cv: int | None, n: int) -> tuple[int, int]:
+    """Folds that the rows are dealt to, and how many of them are judged."""
+    if cv is None:
+        return (10, 1) if n > FEW else (FOLDS, FOLDS)
+    if cv > n:
+        raise InputError(f"cv = {cv}: there are {n:,} rows; ask for fewer folds")
+    return cv, cv
+
+
+def _task(parts: Parts, piece: Piece, folds: int, judged: int) -> Task:
+    fold = (piece.first + np.arange(len(piece.rows))) % folds
+    return Task(parts.X[piece.rows], parts["y"][piece.rows], parts["weight"][piece.rows], fold, judged)
+
+
+def _values(name: str, given: Any, ends: tuple[float, float], count: int, unit: float) -> tuple[float, ...]:
+    """The values of C or of epsilon that are compared."""
+    if given == SCALE:
+        return (SCALED[name] * unit,)
+    if given == GRID:
+        return tuple(unit * value for value in (spaced(*ends, count) if count > 1 else ends[-1:]))
+    return given if isinstance(given, tuple) else (float(given),)

@@ -1,0 +1,227 @@
+"""Regression and one class, as the commands see them: what is compiled, read, reported and written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.data.dataset import Dataset
+from cacore.errors import InputError
+from cacore.files import replacing
+from cacore.io.fingerprints import row_hashes
+from cacore.io.table import Targets
+from cacore.kernels.registry import declaration
+from cacore.run import reading, report
+from cacore.run.family import Family
+from cacore.run.job import Predicting, Training
+from cacore.run.options import reported
+from cacore.tuning.results import Columns, at_the_end, best_lines
+from casvm.model.libsvm import export_libsvm
+from casvm.model.svr import SVRModel
+from casvm.oneclass import oneclass
+from casvm.search.regression import SCORE
+from casvm.svr import svr
+from casvm.value_options import PARTITIONERS, Fit, Method, Options
+
+_NUMBERS = Targets(remedy="python -m casvm.casvm and its relatives learn classes")
+_NOT_NEEDED = Targets(text=True, needed=False)
+
+
+class Values(Family):
+    """The family of SVMs whose answer is a number a row."""
+
+    also = "; or the settings that were compared: give several values of --C, --epsilon or --gamma"
+
+    def check(self, method: Method, job: Training, options: Options, comm: Communicator) -> dict[str, Path]:
+        """LIBSVM's files are written by one process."""
+        if job.libsvm is None:
+            return {}
+        if comm.size > 1:
+            raise InputError("--libsvm: one process writes the parts; save --model, and convert it on one rank")
+        if declaration(options.kernel).libsvm is None:
+            raise InputError(f"--libsvm: LIBSVM has no {options.kernel} kernel; save --model instead")
+        return {"--libsvm": job.libsvm}
+
+    def warm_up(self, dtype: str, options: Options) -> None:
+        """What prediction needs, and nu-SVR or the search where they are asked for."""
+        self.warm_up_prediction(dtype)
+        own = {"nu": 0.5} if options.nu is not None else {"C": (1.0, 2.0)} if options.searches else None
+        if own is not None:
+            X = np.random.default_rng(0).normal(size=(24, 3)).astype(dtype)
+            svr(Dataset(X, X[:, 0].astype(np.float64)), Options(max_iter=50, **own))
+
+    def warm_up_prediction(self, dtype: str) -> None:
+        """A small regression in two parts, and one class: they use all other compiled code."""
+        X = np.random.default_rng(0).normal(size=(24, 3)).astype(dtype)
+        y = X[:, 0].astype(np.float64)
+        row_hashes(X, y)
+        for method in (svr, oneclass):
+            train = Dataset(X.copy(), y)
+            method(train, Options(partitions=2, max_iter=50)).model.predict(X[:2])
+
+    def read(
+        self, method: Method, job: Training, options: Options, comm: Communicator, limit: int
+    ) -> tuple[Dataset, Dataset | None]:
+        """Training rows with their targets, which one class does without, and test rows if there are any."""
+        train, test = reading.read(job, comm, limit, _NOT_NEEDED if method.one_class else _NUMBERS)
+        if not method.one_class:
+            y = train.target()
+            with comm.uncounted():
+                low = comm.allreduce(np.array([y.min(initial=np.inf)]), "min")[0]
+                high = comm.allreduce(np.array([y.max(initial=-np.inf)]), "max")[0]
+            with comm.agreed():
+                if low == high:
+                    raise InputError(f"{train.where}: all {train.n:,} targets are {low:g}; there is nothing to learn")
+        return train, test
+
+    def draws(self, method: Method, options: Options) -> str:
+        """The settings that were compared."""
+        return "grid" if options.searches else ""
+
+    def columns(self, made: dict[str, Any]) -> Columns:
+        """Of the grid: C, gamma and the score; of several epsilons the best."""
+        return Columns("gamma", "C", f"cv_{SCORE}", "R^2 on rows left out")
+
+    def load(self, path: Path, comm: Communicator) -> SVRModel:
+        """A saved model; collective."""
+        return SVRModel.load(path, comm)
+
+    def targets(self, model: SVRModel) -> tuple[Targets, tuple[int, ...]]:
+        """Numbers; labels of any kind of one class, which looks at 1 and -1 alone."""
+        return (_NOT_NEEDED if model.svm_type == "one_class" else _NUMBERS), ()
+
+    def tested(self, model: SVRModel, test: Dataset, comm: Communicator) -> dict[str, NDArray[Any]]:
+        """Values of this rank's test rows; collective."""
+        return {"values": model.decision_function(test.X, comm)}
+
+    def metrics(
+        self, model: SVRModel, test: Dataset, answers: dict[str, NDArray[Any]], comm: Communicator
+    ) -> dict[str, Any]:
+        """As :meth:`judged`."""
+        return self.judged(model, test, answers["values"], comm)
+
+    def judged(
+        self, model: SVRModel, rows: Dataset, answers: NDArray[np.float64], comm: Communicator
+    ) -> dict[str, Any]:
+        """Errors of a regression; of one class the outliers, and who is one where labels are 1 and -1. Collective."""
+        with comm.phase("predict"):
+            if model.svm_type != "one_class":
+                return dict(report.regression_metrics(rows.target(), answers, comm))
+            return outlier_metrics(rows.y, model.answers(answers), comm)
+
+    def report(self, method: Method, fitted: Fit, options: Options, job: Training) -> dict[str, Any]:
+        """The parameters as numbers, and what each part's solver did."""
+        model = fitted.model
+        kernel = model.kernel
+        assert kernel is not None
+        soft = {} if model.soft is None else {"soft_k": model.soft.k, "soft_t": model.soft.t}
+        parts = {} if options.exact else {"partitioner": options.partitioner or PARTITIONERS[0]}
+        return {
+            "params": {
+                "svm_type": model.svm_type, **model.params, "tol": fitted.tol, "kernel": kernel.kind,
+                **{name: getattr(kernel, name) for name in kernel.declared.parameters},
+                **reported(options, method.has), **parts, "route": model.route, **soft, "dtype": model.dtype,
+            },
+            "solver": fitted.solver,
+            "grid": [] if fitted.search is None else fitted.search.rows(),
+            "cv": None if fitted.search is None else fitted.search.described(),
+            "busy": fitted.busy,
+        }  # fmt: skip
+
+    def save(self, fitted: Fit, job: Training) -> None:
+        """LIBSVM's files."""
+        if job.libsvm is not None:
+            export_libsvm(fitted.model, job.libsvm)
+
+    def lines(self, made: dict[str, Any]) -> Iterator[tuple[str, str]]:
+        """The best settings."""
+        if made["grid"]:
+            names = [name for name in ("C", "epsilon", "gamma") if name in made["grid"][0]]
+            lines = best_lines(made["grid"], names, self.columns(made))
+            folds, settings = made["cv"]["folds"], made["cv"]["settings"]
+            said = f"{SCORE} of {folds} fold{'s' * (folds != 1)}, {settings} settings"
+            yield "best settings", "\n".join([*lines, said])
+
+    def notes(self, method: Method, fitted: Fit, options: Options) -> list[str]:
+        """That a solver stopped early; which route suits random parts."""
+        notes, found = list(fitted.notes), fitted.search
+        if found is None and options.searches:
+            notes.append(
+                "there are too few rows to compare settings: C, epsilon and gamma = scale, where none was named"
+            )
+        if found is not None:
+            notes += at_the_end(found.axes, found.chosen)
+            if found.stopped:
+                notes.append(f"{found.stopped:,} of {found.solved:,} solutions of the search stopped at their limit")
+        if options.partitioner == "random" and len(fitted.sizes) > 1 and fitted.model.route == "nearest":
+            notes.append("random parts: --route all, the mean of all models, is usually more accurate")
+        return notes
+
+    def details(self, made: dict[str, Any]) -> Iterator[str]:
+        """The grid, and each part."""
+        for row in made["grid"]:
+            where = ", ".join(f"{name} {row[name]:.4g}" for name in ("C", "epsilon", "gamma") if name in row)
+            yield f"{where}: {row[f'cv_{SCORE}']:.5f}"
+        solver = made["solver"]
+        sizes = made["partition_sizes"] if len(solver["seconds"]) > 1 else [made["data"]["n_train"]]
+        names = ("n_support", "iterations", "gap", "seconds")
+        for number, m in enumerate(sizes):
+            support, iterations, gap, seconds = (solver[name][number] for name in names)
+            yield (
+                f"part {number}: {m:,} rows, {support:,} support vectors, {iterations:,} iterations, "
+                f"violation {gap:.2g}, {seconds:.3f} s"
+            )
+
+    def answers(self, model: SVRModel, rows: Dataset, job: Predicting, comm: Communicator) -> NDArray[np.float64]:
+        """Values of this rank's rows; collective."""
+        return model.decision_function(rows.X, comm)
+
+    def write(
+        self, path: Path | None, model: SVRModel, answers: NDArray[np.float64], decisions: bool, comm: Communicator
+    ) -> None:
+        """Column ``prediction``; of one class 1 or -1, and on request the decision. Collective."""
+        if path is None:
+            return
+        values = comm.gather(answers)
+        if values is None:
+            return
+        head, columns, form = "prediction", [values], ["%.17g"]
+        if model.svm_type == "one_class":
+            columns, form = [model.answers(values)], ["%d"]
+            if decisions:
+                head, columns, form = "prediction,decision", [*columns, values], [*form, "%.17g"]
+        with replacing(path) as temporary:
+            np.savetxt(temporary, np.column_stack(columns), fmt=form, header=head, delimiter=",", comments="")
+
+
+def outlier_metrics(y: NDArray[Any] | None, predicted: NDArray[np.int64], comm: Communicator) -> dict[str, Any]:
+    """The share of rows that are outliers; where all labels are 1 and -1, how many are right, and which; collective.
+
+    Parameters
+    ----------
+    y : ndarray, shape (n_local,), or None
+        Labels of any kind, -1 of an outlier.
+    predicted : ndarray of int64, shape (n_local,)
+    comm : Communicator
+
+    Returns
+    -------
+    dict
+        ``outliers``; and ``accuracy``, ``balanced_accuracy``, ``confusion`` (rows: true -1 and 1), ``precision`` and
+        ``recall`` of the outliers, None where nothing is divided by nothing.
+    """
+    known = y is not None and y.dtype.kind in "biuf" and bool(np.isin(y, (-1, 1)).all())
+    out, n = comm.allreduce(np.array([np.count_nonzero(predicted < 0), len(predicted)], np.int64)).tolist()
+    told: dict[str, Any] = {"outliers": out / max(1, n)}
+    if not comm.all(known or not len(predicted)) or y is None:
+        return told
+    told |= report.classification_metrics(y, predicted, np.array([-1, 1]), comm)
+    (right, missed), (wrong, _) = told["confusion"]
+    for name, others in (("precision", wrong), ("recall", missed)):
+        told[name] = right / (right + others) if right + others else None
+    return told

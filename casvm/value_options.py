@@ -1,0 +1,224 @@
+"""What SVMs whose answer is a number a row have in common: the record of a command, its options, what training returns.
+
+They are regression and one class; :mod:`casvm.options` has the classifiers'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from cacore.errors import InputError
+from cacore.kernels.registry import declaration
+from cacore.run import job
+from cacore.run import options as declare
+from cacore.run.method import Method as AnyMethod
+from cacore.run.options import option
+from cacore.run.progress import Advance, silent
+from cacore.svm.options import DualOptions
+from casvm.options import GRID, ROUTES
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from cacore.io.checkpoint import Checkpoint
+    from cacore.tuning.results import Results
+    from casvm.model.svr import SVRModel
+    from casvm.value_family import Values
+
+SCALE = "scale"  # of C, epsilon and tol: these numbers times the targets' deviation
+_SEARCHED = ("C", "epsilon", "gamma")
+SCALED = {"C": 1.0, "epsilon": 0.1, "tol": 1e-3}
+NU = 0.5  # of one class
+PARTITIONERS = ("kbalance", "kmeans", "bkm", "fcfs", "random")  # of the commands; the first one by default
+
+nu_share = declare.number(lambda nu: 0 < nu <= 1, "a number above 0 and at most 1")
+
+
+def _partitioner(value: Any, name: str) -> Any:
+    """A registered name, or a partitioner."""
+    from partition.base import Algorithm
+    from partition.divide import named
+
+    if not isinstance(value, str | Algorithm):
+        raise declare.refused(name, value, "the name of a partitioner, or a Partitioner")
+    named(value)
+    return value
+
+
+def _at_least_zero_or_scale(value: Any, name: str) -> Any:
+    if value == SCALE:
+        return value
+    try:
+        return declare.at_least_zero(value, name)
+    except InputError as error:
+        raise InputError(f"{error}, or {SCALE}") from None
+
+
+@dataclass(frozen=True)
+class Options(DualOptions):
+    """Options of a training run, beside those of the dual problem; each option's text says what it is.
+
+    Of C, epsilon and gamma there may be several, as a tuple, or :data:`casvm.options.GRID`. Where none of them, nor nu,
+    is named (None), all three are a grid; otherwise those that are not are "scale". Of one class, nu None is
+    :data:`NU`. `partitions` None is one part a rank, `partitioner` None the first of :data:`PARTITIONERS`; `progress`
+    is as :func:`cacore.run.progress.bar` yields it.
+    """
+
+    C: Any = option(
+        1.0, "bound of the coefficients: number, comma list, lo:hi:COUNT, grid for values that are made up, or scale = "
+        "the targets' deviation", declare.one_or(declare.number_or(SCALE), GRID), metavar="C",
+    )  # fmt: skip
+    epsilon: Any = option(
+        SCALE, "errors up to it cost nothing; as --C, scale = 0.1 of the targets' deviation",
+        declare.one_or(_at_least_zero_or_scale, GRID), metavar="E",
+    )  # fmt: skip
+    gamma: Any = option(
+        SCALE, "as --C, scale = 1 / (features x variance; of laplacian and l1 their lengths); or auto",
+        declare.one_or(declare.number_or(SCALE, "auto"), GRID), metavar="G",
+    )  # fmt: skip
+    nu: float | None = option(
+        None, "at most this share of the rows is outside, at least this share are support vectors; of a regression it "
+        "finds epsilon", nu_share, estimator="", metavar="NU",
+    )  # fmt: skip
+    tol: Any = option(
+        1e-3, "largest violation at which training stops; scale = 0.001 of the targets' deviation",
+        declare.number_or(SCALE), metavar="T",
+    )  # fmt: skip
+    cv: int | None = option(
+        None, "folds by which C, epsilon and gamma are chosen (default, where there are several: 5; of more than 5,000 "
+        "rows a tenth judges)", declare.whole(2), metavar="FOLDS",
+    )  # fmt: skip
+    quick: bool = option(
+        False, "3 x 1 x 4 values instead of 4 x 2 x 6 where they are made up", declare.yes_or_no, estimator="",
+        action="store_true",
+    )  # fmt: skip
+    partitions: int | None = option(
+        None, "number of parts (default: one a rank)", declare.whole(1), estimator="n_parts", metavar="P"
+    )  # fmt: skip
+    partitioner: Any = option(
+        None, f"makes the parts (default: {PARTITIONERS[0]}); random leaves rows where they are", _partitioner,
+        choices=PARTITIONERS, exclusive=True,
+    )  # fmt: skip
+    divisions: int = option(
+        1, "divide the rows so many times: the mean of the divisions' models answers", declare.whole(1, 1000),
+        estimator="n_divisions", report=True, metavar="N",
+    )  # fmt: skip
+    exact: bool = option(
+        False, "one problem of all rows, of which every rank holds a share", declare.yes_or_no, estimator="",
+        report=True, action="store_true", exclusive=True,
+    )  # fmt: skip
+    route: str = option("nearest", "which models answer for a row", declare.one_of(*ROUTES), choices=ROUTES)
+    working_set: int | None = option(
+        None, "rows of a round of --exact (default: the solver's; 2: the textbook's)", declare.whole(2), metavar="Q"
+    )
+    checkpoint: Checkpoint | None = job.checkpoint()
+    progress: Callable[[str, int], Advance] = silent
+
+    def __post_init__(self) -> None:
+        if self.nu is not None and self.epsilon not in (None, SCALE):
+            raise InputError("nu, epsilon: nu finds epsilon; give one of them")
+        unnamed = [name for name in _SEARCHED if getattr(self, name) is None]
+        for name in unnamed:
+            object.__setattr__(self, name, GRID if unnamed == list(_SEARCHED) and self.nu is None else SCALE)
+        super().__post_init__()
+        if isinstance(self.gamma, tuple) and not declaration(self.kernel).has_width:
+            raise InputError("gamma: several values are given, and this kernel has none; leave it out")
+        if self.quick and GRID not in (self.C, self.epsilon, self.gamma):
+            raise InputError(f"quick: neither C, epsilon nor gamma is a {GRID} that is made up; leave it out")
+
+    @property
+    def searches(self) -> bool:
+        """Whether C, epsilon and gamma are chosen, or at least judged, by rows that are left out."""
+        given = [getattr(self, name) for name in _SEARCHED]
+        return GRID in given or any(isinstance(value, tuple) for value in given) or self.cv is not None
+
+    def checked(self, method: Method, ranks: int) -> int:
+        """The number of parts, if `method` on so many ranks can do what is asked for.
+
+        Raises
+        ------
+        InputError
+        """
+        if self.searches and method.one_class:
+            raise InputError("gamma: there are no targets by which several values could be compared; give one")
+        if self.searches and self.nu is not None:
+            raise InputError("nu: settings are compared with an epsilon; give one value of C and of gamma")
+        if self.exact and self.nu is not None and not method.one_class and ranks > 1:
+            raise InputError("nu: rows on many ranks keep one sum, and not one of each sign; give epsilon, or one rank")
+        P = self.partitions or ranks
+        if not self.exact:
+            if self.working_set is not None:
+                raise InputError("working_set: parts are solved each by one rank; it is of --exact")
+            if ranks > P:
+                raise InputError(f"partitions = {P} on {ranks} ranks: every rank needs a part; ask for {ranks} or more")
+            return P
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if one.name in ("partitions", "partitioner", "divisions", "route") and value != one.default:
+                raise InputError(f"{one.name} = {value}: exact is one problem of all rows; leave one of them out")
+        return 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(AnyMethod):
+    """Regression, or one class.
+
+    Attributes
+    ----------
+    one_class : bool
+    """
+
+    package: ClassVar[str] = "casvm"
+    options: ClassVar[type] = Options
+
+    one_class: bool = False
+
+    def has(self, name: str) -> bool:
+        """Whether its command has the option `name`."""
+        return name != "class_weight" and not (self.one_class and name in ("C", "epsilon", "cv", "quick", "plot"))
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """Of its command's options."""
+        if self.one_class:
+            return {"nu": NU}
+        return {**dict.fromkeys(_SEARCHED), "tol": SCALE}
+
+    def family(self) -> Values:
+        """What its command needs of the family."""
+        from casvm.value_family import Values
+
+        return Values()
+
+
+@dataclass
+class Fit:
+    """What training returns: the model, and what the report says about it.
+
+    Attributes
+    ----------
+    model : SVRModel
+    sizes : ndarray of int64, shape (P,)
+        Rows of the parts; where one problem lies on all ranks, of these.
+    solver : dict of str to ndarray
+        An entry a part: iterations, n_support, objective, gap, seconds, kernel_rows, kernel_values, converged.
+    busy : ndarray, shape (R,)
+        Seconds each rank worked on its problems.
+    tol : float
+        As a number.
+    notes : list of str
+        That a solver did not meet its rule.
+    search : Results or None
+        Of the settings that were compared.
+    """
+
+    model: SVRModel
+    sizes: NDArray[np.int64]
+    solver: dict[str, NDArray[Any]]
+    busy: NDArray[np.float64]
+    tol: float
+    notes: list[str] = field(default_factory=list)
+    search: Results | None = None
