@@ -23,7 +23,7 @@ from casvm.search.path import along
 from casvm.solver.pair import padded
 
 LOOSE = 0.1  # violation of a pair, of margins of 1, that is good enough to compare settings
-_PAIRS = 50  # pairs a row that one solution may take; a healthy one takes 1 to 10
+PAIRS = 50  # pairs a row that one solution may take; a healthy one takes 1 to 10
 
 
 @dataclass
@@ -112,8 +112,8 @@ def judge(
     if np.ptp(task.codes) == 0:  # one class, which every model of it knows
         _of_one_class(task, judged.counts, k)
         return judged
-    dtype = _precision(task, kernels, Cs, tol)
-    points = _points(task.X, kernels[0], dtype)
+    dtype = precision(task.X, kernels, max(Cs) * float(task.factor.max()), tol)
+    points = points_of(task.X, kernels[0], dtype)
     compared = np.empty((len(points),) * 2, dtype)
     kernels[0].compare_all(points, compared)
 
@@ -137,15 +137,15 @@ def _of_one_class(task: Task, counts: NDArray[np.int64], k: int) -> None:
         counts[:, :, f][task.todo[:, :, f]] = counted(codes, codes, k)
 
 
-def _precision(task: Task, kernels: Sequence[Kernel], Cs: tuple[float, ...], tol: float) -> Any:
-    """Single precision, unless the rounding of C K_ij in it comes near the tolerance."""
-    largest = max(kernel.largest(task.X, np.float64) for kernel in kernels)
-    rounding = 8 * np.finfo(np.float32).eps * max(Cs) * float(task.factor.max()) * largest
+def precision(X: Rows, kernels: Sequence[Kernel], C: float, tol: float) -> Any:
+    """Single precision, unless the rounding of C K_ij in it comes near the tolerance, for bounds of at most C."""
+    largest = max(kernel.largest(X, np.float64) for kernel in kernels)
+    rounding = 8 * np.finfo(np.float32).eps * C * largest
     single = rounding <= tol and 1e-30 < largest < 1e30 and all(kernel.fits(np.float32) for kernel in kernels)
     return np.float32 if single else np.float64
 
 
-def _points(X: Rows, kernel: Kernel, dtype: Any) -> Points:
+def points_of(X: Rows, kernel: Kernel, dtype: Any) -> Points:
     """The rows for the kernel in this precision: shifted in double precision first, where they are far away."""
     points = kernel.points(X.astype(np.float64) if X.dtype != dtype else X)
     return points if points.X.dtype == dtype else Points(points.X.astype(dtype))
@@ -199,7 +199,7 @@ class _Folds:
         others = self.K[np.ix_(left_out[~inside], chosen)] if not inside.all() else None
         out = np.empty((len(which), len(left_out)))
         Cs = tuple(self.Cs[ell] for ell in which)
-        for line, one in zip(out, along(K, y, factor, Cs, self.tol, _PAIRS * len(chosen)), strict=True):
+        for line, one in zip(out, along(K, y, factor, Cs, self.tol, PAIRS * len(chosen)), strict=True):
             line[inside] = one.decision[held]
             if others is not None:
                 line[~inside] = others @ one.beta + one.b
