@@ -61,7 +61,8 @@ def fit(found: LeftOut, problems: int, comm: Communicator) -> tuple[Vector, Vect
 
     def sums(*terms: Vector) -> Vector:
         own = [np.bincount(problem, term, problems) for term in terms]
-        return np.asarray(comm.allreduce(np.array(own).reshape(len(terms), problems)))
+        # Of no decision, bincount counts in whole numbers.
+        return np.asarray(comm.allreduce(np.array(own, np.float64)))
 
     count, positive, total, square = sums(np.ones(len(f)), first, f, f * f)
     n = np.maximum(count, 1.0)

@@ -67,7 +67,9 @@ def reliability(codes: NDArray[np.int64], P: NDArray[np.float64], comm: Communic
     place = np.full(len(P), 1) if P.shape[1] == 2 else P.argmax(axis=1)
     said, right = P[np.arange(len(P)), place], codes == place
     bins = np.minimum((said * BINS).astype(np.int64), BINS - 1)
-    sums = comm.allreduce(np.array([np.bincount(bins, some, BINS) for some in (np.ones(len(P)), said, right)]))
+    sums = comm.allreduce(
+        np.array([np.bincount(bins, some, BINS) for some in (np.ones(len(P)), said, right)], np.float64)
+    )
     return [
         {"rows": int(rows), "predicted": float(total / rows), "observed": float(true / rows)}
         for rows, total, true in sums.T if rows
