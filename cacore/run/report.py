@@ -275,8 +275,8 @@ def _intervals(said: dict[str, Any]) -> str:
 
 
 def _probability(said: dict[str, Any]) -> str:
-    origin = f"from {said['left_out']:,} decisions on rows left out" if said["left_out"] else "of the file"
-    return f"{said['form']}, {origin}"
+    origin = f", from {said['left_out']:,} decisions on rows left out" if said["left_out"] else ""
+    return f"{said['form']}{origin}"
 
 
 def _listed(values: dict[str, Any]) -> str:
