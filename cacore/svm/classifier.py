@@ -51,7 +51,7 @@ def _is_asked(estimator: Any) -> bool:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class Sure(BaseEstimator):
+class Probabilistic(BaseEstimator):
     """Probabilities of the classes, where the parameter `probability` asks for them."""
 
     probability: Any = False
@@ -99,7 +99,7 @@ class Sure(BaseEstimator):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class KernelClassifier(Sure, Labelled, KernelMachine):
+class KernelClassifier(Probabilistic, Labelled, KernelMachine):
     """Classifiers with a bound of the coefficients."""
 
     C: float = 1.0

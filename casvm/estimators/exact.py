@@ -22,7 +22,7 @@ from cacore.probability.calibrator import Calibrator
 from cacore.probability.coupling import coupled
 from cacore.probability.left_out import folds_to_leave_out
 from cacore.run.options import from_estimator, one_of
-from cacore.svm.classifier import Sure
+from cacore.svm.classifier import Probabilistic
 from cacore.svm.dual import Solution
 from cacore.tuning.results import Results
 from casvm.estimators.one_process import OneProcess, Setting, nu_share
@@ -35,7 +35,7 @@ from casvm.solver.part import fit_part
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class OneProcessSVC(Sure, Labelled, OneProcess):
+class OneProcessSVC(Probabilistic, Labelled, OneProcess):
     """Training, prediction and fitted attributes of the classifiers; C or nu is theirs."""
 
     decision_function_shape: str = "ovr"

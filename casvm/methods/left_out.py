@@ -46,6 +46,11 @@ class Training:
     cache_bytes: int
     solver: str = DEFAULT
 
+    def keeps(self, rows: int, side_by_side: int) -> bool:
+        """Whether the kernel matrices of so many problems of so many rows are few values, and fit into the cache."""
+        known = self.kernel is not None and self.solver == DEFAULT
+        return known and rows <= MOST and side_by_side * 2 * 8 * rows * padded(rows) <= self.cache_bytes
+
     @property
     def loose(self) -> Limits:
         """Until decisions do not change by much."""
@@ -86,15 +91,16 @@ def left_out(
     known = set(np.unique(codes[present]).tolist())
     tasks = [(pair, i, j) for pair, (i, j) in enumerate(combinations(range(k), 2)) if {i, j} <= known]
 
+    together = len(tasks) >= 2 * threads.current()
+
     def of_pair(pair: int, i: int, j: int) -> LeftOut:
         chosen = np.flatnonzero(present & ((codes == i) | (codes == j)))
         first = codes[chosen] == i
-        decide = _in_memory if len(chosen) <= MOST and training.kernel and training.solver == DEFAULT else _by_solver
+        decide = _in_memory if training.keeps(len(chosen), threads.current() if together else 1) else _by_solver
         D = decide(rows, chosen, first, scale[pair] * C[chosen], fold[chosen], folds, training)
         there = ~np.isnan(D)
         return LeftOut(D[there], first[there], np.full(int(there.sum()), pair))
 
-    together = len(tasks) >= 2 * threads.current()
     return LeftOut.stacked(list(threads.in_order(of_pair, tasks, parallel=together)))
 
 

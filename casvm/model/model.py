@@ -144,7 +144,7 @@ class SVMModel(InParts):
             if self.route == "sum":
                 return coupled(calibrator.first(self._decided(Z, ranks)), k)
             if self.route == "all" and P > 1:
-                logarithms = visit(Z, self._together_sure, ranks, (k,)) / (P if self.soft is None else 1)
+                logarithms = visit(Z, self._together_logarithms, ranks, (k,)) / (P if self.soft is None else 1)
             elif self.soft is None:
                 labels = nearest(Z, self.centers) if P > 1 else np.zeros(Z.shape[0], np.int32)
                 logarithms = self._asked(Z, labels, ranks, (k,), self._logarithms)
@@ -154,7 +154,7 @@ class SVMModel(InParts):
         shares = np.exp(logarithms - logarithms.max(axis=1, keepdims=True, initial=-np.inf))
         return np.asarray(shares / shares.sum(axis=1, keepdims=True))
 
-    def _together_sure(self, rows: Rows) -> NDArray[np.float64]:
+    def _together_logarithms(self, rows: Rows) -> NDArray[np.float64]:
         """The weighted sum over this rank's parts of the logarithms of their probabilities."""
         total = np.zeros((rows.shape[0], len(self.classes)))
         weights = None if self.soft is None else self.soft.of_all(rows, self.centers)
