@@ -13,6 +13,7 @@ from cacore.comm import Communicator
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.left_out import LeftOut, global_folds
 from cacore.run.probabilistic import class_scores, reliability
+from cakrr import BKRR2Classifier, DKRRClassifier
 from casvm import CASVC, SVMModel, cpsvm, dcsvm, dissmo
 from casvm.options import Options
 
@@ -93,3 +94,14 @@ def test_a_model_without_them():
     X, y = drawn_clouds(N)
     model = CASVC(R, comm=WORLD).fit(X[even(N)], y[even(N)]).model_
     refused_by_all(model.probabilities, X[even(N)], match="the model has no probabilities")
+
+
+@pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.parametrize("cls", [BKRR2Classifier, DKRRClassifier])
+def test_ridge_regression(cls, k, everywhere):
+    (X, y), (T, _) = drawn_clouds(N, k=k), drawn_clouds(41, 1, k)
+    given = {"sigma": 1.5, "lam": 1e-3, "probability": True, "random_state": 0}
+    given |= {"n_parts": 5} if cls is BKRR2Classifier else {}
+    mine = even(N)
+    got = everywhere(cls(**given, comm=WORLD).fit(X[mine], y[mine]).predict_proba(T[even(41)]))
+    near(got, cls(**given).fit(X, y).predict_proba(T), 1e-7)
