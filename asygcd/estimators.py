@@ -49,6 +49,10 @@ class AsyGCDSVC(KernelClassifier):
     update : {"owned", "atomic", "stochastic"}
         Each thread owns a part of the gradient and hears of the others' updates by logs; Algorithm 14 to the letter,
         with atomic adds; or PSCD, which takes random coordinates and keeps no gradient. The first is the fast one.
+    probability : bool or {"sigmoid", "isotonic"}
+        Whether there is `predict_proba`. True is "sigmoid", Platt's; either is fitted to decisions on rows that are
+        left out, of one to five folds, each of which costs a training on the others. Of more than two classes the
+        probabilities of each against the rest are divided by their sum; pairs are coupled as LIBSVM does.
     threads : int or None
         None: all that this process may use.
     standardize : bool
@@ -77,6 +81,8 @@ class AsyGCDSVC(KernelClassifier):
         Coefficients alpha y of each decision: one for two classes, k for "ovr", k (k - 1) / 2 for "ovo".
     intercept_ : ndarray, shape (m,)
         Zeros.
+    probA_, probB_ : ndarray, shape (m,)
+        Of the sigmoids, for decisions that are positive for the first class of a pair, or a class against the rest.
     objective_, gap_, n_iter_ : ndarray, shape (m,)
         Of the dual, maximised; violation left; updates of one coordinate.
     fit_status_ : int
@@ -153,6 +159,10 @@ class AsyGCDSVC(KernelClassifier):
         """Decisions for `X`, shape (n, d): shape (n,) with two classes, positive for the second, else (n, k)."""
         rows = self._rows(X)
         return self.model_.decision_function(rows)
+
+    def _probabilities(self, X: Any) -> NDArray[np.float64]:
+        rows = self._rows(X)
+        return self.model_.probabilities(rows)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Labels for `X`, shape (n, d)."""

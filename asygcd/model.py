@@ -18,6 +18,8 @@ from cacore.io import layout, model_file
 from cacore.io.layout import STANDARDIZER, Array, Layout
 from cacore.io.model_file import check_rows, is_real, require
 from cacore.kernels import Kernel
+from cacore.probability.calibrator import CALIBRATOR, Calibrator, require_calibrator
+from cacore.probability.coupling import LEAST, coupled
 from cacore.svm.decision import counted, expansion, votes
 
 # Arrays of a model's file, in its one part: s support vectors, m decisions.
@@ -52,6 +54,8 @@ class AsyGCDModel:
         Of the rows.
     source : dict
         How the training file was read.
+    calibrator : Calibrator or None
+        Of the decisions, if the model has probabilities.
     """
 
     classes: NDArray[Any]
@@ -64,6 +68,7 @@ class AsyGCDModel:
     standardizer: Standardizer | None
     dtype: str
     source: dict[str, Any] = field(default_factory=dict)
+    calibrator: Calibrator | None = None
 
     @property
     def n_features(self) -> int:
@@ -92,6 +97,32 @@ class AsyGCDModel:
         decisions, k = self.decisions(X), len(self.classes)
         return counted(decisions, k) if k > 2 and self.multi_class == "ovo" else decisions
 
+    @property
+    def against_the_rest(self) -> bool:
+        """Whether there is a decision for each of more than two classes."""
+        return len(self.classes) > 2 and self.multi_class == "ovr"
+
+    def sided(self, decisions: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Decisions that are positive for the first of two classes, too, as of a pair."""
+        return -decisions if len(self.classes) == 2 else decisions
+
+    def probabilities(self, X: Rows, comm: Any = None) -> NDArray[np.float64]:
+        """Of the classes, shape (n, k), in their order, rows of sum 1; `comm` is there as for :meth:`scores`.
+
+        Pairs of classes are coupled (:func:`cacore.probability.coupling.coupled`); those of classes against the rest
+        are divided by their sum.
+
+        Raises
+        ------
+        InputError
+            The model has no probabilities.
+        """
+        first = require_calibrator(self.calibrator).first(self.sided(self.decisions(X)))
+        if not self.against_the_rest:
+            return coupled(first, len(self.classes))
+        first = np.maximum(first, LEAST)
+        return np.asarray(first / first.sum(axis=1, keepdims=True))
+
     def labels(self, scores: NDArray[np.float64]) -> NDArray[Any]:
         """Labels of rows of these :meth:`scores`."""
         ties = scores.shape[1] > 1 and self.multi_class == "ovr"
@@ -112,7 +143,10 @@ class AsyGCDModel:
             "multi_class": self.multi_class, "C": self.C, "dtype": self.dtype, "source": self.source,
             **stored_classes(self.classes), "kernel": asdict(self.kernel),
         }  # fmt: skip
-        shared: dict[str, Rows] = {} if self.standardizer is None else self.standardizer.arrays
+        shared: dict[str, Rows] = {} if self.standardizer is None else dict(self.standardizer.arrays)
+        if self.calibrator is not None:
+            attributes["probability"] = self.calibrator.attributes
+            shared |= self.calibrator.arrays
         part: dict[str, Rows] = {name: vars(self)[name] for name in PART}
         model_file.save(path, "asygcd", attributes, shared, {0: part}, np.zeros(1, np.int64), Communicator())
 
@@ -133,7 +167,8 @@ class AsyGCDModel:
         k = len(attributes["classes"])
         sizes = {"m": 1 if k == 2 else k if attributes["multi_class"] == "ovr" else k * (k - 1) // 2}
         layout.check(PART, parts.held[0], sizes)
-        layout.check(STANDARDIZER, shared, sizes)
+        layout.check({**STANDARDIZER, **CALIBRATOR}, shared, {**sizes, "p": sizes["m"]})
+        attributes["calibrator"] = Calibrator.stored(attributes, shared)
         model = cls(**attributes, **parts.held[0], standardizer=Standardizer.stored(shared))
         model._check()
         return model

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.run import job
 from cacore.run import options as declare
 from cacore.run.method import Method as AnyMethod
 from cacore.run.options import option
@@ -38,6 +39,7 @@ class Options(DualOptions):
         "owned", "of the gradient: one writer a row and logs, atomic adds (Algorithm 14), or none kept (PSCD)",
         declare.one_of(*UPDATES), report=True, choices=UPDATES,
     )  # fmt: skip
+    probability: str | None = job.probability()
     threads: int | None = option(None, "", declare.whole(1, 4096), flag="")
     start: NDArray[np.float64] | None = None
     watch: Callable[[Progress], None] | None = None

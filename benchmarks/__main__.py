@@ -28,6 +28,7 @@ SCRIPTS = {
     "svm-engine": ("svm_speed", True, "the exact SVM against LIBSVM and oneDAL"),
     "svm-methods": ("svm_methods", True, "all SVM methods on the real data sets (Tables 2.9 to 2.14)"),
     "svm-search": ("svm_search", True, "C and gamma chosen in one call, beside GridSearchCV and liquidSVM"),
+    "svm-probability": ("svm_probability", True, "probabilities beside SVC's and CalibratedClassifierCV's"),
     "svm-memory": ("svm_memory", True, "peak memory of the exact SVM"),
     "krr-methods": ("krr_datasets", True, "all methods of ridge regression on the real data sets"),
     "krr-accuracy": ("krr_accuracy", True, "errors beside gradient boosted trees and xrfm"),

@@ -100,7 +100,7 @@ class Ridge(Family):
         self, model: KRRModel, test: Dataset, answers: dict[str, NDArray[Any]], comm: Communicator
     ) -> dict[str, Any]:
         """The errors of the model's route, and of the others under their names."""
-        made = {route: Predicted(answer, None, None, {}) for route, answer in answers.items()}
+        made = {route: _told(model, answer) for route, answer in answers.items()}
         metrics = {route: self.judged(model, test, answer, comm) for route, answer in made.items()}
         own = metrics.pop(model.route)
         return own | {f"{route}_{name}": value for route, other in metrics.items() for name, value in other.items()}
@@ -210,9 +210,32 @@ class Ridge(Family):
     def judged(self, model: KRRModel, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, Any]:
         """Their errors, or how many labels are right; collective."""
         if model.classes is not None:
-            return labels.tested(model.classes, rows, model.labels(answers.mean), comm)
+            found = labels.tested(model.classes, rows, model.labels(answers.mean), comm)
+            return found | self._probability(model, rows, answers, comm)[0]
         with comm.phase("predict"):
             return answers.metrics(rows.target(), comm)
+
+    def probability(self, model: KRRModel, rows: Dataset | None, answers: Any, comm: Communicator) -> dict[str, Any]:
+        """How good a classifier's probabilities are, where the rows have labels; collective."""
+        known = model.calibrator
+        said = {"form": "clipped" if known is None else known.form, "left_out": 0 if known is None else known.rows}
+        if isinstance(answers, dict):  # of a training, by routes
+            if known is None:
+                return {}
+            answers = _told(model, answers[model.route]) if rows is not None else None
+        if answers is None:
+            return said
+        if rows is None or answers.probabilities is None:
+            return {}
+        scores, lines = self._probability(model, rows, answers, comm)
+        return {**said, **scores, **({"reliability": lines} if lines else {})}
+
+    def _probability(
+        self, model: KRRModel, rows: Dataset, answers: Predicted, comm: Communicator
+    ) -> tuple[dict[str, float], list[dict[str, float]]]:
+        if answers.probabilities is None or model.classes is None or rows.y is None:
+            return {}, []
+        return labels.tested_probabilities(model.classes, rows, answers.probabilities, comm)
 
     def intervals(self, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, Any]:
         """Their width, and how many targets they hold; collective."""
@@ -225,8 +248,9 @@ class Ridge(Family):
         """Column ``prediction``, or ``mean`` and those asked for, of many targets a column each; collective."""
         if path is not None and model.classes is not None:
             codes = comm.gather(np.searchsorted(model.classes, model.labels(answers.mean)).astype(np.int64))
+            sure = None if answers.probabilities is None else comm.gather(answers.probabilities)
             if comm.rank == 0 and codes is not None:
-                labels.write(path, model.classes, codes, None)
+                labels.write(path, model.classes, codes, None, sure)
             return
         if path is None:
             return
@@ -238,6 +262,11 @@ class Ridge(Family):
         names = [f"{name} {j}" if t else name for name in columns for j in range(t[0] if t else 1)]
         with replacing(path) as temporary:
             np.savetxt(temporary, values, fmt=form, header=",".join(names), delimiter=",", comments="")
+
+
+def _told(model: KRRModel, answer: NDArray[Any]) -> Predicted:
+    """What the model says of test rows, and how sure it is of their classes, if it was trained to tell."""
+    return Predicted(answer, None, None, {}, None if model.calibrator is None else model.probabilities(answer))
 
 
 def _described(solver: dict[str, Any]) -> str:

@@ -17,6 +17,8 @@ from cacore.io import model_file
 from cacore.io.layout import Array, Layout
 from cacore.io.model_file import is_real, require
 from cacore.kernels import Kernel
+from cacore.probability.calibrator import CALIBRATOR, Calibrator
+from cacore.probability.coupling import LEAST
 from cakrr.solver.coarse import CoarseModel
 from cakrr.solver.variance import Variance
 from cakrr.uncertainty.conformal import Calibration
@@ -70,6 +72,7 @@ ARRAYS: Layout = {
     "error_ranks": Array("int64", ("q",), "which of the errors of n rows, ascending, intervals keep", optional=True),
     "errors": Array("float64", ("q",), "these errors, absolute", optional=True, many="t"),
     "scaled_errors": Array("float64", ("q",), "likewise, over standard deviations", optional=True, many="t"),
+    **CALIBRATOR,
 }
 PART: Layout = {
     "X": Array("real", ("m", "d"), "the part's training rows, standardised", csr=True),
@@ -101,6 +104,8 @@ class KRRModel(InParts):
         The kernel, of any width.
     calibration : Calibration or None
         What intervals need.
+    calibrator : Calibrator or None
+        Of a classifier's values, where its probabilities are calibrated.
     variances : dict of int to Variance
         Of this rank's parts, where they were asked for and stay in memory; no part of a copy or a pickle.
     """
@@ -118,6 +123,7 @@ class KRRModel(InParts):
     lams: NDArray[np.float64] | None = None
     like: Kernel = field(default_factory=Kernel)
     calibration: Calibration | None = None
+    calibrator: Calibrator | None = None
     variances: Variances = field(default_factory=dict, repr=False, compare=False)
     parts: dict[int, PartModel] = field(default_factory=dict)
 
@@ -232,7 +238,14 @@ class KRRModel(InParts):
 
         Values are clipped at 0 and divided by their sum. Where none is above 0 they are first taken from the least of
         them, so that the order stays; equal ones are even shares. Of two classes (1 + value) / 2 is the second's.
+        With a calibrator its probabilities instead; of more than two classes, those of each divided by their sum.
         """
+        if self.calibrator is not None:
+            if values.ndim == 1:
+                first = self.calibrator.first(-values[:, None])
+                return np.concatenate([first, 1.0 - first], axis=1)
+            shares = np.maximum(self.calibrator.first(values), LEAST)
+            return np.asarray(shares / shares.sum(axis=1, keepdims=True))
         if values.ndim == 1:
             second = np.clip((1.0 + values) / 2.0, 0.0, 1.0)
             return np.stack([1.0 - second, second], axis=1)
@@ -292,6 +305,9 @@ class KRRModel(InParts):
             attributes["calibration"] = {"n": kept.n, "rows": kept.rows}
             own |= {"error_ranks": kept.ranks, "errors": kept.errors}
             own |= {} if kept.scaled is None else {"scaled_errors": kept.scaled}
+        if self.calibrator is not None:
+            attributes["probability"] = self.calibrator.attributes
+            own |= self.calibrator.arrays
         if self.coarse is None:
             return attributes, own
         attributes["coarse"] = {"sigma": self.coarse.sigma, "lambda": self.coarse.lam}
@@ -306,7 +322,8 @@ class KRRModel(InParts):
 
     @classmethod
     def _shared_sizes(cls, attributes: dict[str, Any]) -> dict[str, int]:
-        return _targets(attributes)
+        targets = _targets(attributes)
+        return {**targets, "p": max(1, targets["t"])}
 
     @classmethod
     def _made(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.Parts) -> KRRModel:
@@ -319,6 +336,7 @@ class KRRModel(InParts):
         if (calibration := attributes.pop("calibration", None)) is not None:
             kept = (shared["error_ranks"], shared["errors"], shared.get("scaled_errors"))
             attributes["calibration"] = Calibration(calibration["n"], calibration["rows"], *kept)
+        attributes["calibrator"] = Calibrator.stored(attributes, shared)
         attributes |= {name: shared.get(name) for name in ("sigmas", "lams")}
         attributes |= {"lam": attributes.pop("lambda"), "soft": attributes.get("soft"), "coarse": coarse, "like": like}
         if isinstance(attributes["offset"], list):
@@ -343,6 +361,7 @@ class KRRModel(InParts):
             require(min(self.sigmas) > 0 and min(self.lams) >= 0, "sigmas not above 0, or lams below")
         if self.calibration is not None:
             self.calibration.check()
+        require(self.calibrator is None or self.classes is not None, "probabilities of no classes")
         if self.classes is not None:
             check_classes(self.classes)
             columns = () if len(self.classes) == 2 else (len(self.classes),)

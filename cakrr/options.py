@@ -188,6 +188,7 @@ class Options(declare.Options):
         None, "for intervals: set this share of the rows aside, or loo: leave each row out of its part's model",
         _calibrate, report=True, metavar="F",
     )  # fmt: skip
+    probability: str | None = job.probability()
     checkpoint: Checkpoint | None = job.checkpoint()
     wide: bool = False  # the command's grid of sigmas, where none is given, and not the natural width alone
     of_several: bool = False  # whether the kernel is one of `auto`, with rounds of its own
@@ -236,6 +237,8 @@ class Options(declare.Options):
             if value and (method.oracle or self.classify):
                 why = "classes have no standard deviations" if self.classify else f"{method.name} does not predict"
                 raise InputError(f"{name}: {why}; leave it out")
+        if self.probability is not None:
+            self._check_probability(method)
         if self.keep_factors and not method.partitioner:
             raise InputError(
                 f"keep_factors: {method.name} has one factor of all rows, which no file keeps; leave it out, and "
@@ -247,6 +250,16 @@ class Options(declare.Options):
             raise InputError(
                 f"calibrate loo: a row is left out of its own part's model, and {method.name} answers otherwise; set "
                 "a share of the rows aside"
+            )
+
+    def _check_probability(self, method: Method) -> None:
+        """Refuse probabilities from left-out rows where several models answer for a row, or there are no classes."""
+        if not self.classify:
+            raise InputError("probability: there are no classes without --classify; leave it out")
+        if self.divisions > 1 or (self.route or method.route) == "all":
+            raise InputError(
+                f"probability: a row is left out of its own part's model, and several models of {method.name} answer; "
+                "leave it out, and values are clipped"
             )
 
     def _check_judges(self, method: Method) -> None:

@@ -7,6 +7,7 @@ from cacore.run.family import Family
 from cacore.run.launch import run
 
 PROG = "cakrr.predict"
+_OWN = ("probability", "std", "interval", "adaptive")
 
 
 def _family() -> Family:
@@ -17,7 +18,11 @@ def _family() -> Family:
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point."""
-    run(lambda comm: predict(_family, PROG, comm, argv, own=("std", "interval", "adaptive")), PROG, argv=argv)
+    run(
+        lambda comm: predict(_family, PROG, comm, argv, own=_OWN),
+        PROG,
+        argv=argv,
+    )
 
 
 if __name__ == "__main__":

@@ -33,7 +33,10 @@ from partition.model import InParts, load_one_of
 class SupportVectors(Classifiers):
     """The family of kernel SVMs in parts, in trees, and of all rows."""
 
-    also = "; or the settings that were compared: give several values of --C or --gamma"
+    also = (
+        "; or the settings that were compared: give several values of --C or --gamma; or a calibration curve: "
+        "--probability"
+    )
 
     def check(self, method: Method, job: Training, options: Options, comm: Communicator) -> dict[str, Path]:
         """LIBSVM's files are written by one process."""
@@ -45,6 +48,10 @@ class SupportVectors(Classifiers):
             raise InputError("--libsvm: LIBSVM's format has no metric; leave one of the two out")
         if declaration(options.kernel).libsvm is None:
             raise InputError(f"--libsvm: LIBSVM has no {options.kernel} kernel; save --model instead")
+        if options.probability not in (None, "sigmoid"):
+            raise InputError(
+                f"--libsvm: LIBSVM's format has no {options.probability} probabilities; give --probability"
+            )
         return {"--libsvm": job.libsvm}
 
     def warm_up(self, dtype: str, options: Options) -> None:
@@ -72,8 +79,9 @@ class SupportVectors(Classifiers):
         return train, test
 
     def draws(self, method: Method, options: Options) -> str:
-        """The metric if there is one, or the settings that were compared."""
-        return super().draws(method, options) or ("grid" if options.searches else "")
+        """The metric if there is one, or a calibration curve, or the settings that were compared."""
+        sure = "reliability" if options.probability else ""
+        return super().draws(method, options) or sure or ("grid" if options.searches else "")
 
     def columns(self, made: dict[str, Any]) -> Columns:
         """Of the grid: C, gamma and a score."""
@@ -92,7 +100,8 @@ class SupportVectors(Classifiers):
         """The kernel's parameters, what each part's solver did, and the volume that theory predicts."""
         model = fitted.model
         soft = {} if model.soft is None else {"soft_k": model.soft.k, "soft_t": model.soft.t}
-        other = options.initial == "root" or options.metric != "none" or (method.one_model and options.searches)
+        more = options.searches or options.probability is not None
+        other = options.initial == "root" or options.metric != "none" or (method.one_model and more)
         volume = {} if other else predicted(method.name, fitted.terms)
         if volume and fitted.more.get("passes", 1) > 1:
             volume["formula"] += ", one pass"

@@ -98,6 +98,7 @@ class Options(DualOptions):
     validation_fraction: float = option(
         0.1, "of the rows, that judge the rounds of --metric", declare.share, metavar="F"
     )  # fmt: skip
+    probability: str | None = job.probability()
     checkpoint: Checkpoint | None = job.checkpoint()
     progress: Callable[[str, int], Advance] = silent
 

@@ -17,7 +17,7 @@ def _family() -> Family:
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point."""
-    run(lambda comm: predict(_family, PROG, comm, argv, own=("decisions",)), PROG, argv=argv)
+    run(lambda comm: predict(_family, PROG, comm, argv, own=("decisions", "probability")), PROG, argv=argv)
 
 
 if __name__ == "__main__":

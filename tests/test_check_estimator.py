@@ -52,7 +52,8 @@ ASYNCHRONOUS = {"check_fit_idempotent": "threads are never twice in the same ord
 
 # scikit-learn's checks use few rows and one process, which is one part by default: so parts are asked for, or rounds.
 CLASSIFIERS = [
-    SMOSVC(), SMONuSVC(), CASVC(), CASVC(2, partitioner="kmeans", random_state=0), CascadeSVC(),
+    SMOSVC(), SMOSVC(probability=True), SMONuSVC(),
+    CASVC(), CASVC(2, partitioner="kmeans", random_state=0), CascadeSVC(),
     CascadeSVC(2, passes=20, random_state=0), DCSVC(2, random_state=0), DCFilterSVC(2, random_state=0),
     DisSMOSVC(working_set=64), CASVC(solver="asygcd"), DCSVC(2, solver="asygcd"), AsyGCDSVC(threads=1),
     AsyGCDSVC(threads=2, multi_class="ovo"), CASVC(metric="full", metric_rounds=1, random_state=0),

@@ -21,6 +21,7 @@ import casvm.model.model as casvm_model
 import casvm.model.part as casvm_part
 import casvm.model.svr as casvm_svr
 from cacore.io import layout
+from cacore.probability.calibrator import CALIBRATOR
 from partition.model import SHARED
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -164,7 +165,7 @@ def test_every_method_has_a_page():
 
 def test_every_array_of_a_model_file_is_documented():
     text = (ROOT / "docs" / "architecture.md").read_text()
-    layouts = [(SHARED, ""), (casvm_model.OWN, ""), (casvm_part.PART, "parts/NNNNNN/"),
+    layouts = [(SHARED, ""), (casvm_model.OWN, ""), (CALIBRATOR, ""), (casvm_part.PART, "parts/NNNNNN/"),
                (casvm_svr.PART, "parts/NNNNNN/"),
                (cakrr_model.PART, "parts/NNNNNN/"), (cakrr_model.ARRAYS, ""),
                (asygcd_model.PART, "parts/000000/")]  # fmt: skip

@@ -11,9 +11,12 @@ from helpers.commands import check_metrics, reported, run
 from helpers.data import drawn_clouds, formats, write_hdf5
 from helpers.references import ridge
 from sklearn.base import clone
-from sklearn.metrics import accuracy_score
+from sklearn.metrics import accuracy_score, log_loss
 
 import cakrr
+from cacore.comm import Communicator
+from cacore.probability.calibrator import Calibrator
+from cacore.probability.left_out import LeftOut
 from cakrr import BKRR2Classifier, DKRRClassifier, KRRModel, TwoLevelKRRClassifier
 
 NAMES = ["BKRR2", "KKRR2", "DCKRR", "BKRR", "KKRR", "TwoLevelKRR", "DKRR"]
@@ -156,3 +159,69 @@ def test_what_commands_refuse(files, tmp_path, refuses):
     refuses("cakrr.bkrr2", [files / "real.h5", "--classify"], "is no whole number: leave --classify out", tmp_path)
     refuses("cakrr.kkrr3", [files / "rows.h5", "--classify"], "looks at the one number", tmp_path)
     refuses("cakrr.bkrr2", [files / "rows.h5", "--balanced"], "no classes without --classify", tmp_path)
+
+
+# -- calibrated probabilities ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.parametrize("cls", [BKRR2Classifier, DKRRClassifier])
+def test_sigmoids_of_rows_left_out(cls, k, weighted):
+    """Of trainings without each row, with the ridge and the mean of all."""
+    X, y = drawn_clouds(40, k=k)
+    w = np.where(np.arange(40) % 3, 1.0, 2.0) if weighted else np.ones(40)
+    model = cls(**PAIR, probability=True).fit(X, y, w if weighted else None)
+    Y = np.where(y == 1, 1.0, -1.0)[:, None] if k == 2 else np.eye(k)[y]
+    mean, values = np.average(Y, 0, w), np.empty((40, Y.shape[1]))
+    for i in range(40):
+        rest = np.arange(40) != i
+        one = ridge(1.5, 1e-3 * w.sum()).fit(X[rest], Y[rest] - mean, sample_weight=w[rest])
+        values[i] = one.predict(X[i : i + 1]) + mean
+    found = LeftOut(-values[:, 0], y == 0, np.zeros(40, int)) if k == 2 else LeftOut.of_classes(values, y, k)
+    expected = Calibrator.fit("sigmoid", found, Y.shape[1], Communicator())
+    close(model.model_.calibrator.A, expected.A, 1e-6)
+    close(model.model_.calibrator.B, expected.B, 1e-6)
+    P = model.predict_proba(X)
+    np.testing.assert_allclose(P.sum(axis=1), 1.0)
+    assert (P > 0).all()
+
+
+@pytest.mark.parametrize("k", [2, 3])
+def test_calibrated_ones_are_better(k, tmp_path):
+    """In parts, on two levels and by a curve; the same from a file."""
+    (X, y), (T, t) = drawn_clouds(300, k=k), drawn_clouds(300, 1, k)
+    for cls, more in (
+        (BKRR2Classifier, {"n_parts": 3, "probability": True}), (BKRR2Classifier, {"probability": "isotonic"}),
+        (TwoLevelKRRClassifier, {"n_parts": 2, "centers": 20, "coarse_lam": 1e-3, "probability": True}),
+    ):  # fmt: skip
+        model = cls(sigma=1.0, lam=1e-5, random_state=0, **more).fit(X, y)
+        P = model.predict_proba(T)
+        plain = clone(model).set_params(probability=None).fit(X, y).predict_proba(T)
+        assert log_loss(t, P) < log_loss(t, plain)
+        model.model_.save(tmp_path / "m.h5")
+        loaded = KRRModel.load(tmp_path / "m.h5")
+        np.testing.assert_allclose(loaded.probabilities(loaded.predict(T)), P, rtol=1e-12)
+
+
+def test_probabilities_that_are_refused():
+    X, y = drawn_clouds()
+    for cls, more in ((BKRR2Classifier, {"n_divisions": 2}), (cakrr.DCKRRClassifier, {"n_parts": 2})):
+        assert "a row is left out of its own part's model" in refusal(cls(probability=True, **more).fit, X, y)
+
+
+def test_columns_of_probabilities(tmp_path):
+    """Calibrated or not; log loss and Brier score in the report."""
+    X, y = drawn_clouds(k=3)
+    write_hdf5(tmp_path / "d.h5", train=(X, y), test=drawn_clouds(50, 1, 3))
+    for more, form in (([], "clipped"), (["--probability"], "sigmoid")):
+        words = [tmp_path / "d.h5", "--classify", "--sigma", "1", "--model", tmp_path / "m.h5", *more]
+        made = reported("cakrr.bkrr2", words, tmp_path)
+        assert ("log_loss" in made["metrics"]) == bool(more)
+        asked = [tmp_path / "m.h5", tmp_path / "d.h5", "--probability", "-o", tmp_path / "p.csv"]
+        told = reported("cakrr.predict", asked, tmp_path)
+        lines = (tmp_path / "p.csv").read_text().splitlines()
+        assert lines[0] == "prediction,probability 0,probability 1,probability 2"
+        P = np.array([line.split(",")[1:] for line in lines[1:]], float)
+        assert told["metrics"]["log_loss"] == pytest.approx(log_loss(drawn_clouds(50, 1, 3)[1], P))
+        assert told["probability"]["form"] == form

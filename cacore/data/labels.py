@@ -14,6 +14,7 @@ from cacore.data.dataset import Dataset
 from cacore.errors import InputError
 from cacore.files import replacing
 from cacore.run import report
+from cacore.run.probabilistic import class_scores, reliability
 
 MOST_CLASSES = 1000  # half a million pairs
 
@@ -102,10 +103,28 @@ def tested(classes: NDArray[Any], test: Dataset, predicted: NDArray[Any], comm: 
         return report.classification_metrics(y, predicted, np.union1d(classes, all_classes(y, comm)), comm)
 
 
-def write(path: Path, classes: NDArray[Any], codes: NDArray[np.int64], decisions: NDArray[np.float64] | None) -> None:
-    """Column ``prediction``, and one or more of decisions, in the order of the rows."""
+def tested_probabilities(
+    classes: NDArray[Any], test: Dataset, P: NDArray[np.float64], comm: Communicator
+) -> tuple[dict[str, float], list[dict[str, float]]]:
+    """Scores of what a model of these classes thinks likely, and a reliability diagram's lines. Collective."""
+    y = from_file(test, comm)
+    if (classes.dtype.kind in "biuf") != (y.dtype.kind in "biuf"):
+        return {}, []
+    codes = class_codes(y, classes)
+    with comm.phase("predict"):
+        return class_scores(codes, P, comm), reliability(codes, P, comm)
+
+
+def write(
+    path: Path, classes: NDArray[Any], codes: NDArray[np.int64], decisions: NDArray[np.float64] | None,
+    probabilities: NDArray[np.float64] | None = None,
+) -> None:  # fmt: skip
+    """Column ``prediction``, one or more of decisions, and one of probabilities a class, in the order of the rows."""
     names = [str(label) for label in classes]
     heads = [] if decisions is None else ["decision"] if decisions.shape[1] == 1 else [f"decision {n}" for n in names]
+    if probabilities is not None:
+        heads += [f"probability {name}" for name in names]
+        decisions = probabilities if decisions is None else np.hstack([decisions, probabilities])
     with replacing(path) as temporary, temporary.open("w") as file:
         file.write(",".join(["prediction", *heads]) + "\n")
         for i, code in enumerate(codes):

@@ -23,7 +23,13 @@ if TYPE_CHECKING:
     from cacore.data.dataset import Dataset
     from cacore.run.family import Family
 
-OWN = ("decisions", "std", "interval", "adaptive")  # options of predicting commands that not all families have
+OWN = (
+    "decisions",
+    "probability",
+    "std",
+    "interval",
+    "adaptive",
+)  # options of predicting commands that not all families have
 
 
 def train(method: Method, comm: Communicator, argv: list[str] | None) -> None:
@@ -56,7 +62,7 @@ def train(method: Method, comm: Communicator, argv: list[str] | None) -> None:
         n_train, d, source = rows.n, rows.X.shape[1], {"base": rows.base, "sparse": is_sparse(rows.X)}
         fitted = method(rows, options, comm, test)
         fitted.model.source |= {"target": job.target, **source}
-        tested = {} if test is None else _tested(family, fitted.model, test, comm)
+        tested = _tested(family, fitted.model, test, comm)
     from cacore.run import reading, report
 
     notes = reading.filled(test, job.test or job.data)
@@ -110,11 +116,17 @@ def _write(
 def _draw(
     path: Path, method: Method, family: Family, options: Any, fitted: Any, made: dict[str, Any]
 ) -> Iterator[str]:  # fmt: skip
-    """Draw the metric, or the settings that were compared, or say that there are none: a class has too few rows."""
+    """Draw the metric, a calibration curve, or the settings that were compared, or say why there are none."""
     from cacore.run import figures
 
-    if family.draws(method, options) == "metric":
+    drawn = family.draws(method, options)
+    if drawn == "metric":
         figures.save(figures.metric(made["metric"], fitted.model.standardizer), path)
+    elif drawn == "reliability":
+        if lines := made["probability"].get("reliability"):
+            figures.save(figures.reliability(lines, made["probability"], len(fitted.model.classes)), path)
+        else:
+            yield "--plot: there are no test rows, so there is no calibration curve to draw"
     elif made["grid"]:
         figures.save(figures.heat_map(made["grid"], family.columns(made)), path)
     else:
@@ -129,10 +141,15 @@ def _notes(data: dict[str, Any]) -> Iterator[str]:
         yield f"{data['overlap']:,} of {data['n_test']:,} test rows are training rows too, which flatters the error"
 
 
-def _tested(family: Family, model: Any, test: Dataset, comm: Communicator) -> dict[str, Any]:
+def _tested(family: Family, model: Any, test: Dataset | None, comm: Communicator) -> dict[str, Any]:
     """What the report says of the test rows: of all of them, and of those that are no training rows if not all are."""
+    if test is None:
+        return {"probability": family.probability(model, None, {}, comm)}
     answers = family.tested(model, test, comm)
-    said: dict[str, Any] = {"metrics": family.metrics(model, test, answers, comm)}
+    said: dict[str, Any] = {
+        "metrics": family.metrics(model, test, answers, comm),
+        "probability": family.probability(model, test, answers, comm),
+    }
     if test.overlap is None:
         return said
     with comm.uncounted():
@@ -179,6 +196,7 @@ def predict(
         "predict", comm, partition_sizes=model.sizes, metrics=metrics,
         data={"path": str(job.data), "n_train": 0, "n_test": rows.n, "n_features": rows.X.shape[1]},
         params={"model": str(job.model), **model.described()}, intervals=family.intervals(rows, answers, comm),
+        probability=family.probability(model, rows, answers, comm),
     )  # fmt: skip
     with comm.phase("write"):
         family.write(job.output, model, answers, job.decisions, comm)

@@ -92,7 +92,7 @@ class Family(ABC):
         """The family's fields of the report; see :func:`cacore.run.report.build`."""
 
     def draws(self, method: Any, options: Any) -> str:
-        """What ``--plot`` draws: "metric", "grid", or "" if there is nothing to draw."""
+        """What ``--plot`` draws: "metric", "reliability", "grid", or "" if there is nothing to draw."""
         return "metric" if options.metric != "none" else ""
 
     def columns(self, made: dict[str, Any]) -> Columns:
@@ -123,6 +123,10 @@ class Family(ABC):
 
     def intervals(self, rows: Dataset, answers: Any, comm: Communicator) -> dict[str, Any]:
         """What the report says of intervals; collective."""
+        return {}
+
+    def probability(self, model: Any, rows: Dataset | None, answers: Any, comm: Communicator) -> dict[str, Any]:
+        """What the report says of probabilities of classes; collective. Without `rows`, of the model alone."""
         return {}
 
     @abstractmethod

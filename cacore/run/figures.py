@@ -162,6 +162,29 @@ def metric(described: dict[str, Any], standardizer: Any) -> Figure:
     return figure
 
 
+def reliability(lines: Sequence[dict[str, float]], said: dict[str, Any], classes: int) -> Figure:
+    """How often what was predicted with a probability came true, and how many rows there were of each probability.
+
+    `lines` and `said` are what the report's `probability` says; see :func:`cacore.run.probabilistic.reliability`.
+    """
+    predicted, observed, rows = (np.array([line[key] for line in lines]) for key in ("predicted", "observed", "rows"))
+    figure = blank(5.0, 5.5)
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    upper.plot([0, 1], [0, 1], color="tab:gray", linestyle=":", label="as often as predicted")
+    error = 2 * np.sqrt(np.maximum(observed * (1 - observed), 0.25 / rows) / rows)
+    upper.errorbar(predicted, observed, error, fmt="o-", color="tab:blue", capsize=2, label="test rows, two errors")
+    what = "the second class" if classes == 2 else "the likeliest class"
+    scores = f"log loss {said['log_loss']:.4g}, Brier score {said['brier']:.4g}"
+    upper.set(
+        ylabel="share that came true", title=f"Probabilities of {what}, {said['form']}: {scores}", ylim=(-0.02, 1.02)
+    )
+    upper.title.set_fontsize(9)
+    upper.legend(fontsize=8)
+    lower.bar(predicted, rows, width=0.04, color="tab:blue")
+    lower.set(xlabel="predicted probability", ylabel="rows", yscale="log", xlim=(-0.02, 1.02))
+    return figure
+
+
 def heat_map(grid: Sequence[dict[str, Any]], columns: Columns) -> Figure:
     """The score of each setting, by two parameters, or by one of them where there is no other; a panel a kernel.
 

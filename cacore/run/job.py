@@ -13,6 +13,7 @@ from cacore.run.options import Options, one_of, option, positive, share, whole, 
 
 METRICS = ("none", "diagonal", "full")
 ADAPTIVE = ("std", "parts")
+FORMS = ("sigmoid", "isotonic")  # of probabilities
 
 
 def path(value: Any, name: str) -> Path:
@@ -66,7 +67,7 @@ class Training(Job):
         metavar="FILE.npz",
     )  # fmt: skip
     plot: Path | None = option(
-        None, "draw the metric that was learned, or else the settings that were compared", path,
+        None, "draw the metric that was learned, or a calibration curve, or else the settings that were compared", path,
         metavar="FILE.png",
     )  # fmt: skip
     libsvm: Path | None = option(
@@ -90,6 +91,10 @@ class Predicting(Job):
         None, "write the predictions, a line a row", path, short="-o", metavar="OUT.csv"
     )  # fmt: skip
     decisions: bool = option(False, "write the decisions beside the labels", yes_or_no, action="store_true")
+    probability: bool = option(
+        False, "write the probability of each class beside the labels; the model needs --probability", yes_or_no,
+        action="store_true",
+    )  # fmt: skip
     std: bool = option(
         False, "standard deviations of new targets, beside the predictions", yes_or_no, action="store_true"
     )  # fmt: skip
@@ -133,6 +138,18 @@ def metric(*more: str) -> Any:
 def metric_rounds() -> Any:
     """Declare how many rounds the metric is learned in at most."""
     return option(10, "most rounds of --metric; the best one is kept", whole(1), metavar="N")
+
+
+def _form(value: Any, name: str) -> str | None:
+    from cacore.probability.calibrator import check_form
+
+    return check_form(value, name)
+
+
+def probability() -> Any:
+    """Declare the option of a model with probabilities, see :mod:`cacore.probability.calibrator`."""
+    text = "probabilities of the classes as well, from decisions on rows that are left out (default: sigmoid)"
+    return option(None, text, _form, choices=FORMS, nargs="?", const=FORMS[0])
 
 
 def switch(default: bool, text: str, **more: Any) -> Any:

@@ -1,4 +1,4 @@
-"""How good probabilistic predictions were: coverage and width of intervals, scores of normal distributions."""
+"""How good probabilistic predictions were: intervals, normal distributions, probabilities of classes."""
 
 from __future__ import annotations
 
@@ -29,6 +29,51 @@ def gaussian_scores(y: NDArray[Any], mean: NDArray[Any], std: NDArray[Any], comm
     nll, crps = np.where(std > 0, nll, np.inf), np.where(std > 0, crps, np.abs(error))
     total = comm.allreduce(np.array([nll.sum(), crps.sum(), nll.size]))
     return {"nll": float(total[0] / total[2]), "crps": float(total[1] / total[2])}
+
+
+BINS = 10  # of a reliability diagram
+
+
+def class_scores(codes: NDArray[np.int64], P: NDArray[np.float64], comm: Communicator) -> dict[str, float]:
+    """Log loss and Brier score over all ranks, as scikit-learn's ``log_loss`` and ``brier_score_loss``.
+
+    Parameters
+    ----------
+    codes : ndarray of int64, shape (n_local,)
+        The place of each row's class; -1 of one that the model does not know, whose probability is 0.
+    P : ndarray, shape (n_local, k)
+        Rows of sum 1.
+    comm : Communicator
+        One Allreduce of three numbers.
+
+    Notes
+    -----
+    Brier's score of two classes is the mean of (p - y)^2 of the second; of more, the sum over the classes.
+    """
+    known, k = codes >= 0, P.shape[1]
+    true = np.where(known, P[np.arange(len(P)), np.maximum(codes, 0)], 0.0)
+    loss = -np.log(np.clip(true, np.finfo(np.float64).eps, 1.0))
+    square = np.square(P).sum(axis=1) - 2.0 * true + 1.0
+    total = comm.allreduce(np.array([loss.sum(), square.sum(), len(P)]))
+    return {"log_loss": float(total[0] / total[2]), "brier": float(total[1] / total[2] / (2.0 if k == 2 else 1.0))}
+
+
+def reliability(codes: NDArray[np.int64], P: NDArray[np.float64], comm: Communicator) -> list[dict[str, float]]:
+    """How often what was predicted with a probability came true, over all ranks; one Allreduce of 30 numbers.
+
+    Of two classes, the second one; of more, each row's likeliest. A line for each tenth of the probabilities in which
+    there are rows: "rows", "predicted", their mean probability, and "observed", the share that came true.
+    """
+    place = np.full(len(P), 1) if P.shape[1] == 2 else P.argmax(axis=1)
+    said, right = P[np.arange(len(P)), place], codes == place
+    bins = np.minimum((said * BINS).astype(np.int64), BINS - 1)
+    sums = comm.allreduce(
+        np.array([np.bincount(bins, some, BINS) for some in (np.ones(len(P)), said, right)], np.float64)
+    )
+    return [
+        {"rows": int(rows), "predicted": float(total / rows), "observed": float(true / rows)}
+        for rows, total, true in sums.T if rows
+    ]  # fmt: skip
 
 
 def interval_metrics(

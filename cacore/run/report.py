@@ -97,6 +97,7 @@ def build(
     metric: dict[str, Any] | None = None,
     cv: dict[str, Any] | None = None,
     intervals: dict[str, Any] | None = None,
+    probability: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Assemble the report; a collective call, whose own messages are not counted."""
     counted, seconds = comm.totals()
@@ -130,6 +131,7 @@ def build(
         **({"cv": cv} if cv else {}),
         **({"metric": metric} if metric else {}),
         **({"intervals": intervals} if intervals else {}),
+        **({"probability": probability} if probability else {}),
         "metrics": metrics,
         **({"metrics_without_overlap": metrics_without_overlap} if metrics_without_overlap else {}),
         "seconds": seconds,
@@ -218,6 +220,8 @@ def show(report: dict[str, Any], notes: list[str], lines: Iterable[tuple[str, st
         table.add_row(name.replace("_", " "), _short(value))
     if "intervals" in report:
         table.add_row("intervals", _intervals(report["intervals"]))
+    if "probability" in report:
+        table.add_row("probabilities", _probability(report["probability"]))
     for name, value in report.get("metrics_without_overlap", {}).items():
         table.add_row(f"{name.replace('_', ' ')} without overlap", _short(value))
     table.add_row("seconds", _listed(report["seconds"]))
@@ -268,6 +272,11 @@ def _intervals(said: dict[str, Any]) -> str:
     held = f", and {100 * said['coverage']:.2f} % held" if "coverage" in said else ""
     width = f"mean width {_short(said['mean_width'])}"
     return f"{100 * said['asked']:g} % asked{held}; {width}; from {said['calibration_rows']:,} rows {said['rows']}"
+
+
+def _probability(said: dict[str, Any]) -> str:
+    origin = f", from {said['left_out']:,} decisions on rows left out" if said["left_out"] else ""
+    return f"{said['form']}{origin}"
 
 
 def _listed(values: dict[str, Any]) -> str:

@@ -7,11 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from cacore.data.classifier import ROWS, Labelled
 from cacore.data.validation import validated
+from cacore.probability.calibrator import Calibrator, check_form
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -38,8 +43,63 @@ class KernelMachine(BaseEstimator):
         return tags
 
 
+def _is_asked(estimator: Any) -> bool:
+    """Whether there are probabilities; AttributeError, as scikit-learn has it, where there are none."""
+    if check_form(estimator.probability, "probability =") is None:
+        raise AttributeError("predict_proba is not available when probability=False")
+    return True
+
+
 @dataclass(eq=False, repr=False, kw_only=True)
-class KernelClassifier(Labelled, KernelMachine):
+class Probabilistic(BaseEstimator):
+    """Probabilities of the classes, where the parameter `probability` asks for them."""
+
+    probability: Any = False
+
+    @available_if(_is_asked)  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Probabilities for `X`, shape (n, k), in the order of `classes_`; with `comm`, a collective call.
+
+        The likeliest class need not be what `predict` says, which the sign of the decision says.
+        """
+        self._fitted_calibrator()
+        return self._probabilities(X)
+
+    @available_if(_is_asked)  # type: ignore[untyped-decorator]
+    def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
+        """Logarithms of :meth:`predict_proba`."""
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(self.predict_proba(X)))
+
+    @property
+    def probA_(self) -> NDArray[np.float64]:  # noqa: N802 - scikit-learn's name
+        """A of the sigmoids 1 / (1 + exp(A f + B)), f the decision for the first class of a pair, as SVC's."""
+        return self._of_sigmoids("A")
+
+    @property
+    def probB_(self) -> NDArray[np.float64]:  # noqa: N802 - scikit-learn's name
+        """B of the same."""
+        return self._of_sigmoids("B")
+
+    def _of_sigmoids(self, name: str) -> NDArray[np.float64]:
+        values = getattr(getattr(getattr(self, "model_", None), "calibrator", None), name, None)
+        if values is None:
+            raise AttributeError(f"prob{name}_ is there after fit with probability=True or 'sigmoid'")
+        return np.asarray(values)
+
+    def _fitted_calibrator(self) -> Calibrator:
+        check_is_fitted(self, "model_")
+        if self.model_.calibrator is None:
+            raise NotFittedError("predict_proba is not available when fitted with probability=False")
+        calibrator: Calibrator = self.model_.calibrator
+        return calibrator
+
+    def _probabilities(self, X: Any) -> NDArray[np.float64]:
+        raise NotImplementedError
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class KernelClassifier(Probabilistic, Labelled, KernelMachine):
     """Classifiers with a bound of the coefficients."""
 
     C: float = 1.0

@@ -11,23 +11,24 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data import labels
 from cacore.data.dataset import Dataset
+from cacore.probability.calibrator import require_calibrator
 from cacore.run.family import Family
 from cacore.run.job import Predicting
 from cacore.svm.options import DualOptions
 
+Answers = dict[str, NDArray[np.float64]]  # "scores", and "probabilities" where there are some
+
 
 class Classifiers(Family):
-    """Families whose models have classes, scores and labels."""
+    """Families whose models have classes, scores, labels and maybe probabilities."""
 
-    def tested(self, model: Any, test: Dataset, comm: Communicator) -> dict[str, NDArray[Any]]:
-        """Scores of this rank's test rows; collective."""
-        return {"scores": self._scores(model, test, comm)}
+    def tested(self, model: Any, test: Dataset, comm: Communicator) -> Answers:
+        """Scores of this rank's test rows, and probabilities where the model has some; collective."""
+        return self._answers(model, test, comm, model.calibrator is not None)
 
-    def metrics(
-        self, model: Any, test: Dataset, answers: dict[str, NDArray[Any]], comm: Communicator
-    ) -> dict[str, Any]:
-        """Accuracy, balanced accuracy and the confusion matrix; collective."""
-        return self.judged(model, test, answers["scores"], comm)
+    def metrics(self, model: Any, test: Dataset, answers: Answers, comm: Communicator) -> dict[str, Any]:
+        """Accuracy, balanced accuracy and the confusion matrix, log loss and Brier score; collective."""
+        return self.judged(model, test, answers, comm)
 
     def params(self, model: Any, options: DualOptions) -> dict[str, Any]:
         """C, the kernel and its parameters, for the report."""
@@ -36,25 +37,43 @@ class Classifiers(Family):
         described |= {name: getattr(kernel, name) for name in kernel.declared.parameters}
         return {**described, "balanced": options.class_weight == "balanced", "dtype": model.dtype}
 
-    def answers(self, model: Any, rows: Dataset, job: Predicting, comm: Communicator) -> NDArray[np.float64]:
-        """Scores of this rank's rows; collective."""
-        return self._scores(model, rows, comm)
+    def check_prediction(self, model: Any, job: Predicting) -> None:
+        """Probabilities are those of a model that was trained for them."""
+        if job.probability:
+            require_calibrator(model.calibrator)
 
-    def _scores(self, model: Any, rows: Dataset, comm: Communicator) -> NDArray[np.float64]:
+    def answers(self, model: Any, rows: Dataset, job: Predicting, comm: Communicator) -> Answers:
+        """Scores of this rank's rows, and probabilities if they are asked for; collective."""
+        return self._answers(model, rows, comm, job.probability)
+
+    def _answers(self, model: Any, rows: Dataset, comm: Communicator, sure: bool) -> Answers:
         with comm.phase("predict"):
-            return np.asarray(model.scores(rows.X, comm))
+            found = {"scores": np.asarray(model.scores(rows.X, comm))}
+            return found | ({"probabilities": model.probabilities(rows.X, comm)} if sure else {})
 
-    def judged(self, model: Any, rows: Dataset, answers: NDArray[np.float64], comm: Communicator) -> dict[str, Any]:
-        """Metrics of these scores; collective."""
-        return labels.tested(model.classes, rows, model.labels(answers), comm)
+    def judged(self, model: Any, rows: Dataset, answers: Answers, comm: Communicator) -> dict[str, Any]:
+        """Metrics of these answers; collective."""
+        found = labels.tested(model.classes, rows, model.labels(answers["scores"]), comm)
+        if "probabilities" in answers:
+            found |= labels.tested_probabilities(model.classes, rows, answers["probabilities"], comm)[0]
+        return found
 
-    def write(
-        self, path: Path | None, model: Any, answers: NDArray[np.float64], decisions: bool, comm: Communicator
-    ) -> None:
-        """Column ``prediction``, and one or more of decisions, in the order of the rows; collective."""
+    def probability(self, model: Any, rows: Dataset | None, answers: Answers, comm: Communicator) -> dict[str, Any]:
+        """How decisions became probabilities, and how good these are where the rows have labels; collective."""
+        if model.calibrator is None or (rows is not None and "probabilities" not in answers):
+            return {}
+        said = {"form": model.calibrator.form, "left_out": model.calibrator.rows}
+        if rows is None or rows.y is None:
+            return said
+        scores, lines = labels.tested_probabilities(model.classes, rows, answers["probabilities"], comm)
+        return {**said, **scores, "reliability": lines}
+
+    def write(self, path: Path | None, model: Any, answers: Answers, decisions: bool, comm: Communicator) -> None:
+        """Column ``prediction``, decisions and probabilities, in the order of the rows; collective."""
         if path is None:
             return
-        codes = comm.gather(np.searchsorted(model.classes, model.labels(answers)).astype(np.int64))
-        values = comm.gather(answers) if decisions else None
+        codes = comm.gather(np.searchsorted(model.classes, model.labels(answers["scores"])).astype(np.int64))
+        values = comm.gather(answers["scores"]) if decisions else None
+        sure = comm.gather(answers["probabilities"]) if "probabilities" in answers else None
         if comm.rank == 0 and codes is not None:
-            labels.write(path, model.classes, codes, values)
+            labels.write(path, model.classes, codes, values, sure)

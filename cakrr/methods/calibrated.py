@@ -21,6 +21,7 @@ from cakrr.model import KRRModel
 from cakrr.options import LEFT_OUT, Options
 from cakrr.uncertainty import deviation
 from cakrr.uncertainty.answer import has_parts, to_parts
+from cakrr.uncertainty.classes import calibrator
 from cakrr.uncertainty.conformal import Calibration
 
 Trainer = Callable[[Method, Dataset, Options, Communicator, Dataset | None], Fit]
@@ -42,8 +43,8 @@ def calibrated(
 
     Notes
     -----
-    2/3 m^3 flops a part of m rows for factors, or for rows left out; for rows set aside a prediction, and 8 Allreduces
-    of up to 256 counts for each error that is kept.
+    2/3 m^3 flops a part of m rows for factors, or for rows left out, as for probabilities; for rows set aside a
+    prediction, and 8 Allreduces of up to 256 counts for each error that is kept.
     """
     with comm.agreed():
         options.checked(method)
@@ -62,6 +63,9 @@ def calibrated(
             f"factors for standard deviations: {held / memory.GIB:.3g} GiB in memory, over all ranks, when they are "
             f"used, and {held / 2 / memory.GIB:.3g} GiB in the model's file"
         )
+    if options.probability is not None:
+        with comm.phase("train"):
+            model.calibrator = calibrator(model, options.probability, comm, options.memory_limit)
     if aside is not None:
         errors, deviations = _missed(model, aside, options, comm)
         with comm.phase("train"):

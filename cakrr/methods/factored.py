@@ -238,7 +238,9 @@ class Exact:
             standardizer=self.standardizer, dtype=str(self.X.dtype), like=self.width.like,
             classes=self.prepared.classes,
         )  # fmt: skip
-        weights = None if made.classes is not None else self.prepared.rows.columns.get("weight")
+        weights = self.prepared.rows.columns.get("weight")
+        if made.classes is not None and self.options.probability is None:
+            weights = None  # of no use afterwards
         for i, (lo, hi) in enumerate(pieces):
             weight = None if weights is None else weights[lo:hi]
             made.parts[first + i] = PartModel(self.X[lo:hi], alpha[lo:hi], weight)

@@ -257,7 +257,9 @@ class _Run(Choice):
 
         with comm.phase("train"):
             for (part, rows), done in self.workspace.over_parts(train, parts):
-                weights = None if model.classes is not None else parts.columns.get("weight")
+                weights = parts.columns.get("weight")
+                if model.classes is not None and self.options.probability is None:
+                    weights = None  # of no use afterwards
                 model.parts[part] = PartModel(parts.X[rows], done["alpha"], None if weights is None else weights[rows])
                 fitted.seconds[part] += done["seconds"]
                 residual[part] = done["residual"]

@@ -196,12 +196,13 @@ def pooled(model: KRRModel, comm: Communicator, limit: int) -> tuple[Variance, L
     weighted = not comm.all(all(one.weight is None for one in pieces))
     weights = None
     if weighted:
-        weights = comm.allgather(np.concatenate([np.zeros(0), *(_weights(one) for one in pieces)]))
+        weights = comm.allgather(np.concatenate([np.zeros(0), *(row_weights(one) for one in pieces)]))
     with comm.agreed():
         return _solved(factored(X, alpha, model.kernel, model.lam, weights), "the model of all rows")
 
 
-def _weights(one: PartModel) -> NDArray[np.float64]:
+def row_weights(one: PartModel) -> NDArray[np.float64]:
+    """Of a part's rows; 1 where there are none."""
     return np.ones(one.X.shape[0]) if one.weight is None else one.weight
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
+from cacore.errors import InputError
 from cacore.machine import memory
 from cacore.run import report
 from cacore.run.job import Predicting
@@ -30,12 +31,15 @@ class Predicted:
         Of intervals, lower and upper.
     facts : dict
         What the report says of the intervals.
+    probabilities : ndarray, shape (n_local, k), or None
+        Of a classifier's classes.
     """
 
     mean: NDArray[Any]
     std: NDArray[np.float64] | None
     ends: tuple[NDArray[np.float64], NDArray[np.float64]] | None
     facts: dict[str, Any]
+    probabilities: NDArray[np.float64] | None = None
 
     @classmethod
     def of(cls, model: KRRModel, X: Any, job: Predicting, comm: Communicator) -> Predicted:
@@ -43,6 +47,8 @@ class Predicted:
         with comm.phase("predict"):
             mean, std, half = answered(model, X, asked(job), comm, memory.limit_per_rank(comm, job.memory_limit))
         shown = std if job.std else None
+        if job.probability:
+            return cls(mean, shown, None, {}, model.probabilities(mean))
         if half is None or model.calibration is None:
             return cls(mean, shown, None, {})
         facts = {
@@ -75,6 +81,8 @@ class Predicted:
 
 def check(model: KRRModel, job: Predicting) -> None:
     """Refuse what the model cannot tell."""
+    if job.probability and model.classes is None:
+        raise InputError("--probability: the model predicts numbers and has no classes; train it with --classify")
     asked(job).check(model)
 
 

@@ -93,6 +93,9 @@ class CollectiveSVC(KernelClassifier):
         """Labels for `X`, shape (n_local, d); with `comm`, a collective call."""
         return self._answer("predict", X)
 
+    def _probabilities(self, X: Any) -> NDArray[np.float64]:
+        return self._answer("probabilities", X)
+
     def _answer(self, question: str, X: Any) -> NDArray[Any]:
         check_is_fitted(self, "model_")
         with collective(self.comm) as comm:
@@ -119,6 +122,9 @@ class CASVC(CollectiveSVC):
         As for :class:`SMOSVC`; C and gamma are chosen inside the parts, from the sum of what all parts count.
     per_part : bool
         Every part takes the C and gamma that are best for itself.
+    probability : bool or {"sigmoid", "isotonic"}
+        As for :class:`SMOSVC`; rows are left out of their own parts, and nothing is sent but sums. One sigmoid, or
+        curve, a pair of classes for all parts.
     solver : {"smo", "asygcd"}
         Of each part: exact; or asynchronous greedy coordinate descent, whose models have no bias; or another that is
         registered in :mod:`cacore.svm.solvers`.
@@ -225,6 +231,8 @@ class DCSVC(OneModelSVC):
     metric, metric_rounds, validation_fraction, standardize, cv, scoring, cache_gib, random_state, comm
         As for :class:`CASVC`. C and gamma are chosen in parts of about 2,000 rows that are made for that, or
         by one of all rows if there are 6,000 at most.
+    probability : bool or {"sigmoid", "isotonic"}
+        As for :class:`SMOSVC`; the method trains anew without each of one to five folds of all rows.
 
     Attributes
     ----------
@@ -298,7 +306,7 @@ class DisSMOSVC(OneModelSVC):
         As for :class:`SMOSVC`, without "precomputed".
     working_set : int or None
         Rows of a round; None leaves it to the solver, 2 is the textbook's pair.
-    metric, metric_rounds, validation_fraction, standardize, cv, scoring, cache_gib, comm
+    metric, metric_rounds, validation_fraction, standardize, cv, scoring, cache_gib, probability, comm
         As for :class:`DCSVC`, and so are the attributes; `sizes_` has the rows that each rank holds, and `solver_`
         one entry.
 

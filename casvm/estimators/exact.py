@@ -18,10 +18,15 @@ from cacore.data.labels import all_classes, class_factors, require_classes
 from cacore.data.rows import concatenate
 from cacore.errors import InputError
 from cacore.machine import memory
+from cacore.probability.calibrator import Calibrator
+from cacore.probability.coupling import coupled
+from cacore.probability.left_out import folds_to_leave_out
 from cacore.run.options import from_estimator, one_of
+from cacore.svm.classifier import Probabilistic
 from cacore.svm.dual import Solution
 from cacore.tuning.results import Results
-from casvm.estimators.one_process import OneProcess
+from casvm.estimators.one_process import OneProcess, Setting
+from casvm.methods.left_out import Training, left_out
 from casvm.model.libsvm import NU_SVC
 from casvm.model.model import SVMModel
 from casvm.model.part import PartSVM
@@ -31,7 +36,7 @@ from casvm.value_options import nu_share
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class OneProcessSVC(Labelled, OneProcess):
+class OneProcessSVC(Probabilistic, Labelled, OneProcess):
     """Training, prediction and fitted attributes of the classifiers; C or nu is theirs."""
 
     decision_function_shape: str = "ovr"
@@ -69,10 +74,24 @@ class OneProcessSVC(Labelled, OneProcess):
             C=self._bound(options, solutions), centers=np.zeros((1, d)), sizes=np.array([n]),
             owners=np.zeros(1, np.int64), standardizer=None, dtype=str(train.X.dtype), parts={0: part},
         )  # fmt: skip
+        if options.probability is not None:
+            rows = Samples(train.X, {"code": codes, "C": options.C * factor[codes] * weights})
+            model.calibrator = self._calibrated(rows, options.probability, setting, solutions, comm)
         expose(self, model)
         self.class_weight_ = factor
         self._take(part, solutions)
         return self
+
+    def _calibrated(
+        self, rows: Samples, form: str, setting: Setting, solutions: list[Solution], comm: Communicator
+    ) -> Calibrator:
+        """What probabilities need, from rows that are left out."""
+        k = len(self.classes_)
+        folds = folds_to_leave_out(np.bincount(rows["code"][rows["C"] > 0], minlength=k))
+        training = Training(setting.kernel, setting.limits, setting.cache_bytes)
+        # A solution of nu-SVC is one of C-SVC with C = 1 / r.
+        bounds = None if self._nu() is None else np.array([one.margin for one in solutions])
+        return Calibrator.fit(form, left_out(rows, k, folds, training, bounds), k * (k - 1) // 2, comm)
 
     def _options(self, factor: Any) -> Options:
         """The options of training, given the weights of the classes."""
@@ -123,6 +142,10 @@ class OneProcessSVC(Labelled, OneProcess):
         scores = self._scores(self._rows(X))
         return np.asarray(self.model_.labels(scores))
 
+    def _probabilities(self, X: Any) -> NDArray[np.float64]:
+        decisions = self.model_.parts[0].pairs(self._rows(X), self.model_.kernel)
+        return coupled(self._fitted_calibrator().first(decisions), len(self.classes_))
+
     def _scores(self, X: Any) -> NDArray[np.float64]:
         return np.asarray(self.model_.parts[0].scores(X, self.model_.kernel, len(self.classes_)))
 
@@ -169,6 +192,10 @@ class SMOSVC(OneProcessSVC):
     scoring : str
         What is compared: "accuracy", "balanced_accuracy", "f1", "precision", "recall", "jaccard", or an average of
         one of the last four, as "f1_macro".
+    probability : bool or {"sigmoid", "isotonic"}
+        Whether there is `predict_proba`. True is "sigmoid", Platt's; either is fitted to decisions on rows that are
+        left out, of one to five stratified folds: as many as 5,000 rows of each pair of classes need. Several classes
+        by pairwise coupling, as in LIBSVM.
 
     Attributes
     ----------
@@ -182,6 +209,8 @@ class SMOSVC(OneProcessSVC):
     intercept_ : ndarray, shape (k (k - 1) / 2,)
     coef_ : ndarray or CSR, shape (k (k - 1) / 2, d)
         Of the linear kernel.
+    probA_, probB_ : ndarray, shape (k (k - 1) / 2,)
+        Of the sigmoids, as SVC's.
     objective_ : ndarray, shape (k (k - 1) / 2,)
         Of the dual, maximised.
     gap_, n_iter_ : ndarray, shape (k (k - 1) / 2,)
@@ -198,7 +227,7 @@ class SMOSVC(OneProcessSVC):
     Notes
     -----
     About 2 s n nnz flops for s support vectors among n rows of nnz nonzeros, on all threads; see
-    :func:`casvm.solver.smo.solve`. Probabilities: ``sklearn.calibration.CalibratedClassifierCV``.
+    :func:`casvm.solver.smo.solve`. Probabilities cost what :func:`casvm.methods.left_out.left_out` does.
     """
 
     C: Any = 1.0
@@ -238,8 +267,8 @@ class SMONuSVC(OneProcessSVC):
         infeasible above twice the share of the smaller class.
     kernel, gamma, degree, coef0, tol, class_weight, shrinking, decision_function_shape, cache_gib, max_iter
         As for :class:`SMOSVC`. Weights multiply the bound of a row's coefficient, which is 1 before the scaling.
-    max_time, verbose
-        As for :class:`SMOSVC`.
+    max_time, verbose, probability
+        As for :class:`SMOSVC`. Folds are solved as C-SVC with the C that is 1 over the margin of all rows.
     """
 
     nu: float = 0.5

@@ -51,8 +51,17 @@ def _trained(fit: Any, method: Method, train: Dataset, options: Options, comm: C
 
         return settle_apart(partial(_trained, fit), method, train, options, comm)
     if options.metric == "none":
-        made: Fit = fit(method, train, options, comm)
-        return made
+        return _with_probabilities(fit, method, train, options, comm)
     from casvm.methods import metric
 
-    return metric.fit(fit, method, train, options, comm)
+    return metric.fit(partial(_with_probabilities, fit), method, train, options, comm)
+
+
+def _with_probabilities(fit: Any, method: Method, train: Dataset, options: Options, comm: Communicator) -> Fit:
+    """By this trainer, with probabilities of one model if they are asked for; parts have their own way."""
+    if options.probability is None or not method.one_model:
+        made: Fit = fit(method, train, options, comm)
+        return made
+    from casvm.methods.probability import fit_apart
+
+    return fit_apart(fit, method, train, options, comm)

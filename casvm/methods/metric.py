@@ -26,6 +26,7 @@ from cacore.kernels.gradients import moments, stacked
 from casvm.options import Fit, Method, Options
 from partition.routing import nearest
 
+WHOLE = "whole"  # the training that is kept, in a checkpoint
 _ABSENT = np.iinfo(np.int64).max  # the place of rows of weight 0
 
 Trainer = Callable[[Method, Dataset, Options, Communicator], Fit]
@@ -57,7 +58,7 @@ def fit(train: Trainer, method: Method, rows: Dataset, options: Options, comm: C
     first = _Round(train, method, Dataset(X, y, weights=weights), inner, options.metric, comm)
     _check_classes(y, first, comm)
     best, errors, notes = best_round([[first]], options.metric_rounds, comm)
-    fitted = best.trained(slice(None), "whole")
+    fitted = best.trained(slice(None), WHOLE)
     fitted.model.standardizer = Standardizer.with_root(standardizer, best.root)
     fitted.errors = errors
     fitted.notes += notes
@@ -111,7 +112,10 @@ class _Round:
         train = Dataset(X.copy() if X is self.rows.X else X, self.rows.target()[which], weights=weights)
         if checkpoint is not None:
             checkpoint = checkpoint.within(name)
-        return self.train(self.method, train, replace(self.options, checkpoint=checkpoint), self.comm)
+        options = replace(self.options, checkpoint=checkpoint)
+        if name != WHOLE:
+            options = replace(options, probability=None)
+        return self.train(self.method, train, options, self.comm)
 
     def choose(self) -> None:
         """Train on the learning rows, and count wrong answers for the others; collective."""

@@ -18,6 +18,8 @@ from cacore.io.stream import REMEDY
 from cacore.kernels import Kernel
 from cacore.kernels.registry import KINDS
 from cacore.machine import memory
+from cacore.probability.calibrator import Calibrator
+from cacore.probability.left_out import pairs_of
 from casvm.model.libsvm_text import Header, read
 from casvm.model.model import SVMModel
 from casvm.model.part import PartSVM
@@ -44,8 +46,8 @@ def export_libsvm(model: SVMModel | SVRModel, path: str | Path) -> list[Path]:
     Raises
     ------
     InputError
-        Labels or a kernel that LIBSVM cannot have, a precomputed kernel, a model in pieces on several ranks, a path
-        that cannot be written.
+        Labels, a kernel or probabilities that LIBSVM cannot have, a precomputed kernel, a model in pieces on several
+        ranks, a path that cannot be written.
     """
     path = Path(path)
     check_writable(path)
@@ -57,6 +59,8 @@ def export_libsvm(model: SVMModel | SVRModel, path: str | Path) -> list[Path]:
         raise InputError("the model lies in pieces on several ranks: save it, load it on one rank, and export that")
     if model.kernel.declared.libsvm is None:
         raise InputError(f"LIBSVM has no {model.kernel.kind} kernel")
+    if isinstance(model, SVMModel) and model.calibrator is not None and model.calibrator.form != "sigmoid":
+        raise InputError(f"LIBSVM's format has no {model.calibrator.form} probabilities; train with sigmoid")
     labels = _labels(model.classes) if isinstance(model, SVMModel) else np.zeros(0, np.int64)
     written = []
     for number in model.parts:
@@ -113,9 +117,19 @@ def _of_classes(model: SVMModel, number: int, labels: NDArray[np.int64]) -> list
         f"total_sv {len(part.rows)}",
         " ".join(["rho", *(f"{-b:.17g}" for b in part.b)]),
         " ".join(["label", *map(str, labels)]),
+        *_sigmoids(model, part),
         " ".join(["nr_sv", *map(str, part.n_support)]),
         "SV",
     ]
+
+
+def _sigmoids(model: SVMModel, part: PartSVM) -> list[str]:
+    known = model.calibrator
+    if known is None or known.A is None or known.B is None or len(part.classes) < 2:
+        return []
+    pairs = pairs_of(part.classes, len(model.classes))
+    lines = (("probA", known.A), ("probB", known.B))
+    return [" ".join([name, *(f"{value:.17g}" for value in values[pairs])]) for name, values in lines]
 
 
 def _of_values(model: SVRModel, number: int) -> list[str]:
@@ -177,8 +191,9 @@ def import_libsvm(path: str | Path, n_features: int | None = None) -> SVMModel |
     method = NU_SVC if header.svm_type == "nu_svc" else "libsvm"
     largest = float(np.abs(coef).max(initial=0.0)) or 1.0
     return SVMModel(
-        method=method, classes=np.sort(header.labels), C=largest, parts={0: _ascending(header, coef, X)}, **alone
-    )
+        method=method, classes=np.sort(header.labels), C=largest, parts={0: _ascending(header, coef, X)},
+        calibrator=_calibrator(header), **alone,
+    )  # fmt: skip
 
 
 def _widened(X: Rows, d: int) -> Rows:
@@ -189,6 +204,19 @@ def _widened(X: Rows, d: int) -> Rows:
     wide = X.copy()
     wide.resize((X.shape[0], d))
     return wide
+
+
+def _calibrator(header: Header) -> Calibrator | None:
+    """The sigmoids of the pairs of ascending classes: a pair the other way round has the decision -f, and so -B."""
+    if header.slopes is None or header.offsets is None:
+        return None
+    k, place = len(header.labels), np.argsort(np.argsort(header.labels))
+    first, second = (place[side] for side in np.triu_indices(k, 1))
+    low, high = np.minimum(first, second), np.maximum(first, second)
+    A, B = np.empty((2, len(first)))
+    pair = low * (2 * k - low - 1) // 2 + high - low - 1
+    A[pair], B[pair] = header.slopes, np.where(first < second, header.offsets, -header.offsets)
+    return Calibrator("sigmoid", 0, A, B)
 
 
 def _ascending(header: Header, coef: NDArray[np.float64], X: Rows) -> PartSVM:

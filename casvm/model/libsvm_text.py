@@ -48,6 +48,8 @@ class Header:
         In the file's order; of a classifier only.
     total : int
         Support vectors.
+    slopes, offsets : ndarray of float64, shape (k (k - 1) / 2,), or None
+        Of the probabilities of a classifier.
     """
 
     svm_type: str
@@ -59,6 +61,8 @@ class Header:
     labels: NDArray[np.int64]
     n_support: NDArray[np.int64]
     total: int
+    slopes: NDArray[np.float64] | None = None
+    offsets: NDArray[np.float64] | None = None
 
     @property
     def coefficients(self) -> int:
@@ -182,13 +186,16 @@ def _made(reader: _Reader, found: dict[str, list[str]]) -> Header:
     labels, counts = (list(map(int, found.get(name, []))) if classifies else [] for name in ("label", "nr_sv"))
     if classifies:
         _check_classes(labels, counts, k, total, wrong)
+    sigmoids = [np.array(found[name], np.float64) for name in ("probA", "probB") if classifies and name in found]
+    if len(sigmoids) == 1 or any(len(values) != pairs for values in sigmoids):
+        raise wrong(f"probA and probB need {pairs:,} values each, one a pair of classes")
     for name, kernels in (("gamma", KERNELS[1:]), ("coef0", ("polynomial", "sigmoid")), ("degree", ("polynomial",))):
         if found["kernel_type"][0] in kernels and name not in found:
             raise wrong(f"a {found['kernel_type'][0]} kernel needs {name}")
     return Header(
         svm_type, found["kernel_type"][0], int(found.get("degree", ["3"])[0]), float(found.get("gamma", ["1"])[0]),
         float(found.get("coef0", ["0"])[0]), np.array(found["rho"], np.float64), np.array(labels, np.int64),
-        np.array(counts, np.int64), total,
+        np.array(counts, np.int64), total, *sigmoids,
     )  # fmt: skip
 
 

@@ -9,12 +9,16 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.comm import Communicator
 from cacore.data.labels import check_classes, read_classes, stored_classes
 from cacore.data.rows import Rows
 from cacore.io import model_file
 from cacore.io.layout import Array, Layout
 from cacore.io.model_file import is_real, require
 from cacore.kernels import Kernel
+from cacore.probability.calibrator import CALIBRATOR, Calibrator, require_calibrator
+from cacore.probability.coupling import coupled
+from cacore.probability.left_out import pairs_of
 from cacore.svm.decision import counted, votes
 from casvm.model.part import PART, PartSVM, join
 from partition.model import SHARED, InParts, visit
@@ -44,10 +48,12 @@ class SVMModel(InParts):
     C : float
     Cs, gammas : ndarray of float64, shape (P,), or None
         Of each part, where every part has its own; `C` and `kernel` are then those of a part in the middle.
+    calibrator : Calibrator or None
+        Of the pairs of classes, if the model has probabilities.
     """
 
     family = "svm"
-    shared_arrays: ClassVar[Layout] = {**SHARED, **OWN}
+    shared_arrays: ClassVar[Layout] = {**SHARED, **OWN, **CALIBRATOR}
     part_arrays = PART
 
     classes: NDArray[Any]
@@ -55,6 +61,7 @@ class SVMModel(InParts):
     C: float
     Cs: NDArray[np.float64] | None = None
     gammas: NDArray[np.float64] | None = None
+    calibrator: Calibrator | None = None
     parts: dict[int, PartSVM] = field(default_factory=dict)
 
     def described(self) -> dict[str, Any]:
@@ -105,6 +112,70 @@ class SVMModel(InParts):
         scores = self.scores(X, comm)
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
+    def pair_decisions(self, X: Rows, comm: Any = None) -> NDArray[np.float64]:
+        """Decisions of all pairs of classes by a model in pieces, shape (n_local, k (k - 1) / 2); collective.
+
+        Positive for the first class of the pair.
+        """
+        with self._ranks(comm) as ranks, ranks.phase("predict"):
+            return self._decided(self._received(X, ranks), ranks)
+
+    def _decided(self, Z: Rows, comm: Communicator) -> NDArray[np.float64]:
+        k = len(self.classes)
+        return visit(Z, self._pieces, comm, (k * (k - 1) // 2,))
+
+    def probabilities(self, X: Rows, comm: Any = None) -> NDArray[np.float64]:
+        """Of the classes, shape (n_local, k), in their order, rows of sum 1; collective, as :meth:`predict`.
+
+        Pairs of classes are coupled (:func:`cacore.probability.coupling.coupled`). Where several parts answer, it is
+        the normalised product of what they say to the power of their weights: of two classes, for sigmoids, the
+        probability of the mean decision. A class of which a part of m rows has none gets 1 / (m + k) there.
+
+        Raises
+        ------
+        InputError
+            On all ranks: the model has no probabilities.
+        """
+        k, P = len(self.classes), len(self.sizes)
+        with self._ranks(comm) as ranks, ranks.phase("predict"):
+            with ranks.agreed():
+                calibrator = require_calibrator(self.calibrator)
+            Z = self._received(X, ranks)
+            if self.route == "sum":
+                return coupled(calibrator.first(self._decided(Z, ranks)), k)
+            if self.route == "all" and P > 1:
+                logarithms = visit(Z, self._together_logarithms, ranks, (k,)) / (P if self.soft is None else 1)
+            elif self.soft is None:
+                labels = nearest(Z, self.centers) if P > 1 else np.zeros(Z.shape[0], np.int32)
+                logarithms = self._asked(Z, labels, ranks, (k,), self._logarithms)
+            else:
+                values, weights = self._weighted(Z, ranks, (k,), self._logarithms)
+                logarithms = np.einsum("ijc,ij->ic", values, weights)
+        shares = np.exp(logarithms - logarithms.max(axis=1, keepdims=True, initial=-np.inf))
+        return np.asarray(shares / shares.sum(axis=1, keepdims=True))
+
+    def _together_logarithms(self, rows: Rows) -> NDArray[np.float64]:
+        """The weighted sum over this rank's parts of the logarithms of their probabilities."""
+        total = np.zeros((rows.shape[0], len(self.classes)))
+        weights = None if self.soft is None else self.soft.of_all(rows, self.centers)
+        for number in self.parts:
+            said = self._logarithms(number, rows)
+            total += said if weights is None else weights[:, number, None] * said
+        return total
+
+    def _logarithms(self, part: int, rows: Rows) -> NDArray[np.float64]:
+        """Of the probabilities that a part of this rank says, shape (n, k)."""
+        assert self.calibrator is not None
+        one, k = self.parts[part], len(self.classes)
+        unseen = 1.0 / (int(self.sizes[part]) + k)
+        out = np.full((rows.shape[0], k), unseen)
+        known = np.ones((rows.shape[0], 1))
+        if len(one.classes) > 1:
+            decisions = one.pairs(rows, self.kernel_of(part))
+            known = coupled(self.calibrator.first(decisions, pairs_of(one.classes, k)), len(one.classes))
+        out[:, one.classes] = known * (1.0 - unseen * (k - len(one.classes)))
+        return np.asarray(np.log(out))
+
     def asked(self, X: Rows, labels: NDArray[np.int32], comm: Any = None) -> NDArray[np.float64]:
         """Scores of each row by the model of the part that `labels` names; collective."""
         with self._ranks(comm) as ranks, ranks.phase("predict"):
@@ -132,7 +203,7 @@ class SVMModel(InParts):
         with self._ranks(comm) as ranks, ranks.phase("predict"):
             Z = self._received(X, ranks)
             if self.route == "sum":
-                decisions = visit(Z, self._pieces, ranks, (k * (k - 1) // 2,))
+                decisions = self._decided(Z, ranks)
                 return -decisions if k == 2 else counted(decisions, k)
             if self.route == "all" and len(self.sizes) > 1:
                 total = visit(Z, self._together, ranks, (self._width,))
@@ -165,9 +236,17 @@ class SVMModel(InParts):
 
     def _stored(self) -> tuple[dict[str, Any], dict[str, Rows]]:
         kernel = None if self.kernel is None else self.kernel.stored()
-        own = {"Cs": self.Cs, "gammas": self.gammas}
-        arrays = {name: values for name, values in own.items() if values is not None}
-        return {"C": self.C, **stored_classes(self.classes), "kernel": kernel}, arrays
+        own: dict[str, Any] = {"Cs": self.Cs, "gammas": self.gammas}
+        arrays: dict[str, Rows] = {name: values for name, values in own.items() if values is not None}
+        attributes: dict[str, Any] = {"C": self.C, **stored_classes(self.classes), "kernel": kernel}
+        if self.calibrator is None:
+            return attributes, arrays
+        return attributes | {"probability": self.calibrator.attributes}, arrays | self.calibrator.arrays
+
+    @classmethod
+    def _shared_sizes(cls, attributes: dict[str, Any]) -> dict[str, int]:
+        k = len(attributes["classes"])
+        return {"p": k * (k - 1) // 2}
 
     @classmethod
     def _part_sizes(cls, attributes: dict[str, Any], shared: dict[str, Any], number: int) -> dict[str, int]:
@@ -189,6 +268,7 @@ class SVMModel(InParts):
             shared["sizes"] = np.bincount(parts.owners, shared["sizes"])[ranks].astype(np.int64)
             parts.owners = ranks
         attributes |= {name: shared.get(name) for name in OWN}
+        attributes["calibrator"] = Calibrator.stored(attributes, shared)
         return super()._made(attributes, shared, parts)
 
     def _check(self) -> None:

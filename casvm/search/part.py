@@ -132,7 +132,7 @@ def for_kernels(
     Distances are computed once. Kernels run side by side on the threads that the caller has; K has columns for the
     solver beyond the rows' number (:func:`casvm.solver.pair.padded`), and its memory is used again.
     """
-    points = _points(X, kernels[0], dtype)
+    points = points_of(X, kernels[0], dtype)
     compared = np.empty((len(points),) * 2, dtype)
     kernels[0].compare_all(points, compared)
     spare: list[NDArray[Any]] = []  # matrices of kernels that are done, whose memory is there already
@@ -161,7 +161,7 @@ def precision(X: Rows, kernels: Sequence[Kernel], C: float, tol: float) -> Any:
     return np.float32 if single else np.float64
 
 
-def _points(X: Rows, kernel: Kernel, dtype: Any) -> Points:
+def points_of(X: Rows, kernel: Kernel, dtype: Any) -> Points:
     """The rows for the kernel in this precision: shifted in double precision first, where they are far away."""
     points = kernel.points(X.astype(np.float64) if X.dtype != dtype else X)
     return points if points.X.dtype == dtype else Points(points.X.astype(dtype))

@@ -1,0 +1,139 @@
+"""What a model keeps to make probabilities of decisions: two numbers a problem of two classes, or a curve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from cacore.comm import Communicator
+from cacore.data.rows import Rows
+from cacore.errors import InputError
+from cacore.io.layout import Array, Layout
+from cacore.io.model_file import require
+from cacore.probability import isotonic, platt
+from cacore.probability.left_out import LeftOut
+from cacore.run.job import FORMS
+
+# Arrays of a model's file: p problems of two classes, which are pairs of classes or each class against the rest.
+CALIBRATOR: Layout = {
+    "sigmoid_A": Array("float64", ("p",), "of the probability 1 / (1 + exp(A f + B)) of a decision f", optional=True),
+    "sigmoid_B": Array("float64", ("p",), "likewise", optional=True),
+    "isotonic_starts": Array("int64", ("p",), "first point of each problem's curve", optional=True),
+    "isotonic_x": Array("float64", ("z",), "decisions at the points, ascending in a curve", optional=True),
+    "isotonic_p": Array("float64", ("z",), "probabilities there", optional=True),
+}
+
+
+@dataclass(eq=False)
+class Calibrator:
+    """Probabilities of the first class of each problem, from its decision, which is large for that class.
+
+    Attributes
+    ----------
+    form : {"sigmoid", "isotonic"}
+    rows : int
+        Decisions that it was fitted to, of all ranks; 0 where nobody knows.
+    A, B : ndarray of float64, shape (p,), or None
+        Of sigmoids.
+    steps : Steps or None
+        Of isotonic regressions.
+    """
+
+    form: str
+    rows: int
+    A: NDArray[np.float64] | None = None
+    B: NDArray[np.float64] | None = None
+    steps: isotonic.Steps | None = None
+
+    @classmethod
+    def fit(cls, form: str, found: LeftOut, problems: int, comm: Communicator) -> Calibrator:
+        """Of the decisions of all ranks; collective. See :func:`platt.fit` and :func:`isotonic.fit` for the cost.
+
+        Raises
+        ------
+        InputError
+            On all ranks: decisions that are no finite numbers.
+        """
+        with comm.agreed():
+            if not np.isfinite(found.decisions).all():
+                raise InputError("probability: decisions overflow; scale the features, or use a smaller C")
+        rows = comm.offset(len(found.decisions))[1]
+        if form == "isotonic":
+            return cls(form, rows, steps=isotonic.fit(found, problems, comm))
+        A, B = platt.fit(found, problems, comm)
+        return cls(form, rows, A, B)
+
+    def first(self, decisions: NDArray[np.float64], problems: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+        """Of the first class of each problem, or of some of them, whose decisions are the columns."""
+        which = np.arange(decisions.shape[1]) if problems is None else problems
+        if self.A is not None and self.B is not None:
+            return np.asarray(expit(-(decisions * self.A[which] + self.B[which])))
+        assert self.steps is not None
+        curves = [self.steps.at(column, int(at)) for column, at in zip(decisions.T, which, strict=True)]
+        return np.stack(curves, axis=1)
+
+    @property
+    def arrays(self) -> dict[str, Rows]:
+        """What a model's file holds."""
+        if self.A is not None and self.B is not None:
+            return {"sigmoid_A": self.A, "sigmoid_B": self.B}
+        assert self.steps is not None
+        return {"isotonic_starts": self.steps.starts, "isotonic_x": self.steps.x, "isotonic_p": self.steps.p}
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """Likewise."""
+        return {"form": self.form, "rows": self.rows}
+
+    @classmethod
+    def stored(cls, attributes: dict[str, Any], shared: dict[str, Any]) -> Calibrator | None:
+        """Of what a file holds; takes the attribute out of `attributes`."""
+        about = attributes.pop("probability", None)
+        require(about is not None or not any(name in shared for name in CALIBRATOR), "arrays of no probabilities")
+        if about is None:
+            return None
+        require(isinstance(about, dict) and about.get("form") in FORMS, "probabilities of no form that is known")
+        form, rows = about["form"], about.get("rows")
+        require(isinstance(rows, int) and rows >= 0, f"probabilities from {rows!r} rows")
+        need = [name for name in CALIBRATOR if name.startswith(form)]
+        require(all(name in shared for name in need), f"{form} probabilities without {', '.join(need)}")
+        values = [shared[name] for name in need]
+        if form == "sigmoid":
+            require(all(np.isfinite(one).all() for one in values), "sigmoids that are no numbers")
+            return cls(form, rows, *values)
+        made = cls(form, rows, steps=isotonic.Steps(*values))
+        assert made.steps is not None
+        made.steps.check()
+        return made
+
+
+def check_form(value: Any, name: str) -> str | None:
+    """How decisions become probabilities, as an option is checked; None is not at all."""
+    if value is None or (isinstance(value, bool | np.bool_) and not value):
+        return None
+    if isinstance(value, bool | np.bool_):
+        return FORMS[0]
+    if isinstance(value, str) and value in FORMS:
+        return value
+    shown = value if isinstance(value, str) and name.startswith("-") else repr(value)
+    words = "" if name.startswith("-") else "True, False, "
+    raise InputError(f"{name} {shown}: it must be one of {words}{', '.join(FORMS)}")
+
+
+NONE = "the model has no probabilities: train it with probability=True, --probability"
+
+
+def require_calibrator(calibrator: Calibrator | None) -> Calibrator:
+    """What a model has, or one line that it has none.
+
+    Raises
+    ------
+    InputError
+    """
+    if calibrator is None:
+        raise InputError(NONE)
+    return calibrator

@@ -1,0 +1,84 @@
+"""Calibrated probabilities of a classifier, from its training rows, each left out of its part's model.
+
+Of least squares no fold is needed: a row that is left out of its model is predicted there as y - alpha_i / (G^-1)_ii,
+G the part's matrix (:mod:`cakrr.solver.variance`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.data.rows import concatenate
+from cacore.probability.calibrator import Calibrator
+from cacore.probability.left_out import LeftOut
+from cakrr.model import KRRModel
+from cakrr.uncertainty import deviation
+
+
+def calibrator(model: KRRModel, form: str, comm: Communicator, limit: int) -> Calibrator:
+    """Sigmoids, or curves, of the values that a classifier's rows have when they are left out; collective.
+
+    Parameters
+    ----------
+    model : KRRModel
+        Of classes; its rows are answered for by single parts, or it is the exact one.
+    form : {"sigmoid", "isotonic"}
+    comm : Communicator
+    limit : int
+        Bytes that this rank may use.
+
+    Raises
+    ------
+    InputError
+        On all ranks: a matrix that does not fit, or has no factor.
+
+    Notes
+    -----
+    2/3 m^3 flops a part of m rows, m^2 of memory, and what :class:`cacore.probability.calibrator.Calibrator` sends.
+    """
+    assert model.classes is not None
+    k = len(model.classes)
+    errors, y = _of_all_rows(model, comm, limit) if model.route == "sum" else _of_parts(model, comm)
+    codes, values = (y > 0).astype(np.int64) if k == 2 else y.argmax(axis=1), y - errors
+    # Of two classes a value above 0 is for the second.
+    none = np.zeros_like(codes)
+    found = LeftOut(-values, codes == 0, none) if k == 2 else LeftOut.of_classes(values, codes, k)
+    return Calibrator.fit(form, found, 1 if k == 2 else k, comm)
+
+
+def _of_parts(model: KRRModel, comm: Communicator) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Errors of this rank's rows, each left out of its part, and what they were to be."""
+    none = np.zeros((0, *model._shape))
+    errors, targets = [none], [none]
+    with comm.agreed():
+        for part, one in sorted(model.parts.items()):
+            errors.append(deviation.factored_part(model, part)[1].errors)
+            weights = deviation.row_weights(one)
+            noise = model.lam_of(part) * len(weights) * weights.mean() / weights
+            targets.append(_scaled(one.alpha, noise) + one.predict(one.X, model.kernel_of(part)))
+            if model.coarse is not None:
+                targets[-1] += model.coarse.predict(one.X)
+    return np.concatenate(errors), np.concatenate(targets) + model.offset
+
+
+def _of_all_rows(model: KRRModel, comm: Communicator, limit: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The same of an exact model, whose rows lie in pieces."""
+    _, whole = deviation.pooled(model, comm, limit)
+    pieces = [model.parts[part] for part in sorted(model.parts)]
+    counts = [np.zeros(0), *(deviation.row_weights(one) for one in pieces)]
+    weights = np.concatenate(counts)
+    first, _ = comm.offset(len(weights))
+    (total,) = comm.allreduce(np.array([weights.sum()]))
+    alpha = np.concatenate([np.zeros((0, *model._shape)), *(one.alpha for one in pieces)])
+    Z = concatenate([one.X for one in pieces]) if pieces else np.zeros((0, model.n_features), model.dtype)
+    said = model._gathered(Z, comm)
+    targets = _scaled(alpha, model.lam * total / weights) + said + model.offset
+    return whole.errors[first : first + len(weights)], targets
+
+
+def _scaled(alpha: NDArray[Any], by: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray((alpha.T * by).T, np.float64)

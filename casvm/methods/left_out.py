@@ -1,0 +1,149 @@
+"""Decisions on rows that are left out of their part's models, from which probabilities are made.
+
+Folds are sets of rows of a part: nothing is sent. A problem of few rows has its kernel matrix in memory once for all of
+its folds; one of many rows is solved anew for each fold, by the part's own solver.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.data.dataset import Samples
+from cacore.kernels import Kernel
+from cacore.limits import Limits
+from cacore.machine import threads
+from cacore.probability.left_out import LeftOut
+from cacore.svm.solvers import DEFAULT
+from cacore.tuning.folds import FOLDS, stratified
+from casvm.search.part import PAIRS, points_of, precision
+from casvm.search.path import along
+from casvm.solver.pair import padded
+from casvm.solver.part import fit_part
+
+LOOSE = 1e-2  # violation that is good enough: decisions within so much of the margin
+MOST = 3000  # rows of a problem whose kernel matrix is kept for all folds
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a part is trained, but for its bounds.
+
+    Attributes
+    ----------
+    kernel : Kernel or None
+        None: rows are kernel values with all rows of the part.
+    limits : Limits
+    cache_bytes : int
+    solver : str
+    """
+
+    kernel: Kernel | None
+    limits: Limits
+    cache_bytes: int
+    solver: str = DEFAULT
+
+    def keeps(self, rows: int, side_by_side: int) -> bool:
+        """Whether the kernel matrices of so many problems of so many rows are few values, and fit into the cache."""
+        known = self.kernel is not None and self.solver == DEFAULT
+        return known and rows <= MOST and side_by_side * 2 * 8 * rows * padded(rows) <= self.cache_bytes
+
+    @property
+    def loose(self) -> Limits:
+        """Until decisions do not change by much."""
+        return Limits(max(LOOSE, self.limits.tol), self.limits.max_iter, self.limits.max_time)
+
+
+def left_out(
+    rows: Samples, k: int, folds: int, training: Training, bounds: NDArray[np.float64] | None = None
+) -> LeftOut:
+    """Decisions of all pairs of the classes of a part, on their rows, each left out.
+
+    Parameters
+    ----------
+    rows : Samples
+        Of a part, with the columns "code" of the class and "C", the bound of alpha; rows of bound 0 count as absent.
+    k : int
+        Classes of all parts.
+    folds : int
+        Of how many of five folds rows are left out.
+    training : Training
+    bounds : ndarray, shape (k (k - 1) / 2,), optional
+        By which the bounds are multiplied in each pair.
+
+    Returns
+    -------
+    LeftOut
+        Pairs are numbered among those of all k classes.
+
+    Notes
+    -----
+    For each pair `folds` trainings on four fifths of its rows. Of a pair of at most 3,000 rows, m^2 kernel values once,
+    and that matrix in memory, in double precision at worst, for each thread.
+    """
+    codes, C = rows["code"], rows["C"]
+    fold = stratified(codes, FOLDS)
+    scale = np.ones(k * (k - 1) // 2) if bounds is None else bounds
+    present = C > 0
+    known = set(np.unique(codes[present]).tolist())
+    tasks = [(pair, i, j) for pair, (i, j) in enumerate(combinations(range(k), 2)) if {i, j} <= known]
+
+    together = len(tasks) >= 2 * threads.current()
+
+    def of_pair(pair: int, i: int, j: int) -> LeftOut:
+        chosen = np.flatnonzero(present & ((codes == i) | (codes == j)))
+        first = codes[chosen] == i
+        decide = _in_memory if training.keeps(len(chosen), threads.current() if together else 1) else _by_solver
+        D = decide(rows, chosen, first, scale[pair] * C[chosen], fold[chosen], folds, training)
+        there = ~np.isnan(D)
+        return LeftOut(D[there], first[there], np.full(int(there.sum()), pair))
+
+    return LeftOut.stacked(list(threads.in_order(of_pair, tasks, parallel=together)))
+
+
+def _trainings(first: NDArray[np.bool_], fold: NDArray[np.int64], folds: int) -> list[NDArray[np.bool_]]:
+    """Which rows are left out together, where both classes are left to be learned from."""
+    held = [fold == f for f in range(folds)]
+    return [one for one in held if one.any() and first[~one].any() and not first[~one].all()]
+
+
+def _in_memory(
+    rows: Samples, chosen: NDArray[np.int64], first: NDArray[np.bool_], C: NDArray[np.float64],
+    fold: NDArray[np.int64], folds: int, training: Training,
+) -> NDArray[np.float64]:  # fmt: skip
+    """Decisions on the rows of a pair, NaN where a row is not left out, from one kernel matrix."""
+    kernel, D, m = training.kernel, np.full(len(chosen), np.nan), len(chosen)
+    assert kernel is not None
+    X = rows.X if m == len(rows) else rows.X[chosen]
+    limits = training.loose
+    dtype = precision(X, [kernel], float(C.max()), limits.tol)
+    points = points_of(X, kernel, dtype)
+    compared, K = np.empty((m, m), dtype), np.zeros((m, padded(m)), dtype)
+    kernel.compare_all(points, compared)
+    kernel.values_from(compared, points, K)
+    del compared
+    most = PAIRS * m if limits.max_iter < 0 else limits.max_iter
+    y = np.where(first, 1.0, -1.0)
+    for held in _trainings(first, fold, folds):
+        (one,) = along(K, y, np.where(held, 0.0, C), (1.0,), limits.tol, most)
+        D[held] = one.decision[held]
+    return D
+
+
+def _by_solver(
+    rows: Samples, chosen: NDArray[np.int64], first: NDArray[np.bool_], C: NDArray[np.float64],
+    fold: NDArray[np.int64], folds: int, training: Training,
+) -> NDArray[np.float64]:  # fmt: skip
+    """The same from a training for each fold."""
+    D, codes = np.full(len(chosen), np.nan), np.where(first, 0, 1)
+    for held in _trainings(first, fold, folds):
+        mine, others = chosen[~held], chosen[held]
+        part, _ = fit_part(
+            rows.X[mine], codes[~held], C[~held], mine, training.kernel, training.loose, training.cache_bytes,
+            training.solver,
+        )  # fmt: skip
+        D[held] = part.pairs(rows.X[others], training.kernel)[:, 0]
+    return D

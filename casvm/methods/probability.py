@@ -1,0 +1,69 @@
+"""Probabilities of one model of all rows: the method trains anew without a fold, whose rows the new model then judges.
+
+The folds are those of all ranks' rows, the same on any number of ranks, and as few as two numbers of a sigmoid need
+(:func:`cacore.probability.left_out.folds_to_leave_out`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from cacore.comm import Communicator
+from cacore.data.dataset import Dataset
+from cacore.data.labels import all_classes
+from cacore.data.rows import nbytes
+from cacore.machine import memory
+from cacore.probability.calibrator import Calibrator
+from cacore.probability.left_out import LeftOut, folds_to_leave_out, global_folds, pairs_of
+from casvm.methods.left_out import LOOSE
+from casvm.options import Fit, Method, Options
+
+Trainer = Callable[[Method, Dataset, Options, Communicator], Fit]
+
+
+def fit_apart(fit: Trainer, method: Method, train: Dataset, options: Options, comm: Communicator) -> Fit:
+    """Train, and then without each of some folds; collective. Arguments and result are those of the trainer.
+
+    Raises
+    ------
+    InputError
+        On all ranks: as of the trainer; memory that does not suffice for a second copy of a rank's rows.
+
+    Notes
+    -----
+    One to five trainings of four fifths of the rows, to a violation of 0.01, and a prediction of the others; it sends
+    what these send, and an Allreduce of 6 numbers a pair of classes for each step of Newton's method.
+    """
+    X, y, weights = train.X, train.target(), train.row_weights()
+    with comm.agreed():
+        remedy = "use more ranks, or leave --probability out"
+        memory.require(2 * nbytes(X), options.memory_limit, "a rank's rows, and a copy of most of them", remedy)
+    fitted = fit(method, train, replace(options, probability=None), comm)
+    model = fitted.model
+    k, there = len(model.classes), np.flatnonzero(weights > 0)
+    codes = np.searchsorted(model.classes, y[there]).astype(np.int64)
+    counts = comm.allreduce(np.bincount(codes, minlength=k).astype(np.int64))
+    fold = np.full(len(y), -1)
+    fold[there] = global_folds(codes, k, comm)
+    found = []
+    inner = replace(
+        options, probability=None, tol=max(LOOSE, float(options.tol)), memory_limit=options.memory_limit - nbytes(X)
+    )
+    if model.kernel is not None and model.kernel.has("gamma"):
+        inner = replace(inner, gamma=model.kernel.gamma)
+    for f in range(folds_to_leave_out(counts)):
+        held = fold == f
+        classes = all_classes(y[~held & (weights > 0)], comm)
+        if len(classes) < 2 or not comm.offset(int(held.sum()))[1]:
+            continue
+        mine = Dataset(X[~held], y[~held], weights=None if train.weights is None else weights[~held])
+        again = None if options.checkpoint is None else options.checkpoint.within(f"without-fold-{f}")
+        other = fit(method, mine, replace(inner, checkpoint=again), comm).model
+        D = np.full((int(held.sum()), k * (k - 1) // 2), np.nan)
+        D[:, pairs_of(np.searchsorted(model.classes, classes), k)] = other.pair_decisions(X[held], comm)
+        found.append(LeftOut.of_pairs(D, np.searchsorted(model.classes, y[held]), k))
+    model.calibrator = Calibrator.fit(str(options.probability), LeftOut.stacked(found), k * (k - 1) // 2, comm)
+    return fitted
