@@ -177,6 +177,13 @@ class Values(Family):
                 f"violation {gap:.2g}, {seconds:.3f} s"
             )
 
+    def check_prediction(self, model: SVRModel, job: Predicting) -> None:
+        """Refuse what classes alone have."""
+        if job.probability:
+            raise InputError("--probability: the model has no classes, whose probabilities could be told")
+        if job.decisions and model.svm_type != "one_class":
+            raise InputError("--decisions: the model is a regression's, whose predictions are its values")
+
     def answers(self, model: SVRModel, rows: Dataset, job: Predicting, comm: Communicator) -> NDArray[np.float64]:
         """Values of this rank's rows; collective."""
         return model.decision_function(rows.X, comm)

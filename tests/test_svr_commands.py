@@ -177,8 +177,8 @@ def test_predictions(machine, files, tmp_path, capsys):
     data, head = data_of(machine, files), "prediction,decision" if machine == "one class" else "prediction"
     words = [data, "--partitions", "2", "--gamma", "0.5", "--model", tmp_path / "m.h5"]
     made = reported(MACHINES[machine][0], words, tmp_path)
-    out = ["-o", tmp_path / "p.csv", "--report", tmp_path / "p.json", "--decisions", "--quiet"]
-    run("casvm.predict", [tmp_path / "m.h5", data, *out])
+    out = ["-o", tmp_path / "p.csv", "--report", tmp_path / "p.json", "--quiet"]
+    run("casvm.predict", [tmp_path / "m.h5", data, *out, *(["--decisions"] if machine == "one class" else [])])
     assert read(tmp_path / "p.json")["metrics"] == made["metrics"]
     lines = (tmp_path / "p.csv").read_text().splitlines()
     assert lines[0] == head
@@ -186,6 +186,17 @@ def test_predictions(machine, files, tmp_path, capsys):
     np.testing.assert_array_equal(table[:, 0], model.predict(rows("test")[0]))
     np.testing.assert_array_equal(table[:, -1], model.decision_function(rows("test")[0]))
     assert capsys.readouterr() == ("", "")
+
+
+def test_what_classes_alone_have(files, tmp_path, refuses):
+    model = tmp_path / "m.h5"
+    run("casvm.svr", [files / "reg.h5", "--C", "1", "--gamma", "1", "--model", model, "--quiet"])
+    predict = ("casvm.predict", [model, files / "reg.h5"])
+    for option, message in (
+        ("--probability", "the model has no classes"),
+        ("--decisions", "the model is a regression's"),
+    ):
+        refuses(predict[0], [*predict[1], option], f"{option}: {message}", tmp_path)
 
 
 def test_one_class_needs_no_labels(files, tmp_path):

@@ -175,10 +175,8 @@ def reliability(lines: Sequence[dict[str, float]], said: dict[str, Any], classes
     upper.errorbar(predicted, observed, error, fmt="o-", color="tab:blue", capsize=2, label="test rows, two errors")
     what = "the second class" if classes == 2 else "the likeliest class"
     scores = f"log loss {said['log_loss']:.4g}, Brier score {said['brier']:.4g}"
-    upper.set(
-        ylabel="share that came true", title=f"Probabilities of {what}, {said['form']}: {scores}", ylim=(-0.02, 1.02)
-    )
-    upper.title.set_fontsize(9)
+    upper.set(ylabel="share that came true", ylim=(-0.02, 1.02))
+    upper.set_title(f"Probabilities of {what}, {said['form']}:\n{scores}", fontsize=9)
     upper.legend(fontsize=8)
     lower.bar(predicted, rows, width=0.04, color="tab:blue")
     lower.set(xlabel="predicted probability", ylabel="rows", yscale="log", xlim=(-0.02, 1.02))
