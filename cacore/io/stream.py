@@ -23,7 +23,7 @@ _OPENERS: tuple[tuple[bytes, Callable[..., Any]], ...] = (
     (b"BZh", bz2.open),
     (b"\xfd7zXZ\x00", lzma.open),
 )
-_BLOCK = 1 << 18
+_BLOCK = 1 << 20
 _PER_BYTE = 32  # bytes of memory while a byte of text is parsed: a word of two characters is an object of 35 bytes
 REMEDY = "read it where there is more memory, or raise --memory-limit"
 
@@ -73,14 +73,19 @@ def in_memory(path: Path, limit: int) -> io.BytesIO:
 
 
 def blocks_of_lines(path: Path, limit: int) -> Iterator[tuple[int, bytes]]:
-    """Whole lines, about 256 KiB at a time, with the number of the first of them, from 1."""
-    first = 1
+    """Whole lines, at most about a MiB at a time, with the number of the first of them, from 1.
+
+    The last line ends as the others do, whether the file's does or not.
+    """
+    first, size = 1, min(_BLOCK, max(1 << 16, limit >> 7))
     with open_bytes(path) as stream:
-        while block := stream.read(_BLOCK):
+        while block := stream.read(size):
             if not block.endswith(b"\n"):
                 block += stream.readline(limit // _PER_BYTE + 1)
             memory.require(len(block) * _PER_BYTE, limit, f"{path}: to parse what begins at line {first}", REMEDY)
-            yield first, block.removeprefix(codecs.BOM_UTF8) if first == 1 else block
+            if first == 1:
+                block = block.removeprefix(codecs.BOM_UTF8)
+            yield first, block if block.endswith(b"\n") else block + b"\n"
             first += block.count(b"\n")
 
 
