@@ -11,10 +11,10 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.data.rows import csr
+from cacore.data.rows import csr, first_nonfinite
 from cacore.errors import InputError
 from cacore.io.libsvm_scan import ENTRY, GOOD, LARGE, TARGET, Scanned, scan
-from cacore.io.stream import REMEDY, blocks_of_lines
+from cacore.io.stream import REMEDY, Told, blocks_of_lines
 from cacore.io.table import Table
 from cacore.io.words import short
 from cacore.machine import memory, threads
@@ -22,7 +22,7 @@ from cacore.machine import memory, threads
 DENSE_FROM = 1 / 3  # share of nonzeros from which a file becomes a dense array
 
 
-def scanned(path: Path, limit: int) -> Iterator[Scanned]:
+def scanned(path: Path, limit: int, told: Told | None = None) -> Iterator[Scanned]:
     """The rows of a file, block by block, in their order; the file is read while blocks are parsed.
 
     Raises
@@ -30,7 +30,21 @@ def scanned(path: Path, limit: int) -> Iterator[Scanned]:
     InputError
         It names the line, and the word that is wrong.
     """
-    return threads.in_order(partial(_scanned, path), blocks_of_lines(path, limit))
+    return threads.in_order(partial(_scanned, path), blocks_of_lines(path, limit, told))
+
+
+def checked(path: Path, dtype: np.dtype[Any], limit: int, told: Told | None = None) -> Iterator[Scanned]:
+    """As :func:`scanned`, of rows whose numbers `dtype` can hold; others are an InputError that names the place."""
+    first, least = 0, 1
+    parts = scanned(path, limit, told)
+    for part in parts:
+        least = min(least, part.least)
+        if first_nonfinite(part.data, dtype) is not None or first_nonfinite(part.y) is not None:
+            base = int(min([least, *(rest.least for rest in parts)]) > 0)
+            X = csr(part.data, part.indices - base, row_ends(part.lengths), (len(part.y), part.most + 1))
+            Table(X, part.y, str(path), first, partial(line_of, path)).checked(dtype)
+        yield part
+        first += len(part.y)
 
 
 def _scanned(path: Path, first: int, block: bytes) -> Scanned:

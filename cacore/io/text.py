@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from cacore.errors import InputError, MemoryLimitError
 from cacore.io import seal, stream
+from cacore.io.one_class import OneClass
 from cacore.io.table import LABELS, Table, Targets
-from cacore.io.words import as_number, some
 
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _HEAD = 1 << 16
@@ -69,11 +67,8 @@ def parse(
     The class `binarize` becomes +1 and the others -1; the other parameters are those of :func:`cacore.io.load`.
     """
     form = kind(path)
-    if target is not None and not target.strip():
-        raise InputError(f"{path}: --target {target!r}: give the name or the number of a column")
-    if target is not None and form in ("npz", "libsvm"):
-        raise InputError(f"{path}: --target {target} is for CSV and TSV files; this one names its target itself")
-    try:
+    check_target(path, target, form)
+    with reading(path):
         if form == "npz":
             from cacore.io import npz
 
@@ -85,25 +80,30 @@ def parse(
         else:
             from cacore.io import delimited
 
-            delimiter = "," if form == "csv" else "\t"
-            table = delimited.parse(path, delimiter, target, n_features, binarize, usual_target, limit, wanted)
-            return {"train": table}
+            read = delimited.Delimited(path, form, target, n_features, binarize, usual_target, limit, wanted)
+            return {"train": read.table()}
+    for table in tables.values():
+        if table.y is not None and binarize is not None:
+            one = OneClass(binarize)
+            table.y = one.signs(table.y, table.where)
+            one.check(table.where)
+    return tables
+
+
+def check_target(path: Path, target: str | None, form: str) -> None:
+    """Refuse ``--target`` where it is no column's name, or for files that name their target themselves."""
+    if target is not None and not target.strip():
+        raise InputError(f"{path}: --target {target!r}: give the name or the number of a column")
+    if target is not None and form in ("npz", "libsvm"):
+        raise InputError(f"{path}: --target {target} is for CSV and TSV files; this one names its target itself")
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Around what reads a file: damage, and memory that is not there, are an InputError that names it."""
+    try:
+        yield
     except (*stream.DAMAGE, zipfile.BadZipFile) as error:
         raise InputError(f"{path}: damaged or truncated ({error}); copy it again") from error
     except MemoryError as error:
         raise MemoryLimitError(f"{path}: there is not enough memory for its rows; {stream.REMEDY}") from error
-    for table in tables.values():
-        if table.y is not None and binarize is not None:
-            table.y = _binarized(table.y, binarize, table.where)
-    return tables
-
-
-def _binarized(y: NDArray[Any], positive: str, where: str) -> NDArray[np.float64]:
-    if y.ndim > 1:
-        raise InputError(f"{where}: --binarize {positive}: y has shape {y.shape}; one class a row is needed")
-    number = as_number(positive)
-    classes = np.unique(y)
-    hit = [c for c in classes.tolist() if c == positive or (number is not None and as_number(c) == number)]
-    if not hit:
-        raise InputError(f"{where}: --binarize {positive}: no row has this class; there are {some(classes)}")
-    return np.where(np.isin(y, hit), 1.0, -1.0)
