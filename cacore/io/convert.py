@@ -193,7 +193,7 @@ def _written(path: Path, rows: dict[str, Selection], dtype: np.dtype[Any], limit
             for split, chosen in rows.items():
                 written = GrowingRows(file.create_group(split), dtype)
                 for X, y in chosen.blocks(dtype, limit):
-                    written.append(X, y, chosen.stored.where)
+                    written.append(X, y)
                     advance(X.shape[0])
                 written.close(chosen.width)
         made.share()

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.data.rows import Rows, is_sparse
-from cacore.errors import InputError
 
 CHUNK = 1 << 20  # bytes of a chunk: a row block is many of them, and each is read once
 
@@ -89,15 +88,12 @@ class GrowingRows:
     def __init__(self, group: h5py.Group, dtype: np.dtype[Any]) -> None:
         self._group, self.dtype = group, dtype
         self._parts: dict[str, Growing] = {}
-        self._with_targets = False
         self.rows = self.entries = 0
 
-    def append(self, X: Rows, y: NDArray[Any] | None, where: str = "") -> None:
-        """Append rows, which are like those before; an InputError that begins with `where` if they are not."""
+    def append(self, X: Rows, y: NDArray[Any] | None) -> None:
+        """Append rows, which are like those before."""
         if not self._parts:
             self._begin(X, y)
-        if (y is not None) != self._with_targets:
-            raise InputError(f"{where}: rows with a target and rows without one: convert them apart")
         if is_sparse(X):
             self._parts["data"].append(X.data)
             self._parts["indices"].append(X.indices)
@@ -118,7 +114,6 @@ class GrowingRows:
         else:
             self._parts["X"] = Growing(self._group, "X", self.dtype, X.shape[1:])
         if y is not None:
-            self._with_targets = True
             self._parts["y"] = Growing(self._group, "y", np.float64, y.shape[1:])
 
     def shift(self, by: int) -> None:

@@ -13,13 +13,13 @@ import numpy as np
 from cacore.data.rows import csr, is_sparse
 from cacore.errors import InputError
 from cacore.io import native, stream, text
-from cacore.io.delimited import Delimited
 from cacore.io.growing import GrowingRows
 from cacore.io.libsvm import checked, row_ends
 from cacore.io.libsvm_scan import Scanned
 from cacore.io.native import Shape
 from cacore.io.one_class import OneClass
 from cacore.io.table import Table, Targets, check_size, plain
+from cacore.io.tabular import Asked, Tabular
 from cacore.machine.threads import blocks
 
 ANY = Targets(many=True, remedy="choose a class with --binarize CLASS")
@@ -77,7 +77,8 @@ class Spool:
     def __init__(self, file: h5py.File, path: Path, wanted: Wanted) -> None:
         self._file, self._path, self._wanted = file, path, wanted
         self._written: dict[str, GrowingRows] = {}
-        self._readers: list[Delimited] = []
+        self._readers: list[Tabular] = []
+        self._names: dict[str, tuple[str, ...]] = {}
 
     def take(self, paths: Sequence[Path], names: dict[str, str]) -> dict[str, Stored]:
         """The rows of some files, one after the other, which are all of one kind.
@@ -123,11 +124,18 @@ class Spool:
             self._written[name] = GrowingRows(self._file.create_group(name), self._wanted.dtype)
             shape = Shape(0, block.X.shape[1], is_sparse(block.X), self._wanted.dtype, None if y is None else (0, *y))
             stored[name] = Stored(self._path, name, shape, block.where)
+            self._names[name] = block.names
         have = stored[name]
         if block.X.shape[1] != have.shape.d:
             raise InputError(f"{block.where}: {block.X.shape[1]} features, and {have.shape.d} in {have.where}")
-        if y != (None if have.shape.y is None else have.shape.y[1:]):
-            raise InputError(f"{block.where}: other targets than {have.where} has: convert them apart")
+        if block.names and self._names[name] and block.names != self._names[name]:
+            told = next(pair for pair in zip(block.names, self._names[name], strict=True) if pair[0] != pair[1])
+            raise InputError(
+                f"{block.where}: a column {told[0]}, where {have.where} has {told[1]}: give them one order"
+            )
+        targets = None if have.shape.y is None else have.shape.y[1:]
+        if y != targets or is_sparse(block.X) != have.shape.sparse:
+            raise InputError(f"{block.where}: rows or targets of another form than in {have.where}: convert them apart")
         self._written[name].append(block.X, block.y)
         n = have.shape.n + block.X.shape[0]
         have.shape = Shape(n, have.shape.d, have.shape.sparse, have.shape.dtype, None if y is None else (n, *y))
@@ -135,10 +143,11 @@ class Spool:
     def _blocks(self, path: Path, kind: str) -> Iterator[tuple[str, Table]]:
         """The rows of a file by split, some at a time."""
         wanted = self._wanted
-        if kind in ("csv", "tsv"):
+        if kind in text.TABLES:
             text.check_target(path, wanted.target, kind)
             with text.reading(path):
-                read = Delimited(path, kind, wanted.target, None, wanted.binarize, None, wanted.limit, ANY, held=False)
+                asked = Asked(wanted.target, None, wanted.binarize, None, wanted.limit, ANY, held=False)
+                read = text.tabular(path, kind, asked)
                 self._readers.append(read)
                 for block in read.blocks(wanted.watch(path)):
                     yield "train", block

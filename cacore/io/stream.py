@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from cacore.errors import InputError
-from cacore.machine import memory
+from cacore.machine import memory, threads
 
 _OPENERS: tuple[tuple[bytes, Callable[..., Any]], ...] = (
     (b"\x1f\x8b", gzip.open),
@@ -85,7 +85,8 @@ def blocks_of_lines(path: Path, limit: int, told: Told | None = None) -> Iterato
 
     The last line ends as the others do, whether the file's does or not.
     """
-    first, size = 1, min(_BLOCK, max(1 << 16, limit >> 7))
+    # Some blocks a thread wait at a time, each with the numbers that were found in it.
+    first, size = 1, min(_BLOCK, max(1 << 16, limit // (64 * max(2, threads.current()))))
     with open_bytes(path) as stream:
         while block := stream.read(size):
             if not block.endswith(b"\n"):
