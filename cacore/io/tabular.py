@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from cacore.errors import InputError
 from cacore.io.stream import REMEDY, Told
-from cacore.io.table import LABELS, Table, Targets
+from cacore.io.table import LABELS, NO_TARGET, Table, Targets
 from cacore.io.words import as_number, some
 from cacore.machine import memory
 
@@ -62,16 +62,20 @@ class Tabular(ABC):
 
     def __init__(self, path: Path, names: tuple[str, ...], columns: int, asked: Asked) -> None:
         self.path, self.asked = path, asked
-        target, binarize, wanted = asked.target, asked.binarize, asked.wanted
+        target, usual, binarize, wanted = asked.target, asked.usual_target, asked.binarize, asked.wanted
+        n_features = asked.n_features
+        if not wanted.needed:
+            n_features = columns if target == NO_TARGET and n_features is None else n_features
+            target, usual = (None if one == NO_TARGET else one for one in (target, usual))
         self._columns = columns
         self.chosen: list[int] = []
-        if target is not None or columns != asked.n_features:
-            self.chosen = _chosen(target or asked.usual_target or "-1", path, names, columns)
+        if target is not None or columns != n_features:
+            self.chosen = _chosen(target or usual or "-1", path, names, columns)
         self.features = [j for j in range(columns) if j not in self.chosen]
         if not self.features:
             raise InputError(f"{path}: no feature columns beside the target")
         if len(self.chosen) > 1 and (binarize is not None or wanted.text or not wanted.many):
-            count, told = len(self.chosen), target or asked.usual_target
+            count, told = len(self.chosen), target or usual
             raise InputError(f"{path}: --target {told}: {count} columns, and one is needed here")
         self.names = tuple(names[j] for j in self.features) if names else ()
         self.words = Words() if self.chosen and (binarize is not None or wanted.text) else None
