@@ -21,13 +21,42 @@ _STEM = 64  # bytes of a file's name that its temporary file has too: with the r
 _RANDOM = "[0-9a-f]" * 8
 
 
-@contextmanager
-def replacing(path: str | os.PathLike[str], suffix: str = "") -> Iterator[Path]:
-    """A temporary file beside `path` that takes its place when the block ends well, and vanishes otherwise.
+class Temporary:
+    """A file that is being written, and vanishes unless it is kept.
 
-    It is on the disk when it takes that place, so that a machine that goes down leaves the old file or the new one. Its
-    name begins with a dot and ends with `suffix`; what a killed process left is removed when the same file is written
-    again. A link stays one, and the file that it names is replaced; a device is written to.
+    Attributes
+    ----------
+    path : Path
+        Where it is.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], temporary: Path, handle: int) -> None:
+        self.path = temporary
+        self._final, self._handle = path, handle
+
+    def share(self) -> None:
+        """Let others read it under a lock of theirs, as HDF5 does; who writes the same file still leaves it alone."""
+        with suppress(OSError):  # there are no locks in this file system
+            fcntl.flock(self._handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+    def keep(self) -> None:
+        """Let it take the place that it was made for, where it is on the disk from then on."""
+        if _is_stream(self._final):
+            with self.path.open("rb") as written, Path(self._final).open("ab") as out:
+                shutil.copyfileobj(written, out)
+            return
+        target = Path(os.path.realpath(self._final))
+        os.fsync(self._handle)
+        os.replace(self.path, target)
+        _sync_folder(target.parent)
+
+
+@contextmanager
+def temporary(path: str | os.PathLike[str], suffix: str = "") -> Iterator[Temporary]:
+    """A file beside `path` that may take its place, and vanishes when the block ends.
+
+    Its name begins with a dot and ends with `suffix`; what a killed process left is removed when the same file is
+    written again. A link stays one, and the file that it names is replaced; a device is written to.
 
     Raises
     ------
@@ -37,32 +66,37 @@ def replacing(path: str | os.PathLike[str], suffix: str = "") -> Iterator[Path]:
         It could not be written.
     """
     check_writable(path)
-    target, stream = Path(os.path.realpath(path)), _is_stream(path)
-    folder = Path(tempfile.gettempdir()) if stream else target.parent
+    target = Path(os.path.realpath(path))
+    folder = Path(tempfile.gettempdir()) if _is_stream(path) else target.parent
     stem = os.fsdecode(os.fsencode(target.name)[:_STEM])
     try:
         _remove_left(folder, stem, suffix)
-        temporary = folder / f".{stem}.{secrets.token_hex(4)}{suffix}"
-        handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
+        made = folder / f".{stem}.{secrets.token_hex(4)}{suffix}"
+        handle = os.open(made, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
     except OSError as error:
         raise OutputError.of(path, error) from error
     try:
         _locked(handle)
-        yield temporary
-        if stream:
-            with temporary.open("rb") as written, Path(path).open("ab") as out:
-                shutil.copyfileobj(written, out)
-        else:
-            os.fsync(handle)
-            os.replace(temporary, target)
-            _sync_folder(folder)
+        yield Temporary(path, made, handle)
     except OutputError:
         raise
     except OSError as error:
         raise OutputError.of(path, error) from error
     finally:
         os.close(handle)
-        temporary.unlink(missing_ok=True)
+        made.unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str], suffix: str = "") -> Iterator[Path]:
+    """A temporary file beside `path` that takes its place when the block ends well, and vanishes otherwise.
+
+    It is on the disk when it takes that place, so that a machine that goes down leaves the old file or the new one.
+    The rest is as :func:`temporary` says.
+    """
+    with temporary(path, suffix) as made:
+        yield made.path
+        made.keep()
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:

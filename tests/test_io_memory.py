@@ -11,7 +11,6 @@ import h5py
 import numpy as np
 import pytest
 from helpers.checks import refusal
-from helpers.commands import run
 from helpers.data import write_hdf5
 
 from cacore.comm import Communicator
@@ -102,13 +101,6 @@ def test_test_rows_as_wide_as_the_other_file(tmp_path, refuses):
     (tmp_path / "b").write_text("1 1:1\n-1 1:2 2000000:4\n")
     words = ["convert", "a", "out.h5", "--test", "b", *COMMAND]
     refuses("cacore.io", words, "a: 2,000,000 features, as in the other file, needs 0.0298 GiB", tmp_path)
-
-
-@pytest.mark.parametrize("more", [["--drop-duplicates"], ["--split", "5"], ["--dtype", "float32"]], ids=" ".join)
-def test_what_takes_rows_holds_them_twice(more, folder, tmp_path, refuses):
-    whole = ["convert", folder / "fits.h5", "out.h5", "--memory-limit"]
-    refuses("cacore.io", [*whole, 20 / 1024, *more], "to hold its rows twice", tmp_path)
-    run("cacore.io", [*whole[:2], tmp_path / "out.h5", "--memory-limit", 30 / 1024, *more])
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "nan", "inf", "much"])

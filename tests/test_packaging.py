@@ -57,7 +57,7 @@ def needed(calls, kind, when=None):
     found = [words[0] for words, more in calls["depends_on"] if kind in more["type"] and more.get("when") == when]
     return {
         name.removeprefix("py-"): bound
-        for name, bound in re.findall(r"^((?:py-)[\w-]+)@([\d.]+):$", "\n".join(found), re.M)
+        for name, bound in re.findall(r"^((?:py-)[\w-]+)@([\d.]+):(?: \+\w+)?$", "\n".join(found), re.M)
     }
 
 
@@ -65,7 +65,8 @@ def test_spack_needs_what_the_package_needs(recipe):
     calls, _ = recipe
     project = PROJECT["project"]
     assert needed(calls, "run") == bounds(project["dependencies"])
-    assert needed(calls, "run", "+plot") == bounds(project["optional-dependencies"]["plot"])
+    for extra in ("plot", "arrow"):
+        assert needed(calls, "run", f"+{extra}") == bounds(project["optional-dependencies"][extra])
     built = needed(calls, "build")
     assert {name: built[name] for name in set(built) - set(needed(calls, "run"))} == bounds(
         PROJECT["build-system"]["requires"]
@@ -73,7 +74,12 @@ def test_spack_needs_what_the_package_needs(recipe):
     (python,) = [words[0] for words, _ in calls["depends_on"] if words[0].startswith("python")]
     assert project["requires-python"] == f">={python.removeprefix('python@').removesuffix(':')}"
     named = {words[0].split("@")[0] for words, _ in calls["depends_on"]}
-    assert named - {f"py-{name}" for name in {**built, "matplotlib": ""}} == {"python", "mpi", "scalapack", "lapack"}
+    assert named - {f"py-{name}" for name in {**built, "matplotlib": "", "pyarrow": ""}} == {
+        "python",
+        "mpi",
+        "scalapack",
+        "lapack",
+    }
 
 
 def test_spack_knows_the_extras(recipe):

@@ -13,9 +13,17 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="python -m cacore.io", description="Convert data to the native HDF5 layout, and look at it.")
     commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
     convert = commands.add_parser("convert", help="LIBSVM, CSV, TSV, NPZ (also .gz, .bz2, .xz) or HDF5 to native HDF5")
-    convert.add_argument("source", metavar="SRC", type=path_argument)
+    convert.add_argument(
+        "source", metavar="SRC", nargs="+", type=path_argument, help="of several, the rows follow one another"
+    )
     convert.add_argument("destination", metavar="DST.h5", type=path_argument)
-    convert.add_argument("--test", metavar="SRC", type=path_argument, help="a second source, the test rows")
+    convert.add_argument(
+        "--test",
+        metavar="SRC",
+        action="append",
+        type=path_argument,
+        help="another source, the test rows; may be repeated",
+    )
     convert.add_argument("--target", metavar="COLUMN", help="name or number of the target column (default: the last)")
     convert.add_argument("--dtype", choices=("float32", "float64"), default="float64")
     convert.add_argument("--binarize", metavar="CLASS", help="CLASS becomes +1, the rest -1")
@@ -28,6 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     convert.add_argument(
         "--drop-duplicates", action="store_true", help="keep the first of rows that are equal, target included"
     )
+    convert.add_argument("--quiet", action="store_true", help="no progress bar")
     limit = "memory that may be used (default: 0.9 of what is free)"
     convert.add_argument("--memory-limit", metavar="GIB", type=float, help=limit)
     info = commands.add_parser("info", help="what a file holds")

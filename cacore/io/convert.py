@@ -1,168 +1,207 @@
-"""Conversion of data to the native HDF5 layout, and what a file holds."""
+"""Conversion of data to the native HDF5 layout, of files that memory need not hold, and what a file holds."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
-from numpy.typing import NDArray
 
-from cacore.data.rows import is_sparse, nbytes
 from cacore.errors import InputError
-from cacore.files import check_apart, check_writable, printing
-from cacore.io import native, text
-from cacore.io.fingerprints import row_hashes
-from cacore.io.stream import REMEDY
-from cacore.io.table import Table, Targets, plain
-from cacore.io.words import printable
+from cacore.files import Temporary, check_apart, check_writable, temporary
+from cacore.io import native, summary, text
+from cacore.io.growing import GrowingRows
+from cacore.io.libsvm import DENSE_FROM
+from cacore.io.selection import Selection
+from cacore.io.spool import ANY, Spool, Stored, Wanted
+from cacore.io.stream import REMEDY, Told
+from cacore.io.table import Table, plain
 from cacore.machine import memory
+from cacore.run.progress import Advance, bar
 
-_ANY = Targets(many=True, remedy="choose a class with --binarize CLASS")
+Begin = Callable[[str, int], Advance]
 
 
 def read_all(
     path: Path,
     target: str | None = None,
-    binarize: str | None = None,
-    dtype: np.dtype[Any] | None = None,
     limit: int = 1 << 62,
 ) -> dict[str, Table]:
-    """Every row of a file of any format, checked: numbers as the file has them, which a given `dtype` can hold."""
+    """Every row of a file of any format, checked: numbers as the file has them."""
     if text.kind(path) != "hdf5":
-        tables = text.parse(path, target, None, binarize, limit=limit, wanted=_ANY)
-        return {split: table.checked(dtype) for split, table in tables.items()}
-    if binarize is not None or target is not None:
-        raise InputError(f"{path}: --target and --binarize are for sources that are not HDF5")
+        tables = text.parse(path, target, None, None, limit=limit, wanted=ANY)
+        return {split: table.checked() for split, table in tables.items()}
+    if target is not None:
+        raise InputError(f"{path}: --target is for sources that are not HDF5")
     shapes = {split: replace(shape, dtype=plain(shape.dtype)) for split, shape in native.describe(path).items()}
     size = sum(native.needed(path, split, 0, shape.n, shape.dtype, limit) for split, shape in shapes.items())
     memory.require(size, limit, f"{path}: to read its rows", REMEDY)
     blocks = {split: native.read_block(path, split, 0, shape.n, shape.dtype) for split, shape in shapes.items()}
-    return {split: table.checked(dtype) for split, table in blocks.items()}
-
-
-def convert(args: argparse.Namespace, limit: int) -> None:
-    """The ``convert`` command, in `limit` bytes."""
-    check_apart([("the destination", args.destination)], [("the source", args.source), ("--test", args.test)])
-    check_writable(args.destination)
-    tables = read_all(args.source, args.target, args.binarize, np.dtype(args.dtype), limit)
-    if args.test is not None or args.drop_duplicates or args.split is not None:
-        _require_twice(tables, args.source, limit)
-    if args.drop_duplicates:
-        tables = {split: _without_duplicates(table) for split, table in tables.items()}
-    if args.test is not None:
-        tables = _with_test(tables, args, limit)
-    if args.split is not None:
-        if "test" in tables:
-            raise InputError(f"--split {args.split}: there are test rows already")
-        tables = _split(tables["train"], args.split, args.seed)
-    for table in tables.values():
-        table.check_numeric("choose a class with --binarize CLASS")
-    if any(table.X.dtype != args.dtype for table in tables.values()):
-        _require_twice(tables, args.source, limit)
-    for table in tables.values():
-        table.X = table.X.astype(args.dtype, copy=False)
-    native.write(args.destination, tables, np.dtype(args.dtype))
-    _print(args.destination, tables)
-
-
-def _require_twice(tables: dict[str, Table], path: Path, limit: int) -> None:
-    """What takes or changes rows makes others of them."""
-    size = sum(nbytes(table.X) + (0 if table.y is None else table.y.nbytes) for table in tables.values())
-    memory.require(2 * size, limit, f"{path}: to hold its rows twice", REMEDY)
-
-
-def _with_test(tables: dict[str, Table], args: argparse.Namespace, limit: int) -> dict[str, Table]:
-    """The rows of a second source as the test rows."""
-    if "test" in tables:
-        raise InputError(f"{args.source}: has test rows already; drop --test")
-    held = sum(nbytes(table.X) for table in tables.values())
-    other = read_all(args.test, args.target, args.binarize, np.dtype(args.dtype), max(0, limit - held))
-    if "train" not in other:
-        raise InputError(f"{args.test}: test rows alone; rows named train, or not named, are needed")
-    tables = _same_width({**tables, "test": other["train"]}, limit)
-    if args.drop_duplicates:
-        tables["test"] = _without_overlap(tables["train"], tables["test"])
-    return tables
-
-
-def _without_duplicates(table: Table) -> Table:
-    y = np.zeros(table.X.shape[0]) if table.y is None else table.y
-    _, first = np.unique(row_hashes(table.X, y), return_index=True)
-    return _take(table, np.sort(first))
-
-
-def _take(table: Table, rows: NDArray[Any]) -> Table:
-    """Some rows of a table; what line each stood on is not known any more."""
-    return replace(table, X=table.X[rows], y=None if table.y is None else table.y[rows], line_of=None)
-
-
-def _without_overlap(train: Table, test: Table) -> Table:
-    """The test rows that are not training rows."""
-    if train.y is None or test.y is None or train.y.dtype.kind == "U" or test.y.dtype.kind == "U":
-        return test
-    if train.y.shape[1:] != test.y.shape[1:]:
-        raise InputError(f"{test.where}: y has shape {test.y.shape}, and {train.y.shape} in {train.where}")
-    return _take(test, ~np.isin(row_hashes(test.X, test.y), row_hashes(train.X, train.y)))
-
-
-def _same_width(tables: dict[str, Table], limit: int) -> dict[str, Table]:
-    """LIBSVM files leave out features that are 0 in all their rows: give both the wider one's."""
-    if {table.base for table in tables.values()} == {0, 1}:
-        for table in tables.values():
-            if table.base == 1:  # the other one has a feature 0, and so has this
-                table.X = sp.hstack([sp.csr_matrix((table.X.shape[0], 1)), table.X], format="csr")
-    width = max(table.X.shape[1] for table in tables.values())
-    for table in tables.values():
-        missing = width - table.X.shape[1]
-        if missing and table.base is None:
-            raise InputError(f"{table.where}: {table.X.shape[1]} features, and {width} in the other file")
-        if missing and is_sparse(table.X):
-            table.X.resize(table.X.shape[0], width)
-        elif missing:
-            size = table.X.itemsize * len(table.X) * (width + table.X.shape[1])
-            memory.require(size, limit, f"{table.where}: {width:,} features, as in the other file,", REMEDY)
-            table.X = np.pad(table.X, ((0, 0), (0, missing)))
-    return tables
-
-
-def _split(table: Table, n_train: int, seed: int) -> dict[str, Table]:
-    from sklearn.model_selection import train_test_split
-
-    n = table.X.shape[0]
-    if not 0 <= seed < 2**32:
-        raise InputError(f"--seed {seed}: it must be from 0 to {2**32 - 1}")
-    if not 0 < n_train < n:
-        raise InputError(f"--split {n_train}: {table.where} has {n:,} rows; at least one must be left on each side")
-    train, test = train_test_split(np.arange(n), train_size=n_train, random_state=seed)
-    return {"train": _take(table, train), "test": _take(table, test)}
+    return {split: table.checked() for split, table in blocks.items()}
 
 
 def show(path: Path, target: str | None = None, limit: int = 1 << 62) -> None:
     """The ``info`` command: one line a split."""
-    _print(path, read_all(path, target, limit=limit))
+    summary.show(summary.of_tables(path, read_all(path, target, limit)))
 
 
-def _print(path: Path, tables: dict[str, Table]) -> None:
-    with printing():
-        for split, table in tables.items():
-            n, d = table.X.shape
-            form = f"CSR, {table.X.nnz / max(1, n):.1f} nonzeros a row" if is_sparse(table.X) else "dense"
-            what = f"{n:,} rows x {d} features, {table.X.dtype}, {form}; {_target_text(table)}"
-            print(f"{printable(path)} {split}: {what}")
+def convert(args: argparse.Namespace, limit: int) -> None:
+    """The ``convert`` command, in `limit` bytes.
+
+    Rows are written as they are read, beside the destination. They take its place if they are what is wanted; rows in
+    another order, some rows, and LIBSVM rows that turn out to be dense are read from there and written once more.
+    """
+    sources = [("the source", path) for path in args.source] + [("--test", path) for path in args.test or []]
+    check_apart([("the destination", args.destination)], sources)
+    check_writable(args.destination)
+    if args.split is not None:
+        _check_split(args)
+    dtype = np.dtype(args.dtype)
+    with bar(not args.quiet) as begin, temporary(args.destination) as spool:
+        held = np.dtype(np.float64) if args.drop_duplicates else dtype  # rows are equal before they are rounded
+        wanted = Wanted(args.target, args.binarize, held, limit, _watch(begin, [path for _, path in sources]))
+        with native.data_file(spool.path) as file:
+            store = Spool(file, spool.path, wanted)
+            rows = _same_width(_read(store, args))
+            store.close({split: chosen.width for split, chosen in rows.items()})
+        spool.share()
+        rows = _chosen(rows, args, limit)
+        if all(_is_done(chosen, spool.path, dtype) for chosen in rows.values()):
+            lines = _kept(spool, args.destination)
+        else:
+            lines = _written(args.destination, rows, dtype, limit, begin)
+    summary.show(lines)
 
 
-def _target_text(table: Table) -> str:
-    if table.y is None:
-        return "no target"
-    if table.y.ndim > 1:
-        return f"{table.y.shape[1]} targets of mean {', '.join(f'{mean:g}' for mean in table.y.mean(axis=0)[:20])}"
-    values, counts = np.unique(table.y, return_counts=True)
-    words = table.y.dtype.kind == "U"
-    if len(values) <= 20 or words:
-        shown = [f"{v if words else format(v, 'g')} ({c:,})" for v, c in zip(values[:20], counts, strict=False)]
-        return "target " + ", ".join([*shown, *(["..."] if len(values) > 20 else [])])
-    return f"target {values[0]:g} to {values[-1]:g}, mean {table.y.mean():g}"
+def _check_split(args: argparse.Namespace) -> None:
+    if args.test:
+        raise InputError(f"--split {args.split}: there are test rows already")
+    if not 0 <= args.seed < 2**32:
+        raise InputError(f"--seed {args.seed}: it must be from 0 to {2**32 - 1}")
+
+
+def _watch(begin: Begin, paths: list[Path]) -> Callable[[Path], Told]:
+    """What shows how much has been read of all files, and how fast."""
+    started, done = time.monotonic(), 0
+    advance: Advance | None = None
+
+    def watch(path: Path) -> Told:
+        before = 0
+
+        def told(place: int) -> None:
+            nonlocal before, done, advance
+            if advance is None:
+                advance = begin("reading", sum(os.stat(path).st_size for path in paths))
+            step, before = place - before, place
+            done += step
+            advance(step, f"reading, {done / 1e6 / max(1e-3, time.monotonic() - started):.0f} MB/s")
+
+        return told
+
+    return watch
+
+
+def _read(store: Spool, args: argparse.Namespace) -> dict[str, Stored]:
+    """The rows of all files, by split."""
+    stored = store.take(args.source, {"train": "train", "test": "test"})
+    if args.split is not None and "test" in stored:
+        raise InputError(f"--split {args.split}: there are test rows already")
+    if args.test:
+        if "test" in stored:
+            raise InputError(f"{args.source[0]}: has test rows already; drop --test")
+        other = store.take(args.test, {"train": "test"})
+        if "test" not in other:
+            raise InputError(f"{args.test[0]}: test rows alone; rows named train, or not named, are needed")
+        stored |= other
+    return stored
+
+
+def _same_width(stored: dict[str, Stored]) -> dict[str, Selection]:
+    """All rows; LIBSVM files leave out features that are 0 in all their rows, and get the widest one's."""
+    apart = {rows.base for rows in stored.values()} == {0, 1}  # the one has a feature 0, and so has the other
+    shifts = {split: int(apart and rows.base == 1) for split, rows in stored.items()}
+    width = max(rows.shape.d + shifts[split] for split, rows in stored.items())
+    for rows in stored.values():
+        if rows.base is None and rows.shape.d < width:
+            raise InputError(f"{rows.where}: {rows.shape.d} features, and {width} in the other file")
+    return {split: Selection(rows, _is_dense(rows), width, shifts[split]) for split, rows in stored.items()}
+
+
+def _is_dense(rows: Stored) -> bool:
+    """Whether rows become dense ones: those of LIBSVM do where a third of their numbers are not zero."""
+    if rows.base is None:
+        return not rows.shape.sparse
+    return rows.entries >= DENSE_FROM * rows.shape.n * rows.shape.d
+
+
+def _chosen(rows: dict[str, Selection], args: argparse.Namespace, limit: int) -> dict[str, Selection]:
+    """The rows that are wanted, in their order."""
+    if args.drop_duplicates:
+        _drop_duplicates(rows, between=bool(args.test), limit=limit)
+    return rows if args.split is None else _split(rows["train"], args.split, args.seed)
+
+
+def _drop_duplicates(rows: dict[str, Selection], between: bool, limit: int) -> None:
+    """Keep the first of equal rows, and with `between` the test rows that are no training rows."""
+    hashes = {split: chosen.hashes(limit) for split, chosen in rows.items()}
+    for split, chosen in rows.items():
+        _, first = np.unique(hashes[split], return_index=True)
+        if len(first) < len(chosen):
+            chosen.kept = np.sort(first)
+    if not between or any(chosen.stored.shape.y is None for chosen in rows.values()):
+        return
+    train, test = rows["train"].stored, rows["test"].stored
+    shapes = [rows.shape.y for rows in (train, test) if rows.shape.y is not None]
+    if shapes[0][1:] != shapes[1][1:]:
+        raise InputError(f"{test.where}: y has shape {shapes[1]}, and {shapes[0]} in {train.where}")
+    kept = np.arange(test.shape.n) if rows["test"].kept is None else rows["test"].kept
+    rows["test"].kept = kept[~np.isin(hashes["test"][kept], hashes["train"])]
+    if not len(rows["test"]):
+        raise InputError(f"{test.where}: all its rows are training rows too; name other test rows")
+
+
+def _split(train: Selection, n_train: int, seed: int) -> dict[str, Selection]:
+    from sklearn.model_selection import train_test_split
+
+    n = len(train)
+    if not 0 < n_train < n:
+        raise InputError(
+            f"--split {n_train}: {train.stored.where} has {n:,} rows; at least one must be left on each side"
+        )
+    kept = np.arange(n) if train.kept is None else train.kept
+    parts = train_test_split(kept, train_size=n_train, random_state=seed)
+    return {split: replace(train, kept=part) for split, part in zip(("train", "test"), parts, strict=True)}
+
+
+def _is_done(rows: Selection, path: Path, dtype: np.dtype[Any]) -> bool:
+    """Whether the rows lie in the file at `path` as they are wanted."""
+    stored = rows.stored
+    as_read = stored.path == path and rows.kept is None and rows.shift == 0
+    return as_read and rows.dense != stored.shape.sparse and stored.shape.dtype == dtype
+
+
+def _written(path: Path, rows: dict[str, Selection], dtype: np.dtype[Any], limit: int, begin: Begin) -> list[str]:
+    """Write splits, whole or not at all; what is to be said of them."""
+    advance = begin("writing", sum(map(len, rows.values())))
+    with temporary(path) as made:
+        with native.data_file(made.path) as file:
+            for split, chosen in rows.items():
+                written = GrowingRows(file.create_group(split), dtype)
+                for X, y in chosen.blocks(dtype, limit):
+                    written.append(X, y)
+                    advance(X.shape[0])
+                written.close(chosen.width)
+        made.share()
+        return _kept(made, path)
+
+
+def _kept(made: Temporary, path: Path) -> list[str]:
+    """Let a file take its place; what is to be said of it."""
+    lines = summary.of_file(made.path, path)
+    made.keep()
+    return lines

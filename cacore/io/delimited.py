@@ -1,12 +1,16 @@
-"""CSV and TSV: Python's csv module finds the columns and their names, numpy parses the numbers."""
+"""CSV and TSV, some rows at a time.
+
+Python's csv module finds the columns and their names, compiled code parses plain numbers, and numpy what is quoted.
+"""
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,10 +19,11 @@ from numpy.typing import NDArray
 
 from cacore.data.missing import is_missing
 from cacore.errors import InputError
-from cacore.io.stream import REMEDY, Lines
-from cacore.io.table import LABELS, NO_TARGET, Table, Targets
-from cacore.io.words import ENCODE, FILL, as_number, short, some
-from cacore.machine import memory
+from cacore.io.delimited_scan import Cells, scan
+from cacore.io.stream import Lines, Told, blocks_of_lines
+from cacore.io.tabular import Asked, Part, Tabular
+from cacore.io.words import ENCODE, FILL, as_number, short
+from cacore.machine import memory, threads
 
 _CHECK_EVERY = 1024  # lines
 
@@ -35,115 +40,103 @@ class _Layout:
     first_line: int
 
 
-def parse(
-    path: Path,
-    delimiter: str,
-    target: str | None,
-    n_features: int | None,
-    binarize: str | None,
-    usual_target: str | None,
-    limit: int,
-    wanted: Targets = LABELS,
-) -> Table:
-    """The rows of a file; parameters as for :func:`cacore.io.text.parse`.
+class Delimited(Tabular):
+    """The rows of a CSV or TSV file (`form`), block by block."""
 
-    Holds them twice while the target is taken out.
-    """
-    layout = _layout(path, delimiter, limit)
-    names, columns = layout.names, layout.columns
-    chosen: list[int] = []
-    if not wanted.needed:
-        n_features = columns if target == NO_TARGET and n_features is None else n_features
-        target, usual_target = (None if one == NO_TARGET else one for one in (target, usual_target))
-    if target is not None or columns != n_features:
-        chosen = _columns(target or usual_target or "-1", layout)
-    features = [j for j in range(columns) if j not in chosen]
-    if not features:
-        raise InputError(f"{path}: no feature columns beside the target")
-    kept = tuple(names[j] for j in features) if names else ()
-    line_of = partial(_line_of, layout)
-    if not chosen:
-        return Table(_numbers(layout), None, str(path), line_of=line_of, names=kept)
-    if len(chosen) > 1 and (binarize is not None or not wanted.many):
-        raise InputError(f"{path}: --target {target or usual_target}: {len(chosen)} columns, and one is needed here")
-    words, remedy = _Words(), dict.fromkeys(chosen, wanted.remedy)
-    if binarize is None and not wanted.text:
-        both = _numbers(layout, remedy=remedy)
-        y = both[:, chosen] if len(chosen) > 1 else both[:, chosen[0]].copy()
-    else:
-        both = _numbers(layout, words, converters={chosen[0]: words.code}, encoding=None)
-        found = words.labels() if binarize is None else words.picked(binarize, path)
-        y = found[both[:, chosen[0]].astype(np.int64)]
-    return Table(np.delete(both, chosen, axis=1), y, str(path), line_of=line_of, names=kept)
+    def __init__(self, path: Path, form: str, asked: Asked) -> None:
+        self._layout = layout = _layout(path, "," if form == "csv" else "\t", asked.limit)
+        super().__init__(path, layout.names, layout.columns, asked)
+        self._remedy = dict.fromkeys(self.chosen, asked.wanted.remedy)
 
+    def line_of(self) -> Callable[[int], int]:
+        """What finds the line of a row, in the file that it reads again."""
+        return partial(_line_of, self._layout)
 
-class _Words:
-    """The words of the target's column, and a code for each.
+    def parts(self, told: Told | None) -> Iterator[Part]:
+        """Features and targets of some rows at a time; of a target that may be words the codes.
 
-    Attributes
-    ----------
-    held : int
-        Bytes that they take.
-    """
+        Compiled code reads plain numbers. From the first block on that holds anything else, quotes or what is wrong,
+        numpy reads, and knows what to say.
+        """
+        rows, line = 0, self._layout.first_line
+        for first, cells in threads.in_order(self._scanned, self._raw(told)):
+            line = first
+            if cells is None:
+                break
+            rows += len(cells.X)
+            y = cells.y
+            if self.words is not None:
+                y = np.array([[self.words.code(word)] for word in cells.words]).reshape(-1, 1)
+            self.require(rows)
+            yield cells.X, y
+        else:
+            return
+        lines = Lines(self._layout.path, self._layout.limit, line, told)
+        for both in self._numbers(lines, rows):
+            yield (np.delete(both, self.chosen, axis=1) if self.chosen else both), both[:, self.chosen]
 
-    def __init__(self) -> None:
-        self._codes: dict[str, float] = {}
-        self.held = 0
+    def _raw(self, told: Told | None) -> Iterator[tuple[int, bytes]]:
+        """The lines of the rows, in blocks, with the number of the first of each."""
+        layout = self._layout
+        for first, block in blocks_of_lines(layout.path, layout.limit, told):
+            while first < layout.first_line and block:
+                block = block[block.index(b"\n") + 1 :]
+                first += 1
+            if block:
+                yield first, block
 
-    def code(self, word: str) -> float:
-        """The code of a word."""
-        word = word.strip()
-        if word not in self._codes:
-            self.held += 200 + 4 * len(word)
-            self._codes[word] = float(len(self._codes))
-        return self._codes[word]
+    def _scanned(self, first: int, block: bytes) -> tuple[int, Cells | None]:
+        place = np.empty(self._layout.columns, np.int64)
+        place[self.features] = np.arange(len(self.features))
+        place[self.chosen] = -1 - np.arange(len(self.chosen))
+        return first, scan(block, self._layout.delimiter, place, self.words is not None)
 
-    def labels(self) -> NDArray[Any]:
-        """Of each code: numbers if all words are, and otherwise the words."""
-        numbers = [as_number(word) for word in self._codes]
-        return np.array(list(self._codes) if None in numbers else numbers)
+    def _numbers(self, lines: Lines, before: int) -> Iterator[NDArray[np.float64]]:
+        """All columns, of some rows at a time, after as many rows."""
+        layout = self._layout
+        options: dict[str, Any] = {}
+        if self.words is not None:
+            options = {"converters": {self.chosen[0]: self.words.code}, "encoding": None}
+        rows = self._within(lines, before)
+        try:
+            for line in rows:
+                _check_columns(line, lines.number, layout)
+                yield np.loadtxt(
+                    chain([line], rows), np.float64, comments=None, delimiter=layout.delimiter, ndmin=2, quotechar='"',
+                    max_rows=self.step, **options,
+                )  # fmt: skip
+        except InputError:
+            raise
+        except ValueError as error:
+            _explain(str(error), layout, lines.number, self._remedy)
 
-    def picked(self, positive: str, path: Path) -> NDArray[np.float64]:
-        """+1 for the code of this class, which may be written in several ways, and -1 for the others'."""
-        number = as_number(positive)
-        hit = [word == positive or (number is not None and as_number(word) == number) for word in self._codes]
-        if not any(hit):
-            known = some(sorted(self._codes))
-            raise InputError(f"{path}: --binarize {positive}: no row has this class; there are {known}")
-        return np.where(hit, 1.0, -1.0)
-
-
-def _numbers(
-    layout: _Layout, words: _Words | None = None, remedy: dict[int, str] | None = None, **options: Any
-) -> NDArray[np.float64]:  # fmt: skip
-    """All columns; `remedy` says of some what to do about words in them."""
-    lines = Lines(layout.path, layout.limit, layout.first_line)
-    try:
-        return np.loadtxt(
-            _within(lines, layout, words), np.float64, comments=None, delimiter=layout.delimiter, ndmin=2,
-            quotechar='"', **options,
-        )  # fmt: skip
-    except InputError:
-        raise
-    except ValueError as error:
-        _explain(str(error), layout, lines.number, remedy or {})
+    def _within(self, lines: Lines, before: int) -> Iterator[str]:
+        """The lines, while memory holds what is held of them, and a cell whose quote is open."""
+        layout, opened, cell = self._layout, 0, 0
+        for line in lines:
+            if '"' in line and line.count('"') % 2:
+                opened, cell = 0 if opened else lines.number, 0
+            if opened:
+                cell += len(line)
+                what = f"{layout.path}: the cell that begins in line {opened}"
+                memory.require(16 * cell, layout.limit, what, "close its quote")
+            if self.words or not lines.number % _CHECK_EVERY:
+                self.require(before + lines.rows)
+            if opened or line != "\n":  # an empty line is no row
+                yield line
+        self.require(before + lines.rows)
 
 
-def _within(lines: Lines, layout: _Layout, words: _Words | None) -> Iterator[str]:
-    """The lines, while memory holds their numbers twice, the target's words, and a cell whose quote is open."""
-    a_row, opened, cell = 2 * 8 * layout.columns, 0, 0
-    for line in lines:
-        if '"' in line and line.count('"') % 2:
-            opened, cell = 0 if opened else lines.number, 0
-        if opened:
-            cell += len(line)
-            what = f"{layout.path}: the cell that begins in line {opened}"
-            memory.require(16 * cell, layout.limit, what, "close its quote")
-        if words or not lines.number % _CHECK_EVERY:
-            what = f"{layout.path}: to read its first {lines.rows:,} rows"
-            memory.require(lines.rows * a_row + (words.held if words else 0), layout.limit, what, REMEDY)
-        yield line
-    memory.require(lines.rows * a_row, layout.limit, f"{layout.path}: to read its {lines.rows:,} rows", REMEDY)
+def _check_columns(line: str, number: int, layout: _Layout) -> None:
+    """Refuse a block's first line if its columns are not those of the blocks before, of which numpy is not told."""
+    if line.count('"') % 2 == 0:
+        columns = len(next(csv.reader([line], delimiter=layout.delimiter)))
+        if columns != layout.columns:
+            raise InputError(_ragged(f"{layout.path}: line {number}", columns, layout.columns))
+
+
+def _ragged(where: str, columns: int | str, before: int | str) -> str:
+    return f"{where}: {columns} columns, the lines before have {before}"
 
 
 def _explain(message: str, layout: _Layout, line: int, remedies: dict[int, str]) -> NoReturn:
@@ -157,7 +150,7 @@ def _explain(message: str, layout: _Layout, line: int, remedies: dict[int, str])
         raise InputError(f"{where}, column {column}{name}: {word} is not a number{remedy}")
     ragged = re.search(r"number of columns changed from (\d+) to (\d+)", message)
     if ragged:
-        raise InputError(f"{where}: {ragged[2]} columns, the lines before have {ragged[1]}")
+        raise InputError(_ragged(where, ragged[2], ragged[1]))
     raise InputError(f"{where}: {message}")
 
 
@@ -196,35 +189,6 @@ def _layout(path: Path, delimiter: str, limit: int) -> _Layout:
     except csv.Error as error:
         raise InputError(f"{path}: line {before + 1}: {error}; is a quote left open there?") from error
     raise InputError(f"{path}: {'a header and no rows' if names else 'the file is empty'}")
-
-
-def _columns(target: str, layout: _Layout) -> list[int]:
-    """The columns of a name or number, or of several with commas between them."""
-    if "," not in target or " ".join(target.split()) in layout.names:
-        return [_column(target, layout)]
-    chosen = [_column(one, layout) for one in target.split(",")]
-    if len(set(chosen)) < len(chosen):
-        raise InputError(f"{layout.path}: --target {target}: a column is named twice")
-    return chosen
-
-
-def _column(target: str, layout: _Layout) -> int:
-    path, names, columns = layout.path, layout.names, layout.columns
-    named = [j for j, name in enumerate(names) if name == " ".join(target.split())]
-    if len(named) == 1:
-        return named[0]
-    if named:
-        raise InputError(f"{path}: --target {target}: columns {some(named)} have this name; give the number of one")
-    try:
-        column = int(target)
-    except ValueError:
-        known = f"the file has no header, give a number below {columns}"
-        if names:
-            known = "the columns are " + some([f'"{name}"' if "," in name else name for name in names])
-        raise InputError(f"{path}: no target column {target!r}; {known}") from None
-    if not -columns <= column < columns:
-        raise InputError(f"{path}: no target column {column}; there are {columns}, numbered from 0")
-    return column % columns
 
 
 def _line_of(layout: _Layout, row: int) -> int:

@@ -1,27 +1,70 @@
-"""LIBSVM's text, parsed by scikit-learn, block by block."""
+"""LIBSVM's text: blocks of lines, parsed by compiled code on all threads."""
 
 from __future__ import annotations
 
-import io
 import re
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.data.rows import csr
+from cacore.data.rows import csr, first_nonfinite
 from cacore.errors import InputError
-from cacore.io.stream import REMEDY, blocks_of_lines
+from cacore.io.libsvm_scan import ENTRY, GOOD, LARGE, TARGET, Scanned, scan
+from cacore.io.stream import REMEDY, Told, blocks_of_lines
 from cacore.io.table import Table
 from cacore.io.words import short
-from cacore.machine import memory
+from cacore.machine import memory, threads
 
-_DENSE_FROM = 1 / 3  # share of nonzeros from which a file becomes a dense array
-_NUMBER = r"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf(inity)?|nan)"
-_TARGET = re.compile(rf"{_NUMBER}$", re.IGNORECASE)
-_ENTRY = re.compile(rf"\+?\d+:{_NUMBER}$", re.IGNORECASE)
+DENSE_FROM = 1 / 3  # share of nonzeros from which a file becomes a dense array
+
+
+def scanned(path: Path, limit: int, told: Told | None = None) -> Iterator[Scanned]:
+    """The rows of a file, block by block, in their order; the file is read while blocks are parsed.
+
+    Raises
+    ------
+    InputError
+        It names the line, and the word that is wrong.
+    """
+    return threads.in_order(partial(_scanned, path), blocks_of_lines(path, limit, told))
+
+
+def checked(path: Path, dtype: np.dtype[Any], limit: int, told: Told | None = None) -> Iterator[Scanned]:
+    """As :func:`scanned`, of rows whose numbers `dtype` can hold; others are an InputError that names the place."""
+    first, least = 0, 1
+    parts = scanned(path, limit, told)
+    for part in parts:
+        least = min(least, part.least)
+        if first_nonfinite(part.data, dtype) is not None or first_nonfinite(part.y) is not None:
+            base = int(min([least, *(rest.least for rest in parts)]) > 0)
+            X = csr(part.data, part.indices - base, row_ends(part.lengths), (len(part.y), part.most + 1))
+            Table(X, part.y, str(path), first, partial(line_of, path)).checked(dtype)
+        yield part
+        first += len(part.y)
+
+
+def _scanned(path: Path, first: int, block: bytes) -> Scanned:
+    """The rows of a block, which begins at line `first`."""
+    found = scan(block)
+    if found.wrong != GOOD:
+        line = first + block.count(b"\n", 0, found.place)
+        _refuse(f"{path}: line {line}", block, found)
+    return found
+
+
+def _refuse(where: str, block: bytes, found: Scanned) -> NoReturn:
+    """Say what is wrong with a word."""
+    token = re.split(rb"[\s#]", block[found.place :], maxsplit=1)[0].decode(errors="replace")
+    said = f"{where}: {short(token)!r}"
+    if found.wrong in (TARGET, ENTRY):
+        need = "index:value" if found.wrong == ENTRY else "the target, which must be a number"
+        raise InputError(f"{said} is not {need}")
+    need = f"largest index is {2**31 - 1}" if found.wrong == LARGE else "indices must ascend"
+    raise InputError(f"{said}: the {need}")
 
 
 def parse(path: Path, n_features: int | None, limit: int) -> Table:
@@ -29,35 +72,31 @@ def parse(path: Path, n_features: int | None, limit: int) -> Table:
 
     Holds them twice while their blocks are put together.
     """
-    from sklearn.datasets import load_svmlight_file
-
     pieces: list[tuple[NDArray[Any], ...]] = []
     rows = entries = held = 0
-    width, least = 1, 1
-    for first, block in blocks_of_lines(path, limit):
-        if b"_" in block:  # Python reads 1_0 as 10
-            _check(path, first, block)
-        try:
-            X, y = load_svmlight_file(io.BytesIO(block), dtype=np.float64, zero_based=True)
-        except (ValueError, OverflowError) as error:
-            _check(path, first, block)
-            raise InputError(f"{path}: not LIBSVM text ({error})") from error
-        pieces.append((X.data, X.indices, np.diff(X.indptr), y))
-        rows, entries, width = rows + len(y), entries + X.nnz, max(width, X.shape[1])
-        least = min(least, X.indices.min(initial=1))
-        held += sum(part.nbytes for part in pieces[-1])
+    width = least = 1
+    for part in scanned(path, limit):
+        pieces.append((part.data, part.indices, part.lengths, part.y))
+        rows, entries = rows + len(part.y), entries + len(part.data)
+        width, least = max(width, part.most + 1), min(least, part.least)
+        held += part.nbytes
         memory.require(2 * held, limit, f"{path}: to read its first {rows:,} rows", REMEDY)
     base = int(entries > 0 and least > 0)
     own = width - base
     width = max(own, n_features or 0)  # the last features may be 0 in all these rows
-    dense = entries >= _DENSE_FROM * rows * width
+    dense = entries >= DENSE_FROM * rows * width
     what = f"{path}: {rows:,} rows of {width:,} features"
     memory.require(2 * held + 8 * width * (rows if dense else 1), limit, what, REMEDY)
     data, indices, lengths, y = _joined(pieces)
     indices -= indices.dtype.type(base)
+    X = csr(data, indices, row_ends(lengths), (rows, width))
+    return Table(X.toarray() if dense else X, y, str(path), line_of=partial(line_of, path), base=base, features=own)
+
+
+def row_ends(lengths: NDArray[Any]) -> NDArray[Any]:
+    """The array indptr of CSR rows of these lengths."""
     ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
-    X = csr(data, indices, ends.astype(np.int32) if entries < 2**31 else ends, (rows, width))
-    return Table(X.toarray() if dense else X, y, str(path), line_of=partial(_line_of, path), base=base, features=own)
+    return ends.astype(np.int32) if ends[-1] < 2**31 else ends
 
 
 def _joined(pieces: list[tuple[NDArray[Any], ...]]) -> list[NDArray[Any]]:
@@ -67,28 +106,8 @@ def _joined(pieces: list[tuple[NDArray[Any], ...]]) -> list[NDArray[Any]]:
     return [np.concatenate(columns.pop(0)) for _ in range(4)]
 
 
-def _check(path: Path, first: int, block: bytes) -> None:
-    """Refuse the first line of a block, which begins at line `first`, that is not LIBSVM's: scikit-learn names none."""
-    for count, line in enumerate(block.split(b"\n"), first):
-        where, last = f"{path}: line {count}", -1
-        for place, word in enumerate(line.split(b"#")[0].split()):
-            token = word.decode(errors="replace")
-            if place == 1 and re.match(r"qid:\d+$", token):
-                continue
-            if not (_ENTRY if place else _TARGET).match(token):
-                need = "index:value" if place else "the target, which must be a number"
-                raise InputError(f"{where}: {short(token)!r} is not {need}")
-            if place:
-                index = int(token.split(":")[0][:20])
-                if index >= 2**31:
-                    raise InputError(f"{where}: {short(token)!r}: the largest index is {2**31 - 1}")
-                if index <= last:
-                    raise InputError(f"{where}: {short(token)!r}: the indices must ascend")
-                last = index
-
-
-def _line_of(path: Path, row: int) -> int:
-    """Line of a row: blank lines, and those with a comment alone, are none."""
+def line_of(path: Path, row: int) -> int:
+    """Line of a row, in a file that is read again: blank lines, and those with a comment alone, are none."""
     for first, block in blocks_of_lines(path, 1 << 62):
         for count, line in enumerate(block.split(b"\n"), first):
             if line.split(b"#")[0].strip():

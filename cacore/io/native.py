@@ -159,6 +159,19 @@ def needed(path: Path, split: str, lo: int, hi: int, dtype: np.dtype[Any], limit
         return size + max(0, last - first) * int(width + X["data"].dtype.itemsize + 2 * X["indices"].dtype.itemsize)
 
 
+def step_bytes(limit: int) -> int:
+    """Bytes of the rows that are read at a time where `limit` may be used."""
+    return max(1, min(_BLOCK, limit // 16))
+
+
+def row_bytes(path: Path, split: str, shape: Shape) -> int:
+    """Memory for a row while it is read, the mean of CSR rows."""
+    if not shape.sparse:
+        return shape.d * max(8, shape.dtype.itemsize)
+    with opened(path) as file:
+        return int(32 + 24 * _place(file, split)["X/data"].shape[0] // max(1, shape.n))
+
+
 def _chunk(data: h5py.Dataset) -> int:
     """Bytes of what is read of a data set at once, packed and unpacked."""
     return 2 * math.prod(data.chunks) * data.dtype.itemsize if data.chunks else 0
@@ -240,10 +253,17 @@ def created(path: Path, **options: Any) -> Iterator[h5py.File]:
         yield file
 
 
+@contextmanager
+def data_file(path: Path) -> Iterator[h5py.File]:
+    """A new file for splits, of the native layout."""
+    with created(path, libver=_FORMAT) as file:
+        file.attrs["schema"] = np.bytes_(b"cakernels-data/1")
+        yield file
+
+
 def write(path: Path, tables: dict[str, Table], dtype: np.dtype[Any]) -> None:
     """Write splits, whole or not at all."""
-    with replacing(path) as temporary, created(temporary, libver=_FORMAT) as file:
-        file.attrs["schema"] = np.bytes_(b"cakernels-data/1")
+    with replacing(path) as temporary, data_file(temporary) as file:
         for split, table in tables.items():
             group = file.create_group(split)
             write_rows(group, "X", table.X.astype(dtype, copy=False))

@@ -16,16 +16,19 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from cacore.errors import InputError
-from cacore.machine import memory
+from cacore.machine import memory, threads
 
 _OPENERS: tuple[tuple[bytes, Callable[..., Any]], ...] = (
     (b"\x1f\x8b", gzip.open),
     (b"BZh", bz2.open),
     (b"\xfd7zXZ\x00", lzma.open),
 )
-_BLOCK = 1 << 18
+_BLOCK = 1 << 20
+_TELL_EVERY = 4096  # lines
 _PER_BYTE = 32  # bytes of memory while a byte of text is parsed: a word of two characters is an object of 35 bytes
 REMEDY = "read it where there is more memory, or raise --memory-limit"
+
+Told = Callable[[int], None]  # called, while a file is read, with how many of its bytes have been
 
 # What reading a damaged or truncated file ends with.
 DAMAGE = (OSError, EOFError, lzma.LZMAError, zlib.error)
@@ -50,6 +53,11 @@ def open_bytes(path: Path) -> BinaryIO:
     return path.open("rb") if opener is None else opener(path, "rb")
 
 
+def place(stream: BinaryIO) -> int:
+    """How many bytes of the file itself have been read to get at what :func:`open_bytes` has given."""
+    return os.lseek(stream.fileno(), 0, os.SEEK_CUR)
+
+
 def _opener(path: Path) -> Callable[..., BinaryIO] | None:
     with path.open("rb") as raw:
         magic = raw.read(8)
@@ -72,15 +80,23 @@ def in_memory(path: Path, limit: int) -> io.BytesIO:
     return whole
 
 
-def blocks_of_lines(path: Path, limit: int) -> Iterator[tuple[int, bytes]]:
-    """Whole lines, about 256 KiB at a time, with the number of the first of them, from 1."""
-    first = 1
+def blocks_of_lines(path: Path, limit: int, told: Told | None = None) -> Iterator[tuple[int, bytes]]:
+    """Whole lines, at most about a MiB at a time, with the number of the first of them, from 1.
+
+    The last line ends as the others do, whether the file's does or not.
+    """
+    # Some blocks a thread wait at a time, each with the numbers that were found in it.
+    first, size = 1, min(_BLOCK, max(1 << 16, limit // (64 * max(2, threads.current()))))
     with open_bytes(path) as stream:
-        while block := stream.read(_BLOCK):
+        while block := stream.read(size):
             if not block.endswith(b"\n"):
                 block += stream.readline(limit // _PER_BYTE + 1)
             memory.require(len(block) * _PER_BYTE, limit, f"{path}: to parse what begins at line {first}", REMEDY)
-            yield first, block.removeprefix(codecs.BOM_UTF8) if first == 1 else block
+            if told is not None:
+                told(place(stream))
+            if first == 1:
+                block = block.removeprefix(codecs.BOM_UTF8)
+            yield first, block if block.endswith(b"\n") else block + b"\n"
             first += block.count(b"\n")
 
 
@@ -95,8 +111,8 @@ class Lines:
         Lines that were handed out and are not empty.
     """
 
-    def __init__(self, path: Path, limit: int, first: int = 1) -> None:
-        self._path, self._limit, self._first = path, limit, first
+    def __init__(self, path: Path, limit: int, first: int = 1, told: Told | None = None) -> None:
+        self._path, self._limit, self._first, self._told = path, limit, first, told
         self.number = self.rows = 0
 
     def __iter__(self) -> Iterator[str]:
@@ -104,6 +120,8 @@ class Lines:
         with io.TextIOWrapper(open_bytes(self._path), encoding="utf-8-sig", errors="replace") as text:
             for line in iter(partial(text.readline, longest), ""):
                 self.number += 1
+                if self._told is not None and not self.number % _TELL_EVERY:
+                    self._told(place(text.buffer))
                 if len(line) == longest:
                     memory.require(
                         longest * _PER_BYTE, self._limit, f"{self._path}: to parse line {self.number}", REMEDY

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from cacore.errors import InputError, MemoryLimitError
 from cacore.io import seal, stream
+from cacore.io.one_class import OneClass
 from cacore.io.table import LABELS, Table, Targets
-from cacore.io.words import as_number, some
+from cacore.io.tabular import Asked, Tabular
 
-_HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+TABLES = ("csv", "tsv", "npy", "parquet", "arrow")
+_BINARY = (
+    (b"\x89HDF\r\n\x1a\n", "hdf5"), (b"PK\x03\x04", "npz"), (b"\x93NUMPY", "npy"), (b"PAR1", "parquet"),
+    (b"ARROW1", "arrow"),
+)  # fmt: skip
 _HEAD = 1 << 16
 
 
 def kind(path: Path) -> str:
-    """One of "hdf5", "npz", "csv", "tsv", "libsvm"; a file that is none of them or has nothing is an InputError."""
+    """One of "hdf5", "npz", "libsvm" and :data:`TABLES`; a file that is none or has nothing is an InputError."""
     stream.check_regular(path)
     try:
         with stream.open_bytes(path) as opened:
@@ -28,12 +31,12 @@ def kind(path: Path) -> str:
         raise InputError(f"{path}: cannot be read ({error})") from error
     if not head.strip():
         raise InputError(f"{path}: the file is empty")
-    if head.startswith(_HDF5_MAGIC):
-        if stream.is_compressed(path):
-            raise InputError(f"{path}: HDF5 is read by blocks, which a compressed file does not allow: decompress it")
-        return "hdf5"
-    if head.startswith(b"PK\x03\x04"):
-        return "npz"
+    form = next((form for magic, form in _BINARY if head.startswith(magic)), None)
+    if form not in (None, "npz") and stream.is_compressed(path):
+        name = {"hdf5": "HDF5", "npy": "NPY"}.get(str(form), str(form).capitalize())
+        raise InputError(f"{path}: {name} is read by blocks, which a compressed file does not allow: decompress it")
+    if form is not None:
+        return form
     return _text_kind(path, head)
 
 
@@ -41,7 +44,7 @@ def _text_kind(path: Path, head: bytes) -> str:
     if head.startswith(seal.MARK):
         raise InputError(f"{path}: a model that this package saved; name a file that holds rows")
     if b"\x00" in head:
-        raise InputError(f"{path}: not HDF5, NPZ, CSV, TSV or LIBSVM text (in UTF-8)")
+        raise InputError(f"{path}: not HDF5, NPZ, NPY, Parquet, Arrow, nor CSV, TSV or LIBSVM text (in UTF-8)")
     stem = [suffix for suffix in path.suffixes if suffix not in (".gz", ".bz2", ".xz")]
     if stem and stem[-1] in (".csv", ".tsv"):
         return stem[-1][1:]
@@ -69,11 +72,8 @@ def parse(
     The class `binarize` becomes +1 and the others -1; the other parameters are those of :func:`cacore.io.load`.
     """
     form = kind(path)
-    if target is not None and not target.strip():
-        raise InputError(f"{path}: --target {target!r}: give the name or the number of a column")
-    if target is not None and form in ("npz", "libsvm"):
-        raise InputError(f"{path}: --target {target} is for CSV and TSV files; this one names its target itself")
-    try:
+    check_target(path, target, form)
+    with reading(path):
         if form == "npz":
             from cacore.io import npz
 
@@ -83,27 +83,45 @@ def parse(
 
             tables = {"train": libsvm.parse(path, n_features, limit)}
         else:
-            from cacore.io import delimited
+            asked = Asked(target, n_features, binarize, usual_target, limit, wanted)
+            return {"train": tabular(path, form, asked).table()}
+    for table in tables.values():
+        if table.y is not None and binarize is not None:
+            one = OneClass(binarize)
+            table.y = one.signs(table.y, table.where)
+            one.check(table.where)
+    return tables
 
-            delimiter = "," if form == "csv" else "\t"
-            table = delimited.parse(path, delimiter, target, n_features, binarize, usual_target, limit, wanted)
-            return {"train": table}
+
+def tabular(path: Path, form: str, asked: Asked) -> Tabular:
+    """The table of a file of one of :data:`TABLES`, which is imported with what reads it."""
+    if form in ("csv", "tsv"):
+        from cacore.io.delimited import Delimited
+
+        return Delimited(path, form, asked)
+    if form == "npy":
+        from cacore.io.npy import Npy
+
+        return Npy(path, asked)
+    from cacore.io.arrow import Arrow
+
+    return Arrow(path, form, asked)
+
+
+def check_target(path: Path, target: str | None, form: str) -> None:
+    """Refuse ``--target`` where it is no column's name, or for files that name their target themselves."""
+    if target is not None and not target.strip():
+        raise InputError(f"{path}: --target {target!r}: give the name or the number of a column")
+    if target is not None and form in ("npz", "libsvm"):
+        raise InputError(f"{path}: --target {target} is for files with columns; this one names its target itself")
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Around what reads a file: damage, and memory that is not there, are an InputError that names it."""
+    try:
+        yield
     except (*stream.DAMAGE, zipfile.BadZipFile) as error:
         raise InputError(f"{path}: damaged or truncated ({error}); copy it again") from error
     except MemoryError as error:
         raise MemoryLimitError(f"{path}: there is not enough memory for its rows; {stream.REMEDY}") from error
-    for table in tables.values():
-        if table.y is not None and binarize is not None:
-            table.y = _binarized(table.y, binarize, table.where)
-    return tables
-
-
-def _binarized(y: NDArray[Any], positive: str, where: str) -> NDArray[np.float64]:
-    if y.ndim > 1:
-        raise InputError(f"{where}: --binarize {positive}: y has shape {y.shape}; one class a row is needed")
-    number = as_number(positive)
-    classes = np.unique(y)
-    hit = [c for c in classes.tolist() if c == positive or (number is not None and as_number(c) == number)]
-    if not hit:
-        raise InputError(f"{where}: --binarize {positive}: no row has this class; there are {some(classes)}")
-    return np.where(np.isin(y, hit), 1.0, -1.0)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import lru_cache
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 import numpy as np
@@ -219,7 +220,7 @@ def in_order(work: Callable[..., T], tasks: Iterable[tuple[Any, ...]], parallel:
         ``nogil``, numpy on large arrays). Inside it, further calls of this function run in its own
         thread.
     tasks : iterable of tuple
-        Each must write to places of its own.
+        Each must write to places of its own. They are taken in the calling thread, as late as the threads allow.
     parallel : bool
         False: one after the other in the calling thread, whose BLAS keeps all threads.
 
@@ -228,8 +229,9 @@ def in_order(work: Callable[..., T], tasks: Iterable[tuple[Any, ...]], parallel:
     At most two results a thread wait to be taken, so adding them up costs little memory and gives
     the same sum, bit for bit, for any number of threads.
     """
-    todo = list(tasks)
-    workers = min(current(), len(todo))
+    left = iter(tasks)
+    first = list(islice(left, 2))
+    todo, workers = chain(first, left), min(current(), len(first))
     if not parallel or workers <= 1 or getattr(_here, "busy", False):
         for task in todo:
             yield work(*task)
@@ -239,10 +241,10 @@ def in_order(work: Callable[..., T], tasks: Iterable[tuple[Any, ...]], parallel:
         _here.busy = True
         return work(*task)
 
-    pool, waiting = _pool(current()), deque[Any]()
+    most, pool, waiting = 2 * current(), _pool(current()), deque[Any]()
     with one_blas_thread(), collect_nothing():
         for task in todo:
-            if len(waiting) >= 2 * workers:
+            if len(waiting) >= most:
                 yield waiting.popleft().result()
             waiting.append(pool.submit(one, task))
         while waiting:

@@ -1,0 +1,107 @@
+"""Parquet and Arrow (Feather) files, read by pyarrow some rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.errors import InputError
+from cacore.io.stream import Told
+from cacore.io.tabular import Asked, Part, Tabular, Words
+from cacore.io.words import ENCODE, short
+
+_DATES = "write dates as numbers, such as days since the first"
+
+
+class Arrow(Tabular):
+    """The rows of a file (`form` "parquet" or "arrow") of numeric and boolean columns; gaps are NaN."""
+
+    def __init__(self, path: Path, form: str, asked: Asked) -> None:
+        try:
+            import pyarrow as pa
+        except ImportError as error:
+            how = "pip install 'cakernels[arrow]', or write the rows as CSV"
+            raise InputError(f"{path}: pyarrow, which reads such files, is not installed: {how}") from error
+        self._form, self._errors = form, (pa.ArrowException, OSError)
+        try:
+            self._file = _opened(path, form)
+            schema = self._file.schema_arrow if form == "parquet" else self._file.schema
+        except self._errors as error:
+            raise self._damaged(path, error) from error
+        names = tuple(" ".join(str(name).split()) for name in schema.names)
+        super().__init__(path, names, len(names), asked)
+        for j, field in enumerate(schema):
+            if j in self.features or self.words is None:
+                self._check_type(field, asked.wanted.remedy if j in self.chosen else ENCODE)
+
+    def _check_type(self, field: Any, remedy: str) -> None:
+        """Refuse a column that is not of numbers, by its name."""
+        import pyarrow as pa
+
+        kind = field.type
+        types = pa.types
+        if any(fits(kind) for fits in (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)):
+            return
+        if types.is_temporal(kind):
+            remedy = _DATES
+        raise InputError(f"{self.path}: column {field.name!r} is of type {short(str(kind))}, not of numbers; {remedy}")
+
+    @staticmethod
+    def _damaged(path: Path, error: Exception) -> InputError:
+        return InputError(
+            f"{path}: cannot be read, it may be damaged or truncated ({short(str(error), 200)}); copy it again"
+        )
+
+    def parts(self, told: Told | None) -> Iterator[Part]:
+        """Features and targets of some rows at a time; of a target that may be words the codes."""
+        rows = 0
+        try:
+            for batch in _batches(self._file, self._form, self.step):
+                self.require(rows + batch.num_rows)
+                y = _numbers(batch, self.chosen) if self.words is None else self._codes(batch, self.words, rows)
+                yield _numbers(batch, self.features), y
+                rows += batch.num_rows
+        except self._errors as error:
+            raise self._damaged(self.path, error) from error
+        if told is not None:
+            told(self.path.stat().st_size)
+
+    def _codes(self, batch: Any, words: Words, before: int) -> NDArray[np.float64]:
+        """The codes of the target's words, or numbers."""
+        values = batch.column(self.chosen[0]).to_pylist()
+        if None in values:
+            raise InputError(f"{self.path}: row {before + values.index(None)}, the target is missing: remove the row")
+        return np.array([[words.code(str(value))] for value in values])
+
+
+def _opened(path: Path, form: str) -> Any:
+    import pyarrow as pa
+
+    if form == "parquet":
+        import pyarrow.parquet as pq
+
+        return pq.ParquetFile(path)
+    return pa.ipc.open_file(pa.memory_map(str(path)))
+
+
+def _batches(file: Any, form: str, most: int) -> Iterator[Any]:
+    """Record batches of at most so many rows."""
+    if form == "parquet":
+        yield from file.iter_batches(batch_size=most)
+        return
+    for i in range(file.num_record_batches):
+        batch = file.get_batch(i)
+        for lo in range(0, batch.num_rows, most):
+            yield batch.slice(lo, most)
+
+
+def _numbers(batch: Any, columns: list[int]) -> NDArray[np.float64]:
+    """Columns as doubles."""
+    out = np.empty((batch.num_rows, len(columns)))
+    for k, j in enumerate(columns):
+        out[:, k] = batch.column(j).cast("float64", safe=False).to_numpy(zero_copy_only=False)
+    return out

@@ -1,0 +1,129 @@
+"""The numbers of a block of a CSV or TSV file without quotes, in compiled code without the interpreter's lock."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.io.numerals import LEFT, NONE, number
+
+_SPACE, _TAB, _QUOTE, _LINE_END, _RETURN = 32, 9, 34, 10, 13
+
+
+class Cells(NamedTuple):
+    """Rows of a block.
+
+    Attributes
+    ----------
+    X, y : ndarray of float64, shape (m, d) and (m, t)
+        A target that is a word is not set.
+    words : list of str
+        Of the target that may be words, one a row; none where there is no such target.
+    """
+
+    X: NDArray[np.float64]
+    y: NDArray[np.float64]
+    words: list[str]
+
+
+def scan(block: bytes, delimiter: str, place: NDArray[np.int64], as_words: bool) -> Cells | None:
+    """The rows of whole lines, or None if they are not plain numbers, which says nothing about whether they are good.
+
+    Parameters
+    ----------
+    block : bytes
+        It ends with a line's end.
+    delimiter : str
+    place : ndarray of int64, shape (columns,)
+        Of each column the place among the features, or -1 - its place among the targets.
+    as_words : bool
+        Whether the target may be words.
+    """
+    text = np.frombuffer(block, np.uint8)
+    lines, targets = int(np.count_nonzero(text == _LINE_END)), int(np.count_nonzero(place < 0))
+    X, y = np.empty((lines, len(place) - targets)), np.empty((lines, targets))
+    spans = np.empty((lines if as_words else 0, 2), np.int64)
+    left = np.empty((lines * len(place), 4), np.int64)  # what is not written to takes no memory
+    rows, n_left = _scan(text, ord(delimiter), place, X, y, spans, left)
+    if rows < 0:
+        return None
+    for row, to, first, last in left[:n_left].tolist():
+        part, column = (X, to) if to >= 0 else (y, -1 - to)
+        part[row, column] = float(block[first:last])
+    words = [block[first:last].decode(errors="replace").strip() for first, last in spans[:rows].tolist()]
+    return Cells(X[:rows], y[:rows], words)
+
+
+@numba.njit(inline="always")
+def _after_spaces(text: Any, p: int, delimiter: int) -> int:  # pragma: no cover - compiled
+    """The place of what follows blanks that do not separate columns."""
+    while text[p] == _SPACE or (text[p] == _TAB and delimiter != _TAB):
+        p += 1
+    return p
+
+
+@numba.njit(inline="always")
+def _after_word(text: Any, p: int, delimiter: int) -> int:  # pragma: no cover - compiled
+    """The place behind a word."""
+    while text[p] not in (delimiter, _QUOTE, _LINE_END):
+        p += 1
+    return p
+
+
+@numba.njit(inline="always")
+def _after_end(text: Any, p: int, end: int) -> int:  # pragma: no cover - compiled
+    """The place behind what ends a cell, the delimiter or the line's end, or -1 if that is not what stands there."""
+    if end == _LINE_END and text[p] == _RETURN:
+        p += 1
+    return p + 1 if text[p] == end else -1
+
+
+@numba.njit(inline="always")
+def _put(X: Any, y: Any, row: int, to: int, value: float) -> None:  # pragma: no cover - compiled
+    """Set a number where it belongs."""
+    if to >= 0:
+        X[row, to] = value
+    else:
+        y[row, -1 - to] = value
+
+
+@numba.njit(inline="always")
+def _is_empty(text: Any, p: int) -> bool:  # pragma: no cover - compiled
+    """Whether a line is."""
+    return text[p] == _LINE_END or (text[p] == _RETURN and text[p + 1] == _LINE_END)
+
+
+@numba.njit(cache=True, nogil=True)
+def _scan(
+    text: Any, delimiter: Any, place: Any, X: Any, y: Any, spans: Any, left: Any
+) -> Any:  # pragma: no cover - compiled  # fmt: skip
+    """Fill the rows; how many there are, or -1, and how many numbers are left to ``float``."""
+    p = row = n_left = 0
+    while p < len(text):
+        if _is_empty(text, p):
+            p += 1 + (text[p] == _RETURN)
+            continue
+        for j in range(len(place)):
+            to = place[j]
+            p = _after_spaces(text, p, delimiter)
+            start = p
+            if to < 0 and len(spans):
+                p = _after_word(text, p, delimiter)
+                spans[row, 0], spans[row, 1] = start, p
+            else:
+                value, p, found = number(text, p)
+                if found == NONE:
+                    return -1, 0
+                if found == LEFT:
+                    left[n_left, 0], left[n_left, 1], left[n_left, 2], left[n_left, 3] = row, to, start, p
+                    n_left += 1
+                _put(X, y, row, to, value)
+                p = _after_spaces(text, p, delimiter)
+            p = _after_end(text, p, delimiter if j + 1 < len(place) else _LINE_END)
+            if p < 0:
+                return -1, 0
+        row += 1
+    return row, n_left

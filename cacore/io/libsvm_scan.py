@@ -1,0 +1,184 @@
+"""The rows of a block of LIBSVM's text, in compiled code that lets go of the interpreter's lock."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.io.numerals import LEFT, NONE, is_digit, number
+
+GOOD, TARGET, ENTRY, LARGE, ORDER = range(5)  # what is wrong with a word
+
+_MOST = 2**31 - 1  # the largest index
+_COLON, _HASH, _LINE_END = 58, 35, 10
+_NOTHING = np.int64(2**62)
+_QID = np.frombuffer(b"qid:", np.uint8)
+
+
+class Scanned(NamedTuple):
+    """Rows of a block, their indices as the text has them.
+
+    Attributes
+    ----------
+    data, indices : ndarray of float64 and of int32, shape (entries,)
+    lengths : ndarray of int32, shape (m,)
+        Entries of each row.
+    y : ndarray of float64, shape (m,)
+    least, most : int
+        The smallest and the largest index; the smallest is above the largest where there are no entries.
+    wrong, place : int
+        What is wrong, and where the word begins that is: then these are the rows before its line.
+    """
+
+    data: NDArray[np.float64]
+    indices: NDArray[np.int32]
+    lengths: NDArray[np.int32]
+    y: NDArray[np.float64]
+    least: int
+    most: int
+    wrong: int
+    place: int
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the arrays take."""
+        return self.data.nbytes + self.indices.nbytes + self.lengths.nbytes + self.y.nbytes
+
+
+def scan(block: bytes) -> Scanned:
+    """The rows of whole lines; the last one ends with a line's end."""
+    text = np.frombuffer(block, np.uint8)
+    colons, lines = _most(text)
+    data, indices = np.empty(colons), np.empty(colons, np.int32)
+    lengths, y = np.empty(lines, np.int32), np.empty(lines)
+    left = np.empty((colons + lines, 3), np.int64)  # what is not written to takes no memory
+    rows, entries, n_left, least, most, wrong, place = _scan(text, data, indices, lengths, y, left)
+    for at, first, last in left[:n_left].tolist():
+        column, k = (data, at) if at >= 0 else (y, -1 - at)
+        column[k] = float(block[first:last])
+    return Scanned(data[:entries], indices[:entries], lengths[:rows], y[:rows], least, most, wrong, place)
+
+
+@numba.njit(cache=True, nogil=True)
+def _most(text: Any) -> Any:  # pragma: no cover - compiled
+    """The colons of a text and its lines: there are no more entries and rows."""
+    colons = lines = 0
+    for c in text:
+        colons += c == _COLON
+        lines += c == _LINE_END
+    return colons, lines
+
+
+@numba.njit(inline="always")
+def _is_blank(c: Any) -> bool:  # pragma: no cover - compiled
+    """Whether a byte lies between words, the line's end among them."""
+    return c == 32 or 9 <= c <= 13
+
+
+@numba.njit(inline="always")
+def _after_blanks(text: Any, p: int) -> int:  # pragma: no cover - compiled
+    """The place of the next word of this line, of its comment or of its end."""
+    while _is_blank(text[p]) and text[p] != _LINE_END:
+        p += 1
+    return p
+
+
+@numba.njit(inline="always")
+def _ends(c: Any) -> bool:  # pragma: no cover - compiled
+    """Whether no byte of a word is like this one."""
+    return _is_blank(c) or c == _HASH
+
+
+@numba.njit(inline="always")
+def _after_qid(text: Any, p: int) -> int:  # pragma: no cover - compiled
+    """The place behind ``qid:7``, or the same one."""
+    start = p
+    for c in _QID:
+        if text[p] != c:
+            return start
+        p += 1
+    first = p
+    while is_digit(text[p]):
+        p += 1
+    return p if p > first and _ends(text[p]) else start
+
+
+@numba.njit(inline="always")
+def _is_over(c: Any) -> bool:  # pragma: no cover - compiled
+    """Whether no more words of the line follow."""
+    return c in (_LINE_END, _HASH)
+
+
+@numba.njit(inline="always")
+def _index(text: Any, p: int) -> Any:  # pragma: no cover - compiled
+    """The index of an entry, and the place of its number, or -1."""
+    p += text[p] == 43
+    index, start = np.int64(0), p
+    while is_digit(text[p]):
+        if index <= _MOST:
+            index = 10 * index + np.int64(text[p] - 48)
+        p += 1
+    return index, p + 1 if p > start and text[p] == _COLON else -1
+
+
+@numba.njit(inline="always")
+def _entry(text: Any, p: int, last: Any) -> Any:  # pragma: no cover - compiled
+    """An entry after the index `last`: its index, its number with its place and end, what that is, what is wrong."""
+    index, start = _index(text, p)
+    if start < 0:
+        return index, 0.0, start, p, NONE, ENTRY
+    value, p, found = number(text, start)
+    wrong = GOOD
+    if found == NONE or not _ends(text[p]):
+        wrong = ENTRY
+    elif index > _MOST:
+        wrong = LARGE
+    elif index <= last:
+        wrong = ORDER
+    return index, value, start, p, found, wrong
+
+
+@numba.njit(inline="always")
+def _leave(left: Any, count: Any, at: Any, start: Any, stop: Any) -> Any:  # pragma: no cover - compiled
+    """Note a number for ``float``; how many there are now."""
+    left[count, 0], left[count, 1], left[count, 2] = at, start, stop
+    return count + 1
+
+
+@numba.njit(cache=True, nogil=True)
+def _scan(text: Any, data: Any, indices: Any, lengths: Any, y: Any, left: Any) -> Any:  # pragma: no cover - compiled
+    """Fill the columns; `left` says of numbers for ``float`` where they belong (-1 - row: y) and where they stand."""
+    p = rows = entries = n_left = 0
+    least, most = _NOTHING, np.int64(-1)
+    while p < len(text):
+        p = _after_blanks(text, p)
+        if not _is_over(text[p]):
+            start, first, last = p, entries, np.int64(-1)
+            value, p, found = number(text, p)
+            if found == NONE or not _ends(text[p]):
+                return rows, first, n_left, least, most, TARGET, start
+            if found == LEFT:
+                n_left = _leave(left, n_left, -1 - rows, start, p)
+            y[rows] = value
+            p = _after_blanks(text, _after_qid(text, _after_blanks(text, p)))
+            while not _is_over(text[p]):
+                start = p
+                index, value, begin, p, found, wrong = _entry(text, p, last)
+                if wrong != GOOD:
+                    return rows, first, n_left, least, most, wrong, start
+                if found == LEFT:
+                    n_left = _leave(left, n_left, entries, begin, p)
+                data[entries], indices[entries] = value, index
+                entries, last = entries + 1, index
+                p = _after_blanks(text, p)
+            lengths[rows] = entries - first
+            rows += 1
+            if entries > first:
+                least, most = min(least, np.int64(indices[first])), max(most, last)
+        while text[p] != _LINE_END:
+            p += 1
+        p += 1
+    return rows, entries, n_left, least, most, GOOD, p

@@ -1,0 +1,194 @@
+"""Decimal numbers of a text as doubles, in compiled code, rounded as Python's ``float`` rounds them.
+
+A number of few digits is exact in double precision, and so is the power of ten beside it: one multiplication rounds
+it (Clinger, PLDI 1990). Others are a 64-bit word times 5^q, of which 128 bits are enough to round (Lemire, Software:
+Practice and Experience 51, 2021, and, that no case is left over, Mushtak and Lemire, ibid. 53, 2023). Of more than 19
+digits the next larger word of 19 must round to the same; what does not is left to ``float``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+READ, LEFT, NONE = range(3)  # what :func:`number` found: a double, a number for ``float``, no number
+
+_LOWEST, _HIGHEST = -342, 308  # of the exponents of ten: a word of 19 digits times others is 0 or infinite
+_EXACT = 22  # 10^22 is the largest power of ten that is a double
+_DIGITS = 19  # of a word of 64 bits
+_LONGEST = 100_000  # larger exponents of a text are as large as this one
+_HALF, _ALL = np.uint64(32), np.uint64(0xFFFFFFFF)
+_ONE, _TEN, _ZERO = np.uint64(1), np.uint64(10), np.uint64(0)
+_MOST = np.uint64(2**53)
+
+
+def _fives() -> NDArray[np.uint64]:
+    """The leading 128 bits of 5^q in two words, shape (651, 2): cut off, and from 5^-27 to 5^-1 rounded up."""
+    words = []
+    for q in range(_LOWEST, _HIGHEST + 1):
+        power = 5 ** abs(q)
+        size = power.bit_length()
+        if q < 0:
+            leading = (1 << (size + 127)) // power + (q >= -27)
+        else:
+            leading = power << max(0, 128 - size) >> max(0, size - 128)
+        words.append((leading >> 64, leading & (2**64 - 1)))
+    return np.array(words, np.uint64)
+
+
+_TENS = 10.0 ** np.arange(_EXACT + 1)
+_FIVES = _fives()
+
+
+@numba.njit(inline="always")
+def _product(a: Any, b: Any) -> Any:  # pragma: no cover - compiled
+    """The upper and the lower word of a product of two."""
+    a1, a0, b1, b0 = a >> _HALF, a & _ALL, b >> _HALF, b & _ALL
+    low, mid, other = a0 * b0, a1 * b0, a0 * b1
+    carried = (low >> _HALF) + (mid & _ALL) + (other & _ALL)
+    return a1 * b1 + (mid >> _HALF) + (other >> _HALF) + (carried >> _HALF), a * b
+
+
+@numba.njit(cache=True, nogil=True)
+def _rounded(w: Any, q: Any) -> float:  # pragma: no cover - compiled
+    """The double nearest to w 10^q, w > 0 a word of 64 bits."""
+    if q < _LOWEST:
+        return 0.0
+    if q > _HIGHEST:
+        return np.inf
+    zeros = 0
+    for step in (32, 16, 8, 4, 2, 1):
+        if w >> np.uint64(64 - step) == _ZERO:
+            w <<= np.uint64(step)
+            zeros += step
+    high, low = _product(w, _FIVES[q - _LOWEST, 0])
+    if high & np.uint64(0x1FF) == np.uint64(0x1FF):  # the bits that would be cut off may carry
+        more, _ = _product(w, _FIVES[q - _LOWEST, 1])
+        low += more
+        if more > low:
+            high += _ONE
+    top = high >> np.uint64(63)
+    shift = top + np.uint64(9)
+    mantissa = high >> shift  # 54 bits: one more than a double has
+    exponent = ((217706 * q) >> 16) + 63 + np.int64(top) - zeros + 1023
+    if exponent <= 0:  # below 2^-1022 doubles have fewer bits
+        if exponent <= -63:
+            return 0.0
+        mantissa >>= np.uint64(1 - exponent)
+        mantissa += mantissa & _ONE
+        return math.ldexp(float(mantissa >> _ONE), -1074)
+    # Half way between two doubles, exactly: to the even one.
+    halfway = low <= _ONE and -4 <= q <= 23 and mantissa & np.uint64(3) == _ONE and mantissa << shift == high
+    if not halfway:
+        mantissa += mantissa & _ONE
+    mantissa >>= _ONE
+    return math.ldexp(float(mantissa), exponent - 1075)
+
+
+@numba.njit(inline="always")
+def is_digit(c: Any) -> bool:  # pragma: no cover - compiled
+    """Whether a byte is one of 0 to 9."""
+    return 48 <= c <= 57
+
+
+@numba.njit(inline="always")
+def _is_word(text: Any, p: int, word: Any) -> bool:  # pragma: no cover - compiled
+    """Whether a text goes on with this word of small letters, in letters of either size."""
+    same = 0
+    while same < len(word) and text[p + same] | 32 == word[same]:  # the line's end, the last byte, is in no word
+        same += 1
+    return same == len(word)
+
+
+_INFINITY, _INITY, _NAN = (np.frombuffer(word, np.uint8) for word in (b"inf", b"inity", b"nan"))
+
+
+@numba.njit(inline="always")
+def _word(text: Any, p: int) -> Any:  # pragma: no cover - compiled
+    """The number that a word is, the place behind it, and what was found."""
+    if _is_word(text, p, _INFINITY):
+        return np.inf, p + (8 if _is_word(text, p + 3, _INITY) else 3), READ
+    if _is_word(text, p, _NAN):
+        return np.nan, p + 3, READ
+    return 0.0, p, NONE
+
+
+@numba.njit(inline="always")
+def _digits(text: Any, p: int, w: Any, count: Any, more: Any) -> Any:  # pragma: no cover - compiled
+    """Digits that go on those of a word, their number, whether others than 0 were left out, how many, and the place."""
+    out = 0
+    while is_digit(text[p]):
+        if count < _DIGITS:
+            w = w * _TEN + np.uint64(text[p] - 48)
+            count += w != _ZERO
+        else:
+            out += 1
+            more |= text[p] != 48
+        p += 1
+    return w, count, more, out, p
+
+
+@numba.njit(inline="always")
+def _exponent(text: Any, p: int) -> Any:  # pragma: no cover - compiled
+    """The whole number behind an e, the place behind it, and whether there is one."""
+    negative = text[p] == 45
+    p += negative or text[p] == 43
+    some = is_digit(text[p])
+    e = 0
+    while is_digit(text[p]):
+        if e < _LONGEST:
+            e = 10 * e + int(text[p] - 48)
+        p += 1
+    return -e if negative else e, p, some
+
+
+@numba.njit(inline="always")
+def _valued(w: Any, q: Any, more: Any) -> Any:  # pragma: no cover - compiled
+    """The double of w 10^q, where `more` digits of w may have been left out, and what was found."""
+    if w == _ZERO:
+        return 0.0, READ
+    if w <= _MOST and -_EXACT <= q <= _EXACT and not more:
+        return (float(w) * _TENS[q] if q >= 0 else float(w) / _TENS[-q]), READ
+    value = _rounded(w, q)
+    return value, LEFT if more and _rounded(w + _ONE, q) != value else READ
+
+
+@numba.njit(cache=True, nogil=True)
+def number(text: Any, p: int) -> Any:  # pragma: no cover - compiled
+    r"""The number that begins at a place of a text: the double, the place behind it, and what was found.
+
+    ``[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf(inity)?|nan)``, in letters of either size.
+
+    Parameters
+    ----------
+    text : ndarray of uint8
+        It ends with a line's end.
+    p : int
+
+    Returns
+    -------
+    tuple of float, int and int
+        The last is :data:`READ`, :data:`LEFT` or :data:`NONE`.
+    """
+    negative = text[p] == 45
+    p += negative or text[p] == 43
+    start = p
+    w, count, more, q, p = _digits(text, p, _ZERO, 0, False)
+    some = p > start
+    if text[p] == 46:
+        start = p + 1
+        w, count, more, out, p = _digits(text, start, w, count, more)
+        q -= p - start - out
+        some |= p > start
+    if some and text[p] | 32 == 101:
+        e, p, some = _exponent(text, p + 1)
+        q += e
+    if some:
+        value, found = _valued(w, q, more)
+    else:
+        value, p, found = _word(text, start)
+    return -value if negative else value, p, found

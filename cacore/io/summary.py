@@ -1,0 +1,97 @@
+"""What is printed of rows: how many there are, and of what, and their targets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.data.rows import is_sparse
+from cacore.files import printing
+from cacore.io import native
+from cacore.io.table import Table
+from cacore.io.words import printable
+
+_MOST = 20  # classes, or targets of a row, that are shown
+_BLOCK = 1 << 20
+
+
+class Targets:
+    """Targets that come block by block, and are not held."""
+
+    def __init__(self) -> None:
+        self._counts: dict[Any, int] | None = {}
+        self._low, self._high = np.inf, -np.inf
+        self._total: Any = 0.0
+        self._n, self._kind = 0, ""
+
+    def add(self, y: NDArray[Any]) -> None:
+        """Some more of them, numbers or words, one or several a row."""
+        self._n, self._kind = self._n + len(y), y.dtype.kind
+        if self._kind != "U":
+            self._total = self._total + y.sum(axis=0)
+        if y.ndim > 1 or not len(y):
+            return
+        values, counts = np.unique(y, return_counts=True)
+        if self._kind != "U":
+            self._low, self._high = min(self._low, values[0]), max(self._high, values[-1])
+        if self._counts is not None:
+            for value, count in zip(values.tolist(), counts.tolist(), strict=True):
+                self._counts[value] = self._counts.get(value, 0) + count
+            if len(self._counts) > _MOST and self._kind != "U":
+                self._counts = None
+
+    def __str__(self) -> str:
+        if not self._n:
+            return "no target"
+        if np.ndim(self._total):
+            means = ", ".join(f"{mean:g}" for mean in (self._total / self._n)[:_MOST])
+            return f"{len(self._total)} targets of mean {means}"
+        if self._counts is None:
+            return f"target {self._low:g} to {self._high:g}, mean {self._total / self._n:g}"
+        told = [f"{v if self._kind == 'U' else format(v, 'g')} ({c:,})" for v, c in sorted(self._counts.items())]
+        return "target " + ", ".join([*told[:_MOST], *(["..."] if len(told) > _MOST else [])])
+
+
+def of_file(path: Path, name: Path) -> list[str]:
+    """One line a split of a native file, which will be called `name`."""
+    lines = []
+    for split, shape in native.describe(path).items():
+        targets, entries = Targets(), None
+        with native.opened(path) as file:
+            group = file[split]
+            if shape.sparse:
+                entries = group["X/data"].shape[0]
+            if shape.y is not None:
+                for lo in range(0, shape.n, _BLOCK):
+                    targets.add(group["y"][lo : lo + _BLOCK])
+        lines.append(_line(name, split, (shape.n, shape.d), shape.dtype, entries, targets))
+    return lines
+
+
+def of_tables(path: Path, tables: dict[str, Table]) -> list[str]:
+    """One line a split."""
+    lines = []
+    for split, table in tables.items():
+        targets = Targets()
+        if table.y is not None:
+            targets.add(table.y)
+        entries = table.X.nnz if is_sparse(table.X) else None
+        lines.append(_line(path, split, table.X.shape, table.X.dtype, entries, targets))
+    return lines
+
+
+def _line(
+    path: Path, split: str, shape: tuple[int, int], dtype: np.dtype[Any], entries: int | None, targets: Targets
+) -> str:  # fmt: skip
+    n, d = shape
+    form = "dense" if entries is None else f"CSR, {entries / max(1, n):.1f} nonzeros a row"
+    return f"{printable(path)} {split}: {n:,} rows x {d} features, {dtype}, {form}; {targets}"
+
+
+def show(lines: list[str]) -> None:
+    """Print the lines."""
+    with printing():
+        print(*lines, sep="\n")

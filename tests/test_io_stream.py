@@ -1,0 +1,196 @@
+"""Files of any length are converted, and read, in blocks: the rows are those that scikit-learn and Python read."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+
+import h5py
+import numpy as np
+import pytest
+from helpers.checks import names
+from helpers.commands import run
+from helpers.data import dense
+from sklearn.datasets import load_svmlight_file
+from sklearn.model_selection import train_test_split
+
+from cacore.comm import Communicator
+from cacore.io import growing, load, native, stream, text
+
+PACK = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+RNG = np.random.default_rng(7)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Files of a few hundred bytes are many blocks."""
+    monkeypatch.setattr(stream, "_BLOCK", 50)
+    monkeypatch.setattr(growing, "CHUNK", 128)
+    monkeypatch.setattr(native, "_BLOCK", 400)
+
+
+@pytest.fixture
+def convert(tmp_path):
+    def call(*words):
+        run("cacore.io", ["convert", *words, "--quiet"])
+        return load(tmp_path / "out.h5", Communicator())
+
+    return call
+
+
+def libsvm(first, entries, rows=60, d=40):
+    """Rows in which the first index comes late, with what such files may have."""
+    lines = []
+    for i in range(rows):
+        at = np.sort(RNG.choice(np.arange(2, d), entries, replace=False))
+        at = at if i < rows - 3 else np.append(first, at)
+        words = [repr(RNG.normal()), *(f"{j}:{RNG.normal():.{RNG.integers(1, 25)}g}" for j in at)]
+        lines.append(" ".join(words) + RNG.choice(["", "\r", " # 1:2", "\n", "\n# words"]))
+    return ("\ufeff" + "\n".join(lines)).encode()
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize(("first", "entries"), [(1, 4), (0, 4), (0, 30)], ids=["from 1", "from 0, late", "dense"])
+@pytest.mark.parametrize("end", PACK)
+def test_libsvm(tmp_path, convert, first, entries, end):
+    content = libsvm(first, entries)
+    (tmp_path / "a").write_bytes(PACK[end](content))
+    X, y = load_svmlight_file(io.BytesIO(content.removeprefix(b"\xef\xbb\xbf")), zero_based=first == 0)
+    for rows in (convert(tmp_path / "a", tmp_path / "out.h5")["train"], load(tmp_path / "a", Communicator())["train"]):
+        assert isinstance(rows.X, np.ndarray) == (entries == 30)
+        np.testing.assert_array_equal(dense(rows.X).view(np.int64), X.toarray().view(np.int64))
+        np.testing.assert_array_equal(rows.y.view(np.int64), y.view(np.int64))
+    assert names(tmp_path) == ["a", "out.h5"]
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_several_files_are_one(tmp_path, convert):
+    """Of several kinds of compression, with and without a line's end at theirs."""
+    parts = [libsvm(1, 4, 20), libsvm(1, 3, 9), libsvm(1, 5, 20, 60)]
+    paths = [tmp_path / name for name in "abc"]
+    for path, part, end in zip(paths, parts, ["", ".gz", ".xz"], strict=True):
+        path.write_bytes(PACK[end](part))
+    whole = b"\n".join(part.removeprefix(b"\xef\xbb\xbf") for part in parts)
+    X, y = load_svmlight_file(io.BytesIO(whole), zero_based=False)
+    rows = convert(*paths, tmp_path / "out.h5")["train"]
+    np.testing.assert_array_equal(rows.X.toarray(), X.toarray())
+    np.testing.assert_array_equal(rows.y, y)
+    both = convert(paths[0], tmp_path / "out.h5", "--test", paths[1], "--test", paths[2])
+    np.testing.assert_array_equal(both["train"].X.toarray(), X.toarray()[:20])
+    np.testing.assert_array_equal(both["test"].X.toarray(), X.toarray()[20:])
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("form", ["csv", "libsvm", "h5"])
+def test_rows_are_chosen_without_being_held(tmp_path, convert, form):
+    """Duplicates, and a split into scikit-learn's order, from rows on disk."""
+    X, y = RNG.integers(0, 3, (90, 4)) / 8, RNG.integers(0, 2, 90)
+    path = tmp_path / "a"
+    if form == "csv":
+        path.write_text("".join(",".join(map(repr, row)) + "\n" for row in np.column_stack([X, y]).tolist()))
+    else:
+        lines = [
+            f"{t} " + " ".join(f"{j}:{v!r}" for j, v in enumerate(row, 1)) for row, t in zip(X.tolist(), y, strict=True)
+        ]
+        path.write_text("\n".join(lines))
+    if form == "h5":
+        convert(path, tmp_path / "out.h5")
+        (tmp_path / "out.h5").rename(path)
+    _, first = np.unique(np.column_stack([X, y]), axis=0, return_index=True)
+    kept = np.sort(first)
+    assert len(kept) < 80
+    got = convert(path, tmp_path / "out.h5", "--drop-duplicates", "--split", 25, "--dtype", "float32")
+    for split, rows in zip(("train", "test"), train_test_split(kept, train_size=25, random_state=0), strict=True):
+        np.testing.assert_array_equal(dense(got[split].X), X[rows])
+        np.testing.assert_array_equal(got[split].y, y[rows])
+    with h5py.File(tmp_path / "out.h5") as file:
+        assert file["test/X"].dtype == np.float32
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_csv_bits_are_pythons(tmp_path, convert):
+    """Plain numbers, and from some line on quoted ones, which another reader takes."""
+    cells = [
+        [repr(v) for v in row] for row in (RNG.normal(size=(60, 3)) * 10.0 ** RNG.integers(-300, 300, (60, 3))).tolist()
+    ]
+    cells[7][1], cells[8] = "12345678901234567890123e-10", [" 1 ", "2. ", " +.5"]
+    want = np.array([[float(cell) for cell in row] for row in cells])
+    cells[40][2] = f'"{cells[40][2]}"'
+    (tmp_path / "a.csv").write_text('"x, in m",y,z\r\n' + "\r\n\r\n".join(map(",".join, cells)))
+    rows = convert(tmp_path / "a.csv", tmp_path / "out.h5", "--target", "y")["train"]
+    np.testing.assert_array_equal(rows.X, want[:, [0, 2]])
+    np.testing.assert_array_equal(rows.y, want[:, 1])
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_words_of_many_blocks(tmp_path, convert):
+    """A class against the rest, and classes, which other blocks have first."""
+    words = RNG.choice(["b", "a", "c c"], 50)
+    (tmp_path / "a.csv").write_text("".join(f"{i},{word}\n" for i, word in enumerate(words)))
+    rows = convert(tmp_path / "a.csv", tmp_path / "out.h5", "--binarize", "c c")["train"]
+    np.testing.assert_array_equal(rows.y, np.where(words == "c c", 1, -1))
+    table = text.parse(tmp_path / "a.csv", None, None, None, wanted=text.Targets(text=True))["train"]
+    assert table.y.tolist() == words.tolist()
+
+
+LATE = "1 1:1\n" * 40
+WRONG = {
+    "a line of a late block": (LATE + "1 1:?\n", "a: line 41: '1:?' is not index:value"),
+    "a number, and a feature 0 after it": (LATE + "1 1:nan\n" + LATE + "1 0:1\n", "row 40 (line 41), feature 1 is nan"),
+    "a class that is not there": (LATE, "--binarize 7: no row has this class; there are 1.0"),
+    "a column too many": ("1,2\n" * 40 + "1,2,3\n", "line 41: 3 columns, the lines before have 2"),
+    "a word": ("1,2\n" * 40 + "1,x\n", "line 41, column 1: 'x' is not a number"),
+    "not a finite number": ("1,2\n" * 40 + "inf,2\n", "row 40 (line 41), feature 0 is inf"),
+}
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("what", WRONG)
+def test_refused_and_nothing_left(what, tmp_path, refuses):
+    content, message = WRONG[what]
+    (tmp_path / "a").write_text(content)
+    more = ["--binarize", "7"] if "class" in what else []
+    refuses("cacore.io", ["convert", "a", "out.h5", *more], message, tmp_path)
+
+
+def test_files_that_do_not_fit_together(tmp_path, refuses):
+    (tmp_path / "a.csv").write_text("1,2\n")
+    (tmp_path / "b.csv").write_text("1,2,3\n")
+    (tmp_path / "c").write_text("1 1:2\n")
+    (tmp_path / "d.csv").write_text("x,y\n1,2\n")
+    (tmp_path / "e.csv").write_text("z,y\n1,2\n")
+    message = "e.csv: a column z, where d.csv has x: give them one order"
+    refuses("cacore.io", ["convert", "d.csv", "e.csv", "out.h5"], message, tmp_path)
+    refuses("cacore.io", ["convert", "a.csv", "b.csv", "out.h5"], "b.csv: 2 features, and 1 in a.csv", tmp_path)
+    refuses(
+        "cacore.io", ["convert", "a.csv", "c", "out.h5"], "c: libsvm, and a.csv is csv: convert them apart", tmp_path
+    )
+
+
+PROGRAM = """
+import runpy, sys
+from cacore.machine.memory import peak_rss_mib
+
+small, large, *more = sys.argv[1:]
+
+def convert(source):
+    sys.argv = ["cacore.io", "convert", source, "out.h5", "--memory-limit", "0.015625", *more]
+    runpy.run_module("cacore.io", run_name="__main__", alter_sys=True)
+
+convert(small)
+before = peak_rss_mib()
+convert(large)
+print(peak_rss_mib() - before)
+"""
+
+
+@pytest.mark.parametrize("more", [[], ["--split", "5"]], ids=["all rows", "in another order"])
+def test_memory_does_not_grow_with_the_file(tmp_path, python, more):
+    """Rows of 30 MiB, packed into a file of some KiB, in 16 MiB."""
+    for name, rows in (("small", 10), ("large", 400000)):
+        (tmp_path / name).write_bytes(gzip.compress(b"1 1:1 50:1 150:1 151:1 152:1\n" * rows, 1))
+    done = python("-c", PROGRAM, "small", "large", *more, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert float(done.stdout.splitlines()[-1]) < 16
