@@ -154,7 +154,7 @@ def test_copies_are_the_same_communicator(comm):
 
 def test_collective_reading_without_mpi(comm, tmp_path):
     with pytest.raises(InputError, match="no such model file"):
-        load(tmp_path / "none.h5", "krr", comm, dict)
+        load(tmp_path / "none.h5", {"krr": dict}, comm)
 
 
 def test_mpi4py_is_not_imported(python):

@@ -194,3 +194,14 @@ def test_memory_does_not_grow_with_the_file(tmp_path, python, more):
     done = python("-c", PROGRAM, "small", "large", *more, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert float(done.stdout.splitlines()[-1]) < 16
+
+
+def test_a_return_ends_a_line_too(tmp_path, small_blocks):
+    """Of a header, and before a block that numpy reads because of its quotes: no row is lost, none is there twice."""
+    rows = [(i, 2 * i, 3 * i) for i in range(60)]
+    lines = [f"{a},{b},{c}" for a, b, c in rows]
+    lines[50] = '"50",100,150'
+    path = tmp_path / "returns.csv"
+    path.write_text("a,b,c\r" + "\r".join(lines[:10]) + "\n" + "\n".join(lines[10:]) + "\n", newline="")
+    found = load(path, Communicator(), "float64")["train"]
+    np.testing.assert_array_equal(np.c_[found.X, found.y], rows)

@@ -67,7 +67,7 @@ def convert(args: argparse.Namespace, limit: int) -> None:
         wanted = Wanted(args.target, args.binarize, held, limit, _watch(begin, [path for _, path in sources]))
         with native.data_file(spool.path) as file:
             store = Spool(file, spool.path, wanted)
-            rows = _same_width(_read(store, args))
+            rows = _alike(_read(store, args), args)
             store.close({split: chosen.width for split, chosen in rows.items()})
         spool.share()
         rows = _chosen(rows, args, limit)
@@ -121,8 +121,10 @@ def _read(store: Spool, args: argparse.Namespace) -> dict[str, Stored]:
     return stored
 
 
-def _same_width(stored: dict[str, Stored]) -> dict[str, Selection]:
+def _alike(stored: dict[str, Stored], args: argparse.Namespace) -> dict[str, Selection]:
     """All rows; LIBSVM files leave out features that are 0 in all their rows, and get the widest one's."""
+    if not args.test:  # what one file has is its own affair
+        return {split: Selection(rows, _is_dense(rows), rows.shape.d, 0) for split, rows in stored.items()}
     apart = {rows.base for rows in stored.values()} == {0, 1}  # the one has a feature 0, and so has the other
     shifts = {split: int(apart and rows.base == 1) for split, rows in stored.items()}
     width = max(rows.shape.d + shifts[split] for split, rows in stored.items())

@@ -26,6 +26,7 @@ from cacore.io.words import ENCODE, FILL, as_number, short
 from cacore.machine import memory, threads
 
 _CHECK_EVERY = 1024  # lines
+_LINE = re.compile(rb"[^\r\n]*(\r\n|\r|\n)")
 
 
 @dataclass(frozen=True)
@@ -76,14 +77,15 @@ class Delimited(Tabular):
             yield (np.delete(both, self.chosen, axis=1) if self.chosen else both), both[:, self.chosen]
 
     def _raw(self, told: Told | None) -> Iterator[tuple[int, bytes]]:
-        """The lines of the rows, in blocks, with the number of the first of each."""
-        layout = self._layout
-        for first, block in blocks_of_lines(layout.path, layout.limit, told):
+        """The lines of the rows, in blocks, with the number of the first of each; a return ends a line, too."""
+        layout, first = self._layout, 1
+        for _, block in blocks_of_lines(layout.path, layout.limit, told):
+            following = first + block.count(b"\n") + block.count(b"\r") - block.count(b"\r\n")
             while first < layout.first_line and block:
-                block = block[block.index(b"\n") + 1 :]
-                first += 1
+                block, first = _LINE.sub(b"", block, count=1), first + 1
             if block:
                 yield first, block
+            first = following
 
     def _scanned(self, first: int, block: bytes) -> tuple[int, Cells | None]:
         place = np.empty(self._layout.columns, np.int64)
