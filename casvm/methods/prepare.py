@@ -1,9 +1,9 @@
-"""What all members of the family do first: labels, bounds of alpha, standardised rows, gamma as a number."""
+"""What classifiers do first: labels, bounds of alpha; and regressions, too: checkpoints, rows, gamma as a number."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,9 @@ from cacore.svm.problem import numeric_gamma
 from casvm.model.model import SVMModel
 from casvm.model.part import PartSVM
 from casvm.options import Method, Options
+
+if TYPE_CHECKING:
+    from casvm import value_options
 
 
 @dataclass
@@ -83,20 +86,9 @@ def prepare(method: Method, train: Dataset, options: Options, comm: Communicator
         with comm.agreed():
             require_classes(classes)
         columns = _columns(y, weights, classes, options, comm)
-        if options.checkpoint is not None:
-            _open_checkpoint(method, train, columns["C"], P, options, comm)
-        rows = Samples(train.give(), columns)
-        if train.weights is not None:  # rows of weight 0 count as absent
-            kept = np.flatnonzero(weights > 0)
-            rows, weights = rows.take(kept), weights[kept]
-        standardizer = None
-        if options.standardize:
-            standardizer = Standardizer.fit(rows.X, comm, None if train.weights is None else weights)
-            rows.X = standardizer.apply(rows.X)
-        with comm.uncounted(), comm.agreed():
-            check_range(rows.X, "the training rows")
-        gamma = 1.0 if options.searches else numeric_gamma(rows.X, options.gamma, comm, options.kernel)
-        kernel = options.kernel_with(gamma)
+        open_checkpoint(method, train, columns["C"], P, options, comm, class_weight=repr(options.class_weight))
+        rows, given = present(Samples(train.give(), columns), train.weights)
+        standardizer, kernel = ready(rows, given, options, comm)
         with comm.uncounted():
             count = rows.X.nnz if is_sparse(rows.X) else np.count_nonzero(rows.X)
             total, n = comm.allreduce(np.array([count, len(rows)], np.int64)).tolist()
@@ -115,16 +107,40 @@ def _columns(
     return {"code": codes, "C": C * factor[codes] * weights, "row": np.arange(first, first + len(codes))}
 
 
-def _open_checkpoint(
-    method: Method, train: Dataset, C: NDArray[np.float64], P: int, options: Options, comm: Communicator
-) -> None:
-    """Take up the run that is kept in the checkpoint's directory, or begin it."""
-    assert options.checkpoint is not None
+def open_checkpoint(
+    method: Method | value_options.Method, train: Dataset, weights: NDArray[np.float64], P: int,
+    options: Options | value_options.Options, comm: Communicator, **more: Any,
+) -> None:  # fmt: skip
+    """Take up the run that is kept in the checkpoint's directory, if there is one, or begin it."""
+    if options.checkpoint is None:
+        return
     apart = ("progress", "checkpoint", "memory_limit", "cache_gib", "initial")
     facts = {name: value for name, value in vars(options).items() if name not in apart}
     facts |= {
         "method": method.name, "ranks": comm.size, "package": __version__, "features": train.X.shape[1],
-        "dtype": str(train.X.dtype), "partitions": P, "class_weight": repr(options.class_weight),
-        "training rows": fingerprint(train.X, train.target(), C, comm),
+        "dtype": str(train.X.dtype), "partitions": P, **more,
+        "training rows": fingerprint(train.X, train.target(), weights, comm),
     }  # fmt: skip
     options.checkpoint.open(facts, comm)
+
+
+def present(rows: Samples, weights: NDArray[np.float64] | None) -> tuple[Samples, NDArray[np.float64] | None]:
+    """Without the rows of weight 0, which count as absent, where there are weights."""
+    if weights is None:
+        return rows, None
+    kept = np.flatnonzero(weights > 0)
+    return rows.take(kept), weights[kept]
+
+
+def ready(
+    rows: Samples, weights: NDArray[np.float64] | None, options: Options | value_options.Options, comm: Communicator
+) -> tuple[Standardizer | None, Kernel]:
+    """Standardise these rows, if that is asked for, and check them; gamma as a number, 1 if it is chosen later."""
+    standardizer = None
+    if options.standardize:
+        standardizer = Standardizer.fit(rows.X, comm, weights)
+        rows.X = standardizer.apply(rows.X)
+    with comm.uncounted(), comm.agreed():
+        check_range(rows.X, "the training rows")
+    gamma = 1.0 if options.searches else numeric_gamma(rows.X, options.gamma, comm, options.kernel)
+    return standardizer, options.kernel_with(gamma)

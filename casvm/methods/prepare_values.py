@@ -8,18 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore import __version__
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
-from cacore.data.rows import Rows, check_alike, check_range, is_sparse
+from cacore.data.rows import Rows, check_alike, is_sparse
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
-from cacore.io.fingerprints import fingerprint
 from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.svm.dual import Dual, Solution
 from cacore.svm.problem import numeric_gamma
 from cacore.tuning.results import Results
+from casvm.methods.prepare import open_checkpoint, present, ready
 from casvm.model.svr import SVRModel
 from casvm.solver.nu import solve_regression
 from casvm.solver.smo import solve_part
@@ -127,27 +126,18 @@ def prepare(method: Method, train: Dataset, options: Options, comm: Communicator
             problem = Problem("one_class", {"nu": float(NU if options.nu is None else options.nu)})
         else:
             problem = regression(replace(options, C=SCALE, epsilon=SCALE) if options.searches else options, unit)
-        if options.checkpoint is not None:
-            _open_checkpoint(method, train, P, options, comm)
+        open_checkpoint(method, train, weights, P, options, comm)
         first, _ = comm.offset(len(y))
-        rows = Samples(train.give(), {"y": y, "weight": weights, "row": np.arange(first, first + len(y))})
-        if train.weights is not None:  # rows of weight 0 count as absent
-            kept = np.flatnonzero(weights)
-            rows, weights = rows.take(kept), weights[kept]
+        columns = {"y": y, "weight": weights, "row": np.arange(first, first + len(y))}
+        rows, given = present(Samples(train.give(), columns), train.weights)
         n = comm.offset(len(rows))[1]
         with comm.agreed():
             if not n:
                 raise InputError("sample_weight: every weight is zero; at least one row is needed to train on")
             if n < P:
                 raise InputError(f"{P:,} parts of {n:,} rows: every part needs a row; ask for fewer")
-        standardizer = None
-        if options.standardize:
-            standardizer = Standardizer.fit(rows.X, comm, None if train.weights is None else weights)
-            rows.X = standardizer.apply(rows.X)
-        with comm.uncounted(), comm.agreed():
-            check_range(rows.X, "the training rows")
-        gamma = 1.0 if options.searches else numeric_gamma(rows.X, options.gamma, comm, options.kernel)
-    return Prepared(rows, n, P, problem, options.kernel_with(gamma), standardizer, options, unit)
+        standardizer, kernel = ready(rows, given, options, comm)
+    return Prepared(rows, n, P, problem, kernel, standardizer, options, unit)
 
 
 def regression(options: Options, unit: float) -> Problem:
@@ -179,16 +169,3 @@ def _deviation(y: NDArray[np.float64], weights: NDArray[np.float64], comm: Commu
     about = about / largest  # its squares are neither too large nor too small
     n, total, square = comm.allreduce(np.array([len(y), about.sum(), about @ about]))
     return largest * float(np.sqrt(max(square / n - (total / n) ** 2, 0.0))) or 1.0
-
-
-def _open_checkpoint(method: Method, train: Dataset, P: int, options: Options, comm: Communicator) -> None:
-    """Take up the run that is kept in the checkpoint's directory, or begin it."""
-    assert options.checkpoint is not None
-    apart = ("progress", "checkpoint", "memory_limit", "cache_gib")
-    facts = {name: value for name, value in vars(options).items() if name not in apart}
-    facts |= {
-        "method": method.name, "ranks": comm.size, "package": __version__, "features": train.X.shape[1],
-        "dtype": str(train.X.dtype), "partitions": P,
-        "training rows": fingerprint(train.X, train.target(), train.row_weights(), comm),
-    }  # fmt: skip
-    options.checkpoint.open(facts, comm)
