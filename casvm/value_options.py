@@ -106,6 +106,10 @@ class Options(DualOptions):
         1, "divide the rows so many times: the mean of the divisions' models answers", declare.whole(1, 1000),
         estimator="n_divisions", report=True, metavar="N",
     )  # fmt: skip
+    overlap: float = option(
+        0.0, "each part learns from so many times its own rows beside them, the closest ones of other parts",
+        declare.number(lambda share: 0 <= share <= 100, "a number from 0 to 100"), report=True, metavar="SHARE",
+    )  # fmt: skip
     exact: bool = option(
         False, "one problem of all rows, of which every rank holds a share", declare.yes_or_no, estimator="",
         report=True, action="store_true", exclusive=True,
@@ -152,12 +156,14 @@ class Options(DualOptions):
         if not self.exact:
             if self.working_set is not None:
                 raise InputError("working_set: parts are solved each by one rank; it is of --exact")
+            if self.overlap and self.partitioner == "random":
+                raise InputError("overlap: random parts lie everywhere and have no borders; choose another partitioner")
             if ranks > P:
                 raise InputError(f"partitions = {P} on {ranks} ranks: every rank needs a part; ask for {ranks} or more")
             return P
         for one in fields(self):
             value = getattr(self, one.name)
-            if one.name in ("partitions", "partitioner", "divisions", "route") and value != one.default:
+            if one.name in ("partitions", "partitioner", "divisions", "overlap", "route") and value != one.default:
                 raise InputError(f"{one.name} = {value}: exact is one problem of all rows; leave one of them out")
         return 1
 
@@ -178,7 +184,8 @@ class Method(AnyMethod):
 
     def has(self, name: str) -> bool:
         """Whether its command has the option `name`."""
-        return name != "class_weight" and not (self.one_class and name in ("C", "epsilon", "cv", "quick", "plot"))
+        of_regression = ("C", "epsilon", "cv", "overlap", "quick", "plot")
+        return name != "class_weight" and not (self.one_class and name in of_regression)
 
     @property
     def defaults(self) -> Mapping[str, Any]:

@@ -22,8 +22,8 @@ PARAMS = {"svm_type", "tol", "kernel", "gamma", "cache_gib", "standardize", "see
           "dtype"}  # fmt: skip
 # Of each machine, its command and options, LIBSVM's with them, and what they add to "params".
 MACHINES = {
-    "epsilon": ("casvm.svr", ["--C", "20", "--epsilon", "1"], SVR(C=20, epsilon=1.0), {"C", "epsilon"}),
-    "nu": ("casvm.svr", ["--C", "20", "--nu", "0.4"], NuSVR(C=20, nu=0.4), {"C", "nu"}),
+    "epsilon": ("casvm.svr", ["--C", "20", "--epsilon", "1"], SVR(C=20, epsilon=1.0), {"C", "epsilon", "overlap"}),
+    "nu": ("casvm.svr", ["--C", "20", "--nu", "0.4"], NuSVR(C=20, nu=0.4), {"C", "nu", "overlap"}),
     "one class": ("casvm.oneclass", ["--nu", "0.1"], OneClassSVM(nu=0.1), {"nu"}),
 }
 machines = pytest.mark.parametrize("machine", MACHINES)
@@ -329,6 +329,10 @@ REFUSED = {
     "route of all": ("svr", ["--exact", "--route", "soft"], "route = soft: exact is one problem of all rows"),
     "parts of all": ("svr", ["--exact", "--partitions", "2"], "partitions = 2: exact is one problem of all rows"),
     "divisions of all": ("svr", ["--exact", "--divisions", "2"], "divisions = 2: exact is one problem of all rows"),
+    "overlap of all": ("svr", ["--exact", "--overlap", "1"], "overlap = 1.0: exact is one problem of all rows"),
+    "overlap": ("svr", ["--overlap", "-1"], "--overlap -1: it must be a number from 0 to 100"),
+    "overlap of random parts": ("svr", ["--partitioner", "random", "--overlap", "1"], "overlap: random parts lie"),
+    "overlap of one class": ("oneclass", ["--overlap", "1"], "unrecognized arguments: --overlap 1"),
     "rounds of parts": ("svr", ["--working-set", "4"], "working_set: parts are solved each by one rank"),
     "parts": ("svr", ["--partitions", "158"], "158 parts of 157 rows: every part needs a row"),
     "C of one class": ("oneclass", ["--C", "1"], "unrecognized arguments: --C 1"),

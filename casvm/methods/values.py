@@ -28,11 +28,13 @@ from casvm.search.pieces import ROWS, WHOLE
 from casvm.search.regression import search
 from casvm.solver import distributed
 from casvm.value_options import PARTITIONERS, Fit, Method, Options
-from partition.divide import divide, hand_out
+from partition.divide import divide, hand_out, order_of
+from partition.overlap import overlapping
 from partition.redistribute import Parts, assign_owners
 from partition.routing import SOFT, gap
 
 _CONVERGED = len(STATISTICS)  # the place behind them
+_ADDED = "added"  # a column: rows of other parts, where parts overlap
 
 
 def fit(method: Method, train: Dataset, options: Options, comm: Communicator, test: Dataset | None = None) -> Fit:
@@ -156,7 +158,10 @@ def _trained(
     with comm.phase("predict"):
         centers, sizes, owners = gathered(parts, comm)
         P, route = len(sizes), prepared.options.route
-        soft = SOFT.scaled(gap(parts.X, centers, comm), P) if route == "soft" and P > 1 else None
+        soft = None
+        if route == "soft" and P > 1:
+            once = parts.X if _ADDED not in parts.columns else parts.X[~parts[_ADDED]]
+            soft = SOFT.scaled(gap(once, centers, comm), P)
     model = prepared.model(
         method, route="nearest" if P == 1 else route, centers=centers, sizes=sizes, owners=owners, soft=soft,
         parts={number: part for number, (part, _) in solved.items()},
@@ -187,6 +192,16 @@ def _divided(prepared: Prepared, number: int, comm: Communicator) -> Parts:
     if partitioner == "random":
         return deal(rows, prepared.P, seed, comm)
     division = divide(partitioner, prepared.P, rows.X, comm, seed)
+    if options.overlap:
+        n = len(rows)
+        places, division = overlapping(rows.X, division, options.overlap, comm)
+        with comm.agreed():
+            needed = int(nbytes(rows.X) * (1 + 2 * len(places) / max(1, n)))
+            remedy = "use more ranks, or a smaller overlap"
+            memory.require(needed, options.memory_limit, "a rank's rows and those that it adds to the parts", remedy)
+        rows.columns["order"] = order_of(rows, options.seed, comm)
+        rows = rows.take(places)
+        rows.columns[_ADDED] = np.arange(len(places)) >= n
     return hand_out(rows, division, assign_owners(division.sizes, comm.size, predicted_cost), options.seed, comm)
 
 

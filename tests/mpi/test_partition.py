@@ -12,7 +12,9 @@ from cacore.comm import Communicator
 from cacore.data.dataset import Samples
 from cacore.data.rows import block_bounds
 from partition import BY_NAME
+from partition.base import Division
 from partition.model import InParts
+from partition.overlap import overlapping
 from partition.redistribute import assign_owners, redistribute
 
 pytestmark = pytest.mark.mpi(min_size=1)
@@ -55,6 +57,30 @@ def test_balanced(name, n, P, mine, everywhere):
     part = BY_NAME[name](P, random_state=0).fit(X[mine(n)], comm=WORLD)
     assert np.bincount(everywhere(part.labels_), minlength=P).tolist() == part.sizes_.tolist()
     assert (np.ptp(part.sizes_) <= 1, part.sizes_.sum()) == (True, n)
+
+
+@pytest.mark.parametrize(("overlap", "twice"), [(0.5, False), (30.0, False), (1.0, True)])
+def test_overlap(overlap, twice, mine, everywhere):
+    """The rows that each part gets beside its own are those that sorting finds; of equal ones the first."""
+    X, P = blobs(60 if twice else 121), 5
+    X = np.repeat(X, 2, axis=0) if twice else X
+    n = len(X)
+    part = BY_NAME["kmeans"](P, random_state=3).fit(X)
+    here = mine(n)
+    division = Division(part.labels_[here], part.centers_, part.sizes_, 0)
+    places, larger = overlapping(X[here], division, overlap, Communicator(WORLD))
+    local = here.stop - here.start
+    np.testing.assert_array_equal(places[:local], np.arange(local))
+    np.testing.assert_array_equal(larger.labels[:local], part.labels_[here])
+    added, toward = everywhere(places[local:] + here.start), everywhere(larger.labels[local:])
+    squares = ((X[:, None] - part.centers_) ** 2).sum(axis=2)
+    for q in range(P):
+        others = np.flatnonzero(part.labels_ != q)
+        closer = squares[others, q] - squares[others, part.labels_[others]]
+        count = min(round(overlap * part.sizes_[q]), len(others))
+        assert larger.sizes[q] == part.sizes_[q] + count
+        expected = others[np.argsort(closer, kind="stable")[:count]]
+        assert sorted(added[toward == q]) == sorted(expected)
 
 
 @pytest.mark.parametrize("name", ["fcfs", "bkm"])

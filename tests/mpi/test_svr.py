@@ -103,6 +103,31 @@ def test_parts_as_one_process_trains_them(partitioner):
     assert alone.sizes_.sum() == np.count_nonzero(weights)
 
 
+@pytest.mark.parametrize("route", ["nearest", "soft"])
+def test_parts_that_overlap(route):
+    """Each part's regression is that of its own rows and the nearest others; the route knows nothing of the others."""
+    X, y, _ = rows()
+    mine, params = even(N), {**PARAMS, "partitioner": "kmeans", "random_state": 0, "tol": 1e-6, "route": route}
+    model = CASVR(P, overlap=0.5, **params, comm=WORLD).fit(X[mine], y[mine])
+    apart = CASVR(P, **params).fit(X, y)
+    near(model.centers_, apart.centers_, 1e-9)
+    squares = ((X[:, None] - model.centers_) ** 2).sum(axis=2)
+    own = squares.argmin(axis=1)
+    for part, one in model.model_.parts.items():
+        others = np.flatnonzero(own != part)
+        closer = squares[others, part] - squares[others, own[others]]
+        added = others[np.argsort(closer)[: round(0.5 * apart.sizes_[part])]]
+        learned = np.sort(np.concatenate([np.flatnonzero(own == part), added]))
+        assert model.sizes_[part] == len(learned)
+        near(
+            one.predict(X, model.model_.kernel), SMOSVR(**PARAMS, tol=1e-6).fit(X[learned], y[learned]).predict(X), 1e-4
+        )
+    if route == "soft":
+        assert model.model_.soft.t == pytest.approx(apart.model_.soft.t, rel=1e-9)
+    else:
+        near(model.predict(X[mine]), CASVR(P, overlap=0.5, **{**params, "comm": None}).fit(X, y).predict(X)[mine], 1e-4)
+
+
 def test_each_part_is_a_regression_of_its_rows():
     """Random parts: the rows of a rank, of which a part has its support vectors' numbers."""
     X, y, _ = rows()
