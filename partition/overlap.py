@@ -1,7 +1,7 @@
 """Parts that overlap: each takes in rows of the other parts that lie close to its border as well.
 
-A part's model knows nothing of what lies behind the border of its part, and is at its worst there. With the closest rows
-of the other parts it learns from a margin as well, and answers for the rows nearest to its centre, as before.
+A part's model knows nothing of what lies behind the border of its part, and is at its worst there. With the closest
+rows of other parts it learns from a margin as well, and answers for the rows nearest to its centre, as before.
 """
 
 from __future__ import annotations
