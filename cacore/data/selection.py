@@ -69,7 +69,8 @@ def smallest(values: NDArray[np.float64], count: int, comm: Communicator) -> NDA
     if not count:
         return np.zeros(len(values), np.bool_)
     limit = order_statistics(values, [count], comm)[0]
-    among, equal = values < limit, np.flatnonzero(values == limit)
+    among: NDArray[np.bool_] = np.less(values, limit)
+    equal = np.flatnonzero(values == limit)
     left = count - int(comm.allreduce(np.array([np.count_nonzero(among)]))[0])
     first, _ = comm.offset(len(equal))
     among[equal[: max(0, left - first)]] = True
