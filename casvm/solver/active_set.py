@@ -22,7 +22,7 @@ from cacore.errors import InputError
 from cacore.limits import Limits
 from cacore.svm.dual import Dual, Progress, Solution
 from cacore.svm.problem import overflow
-from casvm.solver.gram import Gram
+from casvm.solver.gram import Shrinkable
 from casvm.solver.pair import Index, Pairs, Vector, falling, rising
 
 Reconstruct = Callable[[Index, Vector, Index, Vector], None]
@@ -67,7 +67,7 @@ class ActiveSet:
     ----------
     dual : Dual
         With a feasible start, if any.
-    gram : Gram
+    gram : Shrinkable
         Learns which of its columns are active.
     policy : Shrinking
     reconstruct : callable
@@ -96,7 +96,7 @@ class ActiveSet:
     """
 
     def __init__(
-        self, dual: Dual, gram: Gram, policy: Shrinking, reconstruct: Reconstruct, add: OverRanks = np.array,
+        self, dual: Dual, gram: Shrinkable, policy: Shrinking, reconstruct: Reconstruct, add: OverRanks = np.array,
         largest: OverRanks = np.array,
     ) -> None:  # fmt: skip
         self.dual, self.gram, self.policy = dual, gram, policy

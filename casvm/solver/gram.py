@@ -22,20 +22,43 @@ from casvm.solver.row_cache import Table
 _SAMPLE = 1000  # rows by which the precision is chosen
 
 
-class Gram(Protocol):
+class Shrinkable(Protocol):
+    """Kernel values of some columns, the active ones, as shrinking needs them; see :class:`Gram`."""
+
+    @property
+    def rows_computed(self) -> int:
+        """Rows of K over the active columns, up to now."""
+
+    @property
+    def values_computed(self) -> int:
+        """Kernel values in all."""
+
+    @property
+    def values_read(self) -> int:
+        """Those read again from memory."""
+
+    def restrict(self, kept: Index) -> None:
+        """Only the active columns at these places, ascending, stay active."""
+
+    def copies(self, columns: int) -> bool:
+        """Whether restricting to so many columns copies what is kept, so that it should not be done often."""
+
+    def activate(self, rows: Index) -> None:
+        """These columns are active; what was kept is not kept any longer."""
+
+
+class Gram(Shrinkable, Protocol):
     """A kernel matrix K, whose rows are called by their numbers; of its columns, some are active.
 
     Attributes
     ----------
     price : float
         What a kernel value costs, in units of reading one again.
-    rows_computed, values_computed, values_read : int
-        Rows of K over the active columns, kernel values in all, and those read again from memory, up to now.
+    values_read : int
+        The solver adds what its pairs read.
     """
 
     price: float
-    rows_computed: int
-    values_computed: int
     values_read: int
 
     def square(self, rows: Index) -> NDArray[Any]:
@@ -46,15 +69,6 @@ class Gram(Protocol):
 
     def outside(self, rows: Index, change: Vector, columns: Index) -> Vector:
         """``change @ K(rows, columns)``, for any columns."""
-
-    def restrict(self, kept: Index) -> None:
-        """Only the active columns at these places, ascending, stay active."""
-
-    def copies(self, columns: int) -> bool:
-        """Whether restricting to so many columns copies what is kept, so that it should not be done often."""
-
-    def activate(self, rows: Index) -> None:
-        """These columns are active; what was kept is not kept any longer."""
 
     def quadratic(self, rows: Index, beta: Vector) -> float:
         """``beta @ K(rows, rows) @ beta`` in double precision."""

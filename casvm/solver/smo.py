@@ -18,6 +18,7 @@ from cacore.svm.dual import Dual, Progress, Solution
 from cacore.svm.solvers import register
 from casvm.solver.active_set import SMO, ActiveSet, Shrinking
 from casvm.solver.gram import Gram, gram_of
+from casvm.solver.near_smo import solve_near
 from casvm.solver.pair import Index, Pairs, Vector
 
 WORKING_SET = 2048  # most rows of a round
@@ -32,7 +33,11 @@ def solve_part(
     watch: Callable[[Progress], None] | None = None,
 ) -> Solution:  # fmt: skip
     """Solve the dual of a part's rows from its start, made feasible; see :class:`cacore.svm.dual.PartSolver`."""
-    return solve(gram_of(X, kernel, dual.largest_bound, limits.tol, cache_bytes), dual.repaired(), limits, watch)
+    dual = dual.repaired()
+    solution = solve_near(X, kernel, dual, limits, cache_bytes, watch)
+    if solution is None:
+        solution = solve(gram_of(X, kernel, dual.largest_bound, limits.tol, cache_bytes), dual, limits, watch)
+    return solution
 
 
 def solve(
@@ -154,6 +159,7 @@ class _Serial(SMO):
         self.objective += self._gain(v, beta, problem)
         active.v, active.beta = problem.v.copy(), problem.beta.copy()
         self.iterations += problem.iterations
+        self.gram.values_read += 2 * problem.iterations * active.size
         return problem.iterations > 0 or not self.by_pairs
 
     def _gain(self, v: Vector, beta: Vector, after: Pairs) -> float:

@@ -1,0 +1,269 @@
+"""The inner loop of SMO over rows of K of which most values vanish: a pair touches what is near its two rows.
+
+The rest of the gradient stays as it is, and so do its extremes, which are kept block by block: the pair that violates
+most is found among the blocks, and the partner that gains most among the rows that are near and, of each other block,
+the row that falls with the least v.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+from cacore.svm.dual import Dual
+from casvm.solver.near_passes import advance, extremes, largest_gain
+from casvm.solver.near_rows import NearRows, row_of
+from casvm.solver.pair import LEAST, Vector, padded, rising
+
+_DIAGONALS = 2.0  # K_ii + K_jj of a Gaussian kernel
+
+
+class NearPairs:
+    """Rows of a problem, optimised pair by pair; as :class:`casvm.solver.pair.Pairs`.
+
+    Parameters
+    ----------
+    gram : NearRows
+        Its active rows are those of the problem.
+    dual : Dual
+        For its terms.
+    v, beta, lower, upper : ndarray of float64, shape (size,)
+        Of the active rows. Copied.
+
+    Attributes
+    ----------
+    iterations : int
+    """
+
+    def __init__(self, gram: NearRows, dual: Dual, v: Vector, beta: Vector, lower: Vector, upper: Vector) -> None:
+        self.gram, self.epsilon, self.iterations = gram, dual.epsilon, 0
+        self.size, W = len(v), gram.width
+        count = -(-self.size // W)
+        self._state = np.zeros((4, count * W))
+        for line, values in zip(self._state, (v, beta, lower, upper), strict=True):
+            line[: self.size] = values
+        v, beta, lower, upper = self._state
+        if self.epsilon:
+            v[:] = rising(v, beta, self.epsilon)
+        sides = [upper > 0, upper <= 0] if dual.by_sign else [np.ones(count * W, np.bool_)]
+        # What is added to v where a row rises, and where it falls: infinities where it may not, the width at the kink.
+        self._up = np.array([np.where(side & (beta < upper), 0.0, -np.inf) for side in sides])
+        kink = 2.0 * self.epsilon * (beta == 0)
+        self._down = np.array([np.where(side & (beta > lower), kink, np.inf) for side in sides])
+        self._tops, self._bottoms = (np.full((len(sides), padded(count)), end) for end in (-np.inf, np.inf))
+        _begin(v, self._up, self._down, W, self._tops, self._bottoms)
+
+    @property
+    def v(self) -> Vector:
+        """The gradient with its sign changed, without epsilon."""
+        v = self._state[0, : self.size]
+        return rising(v, self.beta, -self.epsilon) if self.epsilon else v
+
+    @property
+    def beta(self) -> Vector:
+        """The coefficients."""
+        return self._state[1, : self.size]
+
+    def optimise(self, tol: float, max_iter: int) -> None:
+        """Optimise until no pair violates by `tol`, or for at most `max_iter` pairs.
+
+        Notes
+        -----
+        The pairs of :meth:`casvm.solver.pair.Pairs.optimise`. Two passes over what is near their rows, and one over
+        the extremes of all blocks. Rows of K are computed as they are asked for. One thread.
+        """
+        done = self.iterations
+        while True:
+            now, left = int(self.gram.near.used.max(initial=0)), max_iter - (self.iterations - done)
+            count, full = _optimise(
+                self.gram.near, *self._state, self._up, self._down, self._tops, self._bottoms, 2.0 * self.epsilon, tol,
+                left, now,
+            )  # fmt: skip
+            self.iterations += count
+            if not full:
+                return
+            self.gram.make_room()
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _optimise(
+    near: Any, v: Any, beta: Any, lower: Any, upper: Any, up: Any, down: Any, tops: Any, bottoms: Any, width: Any,
+    tol: Any, max_iter: Any, now: Any,
+) -> Any:  # fmt: skip  # pragma: no cover - compiled
+    """See :meth:`NearPairs.optimise`: pairs done, and whether there is no room for another row of K.
+
+    Parameters
+    ----------
+    near : Near
+    v, beta, lower, upper : float64, shape (size,), a multiple of a panel's width
+        `v` and `beta` are updated; v is that of rows that rise.
+    up, down : float64, shape (1 or 2, size)
+        What is added to v where a row rises, and where it falls; updated.
+    tops, bottoms : float64, shape (1 or 2, blocks), a multiple of STEP
+        The largest v that rises and the smallest that falls, of each block; updated.
+    width : float64
+        2 epsilon.
+    now : int
+        The time of the last call's last pair.
+    """
+    W, runs, done = near.data.shape[2], near.runs, 0
+    while True:
+        side, top, bottom = _most_violating(tops, bottoms)
+        if not top - bottom >= tol or done >= max_iter:
+            return done, False
+        now += 1
+        i = _place(top, tops[side], v, up[side], W)
+        group, a = near.rows[i] // W, row_of(near, near.rows[i], now)
+        if a < 0:
+            return done, True
+        j, K_ij = _partner(v, down[side], bottoms[side], runs, group, near.pool, a, top, bottom, W)
+        other, b = near.rows[j] // W, row_of(near, near.rows[j], now)
+        if b < 0:
+            return done, True
+        step = _step(i, j, K_ij, v, beta, lower, upper, up[side], down[side], width)
+        if _alike(runs, group, other):
+            _advance(v, near.pool, a, b, step, up, down, runs, group, W, tops, bottoms)
+        else:
+            _advance(v, near.pool, a, None, step, up, down, runs, group, W, tops, bottoms)
+            _advance(v, near.pool, b, None, -step, up, down, runs, other, W, tops, bottoms)
+        done += 1
+
+
+@numba.njit(cache=True, nogil=True)
+def _begin(v: Any, up: Any, down: Any, W: Any, tops: Any, bottoms: Any) -> None:  # pragma: no cover - compiled
+    """The extremes of all blocks; arrays as in :func:`_optimise`."""
+    for side in range(len(up)):
+        for k in range(v.size // W):
+            block = slice(k * W, (k + 1) * W)
+            ends = advance(v[block], None, None, 0.0, up[side, block], down[side, block], W)
+            tops[side, k], bottoms[side, k] = ends
+
+
+@numba.njit(cache=True, nogil=True)
+def _most_violating(tops: Any, bottoms: Any) -> Any:  # pragma: no cover - compiled
+    """The side of the pair that violates most, and its v; arrays as in :func:`_optimise`."""
+    side = 0
+    top, bottom = extremes(tops[0], bottoms[0], tops.shape[1])
+    if len(tops) > 1:
+        other, least = extremes(tops[1], bottoms[1], tops.shape[1])
+        if other - least > top - bottom:
+            side, top, bottom = 1, other, least
+    return side, top, bottom
+
+
+@numba.njit(cache=True, nogil=True)
+def _place(value: Any, ends: Any, v: Any, added: Any, W: Any) -> Any:  # pragma: no cover - compiled
+    """The first row whose v with what is added to it has this value, which is the end of a block."""
+    block = 0
+    while block + 1 < v.size // W and ends[block] != value:
+        block += 1
+    row = block * W
+    while row + 1 < (block + 1) * W and v[row] + added[row] != value:
+        row += 1
+    return row
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _step(
+    i: Any, j: Any, K_ij: Any, v: Any, beta: Any, lower: Any, upper: Any, up: Any, down: Any, width: Any
+) -> Any:  # pragma: no cover - compiled
+    """Let row i rise and row j fall by as much as is best for both: by how much; arrays as in :func:`_optimise`."""
+    curvature = max(_DIAGONALS - 2.0 * K_ij, LEAST)
+    ceiling, floor, difference = upper[i], lower[j], v[i] - v[j]
+    if width > 0:  # not further than the kink
+        ceiling, floor = 0.0 if beta[i] < 0 else ceiling, 0.0 if beta[j] > 0 else floor
+        difference -= width * (beta[j] == 0)
+    rise, fall = ceiling - beta[i], beta[j] - floor
+    step = min(difference / curvature, rise, fall)
+    negative_i, negative_j = beta[i] < 0, beta[j] < 0
+    # A row that reaches its bound is put there exactly.
+    beta[i] = ceiling if step == rise else min(beta[i] + step, ceiling)
+    beta[j] = floor if step == fall else max(beta[j] - step, floor)
+    # v of a row that rises from 0 is another than that of one that rises to it.
+    v[i] -= width * (negative_i and not beta[i] < 0)
+    v[j] += width * (beta[j] < 0 and not negative_j)
+    for row in (i, j):
+        up[row] = 0.0 if beta[row] < upper[row] else -np.inf
+        down[row] = width * (beta[row] == 0) if beta[row] > lower[row] else np.inf
+    return step
+
+
+@numba.njit(cache=True, nogil=True)
+def _alike(runs: Any, a: Any, b: Any) -> Any:  # pragma: no cover - compiled
+    """Whether two groups of rows are near the same blocks."""
+    i, j = runs.starts[a], runs.starts[b]
+    if runs.starts[a + 1] - i != runs.starts[b + 1] - j:
+        return False
+    for k in range(runs.starts[a + 1] - i):
+        if runs.first[i + k] != runs.first[j + k] or runs.last[i + k] != runs.last[j + k]:
+            return False
+    return True
+
+
+@numba.njit(cache=True, nogil=True)
+def _advance(
+    v: Any, pool: Any, first: Any, second: Any, step: Any, up: Any, down: Any, runs: Any, group: Any, W: Any, tops: Any,
+    bottoms: Any,
+) -> None:  # fmt: skip  # pragma: no cover - compiled
+    """``v -= step (K_i - K_j)`` where this group is near, and the extremes there.
+
+    Parameters
+    ----------
+    first, second : int, or None for the second
+        Where the rows of K begin in the pool; both lie over the blocks that are near this group.
+    v, pool, step, up, down, runs, group, W, tops, bottoms
+        As in :func:`_optimise`.
+    """
+    at = 0
+    for k in range(runs.starts[group], runs.starts[group + 1]):
+        for block in range(runs.first[k], runs.last[k]):
+            part, row = slice(block * W, (block + 1) * W), pool[first + at : first + at + W]
+            if second is None:
+                ends = advance(v[part], row, None, step, up[0, part], down[0, part], W)
+            else:
+                minus = pool[second + at : second + at + W]
+                ends = advance(v[part], row, minus, step, up[0, part], down[0, part], W)
+            tops[0, block], bottoms[0, block] = ends
+            if len(up) > 1:
+                ends = advance(v[part], None, None, 0.0, up[1, part], down[1, part], W)
+                tops[1, block], bottoms[1, block] = ends
+            at += W
+
+
+@numba.njit(cache=True, nogil=True)
+def _partner(
+    v: Any, down: Any, bottoms: Any, runs: Any, group: Any, pool: Any, at: Any, top: Any, bottom: Any, W: Any
+) -> Any:  # pragma: no cover - compiled
+    """The row that gains most with a row of this group, and their kernel value.
+
+    Parameters
+    ----------
+    at : int
+        Where the row's values begin in the pool.
+    top, bottom : float
+        Its v, and the smallest v of a row that falls.
+    v, down, bottoms, runs, group, pool, W
+        As in :func:`_optimise`, of one side.
+    """
+    real, row = pool.dtype.type, _place(bottom, bottoms, v, down, W)
+    # Of the rows that are not near, which all have the same curvature, this one gains most; where it is near, it gains
+    # more than any of them.
+    most, best, where = real((top - bottom) ** 2 / _DIAGONALS), row // W, -1
+    for k in range(runs.starts[group], runs.starts[group + 1]):
+        for block in range(runs.first[k], runs.last[k]):
+            part = slice(block * W, (block + 1) * W)
+            gain = largest_gain(v[part], down[part], pool[at : at + W], top, real(_DIAGONALS), real(LEAST), W)
+            if gain > most or (block == best and where < 0):
+                most, best, where = gain, block, at
+            at += W
+    if where < 0:
+        return row, 0.0
+    row, most = best * W, -1.0
+    for k in range(W):
+        distance = max(top - (v[best * W + k] + down[best * W + k]), 0.0)
+        gain = distance * distance / max(_DIAGONALS - 2.0 * np.float64(pool[where + k]), LEAST)
+        if gain > most:
+            row, most = best * W + k, gain
+    return row, np.float64(pool[where + row - best * W])

@@ -1,0 +1,151 @@
+"""The passes over one block of rows of an SMO iteration with few kernel values, as vector instructions.
+
+A pass takes a block, some multiple of STEP rows, and returns what it found in it. What rows may do is written down as
+numbers that are added to their v: 0, the width of the kink, or an infinity where a row may not rise, or fall.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.core.types.containers import UniTuple
+from numba.extending import intrinsic
+
+from cacore.kernels.simd import CHAINS, DOUBLE, LANES, Loop, constant
+
+_FUSED = ("contract",)
+
+
+class _Block(Loop):
+    """A loop over the rows of a block."""
+
+    def across(self, vectors: list[Any], combine: Callable[[Any, Any], Any]) -> Any:
+        """One number, combined of all lanes of these vectors."""
+        while len(vectors) > 1:
+            vectors = [*vectors[2:], combine(vectors[0], vectors[1])]
+        (x,), i32 = vectors, ir.IntType(32)
+        for half in (4, 2, 1):
+            turned = ir.Constant(ir.VectorType(i32, LANES), [(k + half) % LANES for k in range(LANES)])
+            x = combine(x, self.b.shuffle_vector(x, ir.Constant(x.type, ir.Undefined), turned))
+        return self.b.extract_element(x, ir.Constant(i32, 0))
+
+    def pair(self, largest: list[Any], smallest: list[Any], result: Any) -> Any:
+        """The largest and the smallest number of these vectors, as a tuple."""
+        ends = self.across(largest, self.larger), self.across(smallest, self.smaller)
+        return self.context.make_tuple(self.b, result, ends)
+
+
+@intrinsic
+def extremes(typingctx: Any, a: Any, b: Any, size: Any) -> Any:
+    """The largest number of `a` and the smallest of `b`, of float64, shape (size,); `size` is a multiple of STEP."""
+
+    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        loop = _Block(context, builder, signature, args)
+        first, second = loop.pointer(0), loop.pointer(1)
+
+        def turn(carried: list[Any]) -> list[Any]:
+            after = []
+            for chain in range(CHAINS):
+                largest, smallest = carried[2 * chain : 2 * chain + 2]
+                after += [
+                    loop.larger(loop.load(first, chain), largest),
+                    loop.smaller(loop.load(second, chain), smallest),
+                ]
+            return after
+
+        results = loop.run(args[2], [constant(DOUBLE, -np.inf), constant(DOUBLE, np.inf)] * CHAINS, turn)
+        return loop.pair(results[::2], results[1::2], signature.return_type)
+
+    return UniTuple(types.float64, 2)(a, b, types.int64), build
+
+
+@intrinsic
+def advance(
+    typingctx: Any, v: Any, first: Any, second: Any, step: Any, up: Any, down: Any, size: Any
+) -> Any:  # fmt: skip
+    """``v -= step * (first - second)``; the largest v that rises and the smallest that falls.
+
+    Parameters
+    ----------
+    v : float64, shape (size,)
+        Updated.
+    first, second : float32 or float64, shape (size,), or None
+        Values of two rows of K; those of one, or v stays.
+    step : float64
+    up, down : float64, shape (size,)
+        What is added to v where a row rises, and where it falls.
+    size : int64
+        Above 0, a multiple of STEP.
+    """
+
+    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        loop = _Block(context, builder, signature, args)
+        values, rise, fall = (loop.pointer(k) for k in (0, 4, 5))
+        rows, by = [loop.pointer(k) for k in (1, 2) if signature.args[k] != types.none], loop.splat(args[3])
+
+        def turn(carried: list[Any]) -> list[Any]:
+            after = []
+            for chain in range(CHAINS):
+                largest, smallest = carried[2 * chain : 2 * chain + 2]
+                x = loop.load(values, chain)
+                if rows:
+                    wide = [loop.double(loop.load(row, chain)) for row in rows]
+                    difference = wide[0] if len(wide) == 1 else builder.fsub(wide[0], wide[1])
+                    x = builder.fsub(x, builder.fmul(by, difference, flags=_FUSED), flags=_FUSED)
+                    loop.store(x, values, chain)
+                after += [
+                    loop.larger(builder.fadd(x, loop.load(rise, chain)), largest),
+                    loop.smaller(builder.fadd(x, loop.load(fall, chain)), smallest),
+                ]
+            return after
+
+        results = loop.run(args[6], [constant(DOUBLE, -np.inf), constant(DOUBLE, np.inf)] * CHAINS, turn)
+        return loop.pair(results[::2], results[1::2], signature.return_type)
+
+    return UniTuple(types.float64, 2)(v, first, second, types.float64, up, down, types.int64), build
+
+
+@intrinsic
+def largest_gain(
+    typingctx: Any, v: Any, down: Any, row: Any, top: Any, diagonals: Any, least: Any, size: Any
+) -> Any:  # fmt: skip
+    """The largest (top - v_j)^2 / (K_ii + K_jj - 2 K_ij) of the rows j of a block that fall with a v below `top`.
+
+    Parameters
+    ----------
+    v, down : float64, shape (size,)
+    row : float32 or float64, shape (size,)
+        K_ij; in its type gains are compared.
+    top : float64
+    diagonals, least : of the type of `row`
+        K_ii + K_jj; the least curvature.
+    size : int64
+        Above 0, a multiple of STEP.
+    """
+
+    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        loop = _Block(context, builder, signature, args)
+        values, fall, k_row = (loop.pointer(k) for k in range(3))
+        real = k_row.type.pointee
+        top_, diagonals_, least_ = (loop.splat(args[k]) for k in (3, 4, 5))
+        zero, two = constant(real, 0.0), constant(real, 2.0)
+
+        def turn(carried: list[Any]) -> list[Any]:
+            after = []
+            for chain in range(CHAINS):
+                falling = builder.fadd(loop.load(values, chain), loop.load(fall, chain))
+                difference = loop.larger(loop.narrow(builder.fsub(top_, falling), real), zero)
+                twice = builder.fmul(two, loop.load(k_row, chain), flags=_FUSED)
+                curvature = loop.larger(builder.fsub(diagonals_, twice, flags=_FUSED), least_)
+                gain = builder.fdiv(builder.fmul(difference, difference), curvature)
+                after.append(loop.larger(gain, carried[chain]))
+            return after
+
+        return loop.across(loop.run(args[6], [zero] * CHAINS, turn), loop.larger)
+
+    real = row.dtype
+    return real(v, down, row, types.float64, real, real, types.int64), build

@@ -1,0 +1,320 @@
+"""Rows of a kernel matrix most of whose values vanish: of each row only the blocks of columns that are near it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.data.rows import Rows
+from cacore.kernels import Kernel
+from cacore.kernels.columns import Layout
+from cacore.kernels.panels import Panels, accumulate, nonzeros
+from cacore.kernels.sums import width
+from cacore.machine import threads
+from cacore.machine.threads import blocks, for_blocks
+from casvm.solver.near import Boxes, Runs
+from casvm.solver.pair import Index, Vector
+
+NONE = np.zeros(0)
+_GROUP = 16  # rows that meet the columns together where nothing is kept
+
+
+class Near(NamedTuple):
+    """What compiled code needs to compute a row of K, and to keep it; ended by :class:`NearRows`.
+
+    Attributes
+    ----------
+    data, norms : ndarray
+        The active columns, as :class:`cacore.kernels.panels.Panels`.
+    values, columns, starts, squares : ndarray
+        All rows as CSR, and their squared norms.
+    kernel : tuple
+        What :func:`cacore.kernels.evaluate.finish` takes.
+    runs : Runs
+        Of groups of as many rows as a panel has.
+    pool : ndarray
+        Kept values: of each row its runs, one after the other.
+    place : ndarray of int64, shape (n,)
+        Where each row begins in `pool`, or -1.
+    used : ndarray of int64, shape (n,)
+        When it was read last.
+    counts : ndarray of int64, shape (4,)
+        Numbers of `pool` that are taken; rows and values computed, values read, up to now.
+    rows : ndarray of int64, shape (active columns,)
+        The rows that are active.
+    """
+
+    data: NDArray[Any]
+    norms: NDArray[Any]
+    values: NDArray[Any]
+    columns: NDArray[np.int32]
+    starts: Index
+    squares: NDArray[Any]
+    kernel: tuple[Any, ...]
+    runs: Runs
+    pool: NDArray[Any]
+    place: Index
+    used: Index
+    counts: Index
+    rows: Index
+
+
+TAKEN, ROWS, VALUES, READ = range(4)  # places in the counts
+
+
+class NearRows:
+    """Kernel values of rows with each other, where those of far rows are left out.
+
+    Parameters
+    ----------
+    X : ndarray or CSR, shape (n, d)
+        In the order of :func:`casvm.solver.near.spatial_order`. Not changed.
+    kernel : Kernel
+        Gaussian.
+    dtype : dtype
+        Of the kernel values that are kept.
+    layout : Layout
+        Packed.
+    squared : float
+        The squared distance beyond which values are left out.
+    cache_bytes : int
+        For the rows as CSR and packed, and the values that are kept.
+
+    Notes
+    -----
+    2 nnz flops and one number of memory for each value that is not left out.
+    """
+
+    def __init__(
+        self, X: Rows, kernel: Kernel, dtype: Any, layout: Layout, squared: float, cache_bytes: int
+    ) -> None:  # fmt: skip
+        self.X, self.kernel, self.dtype, self.layout, self.squared = X, kernel, np.dtype(dtype), layout, squared
+        self.n, self.width = int(X.shape[0]), width(layout.dtype)
+        self._points = nonzeros(X, layout.dtype, layout.shift, None, layout.measure)
+        everything = np.arange(self.n)
+        self._boxes = Boxes(self._points, everything, self.width)
+        self._runs = self._boxes.near(self._boxes, squared)
+        csr = self._points.X
+        packed = layout.nbytes(X) + csr.data.nbytes + csr.indices.nbytes + csr.indptr.nbytes
+        self.room = max(0, cache_bytes - packed) // self.dtype.itemsize
+        self._pool, self._counts = np.zeros(0, self.dtype), np.zeros(4, np.int64)
+        self._place, self._used = np.full(self.n, -1), np.zeros(self.n, np.int64)
+        self.active = everything
+
+    @property
+    def size(self) -> int:
+        """Kernel values that are not left out."""
+        rows = np.diff(np.append(np.arange(0, self.n, self.width), self.n))
+        return int(rows @ self._runs.blocks) * self.width
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is room for as many rows as pay to be kept."""
+        return self.room >= min(self.size, 1024 * self.width * int(self._runs.blocks.max(initial=0)))
+
+    @property
+    def rows_computed(self) -> int:
+        """See :class:`casvm.solver.gram.Gram`."""
+        return int(self._counts[ROWS])
+
+    @property
+    def values_computed(self) -> int:
+        """See :class:`casvm.solver.gram.Gram`."""
+        return int(self._counts[VALUES])
+
+    @property
+    def values_read(self) -> int:
+        """See :class:`casvm.solver.gram.Gram`."""
+        return int(self._counts[READ])
+
+    def begin(self) -> None:
+        """Take the memory; all columns are active."""
+        self._pool = np.zeros(min(self.room, self.size), self.dtype)
+        self.activate(self.active)
+
+    def activate(self, rows: Index) -> None:
+        """See :class:`casvm.solver.gram.Gram`."""
+        self.active, layout = rows, self.layout
+        every = len(rows) == self.n
+        panels = Panels(self.X, layout.dtype, layout.shift, None if every else rows, layout.measure)
+        boxes = self._boxes if every else Boxes(self._points, rows, self.width)
+        self.runs = self._runs if every else self._boxes.near(boxes, self.squared)
+        self._place[:], self._counts[TAKEN] = -1, 0
+        csr = self._points.X
+        self.near = Near(
+            panels.data, panels.norms, csr.data, csr.indices, csr.indptr, self._points.squares,
+            self.kernel.parameters(panels.data.dtype, panels.measure), self.runs, self._pool, self._place, self._used,
+            self._counts, rows,
+        )  # fmt: skip
+
+    def restrict(self, kept: Index) -> None:
+        """See :class:`casvm.solver.gram.Gram`; kept values stay, cut to these columns."""
+        before, places = self.runs, self._place.copy()
+        self.activate(self.active[kept])
+        rows = self.active[places[self.active] >= 0]
+        rows = rows[np.argsort(places[rows])]
+        self._counts[TAKEN] = _cut(self._pool, rows, places[rows], before, kept, self.runs, self.width, self._place)
+
+    def copies(self, columns: int) -> bool:
+        """See :class:`casvm.solver.gram.Gram`."""
+        return True
+
+    def make_room(self) -> None:
+        """Give up the rows that were read longest ago: half of what the memory holds."""
+        lengths = self.runs.blocks[np.arange(self.n) // self.width] * self.width
+        kept = np.flatnonzero(self._place >= 0)
+        kept = kept[np.argsort(-self._used[kept], kind="stable")]
+        kept = kept[np.cumsum(lengths[kept]) <= self._pool.size // 2]
+        kept = kept[np.argsort(self._place[kept])]
+        places = self._place[kept]
+        self._place[:] = -1
+        self._counts[TAKEN] = _move(self._pool, kept, places, lengths[kept], self._place)
+
+    def product(self, rows: Index, change: Vector, columns: Index, exact: bool = False) -> Vector:
+        """``change @ K(rows, columns)``, for any columns; `exact`: in double precision.
+
+        2 nnz flops for each value that is not left out, on all threads.
+        """
+        dtype, layout = np.dtype(np.float64) if exact else self.layout.dtype, self.layout
+        panels = Panels(self.X, dtype, layout.shift, columns, layout.measure)
+        points = nonzeros(self.X, dtype, layout.shift, rows, layout.measure)
+        W, csr = panels.data.shape[2], points.X
+        total = np.zeros(len(panels.data) * W)
+        boxes = Boxes(self._points, rows, _GROUP)
+        runs = boxes.near(Boxes(self._points, columns, W), self.squared)
+        parameters, store = self.kernel.parameters(dtype, panels.measure), np.empty((0, 0), dtype)
+        if not exact:
+            store = np.empty((0, 0), self.dtype)
+
+        def work(lo: int, hi: int) -> None:
+            _add(
+                panels.data, panels.norms, csr.data, csr.indices, csr.indptr, points.squares, parameters, runs, change,
+                store, _GROUP, lo, hi, total,
+            )  # fmt: skip
+
+        count = len(panels.data)
+        for_blocks(work, blocks(count, max(1, -(-count // (8 * threads.current())))))
+        self._counts[VALUES] += int(runs.blocks.sum()) * _GROUP * W
+        return total[: len(columns)]
+
+    def quadratic(self, rows: Index, beta: Vector) -> float:
+        """See :class:`casvm.solver.gram.Gram`."""
+        return float(self.product(rows, beta, rows, exact=True) @ beta)
+
+
+@numba.njit(cache=True, nogil=True)
+def row_of(near: Any, row: Any, now: Any) -> Any:  # pragma: no cover - compiled
+    """Where this row of K begins in the pool, computed if it is not kept; -1 if there is no room for it.
+
+    Parameters
+    ----------
+    near : Near
+    row, now : int
+        Its number, and the time.
+    """
+    W, runs = near.data.shape[2], near.runs
+    group = row // W
+    size = runs.blocks[group] * W
+    near.used[row] = now
+    if near.place[row] >= 0:
+        near.counts[READ] += size
+        return near.place[row]
+    begin = near.counts[TAKEN]
+    if begin + size > near.pool.size:
+        return -1
+    at, places = begin, np.zeros(1, np.int64)
+    none = np.empty(0)
+    for k in range(runs.starts[group], runs.starts[group + 1]):
+        first, last = runs.first[k], runs.last[k]
+        length = (last - first) * W
+        store = near.pool[at : at + length].reshape(1, length)
+        accumulate(
+            near.data[first:last], near.norms[first * W : last * W], near.values, near.columns,
+            near.starts[row : row + 2], near.squares[row : row + 1], near.kernel, 0, length, none, none, store, places,
+        )  # fmt: skip
+        at += length
+    near.place[row], near.counts[TAKEN] = begin, at
+    near.counts[ROWS] += 1
+    near.counts[VALUES] += size
+    return begin
+
+
+@numba.njit(cache=True, nogil=True)
+def _move(pool: Any, rows: Any, places: Any, lengths: Any, place: Any) -> Any:  # pragma: no cover - compiled
+    """Move rows together at the beginning of the pool, and write down where they are; how much they take.
+
+    Parameters
+    ----------
+    pool : float32 or float64, shape (any,)
+    rows, places, lengths : int64, shape (m,)
+        In the order of their places.
+    place : int64, shape (n,)
+    """
+    at = 0
+    for k in range(rows.size):
+        place[rows[k]] = at
+        for q in range(places[k], places[k] + lengths[k]):
+            pool[at] = pool[q]
+            at += 1
+    return at
+
+
+@numba.njit(cache=True, nogil=True)
+def _cut(
+    pool: Any, rows: Any, places: Any, before: Any, kept: Any, after: Any, W: Any, place: Any
+) -> Any:  # pragma: no cover - compiled
+    """Cut rows to some of their columns, move them together, and write down where they are; how much they take.
+
+    Parameters
+    ----------
+    pool, rows, places, place
+        As for :func:`_move`.
+    before, after : Runs
+        What was near each group of W rows, and what is near it now.
+    kept : int64, shape (columns,)
+        What number each column had.
+    """
+    at, group, blocks = 0, -1, np.empty(0, np.int64)
+    for k in range(rows.size):
+        if rows[k] // W != group:
+            group = rows[k] // W
+            blocks = np.full(before.last.max(), -1)
+            count = 0
+            for r in range(before.starts[group], before.starts[group + 1]):
+                for block in range(before.first[r], before.last[r]):
+                    blocks[block] = count
+                    count += 1
+        line, q = np.zeros(after.blocks[group] * W, pool.dtype), 0
+        if at + line.size > (places[k + 1] if k + 1 < rows.size else pool.size):
+            continue  # it would overwrite the next row
+        for r in range(after.starts[group], after.starts[group + 1]):
+            for column in range(after.first[r] * W, min(kept.size, after.last[r] * W)):
+                old = kept[column]
+                if old // W < blocks.size and blocks[old // W] >= 0:
+                    line[q] = pool[places[k] + blocks[old // W] * W + old % W]
+                q += 1
+        pool[at : at + line.size] = line
+        place[rows[k]] = at
+        at += line.size
+    return at
+
+
+@numba.njit(cache=True, nogil=True)
+def _add(
+    data: Any, norms: Any, values: Any, columns: Any, starts: Any, squares: Any, kernel: Any, runs: Any, change: Any,
+    store: Any, group: Any, lo: Any, hi: Any, total: Any,
+) -> None:  # fmt: skip  # pragma: no cover - compiled
+    """``total += change @ K(rows, panels lo to hi)``, of runs of groups of `group` rows; arrays as in :class:`Near`."""
+    W, places = data.shape[2], np.zeros(0, np.int64)
+    for g in range(runs.blocks.size):
+        a, b = g * group, min(squares.size, (g + 1) * group)
+        for k in range(runs.starts[g], runs.starts[g + 1]):
+            first, last = max(lo, runs.first[k]), min(hi, runs.last[k])
+            if first < last:
+                accumulate(
+                    data[first:last], norms[first * W : last * W], values, columns, starts[a : b + 1], squares[a:b],
+                    kernel, 0, (last - first) * W, change[a:b], total[first * W : last * W], store, places,
+                )  # fmt: skip

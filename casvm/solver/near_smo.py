@@ -1,0 +1,117 @@
+"""SMO for narrow Gaussian kernels, most of whose values vanish: pair by pair from the beginning.
+
+A pair costs what lies near its two rows, and so does a row of K, to compute and to keep. Neither rounds nor threads
+would save what that costs in more pairs. Everything else is as in :mod:`casvm.solver.smo`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from cacore.data.rows import Rows, nbytes
+from cacore.kernels import Kernel
+from cacore.kernels.columns import Layout
+from cacore.kernels.sums import width
+from cacore.limits import Limits
+from cacore.svm.dual import Dual, Progress, Solution
+from cacore.svm.problem import precision
+from casvm.solver.active_set import SMO, ActiveSet, Shrinking
+from casvm.solver.near import reach, share_near, spatial_order
+from casvm.solver.near_pairs import NearPairs
+from casvm.solver.near_rows import NearRows
+from casvm.solver.pair import Index, Vector
+
+LEAST_ROWS = 8192  # fewer are solved in less time than it takes to look for what is near
+MOST_NEAR = 0.25  # share of the kernel values that may count
+SHRINKING = Shrinking(patience=3, share=0.4, share_if_copied=0.4)
+_CHUNK = 2000  # pairs between two looks at which rows are idle
+
+
+def solve_near(
+    X: Rows, kernel: Kernel | None, dual: Dual, limits: Limits, cache_bytes: int,
+    watch: Callable[[Progress], None] | None = None,
+) -> Solution | None:  # fmt: skip
+    """Solve the dual of a part's rows, if most kernel values vanish; else nothing is done.
+
+    Parameters
+    ----------
+    X, kernel, limits, cache_bytes, watch
+        As for :class:`cacore.svm.dual.PartSolver`.
+    dual : Dual
+        With a feasible start, if any.
+
+    Returns
+    -------
+    Solution or None
+        A gradient is off by at most a thousandth of the tolerance for what was left out.
+
+    Notes
+    -----
+    About as many rows of K as there are support vectors, and two passes for each pair, over what is near, in one
+    thread.
+    """
+    n = dual.n
+    if kernel is None or n < LEAST_ROWS or X.shape[1] * n * 8 > cache_bytes:
+        return None
+    squared = reach(kernel, float(np.maximum(dual.upper, -dual.lower).sum()), limits.tol)
+    if not np.isfinite(squared) or share_near(X, squared) > MOST_NEAR:
+        return None
+    dtype = precision(n, X[:: max(1, n // 1000)], kernel, dual.largest_bound, limits.tol)
+    layout = Layout.of(X, kernel, dtype)
+    if not layout.packed:
+        return None
+    order = spatial_order(X, width(layout.dtype))
+    gram = NearRows(X[order], kernel, dtype, layout, squared, cache_bytes - nbytes(X))
+    if gram.size > MOST_NEAR * n * n or not gram.fits:
+        return None
+    start = None if dual.start is None else dual.start[order]
+    same = replace(
+        dual, linear=dual.linear[order], lower=dual.lower[order], upper=dual.upper[order], start=start
+    )  # fmt: skip
+    solution = _Near(gram, same, limits, watch).run(n)
+    back = np.argsort(order)
+    return replace(solution, beta=solution.beta[back], decision=solution.decision[back])
+
+
+class _Near(SMO):
+    """SMO on one process, for a matrix of which most is left out."""
+
+    def __init__(self, gram: NearRows, dual: Dual, limits: Limits, watch: Callable[[Progress], None] | None) -> None:
+        super().__init__(limits, watch)
+        gram.begin()
+        self.gram = gram
+        active = self.active = ActiveSet(dual, gram, SHRINKING, self._reconstruct)
+        moved = np.flatnonzero(active.beta)
+        self._reconstruct(moved, active.beta[moved], active.rows, active.v)
+        self.objective = 0.5 * float(np.sum((active.v - dual.linear) * active.beta))
+        self.objective -= dual.epsilon * float(np.abs(active.beta).sum())
+
+    def _reconstruct(self, moved: Index, change: Vector, rows: Index, v: Vector) -> None:
+        if len(moved):
+            v -= self.gram.product(moved, change, rows)
+
+    def _look(self) -> tuple[float, float, bool]:
+        return *self.active.extremes(), self._late()
+
+    def _shrink(self, top: float, bottom: float) -> None:
+        self.active.shrink(self.active.idle(top, bottom))
+
+    def _unshrunk(self) -> None:
+        pass
+
+    def _square(self, rows: Index, beta: Vector) -> float:
+        return self.gram.quadratic(rows, beta)
+
+    def _step(self, top: float, bottom: float, most: int) -> bool:
+        active, dual = self.active, self.active.dual
+        problem = NearPairs(self.gram, dual, active.v, active.beta, active.lower, active.upper)
+        problem.optimise(self.limits.tol, min(most, _CHUNK))
+        gain = 0.5 * float(np.sum((problem.beta - active.beta) * (active.v + problem.v)))
+        gain -= dual.epsilon * float(np.abs(problem.beta).sum() - np.abs(active.beta).sum())
+        self.objective += gain
+        active.v, active.beta = problem.v.copy(), problem.beta.copy()
+        self.iterations += problem.iterations
+        return problem.iterations > 0
