@@ -167,6 +167,29 @@ def test_wide_kernels_few_rows_and_other_kernels_are_left_to_the_whole_matrix(mo
     assert not taken()
 
 
+def test_kept_rows_are_cut_to_what_they_would_be_if_they_were_computed_again():
+    X = clusters()[0]
+    X = X[spatial_order(X, 64)]
+    grams = [NearRows(X, KERNEL, "float64", Layout.of(X, KERNEL, np.dtype("float64")), 0.9, PLENTY) for _ in range(2)]
+    kept = np.flatnonzero(np.arange(len(X)) % 5 > 1)
+    for gram in grams:
+        gram.begin()
+    for now, row in enumerate(range(1510, 0, -3)):
+        near_rows.row_of(grams[0].near, row, now)
+    for gram in grams:
+        gram.restrict(kept)
+    runs = grams[0].runs
+    for row in kept[kept % 3 == 1]:
+        group = slice(runs.starts[row // 64], runs.starts[row // 64 + 1])
+        pairs = zip(runs.first[group] * 64, runs.last[group] * 64, strict=True)
+        columns = np.concatenate([np.arange(first, last) for first, last in pairs])
+        places = [near_rows.row_of(gram.near, row, 10**6) for gram in grams]
+        rows = [gram.near.pool[at : at + len(columns)] for gram, at in zip(grams, places, strict=True)]
+        there = columns < len(kept)  # others fill up the last block
+        np.testing.assert_allclose(rows[0][there], rows[1][there], rtol=1e-12, atol=1e-12)
+    assert grams[0].rows_computed < 504 + 10  # none again
+
+
 def test_rows_given_up_are_those_read_longest_ago():
     X = clusters()[0]
     gram = NearRows(X, KERNEL, "float64", Layout.of(X, KERNEL, np.dtype("float64")), 0.5, PLENTY)

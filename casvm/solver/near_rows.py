@@ -277,25 +277,30 @@ def _cut(
     kept : int64, shape (columns,)
         What number each column had.
     """
-    at, group, blocks = 0, -1, np.empty(0, np.int64)
+    at, where = 0, np.full(before.last.max(), -1)
     for k in range(rows.size):
-        if rows[k] // W != group:
-            group = rows[k] // W
-            blocks = np.full(before.last.max(), -1)
-            count = 0
-            for r in range(before.starts[group], before.starts[group + 1]):
-                for block in range(before.first[r], before.last[r]):
-                    blocks[block] = count
-                    count += 1
+        group, count = rows[k] // W, places[k]
         line, q = np.zeros(after.blocks[group] * W, pool.dtype), 0
         if at + line.size > (places[k + 1] if k + 1 < rows.size else pool.size):
             continue  # it would overwrite the next row
+        for r in range(before.starts[group], before.starts[group + 1]):
+            for block in range(before.first[r], before.last[r]):
+                where[block] = count
+                count += W
+        end, shift, near = 0, 0, False  # of the block that the last column was in
         for r in range(after.starts[group], after.starts[group + 1]):
             for column in range(after.first[r] * W, min(kept.size, after.last[r] * W)):
                 old = kept[column]
-                if old // W < blocks.size and blocks[old // W] >= 0:
-                    line[q] = pool[places[k] + blocks[old // W] * W + old % W]
+                if old >= end:
+                    block = old // W
+                    end = (block + 1) * W
+                    near = block < where.size and where[block] >= 0
+                    shift = where[block] - block * W if near else 0
+                if near:
+                    line[q] = pool[shift + old]
                 q += 1
+        for r in range(before.starts[group], before.starts[group + 1]):
+            where[before.first[r] : before.last[r]] = -1
         pool[at : at + line.size] = line
         place[rows[k]] = at
         at += line.size
