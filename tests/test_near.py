@@ -13,6 +13,7 @@ from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
 from cacore.kernels.panels import nonzeros
 from cacore.limits import Limits
+from cacore.machine import threads
 from cacore.svm.dual import Dual
 from casvm.solver import near_rows, near_smo, smo
 from casvm.solver.kernel_rows import KernelRows
@@ -150,6 +151,16 @@ def test_few_values_are_computed_and_read():
     assert got.kernel_values < 0.5 * whole.kernel_values
     assert got.values_read < 0.35 * 2 * len(y) * got.iterations
     assert got.iterations < 1.2 * whole.iterations
+
+
+def test_the_same_bits_for_any_number_of_threads(monkeypatch):
+    X, y = clusters()
+    dual, found = Dual.classification(y, np.full(len(y), 10.0)), []
+    for count in (1, 3):
+        monkeypatch.setattr(threads, "_limit", count)
+        found.append(near_smo.solve_near(X, KERNEL, dual, Limits(), PLENTY))
+    for name in ("beta", "decision", "objective", "iterations", "kernel_values", "values_read"):
+        np.testing.assert_array_equal(*(getattr(one, name) for one in found))
 
 
 def test_wide_kernels_few_rows_and_other_kernels_are_left_to_the_whole_matrix(monkeypatch):
