@@ -24,7 +24,7 @@ from casvm.solver.near_pairs import NearPairs
 from casvm.solver.near_rows import NearRows
 from casvm.solver.pair import Index, Vector
 
-LEAST_ROWS = 8192  # fewer are solved in less time than it takes to look for what is near
+LEAST_ROWS = 8192  # of fewer the whole kernel matrix takes less than 256 MiB
 MOST_NEAR = 0.25  # share of the kernel values that may count
 SHRINKING = Shrinking(patience=3, share=0.4, share_if_copied=0.4)
 _CHUNK = 2000  # pairs between two looks at which rows are idle
