@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.errors import InputError
-from cacore.io.checkpoint import Checkpoint
+from cacore.io.checkpoint import Checkpoint, Unfinished
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
 from cacore.limits import Limits
@@ -542,3 +542,62 @@ def test_checkpoint(working_set, tmp_path, monkeypatch):
         same_part(other.model.parts[0], first.model.parts[0])
     with pytest.raises(InputError, match="working_set was"):
         trained(X, y, working_set=16, tol=1e-3, checkpoint=Checkpoint(tmp_path / "kept"))
+
+
+# -- runs that are killed ------------------------------------------------------------------------------
+
+
+class KilledError(Exception):
+    """The end of a run."""
+
+
+def test_a_killed_run_goes_on(tmp_path, eager):
+    """From the last state that was kept, with what was counted until then."""
+    X, y = problem()
+    K, expected = reference()
+    checkpoint = Checkpoint(tmp_path / "kept")
+    checkpoint.open({}, Communicator())
+
+    def go(watch=None):
+        state = Unfinished(checkpoint, "piece", Communicator(), seconds=0.0)
+        dual = Dual.classification(y, np.full(N, C))
+        return distributed.solve(X, dual, KERNEL, LIMITS, PLENTY, Communicator(), 8, watch, state), state
+
+    def kill(now):
+        if now.iterations > 200:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        go(kill)
+    kept = Unfinished(checkpoint, "piece", Communicator()).get()
+    assert 150 < kept["counts"][0] <= 250
+    seen = []
+    share, state = go(seen.append)
+    assert seen[0].iterations > kept["counts"][0]  # not from the beginning
+    assert seen[0].objective > 0.5 * expected
+    assert share.rounds == kept["counts"][1] + len(seen)
+    check(share, K, y, C, 1e-3)
+    assert share.objective == pytest.approx(expected, rel=1e-6)
+    state.remove()
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["lock", "run.json"]
+
+
+def test_states_that_count(tmp_path):
+    """The newest, and the one before it where not all ranks have the newest."""
+    checkpoint = Checkpoint(tmp_path / "kept")
+    checkpoint.open({}, Communicator())
+
+    def state():
+        return Unfinished(checkpoint, "piece", Communicator(), seconds=1e9)
+
+    assert state().get() is None
+    first = state()
+    for value in range(4):
+        first.put(beta=np.full(3, value))
+    assert not first.due()
+    second = state()
+    assert second.get()["beta"].tolist() == [3, 3, 3]
+    second.put(beta=np.full(3, 9))
+    assert state().get()["beta"].tolist() == [9, 9, 9]
+    (tmp_path / "kept" / "piece-unfinished-1-rank000000.npz").unlink()
+    assert state().get()["beta"].tolist() == [3, 3, 3]

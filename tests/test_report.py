@@ -161,6 +161,21 @@ def test_no_bar(monkeypatch, capsys, enabled, stream):
     assert shown.getvalue() == capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize("enabled", [True, False])
+def test_lines_where_there_is_no_terminal(enabled, capsys, monkeypatch):
+    """The newest label, and not more often than once in the time between two lines."""
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    with progress.bar(enabled) as begin:
+        advance = begin("training", 3)
+        for second, label in ((1, "first"), (61, "second"), (62, "third"), (130, None), (131, "fourth")):
+            now[0] = float(second)
+            advance(0, label)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == ("second\nfourth\n" if enabled else "")
+
+
 # -- files -------------------------------------------------------------------------------------
 
 

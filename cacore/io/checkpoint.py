@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import platform
+import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -186,6 +187,51 @@ def remembered(
         done = work()
         checkpoint.put(name, **done)
     return done
+
+
+class Unfinished:
+    """How far all ranks have come with a piece that is not finished; each keeps a file of its own, now and then.
+
+    The two last states are kept: a run that is killed while its ranks write leaves the one before. Collective.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+    name : str
+        Of the piece.
+    comm : Communicator
+    seconds : float
+        Between two states.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, name: str, comm: Communicator, seconds: float = 300.0) -> None:
+        self._checkpoint, self._comm, self._seconds = checkpoint, comm, seconds
+        self._names = [f"{name}-unfinished-{turn}-rank{comm.rank:06d}" for turn in range(2)]
+        self._count, self._last = 0, time.monotonic()
+
+    def due(self) -> bool:
+        """Whether it is time to keep another state; a rank that says so must see that all of them do it."""
+        return time.monotonic() - self._last > self._seconds
+
+    def put(self, **arrays: NDArray[Any]) -> None:
+        """Keep a state, instead of the last but one; see :attr:`Checkpoint.failure`."""
+        self._count, self._last = self._count + 1, time.monotonic()
+        self._checkpoint.put(self._names[self._count % 2], state=np.array(self._count), **arrays)
+
+    def get(self) -> dict[str, NDArray[Any]] | None:
+        """The last state that all ranks have kept, or None."""
+        found = [self._checkpoint.get(name) for name in self._names]
+        numbers = np.array([0 if one is None else int(one["state"]) for one in found])
+        with self._comm.uncounted():
+            least, most = self._comm.allreduce(numbers, "min"), self._comm.allreduce(numbers, "max")
+        self._count = int(np.where(least == most, most, 0).max())
+        return found[self._count % 2] if self._count else None
+
+    def remove(self) -> None:
+        """Once the piece itself is kept, if all ranks could do that."""
+        if self._comm.all(self._checkpoint.failure is None):
+            for name in self._names:
+                (self._checkpoint.path / f"{name}.npz").unlink(missing_ok=True)
 
 
 def _shown(value: Any) -> str:

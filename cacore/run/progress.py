@@ -1,11 +1,14 @@
-"""A progress bar on rank 0's terminal, and nothing anywhere else."""
+"""How far rank 0 is: a bar on a terminal, a line now and then anywhere else."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
+
+_SECONDS = 60.0  # between two lines
 
 
 class Advance(Protocol):
@@ -24,14 +27,28 @@ def _unseen(steps: int = 1, label: str | None = None, total: int | None = None) 
     pass
 
 
+def _lines(_: str, __: int) -> Advance:
+    """Lines of text, no more often than :data:`_SECONDS` says."""
+    told = time.monotonic()
+
+    def advance(steps: int = 1, label: str | None = None, total: int | None = None) -> None:
+        nonlocal told
+        if label is not None and time.monotonic() - told >= _SECONDS:
+            told = time.monotonic()
+            print(label, file=sys.stderr, flush=True)
+
+    return advance
+
+
 @contextmanager
 def bar(enabled: bool) -> Iterator[Callable[[str, int], Advance]]:
     """Yield ``begin(label, total)``, which returns the function to call after each step.
 
-    `enabled` is False on all ranks but 0 and with ``--quiet``; a stderr that is no terminal gets no bar either.
+    `enabled` is False on all ranks but 0 and with ``--quiet``; a stderr that is no terminal gets the newest label, if
+    there is one, as a line a minute.
     """
     if not (enabled and sys.stderr.isatty()):
-        yield silent
+        yield _lines if enabled else silent
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn

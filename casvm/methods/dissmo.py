@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.data.rows import nbytes
-from cacore.io.checkpoint import remembered
+from cacore.io.checkpoint import Unfinished, remembered
 from cacore.svm.dual import Dual
 from casvm.methods.prepare import Prepared, prepare
-from casvm.methods.problems import STATISTICS, check_memory, named, not_met, solve_all, terms
+from casvm.methods.problems import STATISTICS, check_memory, named, not_met, solve_all, terms, told
 from casvm.model.part import PartSVM, piece
 from casvm.options import Fit, Method, Options
 from casvm.solver import distributed
@@ -65,19 +65,26 @@ def _together(prepared: Prepared, options: Options, comm: Communicator) -> tuple
     advance = options.progress("training", len(b))
     for number, (i, j) in enumerate(combinations(range(k), 2)):
         chosen = np.flatnonzero((C > 0) & ((codes == i) | (codes == j)))
+        name = f"pair-{number:06d}"
+        unfinished = None if options.checkpoint is None else Unfinished(options.checkpoint, name, comm)
 
-        def work(i: int = i, chosen: NDArray[np.intp] = chosen) -> dict[str, NDArray[Any]]:
+        def work(
+            i: int = i, chosen: NDArray[np.intp] = chosen, unfinished: Unfinished | None = unfinished
+        ) -> dict[str, NDArray[Any]]:  # fmt: skip
             X = prepared.rows.X if len(chosen) == len(codes) else prepared.rows.X[chosen]
             y = np.where(codes[chosen] == i, 1.0, -1.0)
             dual = Dual.classification(y, C[chosen])
             share = distributed.solve(
-                X, dual, prepared.kernel, options.limits, options.cache_bytes, comm, options.working_set
-            )
+                X, dual, prepared.kernel, options.limits, options.cache_bytes, comm, options.working_set,
+                told(advance, "training"), unfinished,
+            )  # fmt: skip
             counts = comm.allreduce(np.array([share.kernel_rows, share.kernel_values]))
             facts = [share.iterations, share.objective, share.gap, *counts, share.converged]
             return {"beta": share.alpha * y, "b": np.array(share.b), "facts": np.array(facts, np.float64)}
 
-        done = remembered(options.checkpoint, f"pair-{number:06d}", work, comm)
+        done = remembered(options.checkpoint, name, work, comm)
+        if unfinished is not None:
+            unfinished.remove()
         first = codes[chosen] == i
         coef[j - 1, chosen[first]] = done["beta"][first]
         coef[i, chosen[~first]] = done["beta"][~first]

@@ -15,7 +15,8 @@ from cacore.data.dataset import Samples
 from cacore.io.checkpoint import remembered
 from cacore.kernels import Kernel
 from cacore.machine import memory, threads
-from cacore.svm.dual import Solution
+from cacore.run.progress import Advance
+from cacore.svm.dual import Progress, Solution
 from cacore.svm.options import DualOptions
 from casvm.model.part import PartSVM, placed
 from casvm.options import Options
@@ -135,6 +136,15 @@ def not_met(numbers: NDArray[np.float64], tol: float, what: str) -> list[str]:
         f"{where} stopped after {total:,} iterations at a violation of {worst:.3g}, above tol = {tol:g}: "
         "raise the limit, or scale the features"
     ]
+
+
+def told(advance: Advance, label: str) -> Callable[[Progress], None]:
+    """What tells of a solver that works on one problem for long."""
+
+    def tell(now: Progress) -> None:
+        advance(0, f"{label}: violation {now.gap:.3g} after {now.iterations:,} pairs, {now.active:,} rows active")
+
+    return tell
 
 
 def terms(sizes: NDArray[np.int64], nonzeros: float, rounds: int, solver: dict[str, NDArray[Any]]) -> Terms:

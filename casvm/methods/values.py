@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
 from cacore.data.rows import is_sparse, nbytes
-from cacore.io.checkpoint import remembered
+from cacore.io.checkpoint import Unfinished, remembered
 from cacore.machine import memory, threads
 from cacore.svm.dual import Solution
 from cacore.tuning.results import Results
 from casvm.methods.divide import deal
 from casvm.methods.parts import gathered
 from casvm.methods.prepare_values import Prepared, prepare
-from casvm.methods.problems import STATISTICS, check_memory, named, not_met, predicted_cost
+from casvm.methods.problems import STATISTICS, check_memory, named, not_met, predicted_cost, told
 from casvm.model.svr import PartSVR, SVRModel
 from casvm.search.pieces import ROWS, WHOLE
 from casvm.search.regression import search
@@ -71,12 +71,14 @@ def of_all_rows(method: Method, prepared: Prepared, comm: Communicator) -> Fit:
         memory.require(nbytes(rows.X) + cache_bytes, options.memory_limit, "a rank's rows and its kernel cache", remedy)
     sizes = comm.allgather(np.array([len(rows)]))
     begun, advance = time.perf_counter(), options.progress("training", 1)
+    unfinished = None if options.checkpoint is None else Unfinished(options.checkpoint, "solution", comm)
 
     def work() -> dict[str, NDArray[Any]]:
         if comm.size == 1 and options.working_set is None:
             return _kept(problem.solve(rows, prepared.kernel, options.limits, cache_bytes), begun)
         share = distributed.solve(
-            rows.X, problem.dual(rows, comm), prepared.kernel, options.limits, cache_bytes, comm, options.working_set
+            rows.X, problem.dual(rows, comm), prepared.kernel, options.limits, cache_bytes, comm, options.working_set,
+            told(advance, "training"), unfinished,
         )  # fmt: skip
         kept = _kept(share, begun)
         for name in ("kernel_rows", "kernel_values"):
@@ -86,6 +88,8 @@ def of_all_rows(method: Method, prepared: Prepared, comm: Communicator) -> Fit:
 
     with comm.phase("train"):
         done = remembered(options.checkpoint, "solution", work, comm)
+        if unfinished is not None:
+            unfinished.remove()
         advance()
     seconds = time.perf_counter() - begun
     part = _of_support(rows, done)

@@ -124,6 +124,11 @@ class ActiveSet:
     def _store(self) -> None:
         self._all_v[self.rows], self._all_beta[self.rows] = self.v, self.beta
 
+    def all_beta(self) -> Vector:
+        """Beta of all rows, shape (n,)."""
+        self._store()
+        return self._all_beta
+
     def _leave_out(self, rows: Index) -> None:
         self.shrunk.append(_Shrunk(rows, self._all_v[rows], self._all_beta.copy()))
 

@@ -7,9 +7,11 @@ the first time. With a working set of two rows this is the textbook's algorithm,
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 from zlib import crc32
 
 import numba
@@ -20,8 +22,10 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.rows import Rows, gather_rows, is_sparse, largest_size, nbytes
 from cacore.errors import InputError
+from cacore.io.checkpoint import Unfinished
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
+from cacore.kernels.near import reach
 from cacore.limits import Limits
 from cacore.machine import threads
 from cacore.run.report import cpu_name
@@ -29,6 +33,7 @@ from cacore.svm.dual import Dual, Progress, Solution
 from cacore.svm.problem import precision
 from casvm.solver.active_set import SMO, ActiveSet, Shrinking
 from casvm.solver.kernel_rows import KernelRows
+from casvm.solver.near_columns import NearColumns, near_round_size
 from casvm.solver.pair import Index, Vector, falling, rising
 from casvm.solver.smo import round_size
 
@@ -37,12 +42,15 @@ _KEEP = 16  # rows of the smallest working set of which half stay for the next
 _LOOK = 2000  # rows of working sets between two looks at which rows are idle
 _VISITORS = 2048  # rows that visit all ranks at a time
 _SAMPLE = 1000
-_HEAD = 5  # numbers before a rank's proposals: top, bottom, rows that may rise and fall, whether its time is up
+_VANISHED = 1e-3  # of the tolerance, what kernel values that count as 0 may change a gradient by
+_HEAD = 5  # numbers before a rank's proposals: top, bottom, rows that may rise and fall, what it is time for
+_LATE, _DUE = 1, 2  # to stop; to keep what there is
 
 
 def solve(
     X: Rows, dual: Dual, kernel: Kernel, limits: Limits, cache_bytes: int, comm: Communicator,
     working_set: int | None = None, watch: Callable[[Progress], None] | None = None,
+    unfinished: Unfinished | None = None,
 ) -> Solution:  # fmt: skip
     """Solve the dual of all ranks' rows; a collective call.
 
@@ -59,6 +67,8 @@ def solve(
     comm : Communicator
     working_set : int, optional
         Rows of a round, q; at most an eighth of all rows are taken.
+    unfinished : Unfinished, optional
+        Where a run that is killed is to go on from: beta is kept now and then, and taken up.
 
     Returns
     -------
@@ -74,15 +84,23 @@ def solve(
     -----
     A round costs q^2 kernel values on every rank, and m for each row that moved; it sends 32 bytes for each row that is
     proposed (40 where a row has two bounds that are not 0), about as many as are new in the working set, and a chosen
-    row itself unless the ranks still have it. A rank holds its own rows and at most half of the others, or 2 q of them
-    if those are more.
+    row itself unless the ranks still have it. A rank holds its own rows and copies of at most three quarters as many as
+    the others have, or of 2 q if those are more.
     """
+    state = unfinished.get() if unfinished is not None else None
+    if state is not None:
+        dual = replace(dual, start=state["beta"])
     solver = _Distributed(X, dual, kernel, limits, cache_bytes, comm, working_set, watch)
+    solver.unfinished = unfinished
+    if state is not None:
+        solver.go_on(state)
     return solver.run(solver.n)
 
 
 class _Distributed(SMO):
     """SMO on all ranks; rows have one number each, in the order of the ranks."""
+
+    unfinished: Unfinished | None = None
 
     def __init__(
         self, X: Rows, dual: Dual, kernel: Kernel, limits: Limits, cache_bytes: int, comm: Communicator,
@@ -97,7 +115,12 @@ class _Distributed(SMO):
         sample = gather_rows(X[:: max(1, self.n // _SAMPLE)], comm)
         dtype = precision(self.n, sample, kernel, largest, limits.tol)
         layout = Layout.of(sample, kernel, dtype, size)
-        self.q = max(2, min(working_set or round_size(self.n, layout.price, dual.epsilon > 0), self.n // 8) // 2 * 2)
+        cut = reach(kernel, 4.0 * size * size, _VANISHED * limits.tol / (max(1.0, largest) * self.n))
+        near = comm.all(NearColumns.pays(X, kernel, layout, cut, sample))
+        if working_set is None:
+            least = int(comm.allreduce(np.array([cache_bytes]), "min")[0])
+            working_set = near_round_size(self.n, least) if near else round_size(self.n, layout.price, dual.epsilon > 0)
+        self.q = max(2, min(working_set, self.n // 8) // 2 * 2)
         row = max(1, nbytes(X) // max(1, dual.n))
         self.row_bytes = int(comm.allreduce(np.array([row]), "max")[0])
         capacity = self._capacity(int(counts.max()), cache_bytes)
@@ -106,7 +129,10 @@ class _Distributed(SMO):
             dual.initial()
             if dual.by_sign:
                 raise InputError("nu-SVMs: rows on many ranks keep one sum, and not one of each sign")
-            self.gram = KernelRows(X, kernel, dtype, cache_bytes - capacity * self.row_bytes, layout, self.pool.X)
+            if near:
+                self.gram: KernelRows = NearColumns(X, kernel, dtype, layout, self.pool.X, cut)
+            else:
+                self.gram = KernelRows(X, kernel, dtype, cache_bytes - capacity * self.row_bytes, layout, self.pool.X)
         self.one_bound = comm.all(bool(((dual.lower == 0) | (dual.upper == 0)).all()))
         self.width = 4 if self.one_bound else 5  # numbers of a proposal: v, beta, the bounds, number of the row
         self.looks = 0
@@ -131,7 +157,7 @@ class _Distributed(SMO):
     def _capacity(self, most: int, cache_bytes: int) -> int:
         """Rows of the pool, the same on all ranks."""
         least = int(self.comm.allreduce(np.array([cache_bytes]), "min")[0])
-        return max(2 * self.q, min((self.n - most) // 2, least // (4 * self.row_bytes)))
+        return max(2 * self.q, min(3 * (self.n - most) // 4, least // (4 * self.row_bytes)))
 
     def _look(self) -> tuple[float, float, bool]:
         """Every rank's extremes and proposals, a line each, filled up with proposals of no row."""
@@ -163,11 +189,31 @@ class _Distributed(SMO):
             )
             proposals.append(proposed.ravel())
         lengths = _HEAD + self.width * self.quota.sum(axis=1)
-        numbers = self.comm.allgather(np.concatenate([[top, bottom, *counts, self._late()], *proposals]), lengths)
+        numbers = self.comm.allgather(np.concatenate([[top, bottom, *counts, self._time()], *proposals]), lengths)
         lines = self._lines = np.zeros((self.comm.size, lengths.max()))
         lines[:, _HEAD + self.width - 1 :: self.width] = -1.0
         lines[np.arange(lines.shape[1]) < lengths[:, None]] = numbers
-        return float(lines[:, 0].max()), float(lines[:, 1].min()), bool(lines[:, 4].any())
+        times = lines[:, 4].astype(np.int64)
+        if (times & _DUE).any():
+            self._keep()
+        return float(lines[:, 0].max()), float(lines[:, 1].min()), bool((times & _LATE).any())
+
+    def _time(self) -> int:
+        """What it is time for."""
+        due = self.unfinished is not None and self.comm.rank == 0 and self.unfinished.due()
+        return _LATE * self._late() + _DUE * due
+
+    def _keep(self) -> None:
+        assert self.unfinished is not None
+        counts = [self.iterations, self.rounds, self.gram.rows_computed, self.gram.values_computed]
+        seconds = time.perf_counter() - self.begun
+        self.unfinished.put(beta=self.active.all_beta(), counts=np.array(counts), seconds=np.array(seconds))
+
+    def go_on(self, state: dict[str, NDArray[Any]]) -> None:
+        """Count from where a run was killed whose beta is the start of this one."""
+        self.iterations, self.rounds, rows, values = state["counts"].tolist()
+        self.gram.rows_computed, self.gram.values_computed = rows, self.gram.values_computed + values
+        self.begun -= float(state["seconds"])
 
     def _chosen(self, top: float, bottom: float) -> _WorkingSet:
         """The working set: what is kept of the last one, and the worst violators of all ranks."""
@@ -194,6 +240,8 @@ class _Distributed(SMO):
         """A working set's problem, solved on every rank."""
         chosen, active = self._chosen(top, bottom), self.active
         slots, size = self._slots(chosen.numbers), len(chosen.numbers)
+        order = self.gram.arranged(slots)
+        chosen, slots = chosen.taken(order), slots[order]
         problem = self._solve(
             self.gram.square(slots), chosen.v, chosen.beta, chosen.lower, chosen.upper, top - bottom, most
         )
@@ -288,9 +336,9 @@ class _WorkingSet:
         return cls(np.zeros(0, np.int64), none, none, none, none)
 
     def kept(self, most: int) -> _WorkingSet:
-        """At most so many of the rows, free ones first."""
+        """At most so many of the rows, free ones first, by number: in any part of space."""
         free = (self.lower < self.beta) & (self.beta < self.upper)
-        return self._take(np.argsort(~free, kind="stable")[:most])
+        return self.taken(np.lexsort((self.numbers, ~free))[:most])
 
     def with_rows(self, proposed: NDArray[np.float64]) -> _WorkingSet:
         """With rows that were proposed: v, beta, the bound that is not 0 or both bounds, and their numbers."""
@@ -298,9 +346,9 @@ class _WorkingSet:
         lower, upper = bounds if len(bounds) == 2 else (np.minimum(bounds[0], 0.0), np.maximum(bounds[0], 0.0))
         columns = (number.astype(np.int64), v, beta, lower, upper)
         together = [np.concatenate(pair) for pair in zip(vars(self).values(), columns, strict=True)]
-        return _WorkingSet(*together)._take(np.argsort(together[0]))
+        return _WorkingSet(*together).taken(np.argsort(together[0]))
 
-    def _take(self, places: NDArray[np.intp]) -> _WorkingSet:
+    def taken(self, places: NDArray[np.intp]) -> _WorkingSet:
         return _WorkingSet(*(values[places] for values in vars(self).values()))
 
 

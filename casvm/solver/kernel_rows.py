@@ -63,9 +63,8 @@ class KernelRows:
         room = max(0, cache_bytes - self.layout.nbytes(X)) // self.dtype.itemsize
         self._memory = np.zeros(min(room, self.n_rows * padded(self.n)), self.dtype)
         self._all: RowCache | None = None
-        self.active = np.arange(self.n)
-        self.columns = self.layout.columns(X)
         self._cache = RowCache(self._memory, self.n, self.n_rows)
+        self._turn_to(np.arange(self.n))
 
     def activate(self, rows: Index) -> None:
         """See :class:`casvm.solver.gram.Gram`; what is kept over all columns stays so, if there is room."""
@@ -109,6 +108,10 @@ class KernelRows:
         for_blocks(partial(columns.add, self.kernel, A, store=K), columns.tasks(2 * threads.current()))
         self.values_computed += len(rows) ** 2
         return K
+
+    def arranged(self, rows: Index) -> Index:
+        """An order of these rows in which :meth:`square` costs least."""
+        return np.arange(len(rows))
 
     def subtract(self, rows: Index, change: Vector, v: Vector, keep: NDArray[np.bool_]) -> None:
         """See :class:`casvm.solver.gram.Gram`."""

@@ -223,3 +223,11 @@ def remove(name):
         del file[name]
 
     return change
+
+
+def kinds(n, seed=0):
+    """Rows of eight kinds, which the first features tell apart; within a kind, labels are curved."""
+    rng = np.random.default_rng(seed)
+    kind, inner = rng.integers(0, 8, n), rng.random((n, 2))
+    y = np.where(np.sin(7 * inner[:, 0] + kind) > 2 * inner[:, 1] - 1, 1.0, -1.0)
+    return np.column_stack([np.eye(8)[kind], inner]), y

@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 from helpers.checks import equal_fields, inodes, names, near
-from helpers.data import FORMS, dense, drawn_clouds
+from helpers.data import FORMS, dense, drawn_clouds, kinds
 from helpers.distributed import RANK, WORLD, R, even, labelled, refused_by_all
 from helpers.references import matrix
 from mpi4py import MPI
@@ -16,7 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import SVC
 
 from cacore.comm import Communicator
-from cacore.io.checkpoint import Checkpoint
+from cacore.io.checkpoint import Checkpoint, Unfinished
 from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.svm.dual import Dual
@@ -29,6 +29,7 @@ from casvm.solver import distributed, smo
 from casvm.solver.active_set import ActiveSet, Shrinking
 from casvm.solver.distributed import Pool
 from casvm.solver.kernel_rows import KernelRows
+from casvm.solver.near_columns import NearColumns
 
 pytestmark = pytest.mark.mpi(min_size=1)
 
@@ -201,6 +202,51 @@ def test_rows_that_leave_and_come_back(shrinking, csr, monkeypatch):
     assert (max(left, default=0) > 0) == shrinking
     assert share.converged
     assert share.objective == pytest.approx(serial(X, signs(y)).objective, rel=1e-6)
+
+
+def test_near_rows(monkeypatch):
+    """Where most kernel values vanish; of ranks of which one may have few rows, and with rows that leave."""
+    monkeypatch.setattr("casvm.solver.near_columns._NEAR", 2.0)
+    monkeypatch.setattr(distributed, "_LOOK", 1)
+    X, y = kinds(1201)
+    kernel, made, original = Kernel("gaussian", gamma=32.0), [], NearColumns.__init__
+    monkeypatch.setattr(
+        NearColumns, "__init__", lambda self, *args: (made.append(len(args[0])), original(self, *args))[1]
+    )
+    cuts = np.r_[0, np.arange(1, R) * 7, 1201] if R > 1 else [0, 1201]
+    share, alpha = solve(X, y, slice(cuts[RANK], cuts[RANK + 1]), 100, Limits(1e-5), kernel)
+    assert made == [cuts[RANK + 1] - cuts[RANK]]
+    assert share.converged
+    assert share.objective == pytest.approx(serial(X, y, kernel).objective, rel=1e-6)
+    near(alpha, serial(X, y, kernel).alpha, 2e-2)
+
+
+def test_a_killed_run_goes_on(folder):
+    """From the last state that all ranks have; one of them was killed before it had written the newest."""
+    X, y = drawn_clouds()
+    my, comm, checkpoint = even(N), Communicator(WORLD), Checkpoint(folder / "kept")
+    checkpoint.open({}, comm)
+
+    def go(watch, most=-1):
+        dual, state = Dual.classification(signs(y)[my], np.full(N, C)[my]), Unfinished(checkpoint, "piece", comm, 0.0)
+        limits = Limits(1e-3, max_iter=most)
+        return distributed.solve(X[my], dual, KERNEL, limits, PLENTY, comm, 8, watch, state), state
+
+    go(None, 100)
+    kept = Unfinished(checkpoint, "piece", comm).get()
+    if RANK == R - 1:
+        newest = max(checkpoint.path.glob(f"*-rank{RANK:06d}.npz"), key=lambda path: int(np.load(path)["state"]))
+        newest.unlink()
+    WORLD.Barrier()
+    before, seen = Unfinished(checkpoint, "piece", comm).get(), []
+    assert 0 < before["counts"][0] < kept["counts"][0]
+    share, state = go(seen.append)
+    assert share.rounds == before["counts"][1] + len(seen)
+    assert share.converged
+    assert share.objective == pytest.approx(serial(X, signs(y)).objective, rel=1e-6)
+    state.remove()
+    WORLD.Barrier()
+    assert names(checkpoint.path) == ["lock", "run.json"]
 
 
 @pytest.mark.parametrize("csr", [False, True])
