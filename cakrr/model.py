@@ -21,7 +21,7 @@ from cacore.probability.calibrator import CALIBRATOR, Calibrator
 from cacore.probability.coupling import LEAST
 from cakrr.solver.coarse import CoarseModel
 from cakrr.solver.variance import Variance
-from cakrr.uncertainty.conformal import Calibration
+from cakrr.uncertainty.conformal import JACKKNIFE, Calibration
 from partition.model import SHARED, InParts, visit
 from partition.routing import nearest
 
@@ -44,6 +44,8 @@ class PartModel:
         that of its variances, if they are kept: see :mod:`cakrr.solver.variance`.
     errors : ndarray, shape (e,) or (e, t), or None
         |y - f(x)|, ascending, of rows that were set aside for intervals, and are nearest to the part's centre.
+    left_out : ndarray, shape (m,) or (m, t), or None
+        y - f(x) of the part's rows, each left out of it, for jackknife+ intervals.
     """
 
     X: Rows
@@ -52,6 +54,7 @@ class PartModel:
     factor: NDArray[np.float64] | None = None
     unit: NDArray[np.float64] | None = None
     errors: NDArray[np.float64] | None = None
+    left_out: NDArray[np.float64] | None = None
 
     def predict(self, X: Rows, kernel: Kernel) -> NDArray[Any]:
         """``K(X, rows) alpha`` (eq. 3.7) of alpha of shape (m,) or (m, t): 2 len(X) m (d + t) flops in blocks.
@@ -81,6 +84,7 @@ PART: Layout = {
     "factor": Array("float64", ("m (m + 1) / 2",), "Cholesky factor of the part's matrix, row by row", optional=True),
     "unit": Array("float64", ("u",), "by which its predictive variances are multiplied", optional=True),
     "errors": Array("float64", ("e",), "of rows near it that intervals came from, ascending", optional=True, many="t"),
+    "left_out": Array("float64", ("m",), "errors of its rows, each left out of it", optional=True, many="t"),
 }
 
 
@@ -191,7 +195,8 @@ class KRRModel(InParts):
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Lower and upper ends of intervals for new targets at this rank's rows; a collective call.
 
-        Of the shape of :meth:`predict`; see :mod:`cakrr.uncertainty.conformal`. `adaptive` is "std" or True, which
+        Of the shape of :meth:`predict`; see :mod:`cakrr.uncertainty.conformal`, and of a model that keeps left-out
+        rows :mod:`cakrr.uncertainty.jackknife`. `adaptive` is "std" or True, which
         costs what :meth:`predict_std` does; "parts", each part's own errors; or None.
 
         Raises
@@ -204,8 +209,9 @@ class KRRModel(InParts):
         with self._ranks(comm) as ranks, ranks.phase("predict"):
             with ranks.agreed():
                 asked = Asked(coverage=coverage, adaptive=adaptive)
-            mean, _, half = answered(self, X, asked, ranks, limit)
-            return mean - half, mean + half
+            _, _, ends = answered(self, X, asked, ranks, limit)
+            assert ends is not None
+            return ends
 
     def predict_routes(self, X: Rows, comm: Any = None) -> dict[str, NDArray[Any]]:
         """As :meth:`predict`, by route: the model's own, and for "soft" the nearest model's alone as well."""
@@ -355,6 +361,8 @@ class KRRModel(InParts):
         for part in self.parts.values():
             require((part.factor is None) == (part.unit is None), "a factor without its unit, or a unit without factor")
             require(part.errors is None or (np.diff(part.errors, axis=0) >= 0).all(), "errors that do not ascend")
+            kept = self.calibration is not None and self.calibration.rows == JACKKNIFE
+            require((part.left_out is not None) == kept, "errors of left-out rows that do not fit the intervals")
             require(part.weight is None or min(part.weight) > 0, "weights not above 0")
         require((self.sigmas is None) == (self.lams is None), "sigmas or lams without the other")
         if self.sigmas is not None and self.lams is not None:

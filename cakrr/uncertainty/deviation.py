@@ -25,7 +25,7 @@ from cacore.kernels.given import is_of_new_rows
 from cacore.machine import memory
 from cakrr.model import KRRModel, PartModel
 from cakrr.solver.variance import LeftOut, Variance, factored, unpacked
-from partition.model import visit
+from partition.model import Answer, visit
 from partition.routing import nearest
 
 WHOLE = -1  # the number of the one model whose rows lie in pieces
@@ -67,23 +67,31 @@ def predict(
     Z = model._received(X, comm)
     shape = (*model._shape, 2)
     if model.route == "sum":
-        whole = _whole(model, comm, limit)
         mean = model._gathered(Z, comm)
-        variance = whole(Z)
+        variance = whole(model, comm, limit)(Z)
     else:
         held = Held(model, comm, limit)
         if model.route == "all":
             mean, precision = np.moveaxis(visit(Z, held.together, comm, shape) / len(model.sizes), -1, 0)
         else:
-            if model.soft is None and model.divisions == 1:
-                values, weights = held.asked(Z, shape), np.ones((Z.shape[0], 1))
-            else:
-                values, weights = model._weighted(Z, comm, shape, held.answer)
+            values, weights = routed(model, Z, comm, shape, held.answer)
             mean = np.einsum("ij...,ij->i...", values[..., 0], weights)
             precision = np.einsum("ij...,ij->i...", 1.0 / values[..., 1], weights)
         variance = 1.0 / precision
     base = model.offset + (model.coarse.predict(Z) if model.coarse is not None else 0.0)
     return mean + base, np.sqrt(variance)
+
+
+def routed(
+    model: KRRModel, Z: Rows, comm: Communicator, shape: tuple[int, ...], answer: Answer
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """What `answer` says for the parts that answer for each row, shape (n_local, k, *shape), and their weights.
+
+    Of a route to the nearest centre, or to those that are near; collective.
+    """
+    if model.soft is None and model.divisions == 1:
+        return model._asked(Z, nearest(Z, model.centers), comm, shape, answer)[:, None], np.ones((Z.shape[0], 1))
+    return model._weighted(Z, comm, shape, answer)
 
 
 def check(model: KRRModel) -> None:
@@ -103,7 +111,7 @@ class Held:
     """The variances of this rank's parts: in memory, or made when they are needed if not all fit; collective."""
 
     def __init__(self, model: KRRModel, comm: Communicator, limit: int | None = None) -> None:
-        self.model, self.comm = model, comm
+        self.model = model
         limit = memory.limit_per_rank(comm) if limit is None else limit
         missing = [model.sizes[part] for part in model.parts if part not in model.variances]
         self.stay = matrices_bytes(missing) <= limit
@@ -127,10 +135,6 @@ class Held:
         """Mean and variance, side by side, shape (len(rows), ..., 2)."""
         variance = np.maximum(self.of(part)(rows), np.finfo(np.float64).tiny)  # of a constant target it is 0
         return np.stack([self.model._answer(part, rows), variance], axis=-1)
-
-    def asked(self, Z: Rows, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        """Of the nearest model, shape (n_local, 1, ..., 2)."""
-        return self.model._asked(Z, nearest(Z, self.model.centers), self.comm, shape, self.answer)[:, None]
 
     def together(self, rows: Rows) -> NDArray[np.float64]:
         """The sums of this rank's means and of their precisions, shape (len(rows), ..., 2)."""
@@ -217,7 +221,8 @@ def _rows(pieces: list[PartModel], model: KRRModel, comm: Communicator) -> Rows:
     return gather_rows(none, comm)
 
 
-def _whole(model: KRRModel, comm: Communicator, limit: int | None) -> Variance:
+def whole(model: KRRModel, comm: Communicator, limit: int | None = None) -> Variance:
+    """The variance of an exact model, of all rows, on every rank: made when it is first asked for; collective."""
     known = comm.all(WHOLE in model.variances)
     if not known:
         made, _ = pooled(model, comm, memory.limit_per_rank(comm) if limit is None else limit)
