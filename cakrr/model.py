@@ -20,6 +20,7 @@ from cacore.kernels import Kernel
 from cacore.probability.calibrator import CALIBRATOR, Calibrator
 from cacore.probability.coupling import LEAST
 from cakrr.solver.coarse import CoarseModel
+from cakrr.solver.coarse_variance import CoarseVariance
 from cakrr.solver.variance import Variance
 from cakrr.uncertainty.conformal import JACKKNIFE, Calibration
 from partition.model import SHARED, InParts, visit
@@ -112,6 +113,8 @@ class KRRModel(InParts):
         Of a classifier's values, where its probabilities are calibrated.
     variances : dict of int to Variance
         Of this rank's parts, where they were asked for and stay in memory; no part of a copy or a pickle.
+    coarse_variance : CoarseVariance or None
+        Likewise, on every rank.
     """
 
     family = "krr"
@@ -129,10 +132,11 @@ class KRRModel(InParts):
     calibration: Calibration | None = None
     calibrator: Calibrator | None = None
     variances: Variances = field(default_factory=dict, repr=False, compare=False)
+    coarse_variance: CoarseVariance | None = field(default=None, repr=False, compare=False)
     parts: dict[int, PartModel] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "variances": {}}
+        return {**super().__getstate__(), "variances": {}, "coarse_variance": None}
 
     @property
     def kernel(self) -> Kernel:
@@ -317,6 +321,8 @@ class KRRModel(InParts):
         if self.coarse is None:
             return attributes, own
         attributes["coarse"] = {"sigma": self.coarse.sigma, "lambda": self.coarse.lam}
+        if self.coarse.refined:
+            attributes["coarse"]["refined"] = True
         if self.coarse.kernel != self.like:
             attributes["coarse"]["kernel"] = self.coarse.kernel.stored()
         return attributes, own | {"coarse_centers": self.coarse.centers, "coarse_beta": self.coarse.beta}
@@ -337,8 +343,9 @@ class KRRModel(InParts):
         if coarse is not None:
             wide = Kernel(**coarse["kernel"]) if "kernel" in coarse else like
             coarse = CoarseModel(
-                shared["coarse_centers"], shared["coarse_beta"], coarse["sigma"], coarse["lambda"], wide
-            )
+                shared["coarse_centers"], shared["coarse_beta"], coarse["sigma"], coarse["lambda"], wide,
+                bool(coarse.get("refined", False)),
+            )  # fmt: skip
         if (calibration := attributes.pop("calibration", None)) is not None:
             kept = (shared["error_ranks"], shared["errors"], shared.get("scaled_errors"))
             attributes["calibration"] = Calibration(calibration["n"], calibration["rows"], *kept)

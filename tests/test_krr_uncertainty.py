@@ -30,7 +30,7 @@ from partition.routing import nearest
 
 SIGMA, LAM = 1.3, 1e-3
 FIXED = {"sigma": SIGMA, "lam": LAM, "standardize": False, "random_state": 0}
-COARSE = {"centers": 30, "coarse_sigma": 2.0, "coarse_lam": 1e-5}
+COARSE = {"centers": 12, "coarse_sigma": 0.8, "coarse_lam": 1e-3}
 
 
 def rows(n=150, seed=0):
@@ -113,9 +113,35 @@ def test_constant_targets_are_sure():
     near(std, 0.0, 1e-12)
 
 
+def of_coarse(model, X, Y, T, w):
+    """Variance of the coarse model's answers: that of the subset of regressors, by dense matrices."""
+    coarse = model.coarse
+    kernel, n, W = coarse.kernel.with_sigma(coarse.sigma), len(X), np.diag(w / w.mean())
+    K, k, K_MM = matrix(kernel, X, coarse.centers), matrix(kernel, T, coarse.centers), matrix(kernel, coarse.centers)
+    inverse = np.linalg.inv(K.T @ W @ K + coarse.lam * n * K_MM)
+    left = Y - model.offset - coarse.predict(X)
+    noise = np.diag(W) @ left**2 / (n - np.trace(W @ K @ inverse @ K.T))
+    return np.multiply.outer(np.einsum("ij,jk,ik->i", k, inverse, k), noise)
+
+
+def test_coarse_model(tmp_path):
+    """What it adds to the deviations of the parts' models: of weighted rows, and of each of two targets."""
+    (X, y), (T, _) = rows(), rows(40, 1)
+    Y, w = np.c_[y, 100 * np.cos(y)], np.random.default_rng(0).uniform(0.5, 2, len(y))
+    model = TwoLevelKRR(3, **FIXED, **COARSE).fit(X, Y, w).model_
+    variance = model.predict_std(T)[1] ** 2
+    expected = of_coarse(model, X, Y, T, w)
+    near(model.coarse_variance(T), expected, 1e-8 * expected.max())
+    local = replace(model, coarse=replace(model.coarse, refined=True))  # whose variance is left out
+    near(variance - local.predict_std(T)[1] ** 2, expected, 1e-8 * variance.max())
+    local.save(tmp_path / "m.h5")
+    np.testing.assert_array_equal(KRRModel.load(tmp_path / "m.h5").predict_std(T)[1], local.predict_std(T)[1])
+    assert (expected > 1e-3 * variance).any(axis=0).all()
+
+
 @pytest.mark.parametrize("kind", ["nearest", "soft", "all", "divided", "two levels"])
 def test_routes(kind):
-    """The precisions of the models that answer, weighted as their means are."""
+    """The precisions of the models that answer, weighted as their means are; and the variance of a coarse model."""
     (X, y), (T, _) = rows(), rows(40, 1)
     cls, more = {
         "nearest": (BKRR2, {}), "soft": (BKRR2, {"route": "soft"}), "all": (DCKRR, {}),
@@ -139,7 +165,10 @@ def test_routes(kind):
             hard = distances[:, lo : lo + 5] == ordered[:, :1]
             share = hard if model.soft is None else model.soft.of_all(T, model.centers)
             weights[:, lo : lo + 5] = share / model.divisions
-    near(std, ((weights / np.array(variances).T).sum(axis=1)) ** -0.5, 1e-9)
+    variance = 1 / (weights / np.array(variances).T).sum(axis=1)
+    if model.coarse is not None:
+        variance += of_coarse(model, X, y, T, np.ones(len(y)))
+    near(std, np.sqrt(variance), 1e-9)
 
 
 def test_factors_that_are_kept(tmp_path, monkeypatch):

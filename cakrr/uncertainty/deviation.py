@@ -6,8 +6,9 @@ precisions: 1 / variance = sum of w / variance of each (a generalised product of
 who know little count for little, and nobody is surer than the surest of them, for the parts' errors are not
 independent. The prediction stays what it is without variances.
 
-On two levels the variance is that of the parts' models of what the coarse model leaves over: how sure the coarse
-model is, which all rows have trained, is left out.
+On two levels the coarse model's variance (:mod:`cakrr.solver.coarse_variance`) is added to that of the parts' models of
+what it leaves over. It is small where there are rows, and says so where there are none. A model that is refined has no
+normal equations, and its variance is left out.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from cacore.errors import InputError
 from cacore.kernels.given import is_of_new_rows
 from cacore.machine import memory
 from cakrr.model import KRRModel, PartModel
+from cakrr.solver.coarse_variance import CoarseSums, CoarseVariance
 from cakrr.solver.variance import LeftOut, Variance, factored, unpacked
 from partition.model import Answer, visit
 from partition.routing import nearest
@@ -60,7 +62,9 @@ def predict(
     A row costs m^2 flops for each model of m rows that answers for it. Factors that are not kept in the model cost
     2/3 m^3 flops and 8 m^2 bytes a part: they stay, for the next call, where those of all parts of the rank fit, and
     are otherwise made anew, one at a time, in each call. A row travels as for a prediction, and two numbers back. The
-    exact model needs all rows, and the factor of their matrix, on every rank.
+    exact model needs all rows, and the factor of their matrix, on every rank. A coarse model of M centres costs 2 M^2
+    flops a row, and before the first one n_local M^2 + 2 M^3 flops and an Allreduce of M^2 numbers: its factors are
+    not in the model's file.
     """
     with comm.agreed():
         check(model)
@@ -78,6 +82,8 @@ def predict(
             mean = np.einsum("ij...,ij->i...", values[..., 0], weights)
             precision = np.einsum("ij...,ij->i...", 1.0 / values[..., 1], weights)
         variance = 1.0 / precision
+    if model.coarse is not None and not model.coarse.refined:
+        variance += _of_coarse(model, comm, limit)(Z)
     base = model.offset + (model.coarse.predict(Z) if model.coarse is not None else 0.0)
     return mean + base, np.sqrt(variance)
 
@@ -144,6 +150,44 @@ class Held:
             total[..., 0] += values[..., 0]
             total[..., 1] += 1.0 / values[..., 1]
         return total
+
+
+def _of_coarse(model: KRRModel, comm: Communicator, limit: int | None) -> CoarseVariance:
+    """The variance of the coarse model, on every rank: made when it is first asked for; collective."""
+    if comm.all(model.coarse_variance is not None) and model.coarse_variance is not None:
+        return model.coarse_variance
+    coarse = model.coarse
+    assert coarse is not None
+    with comm.agreed():
+        M = coarse.centers.shape[0]
+        limit = memory.limit_per_rank(comm) if limit is None else limit
+        what = f"the factors of {M:,} centers, for standard deviations,"
+        memory.require(5 * matrices_bytes([M]), limit, what, "use fewer centers, or a larger memory limit")
+        sums, first = CoarseSums(coarse, model._shape), len(model.sizes) // model.divisions
+        for part in sorted(model.parts):
+            if part < first:  # other divisions have the same rows
+                one = model.parts[part]
+                sums.add(one.X, learned(model, part), row_weights(one))
+    total = comm.allreduce(sums.packed())
+    with comm.agreed():
+        found = sums.variance(total)
+        if found is None:
+            raise InputError("standard deviations: the coarse model's equations have no factor; use a larger lambda")
+    model.coarse_variance = found
+    return found
+
+
+def learned(model: KRRModel, part: int) -> NDArray[np.float64]:
+    """What a part's model learned: its rows' targets, less the offset and what the coarse model says; m^2 d flops."""
+    one = model.parts[part]
+    weights = row_weights(one)
+    noise = model.lam_of(part) * len(weights) * weights.mean() / weights
+    return scaled(one.alpha, noise) + one.predict(one.X, model.kernel_of(part))
+
+
+def scaled(alpha: NDArray[Any], by: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Each row of `alpha` times a number."""
+    return np.asarray((alpha.T * by).T, np.float64)
 
 
 def matrices_bytes(sizes: Any) -> int:
