@@ -182,7 +182,7 @@ def learned(model: KRRModel, part: int) -> NDArray[np.float64]:
     one = model.parts[part]
     weights = row_weights(one)
     noise = model.lam_of(part) * len(weights) * weights.mean() / weights
-    return scaled(one.alpha, noise) + one.predict(one.X, model.kernel_of(part))
+    return np.asarray(scaled(one.alpha, noise) + one.predict(one.X, model.kernel_of(part)))
 
 
 def scaled(alpha: NDArray[Any], by: NDArray[np.float64]) -> NDArray[np.float64]:
