@@ -38,6 +38,7 @@ from cakrr.options import JACKKNIFE
 ALL = ("cadata", "CASP", "kin40k", "keggundirected", "space_ga_scale", "BNG_breastTumor")
 COVERAGES = (0.9, 0.95)
 PART = 1000  # rows of a part
+LEAST = 4  # parts, so that their intervals can differ
 GRID = {"sigma": (0.5, 1.0, 2.0), "lam": (1e-5, 1e-4, 1e-3, 1e-2)}  # sigma in units of its default
 ASKED = 50_000
 
@@ -81,7 +82,7 @@ class Split:
 def chosen(split: Split) -> dict[str, Any]:
     """The parts, sigma and lambda, by validation rows of the training rows."""
     sigma = tuple(times * split.X.shape[1] ** 0.5 for times in GRID["sigma"])
-    parts = max(1, round(len(split.X) / PART))
+    parts = max(LEAST, round(len(split.X) / PART))
     model = BKRR2(parts, sigma=sigma, lam=GRID["lam"], random_state=0).fit(split.X, split.y)
     return {"n_parts": parts, "sigma": model.sigma_, "lam": model.lam_, "random_state": 0}
 
