@@ -3,7 +3,7 @@
 python -m benchmarks list
 python -m benchmarks NAME [options] [--results FILE.json]
 python -m benchmarks compare BEFORE.json AFTER.json
-python -m benchmarks plot RESULTS.json OUT.png [--what scaling|validation|error|race|parts|matrix|timeline]
+python -m benchmarks plot RESULTS.json OUT.png [--what scaling|validation|error|intervals|race|parts|matrix|timeline]
 """
 
 from __future__ import annotations

@@ -1,44 +1,50 @@
 """Intervals and standard deviations: what share of new rows they hold, how wide they are, and what they cost.
 
-python -m benchmarks.krr_intervals DATA_FOLDER [--only NAME ...] [--splits N] [--rows N] [--out FILE.json]
-python -m benchmarks.krr_intervals DATA_FOLDER --seconds [--rows N]
-python -m benchmarks.krr_intervals DATA_FOLDER --peers [--only NAME ...] [--rows N]
+python -m benchmarks krr-intervals [--only NAME ...] [--splits N] [--rows N] [--peers PYTHON] [--results FILE.json]
+python -m benchmarks krr-intervals --seconds [--rows N]
 
-Each split draws rows for training, of which a share is set aside, and test rows; sigma and lambda are chosen anew in
-each. Twenty generated sets have heavy tails, noise that depends on x, or both. `--seconds`: standard deviations of
-50,000 rows beside plain predictions and beside LAPACK's triangular solves of as many right sides alone. `--peers`,
-where they are installed: MAPIE's split conformal intervals of scikit-learn's KernelRidge, exact, on the rows, at the
-width and the ridge that ours chose; and MuyGPyS, 30 neighbours of each row, a Matern-3/2 kernel whose length and noise
-it chooses, whose intervals are those of a normal distribution. Seconds are those of training, choices and 90 %
-intervals.
+Each split draws rows for training, of which a share is set aside, and test rows. Sigma and lambda are chosen once for a
+set, by validation rows of the training rows of its first split. Twenty generated sets have heavy tails, noise that
+depends on x, or both, and a quarter as many rows. `--peers`: the Python of an environment that has MAPIE and MuyGPyS,
+which :mod:`benchmarks.interval_peers` runs on the first splits. `--seconds`: standard deviations of 50,000 rows, and
+jackknife+ intervals, beside plain predictions and beside LAPACK's triangular solves of as many right sides alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.kernel_ridge import KernelRidge
 from sklearn.preprocessing import StandardScaler
 
+from benchmarks.generated import label
 from benchmarks.krr_data import SETS, load
 from benchmarks.race import copy_rate, headline, machine_rate, race
-from benchmarks.results import Results, table
+from benchmarks.results import record, table
 from cacore.linalg import lapack
 from cakrr import BKRR2
+from cakrr.options import JACKKNIFE
 
-ALL = ("cadata", "CASP", "kin40k", "space_ga_scale")
+ALL = ("cadata", "CASP", "kin40k", "keggundirected", "space_ga_scale", "BNG_breastTumor")
 COVERAGES = (0.9, 0.95)
-PART = 1500  # rows of a part
+PART = 1000  # rows of a part
+LEAST = 4  # parts, so that their intervals can differ
 GRID = {"sigma": (0.5, 1.0, 2.0), "lam": (1e-5, 1e-4, 1e-3, 1e-2)}  # sigma in units of its default
 ASKED = 50_000
 
-Drawn = tuple[NDArray[np.float64], NDArray[np.float64]]
+Rows = NDArray[np.float64]
+Drawn = tuple[Rows, Rows]
+_GENERATED = [f"generated {number + 1}" for number in range(20)]
 
 
 def generated(number: int, n: int) -> Drawn:
@@ -55,51 +61,102 @@ def generated(number: int, n: int) -> Drawn:
     return X, f + noises[number % len(noises)]()
 
 
-def judged(X: NDArray[np.float64], y: NDArray[np.float64], rows: int, seed: int, share: float) -> list[dict[str, Any]]:
-    """One split: a record for each kind of rows to calibrate on, kind of interval, and coverage."""
-    place = np.random.default_rng(seed).permutation(len(X))
-    n = min(rows, 3 * len(X) // 4)
-    mine, others = place[:n], place[n : n + 2 * rows]
-    sigma = tuple(times * X.shape[1] ** 0.5 for times in GRID["sigma"])
+@dataclass(frozen=True)
+class Split:
+    """Training and test rows of one draw."""
+
+    X: Rows
+    y: Rows
+    T: Rows
+    t: Rows
+
+    @classmethod
+    def drawn(cls, X: Rows, y: Rows, rows: int, seed: int) -> Split:
+        """So many training rows, or three quarters of all, and at most twice as many test rows."""
+        place = np.random.default_rng(seed).permutation(len(X))
+        n = min(rows, 3 * len(X) // 4)
+        mine, others = place[:n], place[n : n + 2 * rows]
+        return cls(X[mine], y[mine], X[others], y[others])
+
+
+def chosen(split: Split) -> dict[str, Any]:
+    """The parts, sigma and lambda, by validation rows of the training rows."""
+    sigma = tuple(times * split.X.shape[1] ** 0.5 for times in GRID["sigma"])
+    parts = max(LEAST, round(len(split.X) / PART))
+    model = BKRR2(parts, sigma=sigma, lam=GRID["lam"], random_state=0).fit(split.X, split.y)
+    return {"n_parts": parts, "sigma": model.sigma_, "lam": model.lam_, "random_state": 0}
+
+
+def judged(split: Split, given: dict[str, Any], share: float) -> list[dict[str, Any]]:
+    """A record for each kind of rows to calibrate on, kind of interval, and coverage."""
     found = []
-    for calibrate in (share, "loo"):
-        model = BKRR2(
-            max(1, round(n / PART)), sigma=sigma, lam=GRID["lam"], calibrate=calibrate, keep_factors=True,
-            random_state=seed,
-        ).fit(X[mine], y[mine])  # fmt: skip
-        for adaptive in ("", "std") if calibrate == "loo" else ("", "std", "parts"):
-            for coverage in COVERAGES:
-                lower, upper = model.predict_interval(X[others], coverage, adaptive or None)
-                held = (lower <= y[others]) & (y[others] <= upper)
-                found.append({
-                    "rows": "left out" if calibrate == "loo" else "held out", "adaptive": adaptive, "asked": coverage,
-                    "held": float(held.mean()), "width": float(np.mean(upper - lower)),
-                })  # fmt: skip
+
+    def add(method: str, coverage: float, lower: Rows, upper: Rows, spent: float) -> None:
+        held = float(np.mean((lower <= split.t) & (split.t <= upper)))
+        found.append({
+            "method": method, "asked": coverage, "held": held, "width": float(np.mean(upper - lower)), "seconds": spent,
+        })  # fmt: skip
+
+    begun = time.perf_counter()
+    held_out = BKRR2(**given, calibrate=share, keep_factors=True).fit(split.X, split.y)
+    fitted, left = time.perf_counter() - begun, JACKKNIFE
+    for method, adaptive in (("split", None), ("split, adaptive", "std"), ("split, parts", "parts")):
+        for coverage in COVERAGES:
+            begun = time.perf_counter()
+            ends = held_out.predict_interval(split.T, coverage, adaptive)
+            add(method, coverage, *ends, fitted + time.perf_counter() - begun)
+    begun = time.perf_counter()
+    model = BKRR2(**given, calibrate=left, keep_factors=True).fit(split.X, split.y)
+    fitted = time.perf_counter() - begun
+    mean, known = model.predict(split.T), model.model_.calibration
+    for coverage in COVERAGES:
+        half = known.half_width(coverage)  # the plain jackknife's, as of calibrate="loo"
+        add("jackknife", coverage, mean - half, mean + half, float("nan"))
+        begun = time.perf_counter()
+        ends = model.predict_interval(split.T, coverage)
+        add("jackknife+", coverage, *ends, fitted + time.perf_counter() - begun)
     return found
 
 
+def others(python: Path, split: Split, given: dict[str, Any], share: float) -> list[dict[str, Any]]:
+    """The same of MAPIE and MuyGPyS, in a process of another environment that reads the same rows."""
+    scaler, base = StandardScaler().fit(split.X), split.y.mean()
+    with tempfile.TemporaryDirectory() as folder:
+        rows = Path(folder) / "split.npz"
+        np.savez(
+            rows, X=scaler.transform(split.X), y=split.y - base, T=scaler.transform(split.T), t=split.t - base,
+            sigma=given["sigma"], lam=given["lam"], share=share, coverages=COVERAGES,
+        )  # fmt: skip
+        script = Path(__file__).with_name("interval_peers.py")
+        alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        ran = subprocess.run([python, script, rows], check=True, stdout=subprocess.PIPE, text=True, env=alone)
+    return [dict(one) for one in json.loads(ran.stdout.splitlines()[-1])]
+
+
 def summary(name: str, n: int, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of all splits: mean and deviation of the coverage in points, and widths over those of the plain intervals."""
-    kinds = dict.fromkeys((one["rows"], one["adaptive"], one["asked"]) for one in records)
+    """Of all splits: mean and deviation of the coverage, and widths over those of the plain intervals."""
+    kinds = dict.fromkeys((one["method"], one["asked"]) for one in records)
     rows, plain = [], {}
-    for kind in kinds:
-        some = [one for one in records if (one["rows"], one["adaptive"], one["asked"]) == kind]
-        held, width = (np.array([one[key] for one in some]) for key in ("held", "width"))
-        plain.setdefault((kind[0], kind[2]), width.mean())
+    for method, asked in kinds:
+        some = [one for one in records if (one["method"], one["asked"]) == (method, asked)]
+        held, width, spent = (np.array([one[key] for one in some]) for key in ("held", "width", "seconds"))
+        plain.setdefault(asked, width)
         rows.append({
-            "data": name, "rows": n, "calibrated": kind[0], "adaptive": kind[1], "asked": kind[2], "splits": len(some),
+            "data": name, "rows": n, "method": method, "asked": f"{asked:.0%}", "splits": len(some),
             "held": held.mean(), "deviation": held.std(), "width": width.mean(),
-            "of_plain": width.mean() / plain[kind[0], kind[2]],
+            "of_plain": float(np.mean(width / plain[asked][: len(some)])), "seconds": spent.mean(),
         })  # fmt: skip
     return rows
 
 
-def seconds(X: NDArray[np.float64], y: NDArray[np.float64], rows: int, results: Results) -> None:
+def seconds(X: Rows, y: Rows, rows: int) -> list[dict[str, Any]]:
     """Standard deviations, plain predictions, and triangular solves alone, of the same rows and parts."""
     rng = np.random.default_rng(0)
-    n = min(rows, len(X))
+    n, found = min(rows, len(X)), []
     for parts in (max(1, n // 1000), max(1, n // 4000)):
-        model = BKRR2(parts, sigma=X.shape[1] ** 0.5, lam=1e-4, keep_factors=True, random_state=0).fit(X[:n], y[:n])
+        model = BKRR2(
+            parts, sigma=X.shape[1] ** 0.5, lam=1e-4, keep_factors=True, calibrate=JACKKNIFE, random_state=0
+        ).fit(X[:n], y[:n])
         asked = X[rng.integers(0, n, ASKED)] + 0.01 * X.std(axis=0) * rng.normal(size=(ASKED, X.shape[1]))
         routed = np.bincount(rng.integers(0, parts, ASKED), minlength=parts)
         L = np.tril(np.full((n // parts, n // parts), 1e-3)) + np.eye(n // parts)
@@ -113,6 +170,7 @@ def seconds(X: NDArray[np.float64], y: NDArray[np.float64], rows: int, results: 
             {
                 "plain": lambda model=model, asked=asked: model.predict(asked),
                 "std": lambda model=model, asked=asked: model.predict(asked, return_std=True),
+                "jackknife": lambda model=model, asked=asked: model.predict_interval(asked),
                 "solves": solves,
             },
             rounds=3,
@@ -120,69 +178,13 @@ def seconds(X: NDArray[np.float64], y: NDArray[np.float64], rows: int, results: 
         times = {name: result.median for name, result in timed.items()}
         times["solves"] *= ASKED / sum(len(block) for block in blocks)
         m, d = n // parts, X.shape[1]
-        results.add(
-            parts=parts, m=m, asked=ASKED, plain_seconds=times["plain"], std_seconds=times["std"],
-            solves_seconds=times["solves"], of_solves=times["std"] / times["solves"],
-            of_plain=times["std"] / times["plain"], bound=3 * m / d, gflops=machine_rate(), copied_gbps=copy_rate(),
-        )  # fmt: skip
-
-
-def peers(name: str, X: NDArray[np.float64], y: NDArray[np.float64], rows: int, share: float, results: Results) -> None:
-    """One split: 90 % intervals by us, and by others."""
-    place = np.random.default_rng(0).permutation(len(X))
-    n = min(rows, 3 * len(X) // 4)
-    scaler = StandardScaler().fit(X[place[:n]])
-    A, T = scaler.transform(X[place[:n]]), scaler.transform(X[place[n : n + 2 * rows]])
-    b, t = y[place[:n]], y[place[n : n + 2 * rows]]
-    ours = BKRR2(
-        max(1, round(n / PART)), sigma=tuple(times * X.shape[1] ** 0.5 for times in GRID["sigma"]), lam=GRID["lam"],
-        calibrate=share, keep_factors=True, standardize=False, random_state=0,
-    )  # fmt: skip
-
-    def cakernels(adaptive: str | None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        return ours.fit(A, b).predict_interval(T, 0.9, adaptive)
-
-    def mapie() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        from mapie.regression import SplitConformalRegressor
-
-        aside = round(share * n)
-        ridge = KernelRidge(kernel="rbf", gamma=1 / (2 * ours.sigma_**2), alpha=ours.lam_ * (n - aside))
-        fitted = ridge.fit(A[aside:], b[aside:] - b.mean())
-        found = SplitConformalRegressor(fitted, 0.9, prefit=True).conformalize(A[:aside], b[:aside] - b.mean())
-        ends = found.predict_interval(T)[1][:, :, 0] + b.mean()
-        return ends[:, 0], ends[:, 1]
-
-    def muygpys() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        from MuyGPyS.examples.regress import do_regress
-        from MuyGPyS.gp.deformation import Isotropy, l2
-        from MuyGPyS.gp.hyperparameter import AnalyticScale, Parameter
-        from MuyGPyS.gp.kernels import Matern
-        from MuyGPyS.gp.noise import HomoscedasticNoise
-
-        length = Isotropy(metric=l2, length_scale=Parameter("sample", (0.1, 20.0)))
-        asked = {
-            "kernel": Matern(smoothness=Parameter(1.5), deformation=length),
-            "noise": HomoscedasticNoise("sample", (1e-5, 1.0)), "scale": AnalyticScale(),
-        }  # fmt: skip
-        found = do_regress(
-            T, A, (b - b.mean())[:, None], nn_count=30, batch_count=500, k_kwargs=asked,
-            nn_kwargs={"nn_method": "exact", "algorithm": "ball_tree"},
-        )  # fmt: skip
-        mean, half = np.ravel(found[2]) + b.mean(), 1.6448536 * np.sqrt(np.ravel(found[3]))
-        return mean - half, mean + half
-
-    rivals = {
-        "BKRR2": lambda: cakernels(None), "BKRR2 adaptive": lambda: cakernels("std"), "MAPIE, KernelRidge": mapie,
-        "MuyGPyS": muygpys,
-    }  # fmt: skip
-    for who, work in rivals.items():
-        begun = time.perf_counter()
-        lower, upper = work()
-        results.add(
-            data=name, rows=n, method=who, seconds=time.perf_counter() - begun,
-            held=float(np.mean((lower <= t) & (t <= upper))), width=float(np.mean(upper - lower)),
-            gflops=machine_rate(), copied_gbps=copy_rate(),
-        )  # fmt: skip
+        found.append({
+            "parts": parts, "m": m, "asked": ASKED, "plain_seconds": times["plain"], "std_seconds": times["std"],
+            "solves_seconds": times["solves"], "of_solves": times["std"] / times["solves"],
+            "of_plain": times["std"] / times["plain"], "bound": 3 * m / d, "jackknife_seconds": times["jackknife"],
+            "gflops": machine_rate(), "copied_gbps": copy_rate(),
+        })  # fmt: skip
+    return found
 
 
 def main() -> None:
@@ -190,43 +192,41 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="+", choices=[*SETS, "generated"], default=[*ALL, "generated"])
-    parser.add_argument("--rows", type=int, default=6000, help="training rows of a split at most, those set aside too")
+    parser.add_argument("--rows", type=int, default=4000, help="training rows of a split at most, those set aside too")
     parser.add_argument("--splits", type=int, default=20)
     parser.add_argument("--share", type=float, default=0.2, help="of the training rows that is set aside")
     parser.add_argument("--seconds", action="store_true", help="time standard deviations on kin40k")
-    parser.add_argument("--peers", action="store_true", help="one split beside MAPIE and MuyGPyS")
-    parser.add_argument("--out", type=Path, default=Path("krr-intervals.json"))
+    parser.add_argument("--peers", type=Path, metavar="PYTHON", help="of an environment with MAPIE and MuyGPyS")
+    parser.add_argument("--peer-splits", type=int, default=3, help="on which they are run")
     args = parser.parse_args()
     headline()
-    results = Results("krr-intervals")
     if args.seconds:
-        seconds(*load(args.folder, "kin40k"), args.rows, results)
-        results.save(args.out)
+        records = seconds(*load(args.folder, "kin40k"), args.rows)
+        for one in records:
+            record(**one)
         columns = {"parts": "d", "m": ",d", "plain_seconds": ".2f", "std_seconds": ".2f", "solves_seconds": ".2f"}
-        columns |= {"of_solves": ".2f", "of_plain": ".1f", "bound": ".0f", "gflops": ".0f", "copied_gbps": ".1f"}
-        print(table(results.records, columns))
+        columns |= {"of_solves": ".2f", "of_plain": ".1f", "bound": ".0f", "jackknife_seconds": ".2f"}
+        print(table(records, columns | {"gflops": ".0f", "copied_gbps": ".1f"}))
         return
-    if args.peers:
-        for name in args.only:
-            data = generated(0, 5 * args.rows) if name == "generated" else load(args.folder, name)
-            peers(name, *data, args.rows, args.share, results)
-        results.save(args.out)
-        columns = {"data": "", "rows": ",d", "method": "", "seconds": ".2f", "held": ".4f", "width": ".4g"}
-        print(table(results.records, columns | {"gflops": ".0f", "copied_gbps": ".1f"}))
-        return
-    for name in args.only:
-        if name == "generated":
-            sets = (generated(number, 5 * args.rows) for number in range(20))
-            every = [one for number, data in enumerate(sets) for one in judged(*data, args.rows, number, args.share)]
-        else:
-            data = load(args.folder, name)
-            every = [one for seed in range(args.splits) for one in judged(*data, args.rows, seed, args.share)]
-        for one in summary(name, args.rows, every):
-            results.add(**one)
-        results.save(args.out)
-        print(f"{name}: {machine_rate():.0f} GFLOP/s, {copy_rate():.1f} GB/s copied", flush=True)
-    columns = {"data": "", "calibrated": "", "adaptive": "", "asked": ".2f", "splits": "d", "held": ".4f"}
-    print(table(results.records, {**columns, "deviation": ".4f", "width": ".4g", "of_plain": ".3f"}))
+    judged(Split.drawn(*generated(0, 300), 100, 0), {"n_parts": 2, "sigma": 1.0, "lam": 1e-2}, args.share)  # compiles
+    names = [name for one in args.only for name in ([one] if one in SETS else _GENERATED)]
+    for name in names:
+        rows = args.rows if name in SETS else args.rows // 4
+        data = load(args.folder, name) if name in SETS else generated(_GENERATED.index(name), 3 * rows)
+        splits = [Split.drawn(*data, rows, seed) for seed in range(args.splits)]
+        given = chosen(splits[0])
+        every = [one for split in splits for one in judged(split, given, args.share)]
+        if args.peers is not None:
+            peers = splits[: args.peer_splits]
+            every += [one for split in peers for one in others(args.peers, split, given, args.share)]
+        rates = {"gflops": machine_rate(), "copied_gbps": copy_rate()}
+        shown = label(args.folder, name) if name in SETS else name
+        records = [one | rates for one in summary(shown, len(splits[0].X), every)]
+        for one in records:
+            record(**one)
+        columns = {"data": "", "rows": ",d", "method": "", "asked": "", "splits": "d", "held": ".4f"}
+        columns |= {"deviation": ".4f", "width": ".4g", "of_plain": ".3f", "seconds": ".2f", "gflops": ".0f"}
+        print(table(records, columns), flush=True)
 
 
 if __name__ == "__main__":

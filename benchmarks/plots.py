@@ -225,12 +225,37 @@ def exact(results: Results) -> Figure:
     return figure
 
 
+def intervals(results: Results) -> Figure:
+    """How many targets intervals hold, for each coverage asked, and how wide they are; a line a data set."""
+    names, asked = _each(results.records, "data"), _each(results.records, "asked")
+    methods = _each(results.records, "method")
+    figure, panels = _panels(1, len(asked) + 1, 4.2 * (len(asked) + 1), 1.6 + 0.27 * len(names))
+    for axes, what in zip(panels, [*asked, None], strict=True):
+        for number, method in enumerate(methods):
+            mine = [r for r in results.records if r["method"] == method and r["asked"] == (what or asked[0])]
+            places = [names.index(r["data"]) + 0.6 * (number / max(1, len(methods) - 1) - 0.5) for r in mine]
+            values = [r["held" if what else "of_plain"] * 100 for r in mine]
+            errors = [100 * r["deviation"] / math.sqrt(max(1, r["splits"] - 1)) if what else 0.0 for r in mine]
+            style = {"marker": MARKERS[number % len(MARKERS)], "markersize": 4, "color": f"C{number % 10}"}
+            axes.errorbar(values, places, xerr=errors, linestyle="", label=method, **style)
+        axes.axvline(float(what.rstrip("%")) if what else 100.0, color="black", linewidth=0.8)
+        axes.set_yticks(range(len(names)), names if axes is panels[0] else [], fontsize=7)
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.set_xlabel(
+            f"% of the targets held, {what} asked" if what else f"width, % of the first's, {asked[0]} asked"
+        )
+        axes.grid(alpha=0.3)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
+    return figure
+
+
 # What there are pictures of: the fields that records need, and what draws them.
 KINDS: dict[str, tuple[set[str], Callable[[Results], Figure]]] = {
     "validation": ({"method", "ranks", "seconds", "measured_seconds"}, validation),
     "scaling": ({"method", "ranks", "seconds", "how", "iteration_efficiency"}, scaling),
     "error": ({"data", "method", "pairs", "seconds", "mse"}, errors),
     "exact": ({"data", "run", "rows", "seconds", "mse"}, exact),
+    "intervals": ({"data", "method", "asked", "held", "deviation", "splits", "of_plain"}, intervals),
     "race": ({"race", "rival", "peer", "seconds"}, races),
     "parts": ({"partition_sizes"}, parts),
     "matrix": ({"data", "method", "sent"}, matrices),

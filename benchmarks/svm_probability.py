@@ -1,11 +1,14 @@
 """Probabilities of kernel SVMs: log loss of test rows, and what they cost beside training without them.
 
-python -m benchmarks.svm_probability DATA_FOLDER [--only NAME ...] [--rows N] [--out FILE.json]
+python -m benchmarks.svm_probability DATA_FOLDER [--only NAME ...] [--rows N] [--orders N] [--out FILE.json]
 
 The extra seconds are those of a fit with probabilities less those of one without, each the least of two for ours.
 SVC(probability=True) solves five folds (LIBSVM); CalibratedClassifierCV fits our solver on five folds, and keeps the
 five models. CASVC has 4 K-means parts. "best" is what sigmoids of SMOSVC's decisions would reach that are fitted to
 the test rows themselves, of two classes: nobody can know it. "of_svc": SMOSVC's extra seconds over SVC's.
+
+Which rows are left out together is chance, for all of them: `--orders` trains SMOSVC and SVC again on the same rows in
+other orders, with other seeds. The log loss is then the mean, and "deviation" that of one order.
 """
 
 from __future__ import annotations
@@ -72,24 +75,38 @@ def best(model: Any, problem: Problem) -> float:
     return float(log_loss(problem.yt, coupled(known.first(D), k), labels=model.classes_))
 
 
-def compare(name: str, problem: Problem, results: Results) -> None:
+def compare(name: str, problem: Problem, orders: int, results: Results) -> None:
     """All rivals on one data set."""
     given: dict[str, Any] = {"C": problem.C, "gamma": problem.gamma, "tol": 1e-3}
     few = slice(0, 2000)
     SMOSVC(**given, probability=True).fit(problem.X[few], problem.y[few]).predict_proba(problem.Xt[:10])
     about = {"data": name, "rows": len(problem.X), "gflops": machine_rate(), "copied_gbps": copy_rate()}
+    labels = np.unique(problem.y)
 
-    def judged(who: str, P: NDArray[np.float64], plain: float, extra: float, **more: Any) -> None:
-        labels = np.unique(problem.y)
-        loss = float(log_loss(problem.yt, P, labels=labels))
+    def loss(P: NDArray[np.float64]) -> float:
+        return float(log_loss(problem.yt, P, labels=labels))
+
+    def judged(who: str, P: NDArray[np.float64], plain: float, extra: float, losses: Any = (), **more: Any) -> None:
+        every = [loss(P), *losses]
         right = float(np.mean(labels[P.argmax(axis=1)] == problem.yt))
-        results.add(**about, method=who, log_loss=loss, right=right, plain_seconds=plain, extra_seconds=extra, **more)
+        results.add(
+            **about, method=who, orders=len(every), log_loss=float(np.mean(every)), deviation=float(np.std(every)),
+            right=right, plain_seconds=plain, extra_seconds=extra, **more,
+        )  # fmt: skip
 
-    plain, sure, model = least(lambda **more: SMOSVC(**given, cache_gib=2.0, **more), problem, 2)
+    def again(make: Callable[[int], Any]) -> list[float]:
+        """Log losses of trainings on the rows in other orders."""
+        places = [np.random.default_rng(order).permutation(len(problem.X)) for order in range(1, orders)]
+        fitted = (make(order).fit(problem.X[place], problem.y[place]) for order, place in enumerate(places, 1))
+        return [loss(model.predict_proba(problem.Xt)) for model in fitted]
+
+    exact = {**given, "cache_gib": 2.0}
+    plain, sure, model = least(lambda **more: SMOSVC(**exact, **more), problem, 2)
     ours = sure - plain
     bound = {"best": best(model, problem)} if len(model.classes_) == 2 else {}
-    judged("SMOSVC", model.predict_proba(problem.Xt), plain, ours, **bound)
-    curve = SMOSVC(**given, cache_gib=2.0, probability="isotonic").fit(problem.X, problem.y)
+    others = again(lambda order: SMOSVC(**exact, probability=True))
+    judged("SMOSVC", model.predict_proba(problem.Xt), plain, ours, others, **bound)
+    curve = SMOSVC(**exact, probability="isotonic").fit(problem.X, problem.y)
     judged("SMOSVC, isotonic", curve.predict_proba(problem.Xt), plain, float("nan"))
     parts = {"n_parts": PARTS, "partitioner": "kmeans", "random_state": 0}
     plain, sure, model = least(lambda **more: CASVC(**given, **parts, **more), problem, 2)
@@ -100,7 +117,8 @@ def compare(name: str, problem: Problem, results: Results) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         plain, sure, peer = least(lambda **more: SVC(**given, cache_size=2000, random_state=0, **more), problem, 1)
-        judged("SVC", peer.predict_proba(problem.Xt), plain, sure - plain, of_svc=ours / (sure - plain))
+        others = again(lambda order: SVC(**given, cache_size=2000, random_state=order, probability=True))
+        judged("SVC", peer.predict_proba(problem.Xt), plain, sure - plain, others, of_svc=ours / (sure - plain))
 
 
 def main() -> None:
@@ -109,15 +127,23 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="+", choices=SETS, default=CHOSEN)
     parser.add_argument("--rows", type=int, default=10_000, help="training rows, drawn at random; 0: all")
+    parser.add_argument("--orders", type=int, default=1, help="of the rows, to see what chance does")
     parser.add_argument("--out", type=Path, default=Path("svm-probability.json"))
     args = parser.parse_args()
     headline()
     results = Results("svm-probability")
     for name in args.only:
-        compare(label(args.folder, name), drawn(SETS[name](args.folder), args.rows), results)
+        compare(label(args.folder, name), drawn(SETS[name](args.folder), args.rows), args.orders, results)
         results.save(args.out)
-        columns = {"data": "", "rows": ",d", "method": "", "log_loss": ".4f", "right": ".4f", "plain_seconds": ".2f"}
-        columns |= {"extra_seconds": ".2f", "best": ".4f", "of_svc": ".3f", "gflops": ".0f", "copied_gbps": ".1f"}
+        columns = {"data": "", "rows": ",d", "method": "", "log_loss": ".4f", "deviation": ".4f", "right": ".4f"}
+        columns |= {
+            "plain_seconds": ".2f",
+            "extra_seconds": ".2f",
+            "best": ".4f",
+            "of_svc": ".3f",
+            "gflops": ".0f",
+            "copied_gbps": ".1f",
+        }
         print(
             table([one for one in results.records if one["data"] == results.records[-1]["data"]], columns), flush=True
         )

@@ -22,6 +22,7 @@ from cacore.run import reading
 from cacore.run.family import Family, described_metric
 from cacore.run.job import Predicting, Training
 from cacore.run.options import reported
+from cacore.run.probabilistic import probability_scores
 from cacore.tuning.results import Columns, at_the_end, best_lines
 from cakrr.bkrr2 import bkrr2
 from cakrr.fit import Fit
@@ -211,11 +212,15 @@ class Ridge(Family):
         """Their errors, or how many labels are right; collective."""
         if model.classes is not None:
             found = labels.tested(model.classes, rows, model.labels(answers.mean), comm)
-            return found | self._probability(model, rows, answers, comm)[0]
+            if answers.probabilities is not None and rows.y is not None:
+                found |= labels.tested_probabilities(model.classes, rows, answers.probabilities, comm)
+            return found
         with comm.phase("predict"):
             return answers.metrics(rows.target(), comm)
 
-    def probability(self, model: KRRModel, rows: Dataset | None, answers: Any, comm: Communicator) -> dict[str, Any]:
+    def probability(
+        self, model: KRRModel, rows: Dataset | None, answers: Any, metrics: dict[str, Any], comm: Communicator
+    ) -> dict[str, Any]:
         """How good a classifier's probabilities are, where the rows have labels; collective."""
         known = model.calibrator
         said = {"form": "clipped" if known is None else known.form, "left_out": 0 if known is None else known.rows}
@@ -227,15 +232,10 @@ class Ridge(Family):
             return said
         if rows is None or answers.probabilities is None:
             return {}
-        scores, lines = self._probability(model, rows, answers, comm)
-        return {**said, **scores, **({"reliability": lines} if lines else {})}
-
-    def _probability(
-        self, model: KRRModel, rows: Dataset, answers: Predicted, comm: Communicator
-    ) -> tuple[dict[str, float], list[dict[str, float]]]:
-        if answers.probabilities is None or model.classes is None or rows.y is None:
-            return {}, []
-        return labels.tested_probabilities(model.classes, rows, answers.probabilities, comm)
+        if model.classes is None or rows.y is None:
+            return said
+        lines = labels.tested_reliability(model.classes, rows, answers.probabilities, comm)
+        return {**said, **probability_scores(metrics), **({"reliability": lines} if lines else {})}
 
     def intervals(self, rows: Dataset, answers: Predicted, comm: Communicator) -> dict[str, Any]:
         """Their width, and how many targets they hold; collective."""

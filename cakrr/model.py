@@ -20,8 +20,9 @@ from cacore.kernels import Kernel
 from cacore.probability.calibrator import CALIBRATOR, Calibrator
 from cacore.probability.coupling import LEAST
 from cakrr.solver.coarse import CoarseModel
+from cakrr.solver.coarse_variance import CoarseVariance
 from cakrr.solver.variance import Variance
-from cakrr.uncertainty.conformal import Calibration
+from cakrr.uncertainty.conformal import JACKKNIFE, Calibration
 from partition.model import SHARED, InParts, visit
 from partition.routing import nearest
 
@@ -44,6 +45,8 @@ class PartModel:
         that of its variances, if they are kept: see :mod:`cakrr.solver.variance`.
     errors : ndarray, shape (e,) or (e, t), or None
         |y - f(x)|, ascending, of rows that were set aside for intervals, and are nearest to the part's centre.
+    left_out : ndarray, shape (m,) or (m, t), or None
+        y - f(x) of the part's rows, each left out of it, for jackknife+ intervals.
     """
 
     X: Rows
@@ -52,6 +55,7 @@ class PartModel:
     factor: NDArray[np.float64] | None = None
     unit: NDArray[np.float64] | None = None
     errors: NDArray[np.float64] | None = None
+    left_out: NDArray[np.float64] | None = None
 
     def predict(self, X: Rows, kernel: Kernel) -> NDArray[Any]:
         """``K(X, rows) alpha`` (eq. 3.7) of alpha of shape (m,) or (m, t): 2 len(X) m (d + t) flops in blocks.
@@ -81,6 +85,7 @@ PART: Layout = {
     "factor": Array("float64", ("m (m + 1) / 2",), "Cholesky factor of the part's matrix, row by row", optional=True),
     "unit": Array("float64", ("u",), "by which its predictive variances are multiplied", optional=True),
     "errors": Array("float64", ("e",), "of rows near it that intervals came from, ascending", optional=True, many="t"),
+    "left_out": Array("float64", ("m",), "errors of its rows, each left out of it", optional=True, many="t"),
 }
 
 
@@ -108,6 +113,8 @@ class KRRModel(InParts):
         Of a classifier's values, where its probabilities are calibrated.
     variances : dict of int to Variance
         Of this rank's parts, where they were asked for and stay in memory; no part of a copy or a pickle.
+    coarse_variance : CoarseVariance or None
+        Likewise, on every rank.
     """
 
     family = "krr"
@@ -125,10 +132,11 @@ class KRRModel(InParts):
     calibration: Calibration | None = None
     calibrator: Calibrator | None = None
     variances: Variances = field(default_factory=dict, repr=False, compare=False)
+    coarse_variance: CoarseVariance | None = field(default=None, repr=False, compare=False)
     parts: dict[int, PartModel] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "variances": {}}
+        return {**super().__getstate__(), "variances": {}, "coarse_variance": None}
 
     @property
     def kernel(self) -> Kernel:
@@ -191,7 +199,8 @@ class KRRModel(InParts):
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Lower and upper ends of intervals for new targets at this rank's rows; a collective call.
 
-        Of the shape of :meth:`predict`; see :mod:`cakrr.uncertainty.conformal`. `adaptive` is "std" or True, which
+        Of the shape of :meth:`predict`; see :mod:`cakrr.uncertainty.conformal`, and of a model that keeps left-out
+        rows :mod:`cakrr.uncertainty.jackknife`. `adaptive` is "std" or True, which
         costs what :meth:`predict_std` does; "parts", each part's own errors; or None.
 
         Raises
@@ -204,8 +213,9 @@ class KRRModel(InParts):
         with self._ranks(comm) as ranks, ranks.phase("predict"):
             with ranks.agreed():
                 asked = Asked(coverage=coverage, adaptive=adaptive)
-            mean, _, half = answered(self, X, asked, ranks, limit)
-            return mean - half, mean + half
+            _, _, ends = answered(self, X, asked, ranks, limit)
+            assert ends is not None
+            return ends
 
     def predict_routes(self, X: Rows, comm: Any = None) -> dict[str, NDArray[Any]]:
         """As :meth:`predict`, by route: the model's own, and for "soft" the nearest model's alone as well."""
@@ -311,6 +321,8 @@ class KRRModel(InParts):
         if self.coarse is None:
             return attributes, own
         attributes["coarse"] = {"sigma": self.coarse.sigma, "lambda": self.coarse.lam}
+        if self.coarse.refined:
+            attributes["coarse"]["refined"] = True
         if self.coarse.kernel != self.like:
             attributes["coarse"]["kernel"] = self.coarse.kernel.stored()
         return attributes, own | {"coarse_centers": self.coarse.centers, "coarse_beta": self.coarse.beta}
@@ -331,8 +343,9 @@ class KRRModel(InParts):
         if coarse is not None:
             wide = Kernel(**coarse["kernel"]) if "kernel" in coarse else like
             coarse = CoarseModel(
-                shared["coarse_centers"], shared["coarse_beta"], coarse["sigma"], coarse["lambda"], wide
-            )
+                shared["coarse_centers"], shared["coarse_beta"], coarse["sigma"], coarse["lambda"], wide,
+                bool(coarse.get("refined", False)),
+            )  # fmt: skip
         if (calibration := attributes.pop("calibration", None)) is not None:
             kept = (shared["error_ranks"], shared["errors"], shared.get("scaled_errors"))
             attributes["calibration"] = Calibration(calibration["n"], calibration["rows"], *kept)
@@ -355,6 +368,8 @@ class KRRModel(InParts):
         for part in self.parts.values():
             require((part.factor is None) == (part.unit is None), "a factor without its unit, or a unit without factor")
             require(part.errors is None or (np.diff(part.errors, axis=0) >= 0).all(), "errors that do not ascend")
+            kept = self.calibration is not None and self.calibration.rows == JACKKNIFE
+            require((part.left_out is not None) == kept, "errors of left-out rows that do not fit the intervals")
             require(part.weight is None or min(part.weight) > 0, "weights not above 0")
         require((self.sigmas is None) == (self.lams is None), "sigmas or lams without the other")
         if self.sigmas is not None and self.lams is not None:

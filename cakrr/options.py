@@ -47,17 +47,17 @@ def _route(value: Any, name: str) -> str:
     return str(value) if own else declare.one_of(*ROUTES)(value, name)
 
 
-LEFT_OUT = "loo"
+LEFT_OUT, JACKKNIFE = "loo", "jackknife+"  # rows that are left out one at a time, for intervals
 
 
 def _calibrate(value: Any, name: str) -> float | str:
-    """A share of the rows, or the word for rows that are left out one at a time."""
-    if isinstance(value, str) and value == LEFT_OUT:
+    """A share of the rows, or a word for rows that are left out one at a time."""
+    if isinstance(value, str) and value in (LEFT_OUT, JACKKNIFE):
         return value
     try:
         return float(declare.share(value, name))
     except InputError as error:
-        raise InputError(f"{error}, or {LEFT_OUT}") from None
+        raise InputError(f"{error}, or {LEFT_OUT}, or {JACKKNIFE}") from None
 
 
 AUTO = ("gaussian", "matern52", "laplacian", "l1")  # kernels that "auto" chooses from
@@ -185,8 +185,8 @@ class Options(declare.Options):
         declare.yes_or_no, action="store_true",
     )  # fmt: skip
     calibrate: float | str | None = option(
-        None, "for intervals: set this share of the rows aside, or loo: leave each row out of its part's model",
-        _calibrate, report=True, metavar="F",
+        None, "for intervals: set this share of the rows aside; or leave each row out of its part's model: loo, their "
+        "errors alone, or jackknife+, and what a row does to each answer", _calibrate, report=True, metavar="F",
     )  # fmt: skip
     probability: str | None = job.probability()
     checkpoint: Checkpoint | None = job.checkpoint()
@@ -244,12 +244,16 @@ class Options(declare.Options):
                 f"keep_factors: {method.name} has one factor of all rows, which no file keeps; leave it out, and "
                 "standard deviations make it when they are asked for"
             )
-        if self.calibrate == LEFT_OUT and self.divisions > 1:
-            raise InputError("calibrate loo: a row is left out of one division's model; set a share of the rows aside")
-        if self.calibrate == LEFT_OUT and (method.coarse or (self.route or method.route) == "all"):
+        if self.calibrate not in (LEFT_OUT, JACKKNIFE):
+            return
+        if self.divisions > 1:
             raise InputError(
-                f"calibrate loo: a row is left out of its own part's model, and {method.name} answers otherwise; set "
-                "a share of the rows aside"
+                f"calibrate {self.calibrate}: a row is left out of one division's model; set a share of the rows aside"
+            )
+        if method.coarse or (self.route or method.route) == "all":
+            raise InputError(
+                f"calibrate {self.calibrate}: a row is left out of its own part's model, and {method.name} answers "
+                "otherwise; set a share of the rows aside"
             )
 
     def _check_probability(self, method: Method) -> None:

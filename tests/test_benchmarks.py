@@ -55,6 +55,7 @@ RUNS = {
     "krr-methods": ["--only", "mg_scale", "--methods", "bkrr2", "--sigma", "1", "--lambda", "1e-4"],
     "krr-grid": ["--crossover", "--rows", "800", "--lambdas", "4", "--rounds", "1"],
     "krr-time": ["--only", "mg_scale", "--methods", "bkrr3", "--pairs", "1", "2"],
+    "krr-intervals": ["--only", "mg_scale", "--rows", "120", "--splits", "2"],
     "partitioners": ["--parts", "4"],
     "balance": ["--rows", "200", "--ranks", "2", "--repeats", "1", "--methods", "bkrr2", "casvm"],
     "asygcd": ["--only", "ijcnn1", "--parts", "speedup", "--rounds", "1", "--cache-gib", "0.1"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from dataclasses import replace
 from fractions import Fraction
@@ -29,7 +30,7 @@ from partition.routing import nearest
 
 SIGMA, LAM = 1.3, 1e-3
 FIXED = {"sigma": SIGMA, "lam": LAM, "standardize": False, "random_state": 0}
-COARSE = {"centers": 30, "coarse_sigma": 2.0, "coarse_lam": 1e-5}
+COARSE = {"centers": 12, "coarse_sigma": 0.8, "coarse_lam": 1e-3}
 
 
 def rows(n=150, seed=0):
@@ -112,9 +113,35 @@ def test_constant_targets_are_sure():
     near(std, 0.0, 1e-12)
 
 
+def of_coarse(model, X, Y, T, w):
+    """Variance of the coarse model's answers: that of the subset of regressors, by dense matrices."""
+    coarse = model.coarse
+    kernel, n, W = coarse.kernel.with_sigma(coarse.sigma), len(X), np.diag(w / w.mean())
+    K, k, K_MM = matrix(kernel, X, coarse.centers), matrix(kernel, T, coarse.centers), matrix(kernel, coarse.centers)
+    inverse = np.linalg.inv(K.T @ W @ K + coarse.lam * n * K_MM)
+    left = Y - model.offset - coarse.predict(X)
+    noise = np.diag(W) @ left**2 / (n - np.trace(W @ K @ inverse @ K.T))
+    return np.multiply.outer(np.einsum("ij,jk,ik->i", k, inverse, k), noise)
+
+
+def test_coarse_model(tmp_path):
+    """What it adds to the deviations of the parts' models: of weighted rows, and of each of two targets."""
+    (X, y), (T, _) = rows(), rows(40, 1)
+    Y, w = np.c_[y, 100 * np.cos(y)], np.random.default_rng(0).uniform(0.5, 2, len(y))
+    model = TwoLevelKRR(3, **FIXED, **COARSE).fit(X, Y, w).model_
+    variance = model.predict_std(T)[1] ** 2
+    expected = of_coarse(model, X, Y, T, w)
+    near(model.coarse_variance(T), expected, 1e-8 * expected.max())
+    local = replace(model, coarse=replace(model.coarse, refined=True))  # whose variance is left out
+    near(variance - local.predict_std(T)[1] ** 2, expected, 1e-8 * variance.max())
+    local.save(tmp_path / "m.h5")
+    np.testing.assert_array_equal(KRRModel.load(tmp_path / "m.h5").predict_std(T)[1], local.predict_std(T)[1])
+    assert (expected > 1e-3 * variance).any(axis=0).all()
+
+
 @pytest.mark.parametrize("kind", ["nearest", "soft", "all", "divided", "two levels"])
 def test_routes(kind):
-    """The precisions of the models that answer, weighted as their means are."""
+    """The precisions of the models that answer, weighted as their means are; and the variance of a coarse model."""
     (X, y), (T, _) = rows(), rows(40, 1)
     cls, more = {
         "nearest": (BKRR2, {}), "soft": (BKRR2, {"route": "soft"}), "all": (DCKRR, {}),
@@ -138,7 +165,10 @@ def test_routes(kind):
             hard = distances[:, lo : lo + 5] == ordered[:, :1]
             share = hard if model.soft is None else model.soft.of_all(T, model.centers)
             weights[:, lo : lo + 5] = share / model.divisions
-    near(std, ((weights / np.array(variances).T).sum(axis=1)) ** -0.5, 1e-9)
+    variance = 1 / (weights / np.array(variances).T).sum(axis=1)
+    if model.coarse is not None:
+        variance += of_coarse(model, X, y, T, np.ones(len(y)))
+    near(std, np.sqrt(variance), 1e-9)
 
 
 def test_factors_that_are_kept(tmp_path, monkeypatch):
@@ -303,11 +333,81 @@ def test_rows_left_out_one_at_a_time(cls):
     near(model.calibration.scaled, np.sort(errors / np.sqrt(s2 * np.array(variances))), 1e-8)
 
 
+def without_each(kernel, X, Y, T, noise):
+    """What the models without each row say of it, and of new rows: shapes (n,) and (n, len(T)); by leaving out."""
+    G, k = kernel(X) + noise * np.eye(len(X)), kernel(T, X)
+    errors, answers = [], []
+    for i in range(len(X)):
+        rest = np.delete(np.arange(len(X)), i)
+        alpha = np.linalg.solve(G[np.ix_(rest, rest)], Y[rest])
+        errors.append(Y[i] - G[i, rest] @ alpha)
+        answers.append(k[:, rest] @ alpha)
+    return np.array(errors), np.array(answers)
+
+
+def jackknifed(kernel, X, y, T, noise, coverage):
+    """Jackknife+ intervals as Barber et al. define them."""
+    errors, answers = without_each(kernel, X, y, T, noise)
+    n = len(X)
+    low, high = math.floor((n + 1) * (1 - Fraction(coverage))) - 1, math.ceil((n + 1) * Fraction(coverage)) - 1
+    sizes = np.abs(errors)[:, None]
+    return np.sort(answers - sizes, axis=0)[low], np.sort(answers + sizes, axis=0)[high]
+
+
+@pytest.mark.parametrize("kind", ["nearest", "soft", "exact"])
+def test_jackknife_plus(kind, tmp_path):
+    """As models without each row say, in each part; of several that answer, the ends are averaged as answers are."""
+    (X, y), (T, _) = rows(90), rows(25, 1)
+    cls, more = {"nearest": (BKRR2, {}), "soft": (BKRR2, {"route": "soft"}), "exact": (DKRR, {})}[kind]
+    more = more | ({} if cls is DKRR else {"n_parts": 2})
+    fitted = cls(**FIXED, **more, calibrate="jackknife+").fit(X, y)
+    fitted.model_.save(tmp_path / "m.h5")
+    model, every = fitted.model_, []
+    for part in sorted(model.parts):
+        own = model.parts[part].X
+        targets = np.array([y[np.abs(X - row).max(axis=1).argmin()] for row in own]) - y.mean()
+        every.append(jackknifed(RBF(SIGMA), own, targets, T, LAM * len(own), "0.8"))
+    if kind == "exact":
+        expected = every[0]
+    else:
+        share = np.eye(2)[nearest(T, model.centers)] if model.soft is None else model.soft.of_all(T, model.centers)
+        expected = np.einsum("peT,Tp->eT", np.array(every), share)
+    for one in (fitted.predict_interval(T, 0.8), KRRModel.load(tmp_path / "m.h5").predict_interval(T, 0.8)):
+        near(np.array(one), expected + y.mean(), 1e-8 * np.abs(y).max())
+
+
+def test_jackknife_plus_holds_what_the_jackknife_does_not():
+    """As many rows as features, without a ridge: each row moves the answers (section 7 of its paper has such a set)."""
+    held = {"jackknife+": [], "jackknife": []}
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        (X, y), (T, z) = ((rng.normal(size=(n, 60)), rng.normal(size=n)) for n in (60, 500))
+        model = BKRR2(1, kernel="linear", lam=1e-8, standardize=False, calibrate="jackknife+").fit(X, y)
+        lower, upper = model.predict_interval(T, 0.8)
+        held["jackknife+"].append(np.mean((lower <= z) & (z <= upper)))
+        held["jackknife"].append(np.mean(np.abs(z - model.predict(T)) <= model.model_.calibration.half_width(0.8)))
+    assert np.mean(held["jackknife"]) < 0.6
+    assert np.mean(held["jackknife+"]) > 0.7
+
+
+def test_jackknife_plus_that_is_refused():
+    X, y = rows()
+    model = BKRR2(3, **FIXED, calibrate="jackknife+").fit(X, y)
+    with pytest.raises(InputError, match=r"coverage 0.99 needs 99 rows in each part, and one has 50"):
+        model.predict_interval(X, 0.99)
+    with pytest.raises(InputError, match="have a width for each row in any case"):
+        model.predict_interval(X, 0.9, "std")
+    K = RBF(SIGMA)(X)
+    with pytest.raises(InputError, match="a precomputed kernel is not kept"):
+        DKRR(kernel="precomputed", calibrate="jackknife+").fit(K, y).predict_interval(K)
+
+
 def test_many_targets_have_intervals_each():
     X, y = rows(300)
     Y = np.c_[y, 100 * y]
-    model = BKRR2(2, **FIXED, calibrate=0.3, keep_factors=True).fit(X, Y)
-    for adaptive in (False, True):
+    held = BKRR2(2, **FIXED, calibrate=0.3, keep_factors=True).fit(X, Y)
+    left = BKRR2(2, **FIXED, calibrate="jackknife+").fit(X, Y)
+    for model, adaptive in ((held, False), (held, True), (left, False)):
         lower, upper = model.predict_interval(X, 0.9, adaptive)
         assert lower.shape == (300, 2)
         near((upper - lower)[:, 1], 100 * (upper - lower)[:, 0], 1e-6 * upper.max())
@@ -335,10 +435,14 @@ def test_coverage_of_noise_that_varies():
     ("cls", "given", "says"),
     [
         (BKRR2, {"calibrate": 1.5}, "calibrate = 1.5: it must be a number between 0 and 1, or loo"),
-        (BKRR2, {"calibrate": "half"}, "calibrate = 'half': it must be"),
+        (
+            BKRR2,
+            {"calibrate": "half"},
+            "calibrate = 'half': it must be a number between 0 and 1, or loo, or jackknife+",
+        ),
         (BKRR2, {"calibrate": 1e-4}, "of 150 rows that is 0, and both sides need some"),
         (DCKRR, {"calibrate": "loo"}, "dckrr answers otherwise"),
-        (TwoLevelKRR, {"calibrate": "loo"}, "twolevel answers otherwise"),
+        (TwoLevelKRR, {"calibrate": "jackknife+"}, r"calibrate jackknife\+: .* twolevel answers otherwise"),
         (BKRR2, {"calibrate": "loo", "n_divisions": 2}, "one division's model"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from helpers.checks import near, refusal
 from helpers.commands import read, reported, run
 from helpers.data import clouds, drawn_clouds, split_rows
+from scipy.optimize import minimize
 from sklearn.base import clone
 from sklearn.calibration import _SigmoidCalibration
 from sklearn.exceptions import NotFittedError
@@ -81,6 +83,49 @@ def test_sigmoids_are_those_of_scikit_learn():
         near(A[i], expected.a_, 1e-6)
         near(B[i] + A[i] * shift, expected.b_, 1e-6)
     assert (A[4], B[4]) == (0, 0)  # of no row
+
+
+def test_sigmoids_of_a_part():
+    """The minimum of its own cross entropy and that of 100 rows which agree with what is known; without rows, that."""
+    known = np.array([-1.5, -2.0]), np.array([0.3, 0.1])
+    f, y = decisions(60, 3.0)
+    found = LeftOut(f, y.astype(bool), np.zeros(60, np.int64))
+    A, B = platt.fit(found, 2, ALONE, known)
+
+    def entropy(x):
+        p, agreed = (1 / (1 + np.exp(a * f + b)) for a, b in (x, (known[0][0], known[1][0])))
+        both = ((1, y), (100 / 60, agreed))
+        return -sum(one * (t * np.log(p) + (1 - t) * np.log(1 - p)).sum() for one, t in both)
+
+    near(np.array([A[0], B[0]]), minimize(entropy, (0, 0), tol=1e-12).x, 1e-4)
+    near(np.array([A[1], B[1]]), np.array([-2.0, 0.1]), 1e-15)
+    alike = LeftOut(np.full(5, 0.7), np.ones(5, bool), np.zeros(5, np.int64))
+    assert np.isfinite(platt.fit(alike, 2, ALONE, known)).all()
+
+
+def test_parts_have_their_own(tmp_path):
+    """Where one half is easy and the other is noise, that of all parts is right for neither."""
+    rng = np.random.default_rng(0)
+
+    def drawn(n):
+        X = rng.uniform(-1, 1, (n, 2)) + np.array([6, 0]) * (np.arange(n) % 2)[:, None]
+        p = np.where(X[:, 0] > 3, 0.5 + 0.25 * np.sign(X[:, 1]), X[:, 1] > 0)
+        return X, (rng.random(n) < p).astype(int)
+
+    (X, y), (T, t) = drawn(600), drawn(600)
+    model = CASVC(2, partitioner="kmeans", gamma=1.0, probability=True, random_state=0).fit(X, y).model_
+    P = model.probabilities(T)
+    model.save(tmp_path / "m.h5")
+    near(SVMModel.load(tmp_path / "m.h5").probabilities(T), P, 1e-12)
+    plain = replace(model, parts={n: replace(one, slopes=None, shifts=None) for n, one in model.parts.items()})
+    assert log_loss(t, P) < 0.97 * log_loss(t, plain.probabilities(T))
+    export_libsvm(model, tmp_path / "l.model")
+    for number, part in model.parts.items():
+        lines = dict(line.split()[:2] for line in (tmp_path / f"l.{number:06d}.model").read_text().splitlines()[:9])
+        assert (float(lines["probA"]), float(lines["probB"])) == (part.slopes[0], part.shifts[0])
+    model.parts[0].slopes = None
+    model.save(tmp_path / "m.h5")
+    assert "slopes or shifts without the other" in refusal(SVMModel.load, tmp_path / "m.h5")
 
 
 def test_decisions_that_are_all_alike():

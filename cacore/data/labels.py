@@ -105,14 +105,26 @@ def tested(classes: NDArray[Any], test: Dataset, predicted: NDArray[Any], comm: 
 
 def tested_probabilities(
     classes: NDArray[Any], test: Dataset, P: NDArray[np.float64], comm: Communicator
-) -> tuple[dict[str, float], list[dict[str, float]]]:
-    """Scores of what a model of these classes thinks likely, and a reliability diagram's lines. Collective."""
-    y = from_file(test, comm)
-    if (classes.dtype.kind in "biuf") != (y.dtype.kind in "biuf"):
-        return {}, []
-    codes = class_codes(y, classes)
+) -> dict[str, float]:
+    """Scores of what a model of these classes thinks likely. Collective."""
+    codes = _known(classes, test, comm)
     with comm.phase("predict"):
-        return class_scores(codes, P, comm), reliability(codes, P, comm)
+        return {} if codes is None else class_scores(codes, P, comm)
+
+
+def tested_reliability(
+    classes: NDArray[Any], test: Dataset, P: NDArray[np.float64], comm: Communicator
+) -> list[dict[str, float]]:
+    """The lines of a reliability diagram of the same. Collective."""
+    codes = _known(classes, test, comm)
+    with comm.phase("predict"):
+        return [] if codes is None else reliability(codes, P, comm)
+
+
+def _known(classes: NDArray[Any], test: Dataset, comm: Communicator) -> NDArray[np.int64] | None:
+    """The places of the rows' classes; None of words where the classes are numbers, or of numbers where words."""
+    y = from_file(test, comm)
+    return None if (classes.dtype.kind in "biuf") != (y.dtype.kind in "biuf") else class_codes(y, classes)
 
 
 def write(

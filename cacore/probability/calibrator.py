@@ -76,6 +76,12 @@ class Calibrator:
         curves = [self.steps.at(column, int(at)) for column, at in zip(decisions.T, which, strict=True)]
         return np.stack(curves, axis=1)
 
+    def of_part(self, found: LeftOut) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+        """A and B of sigmoids from the decisions of a part alone, with these as what is known; None of curves."""
+        if self.A is None or self.B is None:
+            return None
+        return platt.fit(found, len(self.A), Communicator(), (self.A, self.B))
+
     @property
     def arrays(self) -> dict[str, Rows]:
         """What a model's file holds."""

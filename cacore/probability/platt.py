@@ -37,7 +37,12 @@ class _Sums:
     BB: Vector
 
 
-def fit(found: LeftOut, problems: int, comm: Communicator) -> tuple[Vector, Vector]:
+_PRIOR = 100.0  # rows that the sigmoids of all parts count for in those of one
+
+
+def fit(
+    found: LeftOut, problems: int, comm: Communicator, known: tuple[Vector, Vector] | None = None
+) -> tuple[Vector, Vector]:
     """A and B of each of so many problems, from the decisions of all ranks; a collective call.
 
     Parameters
@@ -46,11 +51,15 @@ def fit(found: LeftOut, problems: int, comm: Communicator) -> tuple[Vector, Vect
         This rank's.
     problems : int
     comm : Communicator
+    known : tuple of two ndarrays, shape (problems,), optional
+        A and B of more rows than these, which 100 more rows are taken to agree with: a target lies between 0, or 1, and
+        what is known, by its share of all rows.
 
     Returns
     -------
     A, B : ndarray of float64, shape (problems,)
-        0 and log((N- + 1) / (N+ + 1)) where the decisions say nothing; of a problem without any, 0 and 0.
+        0 and log((N- + 1) / (N+ + 1)) where the decisions say nothing; of a problem without any, 0 and 0. Or what is
+        known.
 
     Notes
     -----
@@ -73,7 +82,13 @@ def fit(found: LeftOut, problems: int, comm: Communicator) -> tuple[Vector, Vect
     unit = np.where(unit > 0, unit, 1.0)
     z = (f - middle[problem]) / unit[problem]
     negative = count - positive
-    target = np.where(first > 0, ((positive + 1) / (positive + 2))[problem], (1 / (negative + 2))[problem])
+    A, B = np.zeros(problems), np.log((negative + 1.0) / (positive + 1.0))
+    if known is None:
+        target = np.where(first > 0, ((positive + 1) / (positive + 2))[problem], (1 / (negative + 2))[problem])
+    else:
+        share = (_PRIOR / (_PRIOR + n))[problem]
+        target = (1.0 - share) * first + share * expit(-(known[0][problem] * f + known[1][problem]))
+        A, B = known[0] * unit, known[1] + known[0] * middle
 
     def at(A: Vector, B: Vector) -> _Sums:
         s = A[problem] * z + B[problem]
@@ -82,7 +97,6 @@ def fit(found: LeftOut, problems: int, comm: Communicator) -> tuple[Vector, Vect
         value = np.logaddexp(0.0, s) - (1.0 - target) * s
         return _Sums(*sums(value, z * slope, slope, z * z * bend, z * bend, bend))
 
-    A, B = np.zeros(problems), np.log((negative + 1.0) / (positive + 1.0))
     here, going = at(A, B), count > 0
     for _ in range(_STEPS):
         going &= np.maximum(np.abs(here.A), np.abs(here.B)) > _GRADIENT * n

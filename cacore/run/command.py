@@ -144,12 +144,12 @@ def _notes(data: dict[str, Any]) -> Iterator[str]:
 def _tested(family: Family, model: Any, test: Dataset | None, comm: Communicator) -> dict[str, Any]:
     """What the report says of the test rows: of all of them, and of those that are no training rows if not all are."""
     if test is None:
-        return {"probability": family.probability(model, None, {}, comm)}
+        return {"probability": family.probability(model, None, {}, {}, comm)}
     answers = family.tested(model, test, comm)
+    metrics = family.metrics(model, test, answers, comm)
     said: dict[str, Any] = {
-        "metrics": family.metrics(model, test, answers, comm),
-        "probability": family.probability(model, test, answers, comm),
-    }
+        "metrics": metrics, "probability": family.probability(model, test, answers, metrics, comm)
+    }  # fmt: skip
     if test.overlap is None:
         return said
     with comm.uncounted():
@@ -196,7 +196,7 @@ def predict(
         "predict", comm, partition_sizes=model.sizes, metrics=metrics,
         data={"path": str(job.data), "n_train": 0, "n_test": rows.n, "n_features": rows.X.shape[1]},
         params={"model": str(job.model), **model.described()}, intervals=family.intervals(rows, answers, comm),
-        probability=family.probability(model, rows, answers, comm),
+        probability=family.probability(model, rows, answers, metrics, comm),
     )  # fmt: skip
     with comm.phase("write"):
         family.write(job.output, model, answers, job.decisions, comm)

@@ -125,8 +125,13 @@ class Family(ABC):
         """What the report says of intervals; collective."""
         return {}
 
-    def probability(self, model: Any, rows: Dataset | None, answers: Any, comm: Communicator) -> dict[str, Any]:
-        """What the report says of probabilities of classes; collective. Without `rows`, of the model alone."""
+    def probability(
+        self, model: Any, rows: Dataset | None, answers: Any, metrics: dict[str, Any], comm: Communicator
+    ) -> dict[str, Any]:
+        """What the report says of probabilities of classes, with their scores out of these metrics; collective.
+
+        Without `rows`, of the model alone.
+        """
         return {}
 
     @abstractmethod

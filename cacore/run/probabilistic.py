@@ -58,6 +58,11 @@ def class_scores(codes: NDArray[np.int64], P: NDArray[np.float64], comm: Communi
     return {"log_loss": float(total[0] / total[2]), "brier": float(total[1] / total[2] / (2.0 if k == 2 else 1.0))}
 
 
+def probability_scores(metrics: dict[str, Any]) -> dict[str, float]:
+    """What :func:`class_scores` put among these metrics."""
+    return {name: metrics[name] for name in ("log_loss", "brier") if name in metrics}
+
+
 def reliability(codes: NDArray[np.int64], P: NDArray[np.float64], comm: Communicator) -> list[dict[str, float]]:
     """How often what was predicted with a probability came true, over all ranks; one Allreduce of 30 numbers.
 

@@ -14,6 +14,7 @@ from cacore.data.dataset import Dataset
 from cacore.probability.calibrator import require_calibrator
 from cacore.run.family import Family
 from cacore.run.job import Predicting
+from cacore.run.probabilistic import probability_scores
 from cacore.svm.options import DualOptions
 
 Answers = dict[str, NDArray[np.float64]]  # "scores", and "probabilities" where there are some
@@ -55,18 +56,20 @@ class Classifiers(Family):
         """Metrics of these answers; collective."""
         found = labels.tested(model.classes, rows, model.labels(answers["scores"]), comm)
         if "probabilities" in answers:
-            found |= labels.tested_probabilities(model.classes, rows, answers["probabilities"], comm)[0]
+            found |= labels.tested_probabilities(model.classes, rows, answers["probabilities"], comm)
         return found
 
-    def probability(self, model: Any, rows: Dataset | None, answers: Answers, comm: Communicator) -> dict[str, Any]:
+    def probability(
+        self, model: Any, rows: Dataset | None, answers: Answers, metrics: dict[str, Any], comm: Communicator
+    ) -> dict[str, Any]:
         """How decisions became probabilities, and how good these are where the rows have labels; collective."""
         if model.calibrator is None or (rows is not None and "probabilities" not in answers):
             return {}
         said = {"form": model.calibrator.form, "left_out": model.calibrator.rows}
         if rows is None or rows.y is None:
             return said
-        scores, lines = labels.tested_probabilities(model.classes, rows, answers["probabilities"], comm)
-        return {**said, **scores, "reliability": lines}
+        lines = labels.tested_reliability(model.classes, rows, answers["probabilities"], comm)
+        return {**said, **probability_scores(metrics), "reliability": lines}
 
     def write(self, path: Path | None, model: Any, answers: Answers, decisions: bool, comm: Communicator) -> None:
         """Column ``prediction``, decisions and probabilities, in the order of the rows; collective."""

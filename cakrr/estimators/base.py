@@ -147,8 +147,9 @@ class Regressor(Regressing, KernelRidge):
         """Lower and upper ends of intervals for new targets at `X`, of the shape of a prediction; collective.
 
         They hold a new target with at least this probability, if the model was trained with a share of the rows set
-        aside, `calibrate`. All are of one width, unless `adaptive` is "std", or True, for a model with `keep_factors`:
-        narrow where it is sure; or "parts": each part's own. See :mod:`cakrr.uncertainty.conformal`. Raises InputError
+        aside, `calibrate`, and about this often with "jackknife+", whose widths are each row's. The others are of one
+        width, unless `adaptive` is "std", or True, for a model with `keep_factors`: narrow where it is sure; or
+        "parts": each part's own. See :mod:`cakrr.uncertainty.conformal`. Raises InputError
         on a coverage that the model cannot give.
         """
         lower, upper = self._asked(X, lambda model, X, comm: model.predict_interval(X, coverage, adaptive, comm))

@@ -107,9 +107,10 @@ class BKRR2(InParts, Factors, Regressor):
     keep_factors : bool
         Keep in the model the factors that standard deviations need, 8 m^2 bytes a part of m rows, for 2/3 m^3 flops;
         otherwise ``predict(X, return_std=True)`` makes them when it is first called.
-    calibrate : float, "loo" or None
+    calibrate : float, "loo", "jackknife+" or None
         What :meth:`predict_interval` needs: the share of the rows that is set aside for it, and learned from in no way;
-        or "loo", the errors of rows left out of their part's model, which cost no rows and guarantee no coverage.
+        or "loo", the errors of rows left out of their part's model, which cost no rows and guarantee no coverage; or
+        "jackknife+", with what each row does to an answer as well, which costs 2 m^2 flops a row to be predicted.
     random_state : int, RandomState or None
     comm : mpi4py communicator or None
         With one, `fit` and `predict` take this rank's own rows and are collective calls.

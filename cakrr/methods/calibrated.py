@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
-from cacore.data.rows import block_bounds
 from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError
 from cacore.machine import memory
@@ -18,8 +17,8 @@ from cakrr.fit import Fit
 from cakrr.method import Method
 from cakrr.methods.prepare import default_parts
 from cakrr.model import KRRModel
-from cakrr.options import LEFT_OUT, Options
-from cakrr.uncertainty import deviation
+from cakrr.options import JACKKNIFE, LEFT_OUT, Options
+from cakrr.uncertainty import conformal, deviation
 from cakrr.uncertainty.answer import has_parts, to_parts
 from cakrr.uncertainty.classes import calibrator
 from cakrr.uncertainty.conformal import Calibration
@@ -69,17 +68,26 @@ def calibrated(
     if aside is not None:
         errors, deviations = _missed(model, aside, options, comm)
         with comm.phase("train"):
-            model.calibration = Calibration.of("held out", errors, deviations, comm)
+            model.calibration = Calibration.of(conformal.HELD_OUT, errors, deviations, comm)
             if has_parts(model):
                 to_parts(model, aside.X, errors, comm)
         fitted.reasons.append(f"{aside.n:,} rows were set aside for intervals, and not learned from")
     elif share == LEFT_OUT:
         with comm.phase("train"):
             errors, deviations = _left_out(model, options, comm)
-            model.calibration = Calibration.of("left out", errors, deviations, comm)
+            model.calibration = Calibration.of(conformal.LEFT_OUT, errors, deviations, comm)
         fitted.reasons.append(
             "intervals from rows that are left out one at a time: their coverage is about right and not guaranteed; "
             "--calibrate 0.1 sets rows aside for one that is"
+        )
+    elif share == JACKKNIFE:
+        with comm.phase("train"):
+            errors, _ = _left_out(model, options, comm)
+            model.calibration = Calibration.of(conformal.JACKKNIFE, errors, None, comm)
+            _keep_errors(model, errors)
+        fitted.reasons.append(
+            "jackknife+ intervals from rows that are left out one at a time: about the coverage that is asked for, and "
+            "1 - 2 (1 - coverage) for certain if they have not chosen sigma and lambda"
         )
     return fitted
 
@@ -131,8 +139,10 @@ def _left_out(model: KRRModel, options: Options, comm: Communicator) -> tuple[ND
     """Errors and standard deviations of this rank's rows, each left out of its own part's model; collective."""
     if model.route == "sum":
         _, found = deviation.pooled(model, comm, options.memory_limit)
-        lo, hi = block_bounds(len(found.errors), comm.size, comm.rank)
-        return found.errors[lo:hi], found.deviations[lo:hi]
+        rows = sum(len(one.alpha) for one in model.parts.values())
+        first, _ = comm.offset(rows)
+        own = slice(first, first + rows)
+        return found.errors[own], found.deviations[own]
     with comm.agreed():
         every = [deviation.factored_part(model, part)[1] for part in sorted(model.parts)]
     none = np.zeros((0, *model._shape))
@@ -140,3 +150,12 @@ def _left_out(model: KRRModel, options: Options, comm: Communicator) -> tuple[ND
         np.concatenate([none, *(one.errors for one in every)]),
         np.concatenate([none, *(one.deviations for one in every)]),
     )
+
+
+def _keep_errors(model: KRRModel, errors: NDArray[np.float64]) -> None:
+    """Give this rank's parts, or pieces, the errors of their rows, which follow one another."""
+    first = 0
+    for part, one in sorted(model.parts.items()):
+        m = len(one.alpha)
+        model.parts[part] = replace(one, left_out=errors[first : first + m].copy())
+        first += m

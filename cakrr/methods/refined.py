@@ -144,4 +144,4 @@ def _towards(
 
     alpha = remembered(options.checkpoint, piece, work, comm)["alpha"]
     centers = gather_rows(X, comm).astype(np.float64)
-    return CoarseModel(centers, comm.allgather(alpha), coarse.sigma, lams[0], coarse.kernel)
+    return CoarseModel(centers, comm.allgather(alpha), coarse.sigma, lams[0], coarse.kernel, refined=True)

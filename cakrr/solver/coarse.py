@@ -10,6 +10,7 @@ validation rows are summed apart; of t targets M x M + (2 t + 1) M).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +22,7 @@ from cacore.comm import Communicator
 from cacore.data.rows import Rows, gather_rows
 from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint
-from cacore.kernels import Kernel
+from cacore.kernels import Kernel, Points
 from cacore.linalg import lapack
 from cacore.machine import memory, threads
 from cakrr.options import Width
@@ -33,13 +34,17 @@ _JITTER = 1e-14  # times the trace of K_MM, on its diagonal where it has no fact
 
 @dataclass
 class CoarseModel:
-    """Centres, in standardised features, their coefficients, and the kernel, whose width is `sigma`."""
+    """Centres, in standardised features, their coefficients, and the kernel, whose width is `sigma`.
+
+    `refined`: whether all rows are centres, by iterations and not from normal equations.
+    """
 
     centers: Rows
     beta: NDArray[np.float64]
     sigma: float
     lam: float
     kernel: Kernel = field(default_factory=Kernel)
+    refined: bool = False
 
     def predict(self, X: Rows) -> NDArray[np.float64]:
         """``K(X, centers) beta`` of beta, (M,) or (M, t): 2 len(X) M (d + t) flops in blocks; in double precision."""
@@ -143,7 +148,7 @@ def candidates(
         learned, whole = kept["learned"], kept["whole"]
     else:
         with comm.phase("train"):
-            factors = [_factor(centers[: Ms[-1]], width.kernel) for width, Ms, _ in sets]
+            factors = [factor_of(centers[: Ms[-1]], width.kernel) for width, Ms, _ in sets]
             shares = [
                 _normal_equations(parts, held, centers[: Ms[-1]], width.kernel, L)
                 for (width, Ms, _), L in zip(sets, factors, strict=True)
@@ -183,7 +188,7 @@ def _centers(parts: Parts, M: int, comm: Communicator) -> Rows:
     return gathered[np.argsort(-places)].astype(np.float64)
 
 
-def _factor(centers: Rows, kernel: Kernel) -> NDArray[np.float64]:
+def factor_of(centers: Rows, kernel: Kernel) -> NDArray[np.float64]:
     """Cholesky of K_MM, with as little added to its diagonal as rounding and equal centres ask for.
 
     Not a number, as its candidates then are, where kernel values are infinite or not a number.
@@ -218,6 +223,22 @@ def _normal_equations(
     return packed
 
 
+def projected(
+    X: Rows, rows: NDArray[np.int64], kernel: Kernel, right: Points, L: NDArray[np.float64],
+    roots: NDArray[np.float64] | None = None,
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:  # fmt: skip
+    """Some of these rows of `X`, and their W = K(X, centers) L^-T, which the next ones overwrite, times `roots`."""
+    buffer = np.empty((min(_ROWS, len(rows)), len(L)))
+    for lo, hi in threads.blocks(len(rows), _ROWS):
+        some = rows[lo:hi]
+        left, W = kernel.points(X[some].astype(np.float64), like=right), buffer[: hi - lo]
+        kernel.fill(left, right, W)
+        if roots is not None:
+            W *= roots[some][:, None]
+        lapack.solve_lower(L, W)
+        yield some, W
+
+
 def _products(
     parts: Parts, rows: NDArray[np.int64], centers: Rows, kernel: Kernel, L: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -227,17 +248,11 @@ def _products(
     G, kinds = np.zeros((M, M)), parts["y"].shape[1:]
     r = np.zeros((int(np.prod(kinds)), M))
     y = parts["y"].reshape(len(parts), len(r))
-    buffer = np.empty((min(_ROWS, len(rows)), M))
-    for lo, hi in threads.blocks(len(rows), _ROWS):
-        some = rows[lo:hi]
-        left, W = kernel.points(parts.X[some].astype(np.float64), like=right), buffer[: hi - lo]
-        kernel.fill(left, right, W)
+    roots = np.sqrt(parts.columns["weight"]) if "weight" in parts.columns else None
+    for some, W in projected(parts.X, rows, kernel, right, L, roots):
         target = y[some].astype(np.float64)
-        if "weight" in parts.columns:
-            root = np.sqrt(parts.columns["weight"][some])
-            W *= root[:, None]
-            target *= root[:, None]
-        lapack.solve_lower(L, W)
+        if roots is not None:
+            target *= roots[some][:, None]
         lapack.add_gram(W, G)
         # Not numpy's matmul: the threads of its BLAS would keep spinning while scipy's work.
         if len(r) == 1:

@@ -9,6 +9,7 @@ mean square of 1.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,17 +53,32 @@ class Variance:
 
         n m^2 flops in triangular solves on all threads, n kernel rows in blocks of 64 MiB; in double precision.
         """
+        open_ = np.empty(X.shape[0])
+        for rows, some, B in self._compared(X):
+            lapack.solve_lower(self.L, B)
+            open_[rows] = self.kernel.diagonal(some) - np.einsum("ij,ij->i", B, B)
+        variance: NDArray[np.float64] = np.multiply.outer(np.maximum(open_, 0.0) + self.noise, self.unit)
+        return variance
+
+    def weights(self, X: Rows) -> Iterator[tuple[slice, NDArray[np.float64]]]:
+        """What each target of the part counts for in the answers at the rows of `X`: G^-1 K(rows, x).
+
+        Yields which rows, and their weights, shape (rows, m), in memory that the next ones overwrite. 2 n m^2 flops in
+        triangular solves on all threads, and n kernel rows.
+        """
+        for rows, _, B in self._compared(X):
+            lapack.cholesky_solve(self.L, B)
+            yield rows, B
+
+    def _compared(self, X: Rows) -> Iterator[tuple[slice, Rows, NDArray[np.float64]]]:
+        """Which rows of `X`, these rows, and their kernel values with the part's rows, 64 MiB of them at a time."""
         n, m = X.shape[0], len(self.L)
-        open_ = np.empty(n)
         step = int(np.clip(_BLOCK_BYTES // (8 * m), 64, 4096))
         buffer = np.empty((min(step, n), m))
         for lo, hi in threads.blocks(n, step):
             some, B = X[lo:hi].astype(np.float64), buffer[: hi - lo]
             self.kernel.fill(self.kernel.points(some, like=self.points), self.points, B)
-            lapack.solve_lower(self.L, B)
-            open_[lo:hi] = self.kernel.diagonal(some) - np.einsum("ij,ij->i", B, B)
-        variance: NDArray[np.float64] = np.multiply.outer(np.maximum(open_, 0.0) + self.noise, self.unit)
-        return variance
+            yield slice(lo, hi), some, B
 
     def packed(self) -> NDArray[np.float64]:
         """The factor row by row, shape (m (m + 1) / 2,), as a file holds it."""

@@ -1,4 +1,4 @@
-"""Intervals of a model's predictions, on all ranks: of one width, of each part's, or in standard deviations."""
+"""Intervals of predictions, on all ranks: of one width, of each part's, in standard deviations, or of each row."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.rows import Rows
 from cacore.errors import InputError
+from cacore.kernels.given import is_of_new_rows
 from cacore.run.job import ADAPTIVE
 from cakrr.model import KRRModel
-from cakrr.uncertainty import deviation
-from cakrr.uncertainty.conformal import Calibration, check_coverage, rank_of
+from cakrr.uncertainty import deviation, jackknife
+from cakrr.uncertainty.conformal import HELD_OUT, JACKKNIFE, Calibration, check_coverage, rank_of, rows_for
 from partition.routing import nearest
+
+Ends = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -53,13 +56,29 @@ class Asked:
         """Refuse what the model cannot tell."""
         if self.needs_std:
             deviation.check(model)
-        if self.coverage is not None:
+        if self.coverage is None:
+            return
+        if calibration_of(model).rows == JACKKNIFE:
+            self._check_jackknife(model, self.coverage)
+        else:
             calibration_of(model).half_width(self.coverage, self.adaptive == "std")
             if self.adaptive == "parts" and not has_parts(model):
                 raise InputError(
                     "adaptive parts: intervals of each part need a model whose parts have centers, other than the mean "
                     "of all, and rows that were set aside: train it with calibrate, --calibrate 0.1"
                 )
+
+    def _check_jackknife(self, model: KRRModel, coverage: float) -> None:
+        if self.adaptive is not None:
+            raise InputError("adaptive: jackknife+ intervals have a width for each row in any case; leave it out")
+        if is_of_new_rows(model.like):
+            raise InputError("jackknife+ intervals: a precomputed kernel is not kept; give a callable kernel")
+        m = int(model.sizes.sum() if model.route == "sum" else model.sizes[model.sizes > 0].min())
+        if rank_of(coverage, m) > m:
+            raise InputError(
+                f"coverage {coverage:g} needs {rows_for(coverage):,} rows in each part, and one has {m:,}: train fewer "
+                "parts, or set rows aside, --calibrate 0.1"
+            )
 
 
 def _is_plain(value: Any) -> bool:
@@ -68,7 +87,7 @@ def _is_plain(value: Any) -> bool:
 
 def has_parts(model: KRRModel) -> bool:
     """Whether parts have errors of their own: a row is near to one of them, and rows were set aside."""
-    held = model.calibration is not None and model.calibration.rows == "held out"
+    held = model.calibration is not None and model.calibration.rows == HELD_OUT
     return held and model.route in ("nearest", "soft")
 
 
@@ -83,8 +102,8 @@ def calibration_of(model: KRRModel) -> Calibration:
 
 def answered(
     model: KRRModel, X: Rows, asked: Asked, comm: Communicator, limit: int | None = None
-) -> tuple[NDArray[Any], NDArray[np.float64] | None, Any]:
-    """Predictions, standard deviations, and half widths of intervals, for this rank's rows; a collective call.
+) -> tuple[NDArray[Any], NDArray[np.float64] | None, Ends | None]:
+    """Predictions, standard deviations, and intervals, for this rank's rows; a collective call.
 
     Parameters
     ----------
@@ -99,7 +118,7 @@ def answered(
     -------
     mean : ndarray, shape (n_local,) or (n_local, t)
     std : ndarray of the same shape, or None if they were not needed
-    half : ndarray or float, or None without intervals
+    ends : tuple of two ndarrays of the same shape, lower and upper, or None without intervals
 
     Raises
     ------
@@ -108,12 +127,18 @@ def answered(
 
     Notes
     -----
-    As :func:`cakrr.uncertainty.deviation.predict` where standard deviations are needed; one Allreduce of P t numbers
+    As :func:`cakrr.uncertainty.deviation.predict` where standard deviations are needed, and as
+    :func:`cakrr.uncertainty.jackknife.predict` for a model that keeps left-out rows; one Allreduce of P t numbers
     for the errors of parts; otherwise what a prediction costs.
     """
     with comm.agreed():
         asked.check(model)
     std = None
+    if asked.coverage is not None and calibration_of(model).rows == JACKKNIFE:
+        if asked.needs_std:
+            _, std = model.predict_std(X, comm, limit)
+        mean, lower, upper = jackknife.predict(model, X, asked.coverage, comm, limit)
+        return mean, std, (lower, upper)
     if asked.needs_std:
         mean, std = model.predict_std(X, comm, limit)
     else:
@@ -125,7 +150,7 @@ def answered(
         half = half * std
     elif asked.adaptive == "parts":
         half = _of_parts(model, asked.coverage, half, comm)[nearest_part(model, model._received(X, comm))]
-    return mean, std, half
+    return mean, std, (mean - half, mean + half)
 
 
 def _of_parts(model: KRRModel, coverage: float, every: Any, comm: Communicator) -> NDArray[np.float64]:

@@ -6,8 +6,6 @@ G the part's matrix (:mod:`cakrr.solver.variance`).
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -57,9 +55,7 @@ def _of_parts(model: KRRModel, comm: Communicator) -> tuple[NDArray[np.float64],
     with comm.agreed():
         for part, one in sorted(model.parts.items()):
             errors.append(deviation.factored_part(model, part)[1].errors)
-            weights = deviation.row_weights(one)
-            noise = model.lam_of(part) * len(weights) * weights.mean() / weights
-            targets.append(_scaled(one.alpha, noise) + one.predict(one.X, model.kernel_of(part)))
+            targets.append(deviation.learned(model, part))
             if model.coarse is not None:
                 targets[-1] += model.coarse.predict(one.X)
     return np.concatenate(errors), np.concatenate(targets) + model.offset
@@ -76,9 +72,5 @@ def _of_all_rows(model: KRRModel, comm: Communicator, limit: int) -> tuple[NDArr
     alpha = np.concatenate([np.zeros((0, *model._shape)), *(one.alpha for one in pieces)])
     Z = concatenate([one.X for one in pieces]) if pieces else np.zeros((0, model.n_features), model.dtype)
     said = model._gathered(Z, comm)
-    targets = _scaled(alpha, model.lam * total / weights) + said + model.offset
+    targets = deviation.scaled(alpha, model.lam * total / weights) + said + model.offset
     return whole.errors[first : first + len(weights)], targets
-
-
-def _scaled(alpha: NDArray[Any], by: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray((alpha.T * by).T, np.float64)

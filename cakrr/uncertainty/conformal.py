@@ -9,6 +9,7 @@ that are nearest to its centre: valid for the rows of each part (Vovk's Mondrian
 
 Rows that are left out of their part's model one at a time spend no rows, but theirs is the plain jackknife: they have
 judged sigma and lambda, or a share of them has, and were part of the model that answers. No coverage is guaranteed.
+Intervals that see what each row does to the answer are in :mod:`cakrr.uncertainty.jackknife`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from cacore.io.model_file import require
 WHOLE = 2000  # so many errors are all kept
 _LEVELS = 1000
 _TAIL = 100  # of more, the largest ones are
+HELD_OUT, LEFT_OUT, JACKKNIFE = "held out", "left out", "jackknife+"  # where errors come from
 
 
 @dataclass(eq=False)
@@ -42,8 +44,8 @@ class Calibration:
     ----------
     n : int
         Rows, on all ranks.
-    rows : {"held out", "left out"}
-        Set aside before training; or each left out of its part's model.
+    rows : {"held out", "left out", "jackknife+"}
+        Set aside before training; or each left out of its part's model: "jackknife+" has their errors in its parts.
     ranks : ndarray of int64, shape (q,)
         Which of the n errors are kept, ascending; 1 is the smallest.
     errors : ndarray, shape (q,) or (q, t)
@@ -76,7 +78,7 @@ class Calibration:
 
     def check(self) -> None:
         """Refuse what does not fit together."""
-        known = isinstance(self.n, int) and self.n > 0 and self.rows in ("held out", "left out")
+        known = isinstance(self.n, int) and self.n > 0 and self.rows in (HELD_OUT, LEFT_OUT, JACKKNIFE)
         require(known, f"calibration on {self.n!r} rows, {self.rows!r}")
         require(np.array_equal(self.ranks, kept_ranks(self.n)), "the errors that are kept are not those of the rows")
 
@@ -96,11 +98,9 @@ class Calibration:
             )
         rank = rank_of(coverage, self.n)
         if rank > self.n:
-            level = Fraction(str(coverage))
-            need = math.ceil(level / (1 - level))
             raise InputError(
-                f"coverage {coverage:g} needs {need:,} rows to calibrate on, and the model has {self.n:,}: train with "
-                "a larger share, calibrate, --calibrate"
+                f"coverage {coverage:g} needs {rows_for(coverage):,} rows to calibrate on, and the model has "
+                f"{self.n:,}: train with a larger share, calibrate, --calibrate"
             )
         kept = self.errors if not scaled or self.scaled is None else self.scaled
         return kept[np.searchsorted(self.ranks, rank)]
@@ -109,6 +109,12 @@ class Calibration:
 def rank_of(coverage: float, n: int) -> int:
     """Which of n errors is the half width, 1 the smallest; more than n if they are too few for this coverage."""
     return math.ceil((n + 1) * Fraction(str(coverage)))
+
+
+def rows_for(coverage: float) -> int:
+    """How many errors this coverage needs."""
+    level = Fraction(str(coverage))
+    return math.ceil(level / (1 - level))
 
 
 def check_coverage(coverage: Any) -> None:

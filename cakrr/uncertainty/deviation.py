@@ -6,8 +6,9 @@ precisions: 1 / variance = sum of w / variance of each (a generalised product of
 who know little count for little, and nobody is surer than the surest of them, for the parts' errors are not
 independent. The prediction stays what it is without variances.
 
-On two levels the variance is that of the parts' models of what the coarse model leaves over: how sure the coarse
-model is, which all rows have trained, is left out.
+On two levels the coarse model's variance (:mod:`cakrr.solver.coarse_variance`) is added to that of the parts' models of
+what it leaves over. It is small where there are rows, and says so where there are none. A model that is refined has no
+normal equations, and its variance is left out.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from cacore.errors import InputError
 from cacore.kernels.given import is_of_new_rows
 from cacore.machine import memory
 from cakrr.model import KRRModel, PartModel
+from cakrr.solver.coarse_variance import CoarseSums, CoarseVariance
 from cakrr.solver.variance import LeftOut, Variance, factored, unpacked
-from partition.model import visit
+from partition.model import Answer, visit
 from partition.routing import nearest
 
 WHOLE = -1  # the number of the one model whose rows lie in pieces
@@ -60,30 +62,42 @@ def predict(
     A row costs m^2 flops for each model of m rows that answers for it. Factors that are not kept in the model cost
     2/3 m^3 flops and 8 m^2 bytes a part: they stay, for the next call, where those of all parts of the rank fit, and
     are otherwise made anew, one at a time, in each call. A row travels as for a prediction, and two numbers back. The
-    exact model needs all rows, and the factor of their matrix, on every rank.
+    exact model needs all rows, and the factor of their matrix, on every rank. A coarse model of M centres costs 2 M^2
+    flops a row, and before the first one n_local M^2 + 2 M^3 flops and an Allreduce of M^2 numbers: its factors are
+    not in the model's file.
     """
     with comm.agreed():
         check(model)
     Z = model._received(X, comm)
     shape = (*model._shape, 2)
     if model.route == "sum":
-        whole = _whole(model, comm, limit)
         mean = model._gathered(Z, comm)
-        variance = whole(Z)
+        variance = whole(model, comm, limit)(Z)
     else:
         held = Held(model, comm, limit)
         if model.route == "all":
             mean, precision = np.moveaxis(visit(Z, held.together, comm, shape) / len(model.sizes), -1, 0)
         else:
-            if model.soft is None and model.divisions == 1:
-                values, weights = held.asked(Z, shape), np.ones((Z.shape[0], 1))
-            else:
-                values, weights = model._weighted(Z, comm, shape, held.answer)
+            values, weights = routed(model, Z, comm, shape, held.answer)
             mean = np.einsum("ij...,ij->i...", values[..., 0], weights)
             precision = np.einsum("ij...,ij->i...", 1.0 / values[..., 1], weights)
         variance = 1.0 / precision
+    if model.coarse is not None and not model.coarse.refined:
+        variance += _of_coarse(model, comm, limit)(Z)
     base = model.offset + (model.coarse.predict(Z) if model.coarse is not None else 0.0)
     return mean + base, np.sqrt(variance)
+
+
+def routed(
+    model: KRRModel, Z: Rows, comm: Communicator, shape: tuple[int, ...], answer: Answer
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """What `answer` says for the parts that answer for each row, shape (n_local, k, *shape), and their weights.
+
+    Of a route to the nearest centre, or to those that are near; collective.
+    """
+    if model.soft is None and model.divisions == 1:
+        return model._asked(Z, nearest(Z, model.centers), comm, shape, answer)[:, None], np.ones((Z.shape[0], 1))
+    return model._weighted(Z, comm, shape, answer)
 
 
 def check(model: KRRModel) -> None:
@@ -103,7 +117,7 @@ class Held:
     """The variances of this rank's parts: in memory, or made when they are needed if not all fit; collective."""
 
     def __init__(self, model: KRRModel, comm: Communicator, limit: int | None = None) -> None:
-        self.model, self.comm = model, comm
+        self.model = model
         limit = memory.limit_per_rank(comm) if limit is None else limit
         missing = [model.sizes[part] for part in model.parts if part not in model.variances]
         self.stay = matrices_bytes(missing) <= limit
@@ -128,10 +142,6 @@ class Held:
         variance = np.maximum(self.of(part)(rows), np.finfo(np.float64).tiny)  # of a constant target it is 0
         return np.stack([self.model._answer(part, rows), variance], axis=-1)
 
-    def asked(self, Z: Rows, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        """Of the nearest model, shape (n_local, 1, ..., 2)."""
-        return self.model._asked(Z, nearest(Z, self.model.centers), self.comm, shape, self.answer)[:, None]
-
     def together(self, rows: Rows) -> NDArray[np.float64]:
         """The sums of this rank's means and of their precisions, shape (len(rows), ..., 2)."""
         total = np.zeros((rows.shape[0], *self.model._shape, 2))
@@ -140,6 +150,44 @@ class Held:
             total[..., 0] += values[..., 0]
             total[..., 1] += 1.0 / values[..., 1]
         return total
+
+
+def _of_coarse(model: KRRModel, comm: Communicator, limit: int | None) -> CoarseVariance:
+    """The variance of the coarse model, on every rank: made when it is first asked for; collective."""
+    if comm.all(model.coarse_variance is not None) and model.coarse_variance is not None:
+        return model.coarse_variance
+    coarse = model.coarse
+    assert coarse is not None
+    with comm.agreed():
+        M = coarse.centers.shape[0]
+        limit = memory.limit_per_rank(comm) if limit is None else limit
+        what = f"the factors of {M:,} centers, for standard deviations,"
+        memory.require(5 * matrices_bytes([M]), limit, what, "use fewer centers, or a larger memory limit")
+        sums, first = CoarseSums(coarse, model._shape), len(model.sizes) // model.divisions
+        for part in sorted(model.parts):
+            if part < first:  # other divisions have the same rows
+                one = model.parts[part]
+                sums.add(one.X, learned(model, part), row_weights(one))
+    total = comm.allreduce(sums.packed())
+    with comm.agreed():
+        found = sums.variance(total)
+        if found is None:
+            raise InputError("standard deviations: the coarse model's equations have no factor; use a larger lambda")
+    model.coarse_variance = found
+    return found
+
+
+def learned(model: KRRModel, part: int) -> NDArray[np.float64]:
+    """What a part's model learned: its rows' targets, less the offset and what the coarse model says; m^2 d flops."""
+    one = model.parts[part]
+    weights = row_weights(one)
+    noise = model.lam_of(part) * len(weights) * weights.mean() / weights
+    return np.asarray(scaled(one.alpha, noise) + one.predict(one.X, model.kernel_of(part)))
+
+
+def scaled(alpha: NDArray[Any], by: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Each row of `alpha` times a number."""
+    return np.asarray((alpha.T * by).T, np.float64)
 
 
 def matrices_bytes(sizes: Any) -> int:
@@ -217,7 +265,8 @@ def _rows(pieces: list[PartModel], model: KRRModel, comm: Communicator) -> Rows:
     return gather_rows(none, comm)
 
 
-def _whole(model: KRRModel, comm: Communicator, limit: int | None) -> Variance:
+def whole(model: KRRModel, comm: Communicator, limit: int | None = None) -> Variance:
+    """The variance of an exact model, of all rows, on every rank: made when it is first asked for; collective."""
     known = comm.all(WHOLE in model.variances)
     if not known:
         made, _ = pooled(model, comm, memory.limit_per_rank(comm) if limit is None else limit)

@@ -45,17 +45,17 @@ class Predicted:
     def of(cls, model: KRRModel, X: Any, job: Predicting, comm: Communicator) -> Predicted:
         """What the command was asked for; collective. Standard deviations are found once."""
         with comm.phase("predict"):
-            mean, std, half = answered(model, X, asked(job), comm, memory.limit_per_rank(comm, job.memory_limit))
+            mean, std, ends = answered(model, X, asked(job), comm, memory.limit_per_rank(comm, job.memory_limit))
         shown = std if job.std else None
         if job.probability:
             return cls(mean, shown, None, {}, model.probabilities(mean))
-        if half is None or model.calibration is None:
+        if ends is None or model.calibration is None:
             return cls(mean, shown, None, {})
         facts = {
             "asked": job.interval, "adaptive": job.adaptive, "rows": model.calibration.rows,
             "calibration_rows": model.calibration.n,
         }  # fmt: skip
-        return cls(mean, shown, (mean - half, mean + half), facts)
+        return cls(mean, shown, ends, facts)
 
     @property
     def columns(self) -> dict[str, NDArray[Any]]:

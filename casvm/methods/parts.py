@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,11 +17,11 @@ from cacore.io.checkpoint import remembered
 from cacore.kernels import Kernel
 from cacore.machine import threads
 from cacore.probability.calibrator import Calibrator
-from cacore.probability.left_out import LeftOut, folds_to_leave_out
+from cacore.probability.left_out import LeftOut, folds_to_leave_out, pairs_of
 from casvm.methods.divide import into_parts
 from casvm.methods.left_out import Training, left_out
 from casvm.methods.prepare import prepare
-from casvm.methods.problems import STATISTICS, check_memory, named, not_met, predicted_cost, solve_all, terms
+from casvm.methods.problems import STATISTICS, Solved, check_memory, named, not_met, predicted_cost, solve_all, terms
 from casvm.model.model import own_settings
 from casvm.options import Fit, Method, Options
 from casvm.search.settle import settle
@@ -69,7 +70,9 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator) ->
         solved = solve_all(counts, load, kernel, options, "training")
         sure = None
         if options.probability is not None:
-            sure = _calibrated(parts, len(prepared.classes), kernel, options, comm)
+            sure, judged = _calibrated(parts, len(prepared.classes), kernel, options, comm)
+            if len(parts.sizes) > 1 and options.route != "all":
+                solved = _sure(solved, sure, judged, len(prepared.classes))
         busy = time.perf_counter() - begun
     comm.wait()
     # Line 3: the centres, which all ranks need for routing.
@@ -99,8 +102,8 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator) ->
 
 def _calibrated(
     parts: Parts, k: int, kernel: Kernel | dict[int, Kernel], options: Options, comm: Communicator
-) -> Calibrator:  # fmt: skip
-    """What probabilities need, from rows that are left out of their parts; collective, and no row is sent."""
+) -> tuple[Calibrator, dict[int, LeftOut]]:  # fmt: skip
+    """What probabilities need, and what was found of left-out rows of each part; collective, and no row is sent."""
     counts = comm.allreduce(np.bincount(parts["code"], minlength=k).astype(np.int64))
     folds, side_by_side = folds_to_leave_out(counts), max(1, min(threads.current(), len(parts.parts)))
     advance = options.progress("probabilities", len(parts.parts))
@@ -114,13 +117,31 @@ def _calibrated(
 
         return LeftOut(**remembered(options.checkpoint, f"left-out-{number:06d}", work))
 
-    found = []
-    for one in threads.in_order(of_part, list(parts), parallel=len(parts.parts) >= 2 * threads.current()):
-        found.append(one)
+    tasks, found = list(parts), {}
+    every = threads.in_order(of_part, tasks, parallel=len(tasks) >= 2 * threads.current())
+    for (number, _), one in zip(tasks, every, strict=True):
+        found[number] = one
         advance()
     comm.wait()
     assert options.probability is not None
-    return Calibrator.fit(options.probability, LeftOut.stacked(found), k * (k - 1) // 2, comm)
+    together = LeftOut.stacked(list(found.values()))
+    return Calibrator.fit(options.probability, together, k * (k - 1) // 2, comm), found
+
+
+def _sure(
+    solved: dict[int, Solved], calibrator: Calibrator, judged: dict[int, LeftOut], k: int
+) -> dict[int, Solved]:  # fmt: skip
+    """The parts with sigmoids of their own, of the decisions on their rows and of what all parts' say.
+
+    A decision of 1 is as sure as a part's rows are hard to tell apart, and they differ from part to part.
+    """
+    made = dict(solved)
+    for number, one in solved.items():
+        own = calibrator.of_part(judged[number])
+        if own is not None:
+            A, B = (values[pairs_of(one.part.classes, k)] for values in own)
+            made[number] = replace(one, part=replace(one.part, slopes=A, shifts=B))
+    return made
 
 
 def gathered(parts: Parts, comm: Communicator) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:

@@ -128,8 +128,11 @@ def _sigmoids(model: SVMModel, part: PartSVM) -> list[str]:
     if known is None or known.A is None or known.B is None or len(part.classes) < 2:
         return []
     pairs = pairs_of(part.classes, len(model.classes))
-    lines = (("probA", known.A), ("probB", known.B))
-    return [" ".join([name, *(f"{value:.17g}" for value in values[pairs])]) for name, values in lines]
+    A, B = known.A[pairs], known.B[pairs]
+    if part.slopes is not None and part.shifts is not None:
+        A, B = part.slopes, part.shifts
+    lines = (("probA", A), ("probB", B))
+    return [" ".join([name, *(f"{value:.17g}" for value in values)]) for name, values in lines]
 
 
 def _of_values(model: SVRModel, number: int) -> list[str]:

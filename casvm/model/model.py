@@ -128,8 +128,8 @@ class SVMModel(InParts):
         """Of the classes, shape (n_local, k), in their order, rows of sum 1; collective, as :meth:`predict`.
 
         Pairs of classes are coupled (:func:`cacore.probability.coupling.coupled`). Where several parts answer, it is
-        the normalised product of what they say to the power of their weights: of two classes, for sigmoids, the
-        probability of the mean decision. A class of which a part of m rows has none gets 1 / (m + k) there.
+        the normalised product of what they say to the power of their weights. A class of which a part of m rows has
+        none gets 1 / (m + k) there.
 
         Raises
         ------
@@ -165,16 +165,23 @@ class SVMModel(InParts):
 
     def _logarithms(self, part: int, rows: Rows) -> NDArray[np.float64]:
         """Of the probabilities that a part of this rank says, shape (n, k)."""
-        assert self.calibrator is not None
         one, k = self.parts[part], len(self.classes)
         unseen = 1.0 / (int(self.sizes[part]) + k)
         out = np.full((rows.shape[0], k), unseen)
         known = np.ones((rows.shape[0], 1))
         if len(one.classes) > 1:
             decisions = one.pairs(rows, self.kernel_of(part))
-            known = coupled(self.calibrator.first(decisions, pairs_of(one.classes, k)), len(one.classes))
+            known = coupled(self._first(part, decisions), len(one.classes))
         out[:, one.classes] = known * (1.0 - unseen * (k - len(one.classes)))
         return np.asarray(np.log(out))
+
+    def _first(self, part: int, decisions: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Probabilities of the first class of each pair of a part's classes, by its own sigmoids or those of all."""
+        one = self.parts[part]
+        assert self.calibrator is not None
+        if one.slopes is not None and one.shifts is not None:
+            return replace(self.calibrator, A=one.slopes, B=one.shifts).first(decisions)
+        return self.calibrator.first(decisions, pairs_of(one.classes, len(self.classes)))
 
     def asked(self, X: Rows, labels: NDArray[np.int32], comm: Any = None) -> NDArray[np.float64]:
         """Scores of each row by the model of the part that `labels` names; collective."""
@@ -274,6 +281,11 @@ class SVMModel(InParts):
     def _check(self) -> None:
         super()._check()
         require(is_real(self.C) and self.C > 0, f"C {self.C!r}")
+        for part in self.parts.values():
+            own = [values for values in (part.slopes, part.shifts) if values is not None]
+            require(len(own) != 1, "a part's slopes or shifts without the other")
+            known = self.calibrator is not None and self.calibrator.form == "sigmoid"
+            require(known or not own, "sigmoids of parts of a model without probabilities")
         for name in OWN:
             values = getattr(self, name)
             require(values is None or bool((np.isfinite(values) & (values > 0)).all()), name)

@@ -27,6 +27,8 @@ PART: Layout = {
     "coef": Array("float64", ("k - 1", "s"), "coefficients alpha y, laid out as LIBSVM does"),
     "b": Array("float64", ("k (k - 1) / 2",), "of the pairs (0, 1), (0, 2), ..., (1, 2), ..."),
     "n_support": Array("int64", ("k",), "support vectors of each class"),
+    "slopes": Array("float64", ("k (k - 1) / 2",), "A of the part's own sigmoids of its pairs", optional=True),
+    "shifts": Array("float64", ("k (k - 1) / 2",), "B of them", optional=True),
 }
 
 
@@ -49,6 +51,8 @@ class PartSVM:
         Of the pairs (0, 1), (0, 2), ..., (1, 2), ...; a positive decision is for the first.
     n_support : ndarray of int64, shape (k,)
         Support vectors of each class.
+    slopes, shifts : ndarray of float64, shape (k (k - 1) / 2,), or None
+        A and B of the part's own sigmoids of the pairs, where it has some.
     """
 
     classes: NDArray[np.int64]
@@ -57,6 +61,8 @@ class PartSVM:
     coef: NDArray[np.float64]
     b: NDArray[np.float64]
     n_support: NDArray[np.int64]
+    slopes: NDArray[np.float64] | None = None
+    shifts: NDArray[np.float64] | None = None
 
     @property
     def codes(self) -> NDArray[np.int64]:

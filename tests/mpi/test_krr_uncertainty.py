@@ -93,13 +93,28 @@ def test_is_the_same_on_one_rank(name, csr, everywhere, folder):
     model.model_.save(folder / "m.h5")
     loaded = KRRModel.load(folder / "m.h5", WORLD)
     tolerance = 1e-8 * np.abs(y).max()
-    for one, other in zip(loaded.predict_std(T[our]), serial.predict(T, return_std=True), strict=True):
+    deviations = serial.predict(T, return_std=True)
+    assert (serial.model_.coarse_variance is not None) == (name == "two levels")
+    for one, other in zip(loaded.predict_std(T[our]), deviations, strict=True):
         near(everywhere(one), other, tolerance)
     for adaptive in (None, "std", "parts") if name in ("nearest", "soft", "two levels") else (None, "std"):
         ends = serial.predict_interval(T, 0.8, adaptive)
         for one in (model.predict_interval, loaded.predict_interval):
             for got, other in zip(one(T[our], 0.8, adaptive), ends, strict=True):
                 near(everywhere(got), other, 10 * tolerance)
+
+
+@pytest.mark.parametrize("name", ["nearest", "soft", pytest.param("exact", marks=exact)])
+def test_jackknife_plus_on_one_rank(name, everywhere, folder):
+    """Its intervals, of a model that is trained, and of its file."""
+    (X, y), (T, _), my, our = rows(), rows(41, 1), even(157), even(41)
+    cls, more = METHODS[name]
+    model = cls(**FIXED, **more, calibrate="jackknife+", comm=WORLD).fit(X[my], y[my])
+    serial = cls(**FIXED, **more, calibrate="jackknife+").fit(X, y).predict_interval(T, 0.8)
+    model.model_.save(folder / "m.h5")
+    for one in (model, KRRModel.load(folder / "m.h5", WORLD)):
+        for got, other in zip(one.predict_interval(T[our], 0.8), serial, strict=True):
+            near(everywhere(got), other, 1e-8 * np.abs(y).max())
 
 
 def test_refused_by_all():
