@@ -12,12 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.files import Temporary, check_apart, check_writable, temporary
 from cacore.io import native, summary, text
+from cacore.io.crew import Crew
 from cacore.io.growing import GrowingRows
 from cacore.io.libsvm import DENSE_FROM
 from cacore.io.selection import Selection
+from cacore.io.shares import first_error
 from cacore.io.spool import ANY, Spool, Stored, Wanted
 from cacore.io.stream import REMEDY, Told
 from cacore.io.table import Table, plain
@@ -50,12 +53,25 @@ def show(path: Path, target: str | None = None, limit: int = 1 << 62) -> None:
     summary.show(summary.of_tables(path, read_all(path, target, limit)))
 
 
-def convert(args: argparse.Namespace, limit: int) -> None:
-    """The ``convert`` command, in `limit` bytes.
+def convert(args: argparse.Namespace, limit: int, comm: Communicator) -> None:
+    """The ``convert`` command, in `limit` bytes; collective.
+
+    Rank 0 reads and writes, and the others, if there are any, parse text.
 
     Rows are written as they are read, beside the destination. They take its place if they are what is wanted; rows in
     another order, some rows, and LIBSVM rows that turn out to be dense are read from there and written once more.
     """
+    with first_error(comm, lambda: comm.rank):
+        if comm.size == 1:
+            _convert(args, limit, None)
+        elif comm.rank:
+            Crew(comm).serve()
+        else:
+            with Crew(comm) as crew:
+                _convert(args, limit, crew)
+
+
+def _convert(args: argparse.Namespace, limit: int, crew: Crew | None) -> None:
     sources = [("the source", path) for path in args.source] + [("--test", path) for path in args.test or []]
     check_apart([("the destination", args.destination)], sources)
     check_writable(args.destination)
@@ -64,7 +80,7 @@ def convert(args: argparse.Namespace, limit: int) -> None:
     dtype = np.dtype(args.dtype)
     with bar(not args.quiet) as begin, temporary(args.destination) as spool:
         held = np.dtype(np.float64) if args.drop_duplicates else dtype  # rows are equal before they are rounded
-        wanted = Wanted(args.target, args.binarize, held, limit, _watch(begin, [path for _, path in sources]))
+        wanted = Wanted(args.target, args.binarize, held, limit, _watch(begin, [path for _, path in sources]), crew)
         with native.data_file(spool.path) as file:
             store = Spool(file, spool.path, wanted)
             rows = _alike(_read(store, args), args)
@@ -199,6 +215,8 @@ def _written(path: Path, rows: dict[str, Selection], dtype: np.dtype[Any], limit
                     advance(X.shape[0])
                 written.close(chosen.width)
         made.share()
+        for chosen in rows.values():
+            chosen.stored.check_unchanged()
         return _kept(made, path)
 
 
