@@ -27,6 +27,8 @@ from cacore.io.table import Table, plain
 from cacore.machine import memory
 from cacore.run.progress import Advance, bar
 
+_DRAWN = 16  # bytes a row while an order is drawn
+
 Begin = Callable[[str, int], Advance]
 
 
@@ -161,7 +163,7 @@ def _chosen(rows: dict[str, Selection], args: argparse.Namespace, limit: int) ->
     """The rows that are wanted, in their order."""
     if args.drop_duplicates:
         _drop_duplicates(rows, between=bool(args.test), limit=limit)
-    return rows if args.split is None else _split(rows["train"], args.split, args.seed)
+    return rows if args.split is None else _split(rows["train"], args.split, args.seed, limit)
 
 
 def _drop_duplicates(rows: dict[str, Selection], between: bool, limit: int) -> None:
@@ -183,17 +185,22 @@ def _drop_duplicates(rows: dict[str, Selection], between: bool, limit: int) -> N
         raise InputError(f"{test.where}: all its rows are training rows too; name other test rows")
 
 
-def _split(train: Selection, n_train: int, seed: int) -> dict[str, Selection]:
-    from sklearn.model_selection import train_test_split
+def _split(train: Selection, n_train: int, seed: int, limit: int) -> dict[str, Selection]:
+    """Both sides of scikit-learn's train_test_split, in its order.
 
+    It is drawn here, for scikit-learn takes 70 MiB to load, and three arrays of as many numbers as rows.
+    """
     n = len(train)
     if not 0 < n_train < n:
         raise InputError(
             f"--split {n_train}: {train.stored.where} has {n:,} rows; at least one must be left on each side"
         )
-    kept = np.arange(n) if train.kept is None else train.kept
-    parts = train_test_split(kept, train_size=n_train, random_state=seed)
-    return {split: replace(train, kept=part) for split, part in zip(("train", "test"), parts, strict=True)}
+    memory.require(_DRAWN * n, limit, f"{train.stored.where}: to draw from its {n:,} rows", REMEDY)
+    order = np.random.RandomState(seed).permutation(n)
+    if train.kept is not None:
+        order = train.kept[order]
+    test, rest = order[: n - n_train], order[n - n_train :]
+    return {"train": replace(train, kept=rest), "test": replace(train, kept=test)}
 
 
 def _is_done(rows: Selection, path: Path, dtype: np.dtype[Any]) -> bool:

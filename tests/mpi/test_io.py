@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
+import io
 
 import h5py
 import numpy as np
@@ -17,6 +19,8 @@ from cacore.comm import Communicator
 from cacore.data.rows import block_bounds
 from cacore.errors import InputError
 from cacore.io import load, stream, tabular
+from cacore.io.__main__ import _parser as parser
+from cacore.io.convert import convert
 from cacore.io.fingerprints import overlap
 from cacore.io.table import Targets
 
@@ -182,6 +186,49 @@ def test_divided_and_wrong(what, folder):
     WORLD.Barrier()
     told = [refusal(load, path, comm) for comm in (Communicator(), Communicator(WORLD))]
     assert set(WORLD.allgather(told[1])) == {told[0]}
+
+
+def converted(source, out, options, comm):
+    """Every array of the file that the command makes."""
+    args = parser(0).parse_args(["convert", str(source), str(out), "--quiet", *options])
+    convert(args, 1 << 30, comm)
+    with h5py.File(out) as file:
+        found = {}
+        file.visititems(lambda name, item: found.update({name: item[:]} if isinstance(item, h5py.Dataset) else {}))
+    return found
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("form", [form for form in TEXTS if "tsv" not in form])
+def test_converted(form, folder):
+    """Rank 0 writes what the others parse: the file is that of one rank alone."""
+    path, options = folder / f"a.{form}", ["--binarize", "b"] * ("words" in form)
+    if RANK == 0:
+        path.write_bytes(TEXTS[form]())
+    WORLD.Barrier()
+    with contextlib.redirect_stdout(io.StringIO()):
+        alone = converted(path, folder / f"{RANK}.h5", options, Communicator())
+        divided = converted(path, folder / "out.h5", options, Communicator(WORLD))
+    assert list(divided) == list(alone)
+    for name, values in alone.items():
+        np.testing.assert_array_equal(divided[name], values, strict=True)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("what", WRONG)
+def test_converted_and_wrong(what, folder):
+    """One line, the same on all ranks, and nothing is left."""
+    path = folder / f"a.{what}"
+    if RANK == 0:
+        path.write_bytes(WRONG[what])
+    WORLD.Barrier()
+    told = [
+        refusal(converted, path, folder / f"{RANK if comm.size == 1 else 'out'}.h5", [], comm)
+        for comm in (Communicator(), Communicator(WORLD))
+    ]
+    assert set(WORLD.allgather(told[1])) == {told[0]}
+    WORLD.Barrier()
+    assert [one.name for one in folder.iterdir()] == [path.name]
 
 
 BAD = {
