@@ -7,6 +7,7 @@ import gzip
 import io
 import lzma
 import os
+from itertools import product
 
 import h5py
 import numpy as np
@@ -171,14 +172,19 @@ def write_form(path, form):
 
 
 CHANGES = {
-    "longer": lambda path: path.open("ab").write(b"1 2:3\n"), "shorter": lambda path: os.truncate(path, 50),
-    "as long": lambda path: os.utime(path, (1, 1)), "removed": lambda path: path.unlink(),
-}  # fmt: skip
+    "longer": lambda path: path.write_bytes(path.read_bytes() + b"1 2:3\n"),
+    "as long": lambda path: os.utime(path, (1, 1)),
+    "shorter": lambda path: os.truncate(path, 50),
+    "removed": lambda path: path.unlink(),
+}
 
 
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("form", ["csv", "libsvm", "libsvm.gz", "npy", "parquet", "h5"])
-@pytest.mark.parametrize("how", CHANGES)
+@pytest.mark.parametrize(
+    ("form", "how"),
+    [*product(["csv", "libsvm", "libsvm.gz", "npy", "parquet", "h5"], ["as long", "shorter"]), ("csv", "longer"),
+     ("libsvm", "removed")],
+)  # fmt: skip
 def test_a_file_that_changes_while_it_is_read(form, how, tmp_path, monkeypatch, capfd):
     """Once its first rows were written: one line, and nothing is left behind."""
     path, append, left = tmp_path / f"a.{form}", growing.GrowingRows.append, [CHANGES[how]]
@@ -196,7 +202,7 @@ def test_a_file_that_changes_while_it_is_read(form, how, tmp_path, monkeypatch, 
     told = capfd.readouterr().err
     assert (ended.value.code, told.count("\n")) == (2, 1)
     assert told.startswith(f"cacore.io: {path}: ")
-    assert "it changed while it was read; " in told or (form == "h5" and how in ("shorter", "removed"))
+    assert "it changed while it was read; " in told or (form == "h5" and how == "shorter")
     assert names(tmp_path) == ([] if how == "removed" else [path.name])
 
 
@@ -231,10 +237,12 @@ print(peak_rss_mib() - before)
 """
 
 
-@pytest.mark.parametrize("more", [[], ["--split", "5"]], ids=["all rows", "in another order"])
-def test_memory_does_not_grow_with_the_file(tmp_path, python, more):
-    """Rows of 30 MiB, packed into a file of some KiB, in 16 MiB."""
-    for name, rows in (("small", 10), ("large", 400000)):
+@pytest.mark.parametrize(
+    ("size", "more"), [(1750000, []), (400000, ["--split", "5"])], ids=["all rows", "in another order"]
+)
+def test_memory_does_not_grow_with_the_file(tmp_path, python, size, more):
+    """Text of 50 MB, or rows of 30 MiB in another order, packed into a file of some KiB, in 16 MiB."""
+    for name, rows in (("small", 10), ("large", size)):
         (tmp_path / name).write_bytes(gzip.compress(b"1 1:1 50:1 150:1 151:1 152:1\n" * rows, 1))
     done = python("-c", PROGRAM, "small", "large", *more, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")

@@ -115,7 +115,7 @@ def check_same_names(estimator: Any, comm: Communicator) -> None:
 def _check_columns(X: Any) -> None:
     """Refuse columns of text or categories of a DataFrame, though their words may look like numbers."""
     for j, (name, kind) in enumerate(_columns(X) or ()):
-        column = None
+        column: Any = None
         if kind == "object":
             column = [value for value in _column(X, j) if isinstance(value, str)]
         elif re.match(_TEXT, kind, re.IGNORECASE):

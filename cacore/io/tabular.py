@@ -118,12 +118,12 @@ class Tabular(ABC):
         shared = self.shared(comm)
         own = shared is not None
         numbers, parts = self._handed_out(comm) if shared is None else shared
-        self.check_class()
         counts = [len(X) for X, _ in parts]
         empty = np.empty((0, len(self.features))), np.empty((0, len(self.chosen)))
         X, targets = (np.concatenate(pieces) for pieces in zip(empty, *parts, strict=True))
         if self.words is not None:
             targets = self.words.agree(comm, own)[targets.astype(np.int64)]
+        self.check_class()
         parts.clear()
         X, targets = in_order(X, targets, numbers, counts, comm)
         y = None
