@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from cacore.comm import Communicator
+from cacore.comm import Communicator, launched
 from cacore.run.job import path_argument
 from cacore.run.launch import Parser, run
 
@@ -65,7 +65,7 @@ def main(argv: list[str] | None = None) -> None:
             if comm.rank == 0:
                 convert.show(args.data, args.target, limit)
 
-    run(work, "cacore.io", argv=argv)
+    run(work, "cacore.io", None if launched() else Communicator(), argv)
 
 
 if __name__ == "__main__":

@@ -88,10 +88,11 @@ def _refuse(where: str, block: bytes, found: Scanned) -> NoReturn:
 def parse(path: Path, n_features: int | None, limit: int, comm: Communicator) -> Table:
     """This rank's even block of the rows of a file, dense if a third of all numbers are not zero; collective.
 
-    Holds them twice while their blocks are put together.
+    Holds them twice while their blocks are put together, and four times while they go to their ranks.
     """
     with comm.agreed(), reading(path):
         share = Share(path, limit, comm)
+    copies = 2 if comm.size == 1 else 4
     pieces: list[tuple[NDArray[Any], ...]] = []
     rows = held = 0
     width = least = 1
@@ -101,7 +102,7 @@ def parse(path: Path, n_features: int | None, limit: int, comm: Communicator) ->
             pieces.append((part.data, part.indices, part.lengths, part.y))
             rows, held = rows + len(part.y), held + part.nbytes
             width, least = max(width, part.most + 1), min(least, part.least)
-            memory.require(2 * held, limit, f"{path}: to read its first {rows:,} rows", REMEDY)
+            memory.require(copies * held, limit, f"{path}: to read its first {rows:,} rows", REMEDY)
     counts = [len(y) for *_, y in pieces]
     data, indices, lengths, y = _joined(pieces)
     entries, n = comm.allreduce(np.array([len(data), rows], np.int64)).tolist()
@@ -113,9 +114,11 @@ def parse(path: Path, n_features: int | None, limit: int, comm: Communicator) ->
     lo, hi = block_bounds(n, comm.size, comm.rank)
     with comm.agreed():
         what = f"{path}: {n:,} rows of {width:,} features"
-        memory.require(2 * held + 8 * width * (hi - lo if dense else 1), limit, what, REMEDY)
+        memory.require(copies * held + 8 * width * (hi - lo if dense else 1), limit, what, REMEDY)
     indices -= indices.dtype.type(base)
-    X, y = in_order(csr(data, indices, row_ends(lengths), (rows, width)), y, share.numbers, counts, comm)
+    X = csr(data, indices, row_ends(lengths), (rows, width))
+    del data, indices
+    X, y = in_order(X, y, share.numbers, counts, comm)
     X = X.toarray() if dense else X
     return Table(X, y, str(path), lo, partial(line_of, path), base, features=own)
 

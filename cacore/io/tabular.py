@@ -141,6 +141,7 @@ class Tabular(ABC):
 
     def _handed_out(self, comm: Communicator) -> tuple[list[int], list[Part]]:
         """Blocks of rows, and their numbers, of which rank 0 has read all; collective."""
+        copies = 2 if comm.size == 1 else 3  # those that are sent, that arrive, and in their order
         if comm.size > 1:
             self.asked = replace(self.asked, held=False)  # rank 0 does not hold them all
         numbers: list[int] = []
@@ -153,7 +154,7 @@ class Tabular(ABC):
                 parts.append(part)
                 rows += len(part[0])
                 what = f"{self.path}: {rows:,} of its rows"
-                memory.require(2 * 8 * self._columns * rows, self.asked.limit, what, REMEDY)
+                memory.require(copies * 8 * self._columns * rows, self.asked.limit, what, REMEDY)
         return numbers, parts
 
     @property
