@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -138,8 +139,9 @@ def length(path: Path) -> int:
     """Bytes of a file, decompressed."""
     if path.suffix not in TOOLS:
         return path.stat().st_size
-    out = subprocess.run([TOOLS[path.suffix], "-dc", path], check=True, stdout=subprocess.PIPE).stdout
-    return len(out)
+    with subprocess.Popen([TOOLS[path.suffix], "-dc", path], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        return sum(map(len, iter(partial(process.stdout.read, 1 << 20), b"")))
 
 
 def plain(figures: Figures, path: Path, *more: object) -> None:
