@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.rows import block_bounds
 from cacore.errors import InputError
-from cacore.io.crew import Crew
 from cacore.io.shares import Dealt, Part, first_error, in_order
 from cacore.io.stream import REMEDY, Told, reading
 from cacore.io.table import LABELS, NO_TARGET, Table, Targets
 from cacore.io.words import as_number, some
 from cacore.machine import memory
+
+if TYPE_CHECKING:  # loads compiled code, which NPZ files need not
+    from cacore.io.crew import Crew
 
 BLOCK = 1 << 22  # bytes of the numbers of a block
 
