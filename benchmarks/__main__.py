@@ -43,6 +43,11 @@ SCRIPTS = {
     "balance": ("balance", True, "part sizes and ranks' busy time of KRR and SVM methods (Figs. 2.4, 2.6, 3.6)"),
     "krr-time": ("krr_time", True, "error against time for the KRR family (Figs. 3.5 and 3.8)"),
     "io": ("io_rates", False, "reading and writing: HDF5, CSV, LIBSVM text and npz on 1, 2 and 4 ranks"),
+    "io-large": (
+        "io_large",
+        False,
+        "convert of files of gigabytes: rate, peak memory, decompression alone; HDF5 by chunk size",
+    ),
     "many-ranks": ("many_ranks", True, "64 ranks on this machine: start-up and memory of each"),
     "asygcd": ("asygcd_speed", True, "Asy-GCD against Algorithm 14, PSCD and others (Figs. 4.1 to 4.3)"),
 }

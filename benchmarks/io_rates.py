@@ -4,8 +4,8 @@ python -m benchmarks.io_rates [--rows N] [--features D] [--ranks R ...] [--round
 
 Rows are GENERATED; files are in the cache of the system, so a disk has no part in it. Ours is cacore.io.load: values
 are checked, and every rank has its block of rows at the end; the seconds are the slowest rank's, of a second call. Of
-HDF5 each rank reads its own block; text and npz are parsed by one rank, which hands the rows out. Writing is HDF5's
-alone: it is what this package writes rows as.
+HDF5 each rank reads its own block, and of text its share of the bytes; rank 0 reads npz, and decompresses. Writing is
+HDF5's alone: it is what this package writes rows as.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from cacore.comm import Communicator
 from cacore.data import labels
 from cacore.data.dataset import Dataset
 from cacore.errors import InputError
-from cacore.files import replacing
 from cacore.io.fingerprints import row_hashes
+from cacore.io.predictions import Column, Labels
 from cacore.io.table import Targets
 from cacore.linalg import thin
 from cacore.run import reading
@@ -242,26 +242,18 @@ class Ridge(Family):
         with comm.phase("predict"):
             return answers.intervals(rows.y, comm)
 
-    def write(
-        self, path: Path | None, model: KRRModel, answers: Predicted, decisions: bool, comm: Communicator
-    ) -> None:
-        """Column ``prediction``, or ``mean`` and those asked for, of many targets a column each; collective."""
-        if path is not None and model.classes is not None:
-            codes = comm.gather(np.searchsorted(model.classes, model.labels(answers.mean)).astype(np.int64))
-            sure = None if answers.probabilities is None else comm.gather(answers.probabilities)
-            if comm.rank == 0 and codes is not None:
-                labels.write(path, model.classes, codes, None, sure)
-            return
-        if path is None:
-            return
-        columns, t = answers.columns, answers.mean.shape[1:]
-        values = comm.gather(np.column_stack(list(columns.values())))
-        if values is None:
-            return
-        form = "%.17g" if values.dtype == np.float64 else "%.9g"
-        names = [f"{name} {j}" if t else name for name in columns for j in range(t[0] if t else 1)]
-        with replacing(path) as temporary:
-            np.savetxt(temporary, values, fmt=form, header=",".join(names), delimiter=",", comments="")
+    def predictions(self, model: KRRModel, answers: Predicted, decisions: bool) -> dict[str, Column]:
+        """Column ``prediction``, or ``mean`` and those asked for, of many targets a column each."""
+        if model.classes is not None:
+            codes = np.searchsorted(model.classes, model.labels(answers.mean)).astype(np.int64)
+            found: dict[str, Column] = {"prediction": Labels(model.classes, codes)}
+            if answers.probabilities is not None:
+                names = [f"probability {label}" for label in model.classes]
+                found |= dict(zip(names, answers.probabilities.T, strict=True))
+            return found
+        if answers.mean.ndim == 1:
+            return dict(answers.columns)
+        return {f"{name} {j}": values[:, j] for name, values in answers.columns.items() for j in range(values.shape[1])}
 
 
 def _told(model: KRRModel, answer: NDArray[Any]) -> Predicted:

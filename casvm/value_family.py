@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.errors import InputError
-from cacore.files import replacing
 from cacore.io.fingerprints import row_hashes
+from cacore.io.predictions import Column
 from cacore.io.table import Targets
 from cacore.kernels.registry import declaration
 from cacore.run import reading, report
@@ -188,22 +188,11 @@ class Values(Family):
         """Values of this rank's rows; collective."""
         return model.decision_function(rows.X, comm)
 
-    def write(
-        self, path: Path | None, model: SVRModel, answers: NDArray[np.float64], decisions: bool, comm: Communicator
-    ) -> None:
-        """Column ``prediction``; of one class 1 or -1, and on request the decision. Collective."""
-        if path is None:
-            return
-        values = comm.gather(answers)
-        if values is None:
-            return
-        head, columns, form = "prediction", [values], ["%.17g"]
-        if model.svm_type == "one_class":
-            columns, form = [model.answers(values)], ["%d"]
-            if decisions:
-                head, columns, form = "prediction,decision", [*columns, values], [*form, "%.17g"]
-        with replacing(path) as temporary:
-            np.savetxt(temporary, np.column_stack(columns), fmt=form, header=head, delimiter=",", comments="")
+    def predictions(self, model: SVRModel, answers: NDArray[np.float64], decisions: bool) -> dict[str, Column]:
+        """Column ``prediction``; of one class 1 or -1, and on request the decision."""
+        if model.svm_type != "one_class":
+            return {"prediction": answers}
+        return {"prediction": model.answers(answers), **({"decision": answers} if decisions else {})}
 
 
 def outlier_metrics(y: NDArray[Any] | None, predicted: NDArray[np.int64], comm: Communicator) -> dict[str, Any]:

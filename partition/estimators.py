@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import check_is_fitted
 
 from cacore.comm import collective
-from cacore.errors import InputError
+from cacore.data.validation import check_same_names, validated
 from partition import balanced, kmeans, random
 from partition.base import Algorithm
 from partition.routing import nearest
@@ -35,6 +35,8 @@ class Partitioner(ClusterMixin, BaseEstimator, Algorithm):
     sizes_ : ndarray of int64, shape (P,)
         Rows of each part, over all ranks.
     n_features_in_ : int
+    feature_names_in_ : ndarray of str, shape (d,)
+        Of the columns, where `X` is a DataFrame.
 
     Notes
     -----
@@ -69,6 +71,9 @@ class Partitioner(ClusterMixin, BaseEstimator, Algorithm):
         """
         with collective(comm) as ranks:
             division = self.divide(X, y, ranks)
+            with ranks.agreed():
+                validated(self, X, skip_check_array=True)  # the names of its columns
+            check_same_names(self, ranks)
         self.labels_, self.centers_, self.sizes_ = division.labels, division.centers, division.sizes
         self.n_features_in_ = division.centers.shape[1]
         return self
@@ -80,10 +85,8 @@ class Partitioner(ClusterMixin, BaseEstimator, Algorithm):
     def predict(self, X: Any) -> NDArray[np.int32]:
         """Part whose centre is nearest to each row: 2 n P d flops."""
         check_is_fitted(self)
-        X = self._checked(X)
-        if X.shape[1] != self.n_features_in_:
-            raise InputError(f"X has {X.shape[1]} features, the partition was fitted on {self.n_features_in_}")
-        return nearest(X, self.centers_)
+        validated(self, X, reset=False, skip_check_array=True)
+        return nearest(self._checked(X), self.centers_)
 
 
 # The classes are described where their algorithms are.

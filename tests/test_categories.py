@@ -4,11 +4,13 @@ import builtins
 import re
 import runpy
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
+from sklearn.base import clone
 
 from asygcd import AsyGCDSVC
 from cacore.errors import InputError
@@ -92,6 +94,54 @@ def test_data_frames(estimator, target):
     for gap in (np.where(np.arange(N) == 7, np.nan, 1.0), pandas.array([*[1] * 7, None, *[1] * (N - 8)], "Int64")):
         refused(estimator.fit, frame.assign(age=gap), *rest, message=f"X, column 'age': row 7 is NaN.*{FILL}")
     refused(estimator.fit, frame.assign(day=pandas.Timestamp("2020-01-01")), *rest, message="X, column 'day': .* days")
+
+
+def frames(columns):
+    """The same columns by pandas, Arrow and polars, as far as they are installed."""
+    made = {name: pytest.importorskip(name) for name in ("pandas", "pyarrow", "polars") if find_spec(name)}
+    make = {"pandas": "DataFrame", "pyarrow": "table", "polars": "DataFrame"}
+    return {name: getattr(module, make[name])(columns) for name, module in made.items()}
+
+
+@estimators
+def test_names_of_columns(estimator, target):
+    """They are kept, and compared with those of later rows by scikit-learn's rules; booleans are numbers."""
+    columns = {"a": GOOD[:, 0], "b": GOOD[:, 1] > 0, "c": rng.integers(0, 9, N)}
+    rest = () if target is None else (target,)
+    plain = np.column_stack(list(columns.values()))
+    expected = clone(estimator).set_params(random_state=0).fit(plain, *rest).predict(plain)
+    for frame in frames(columns).values():
+        model = clone(estimator).set_params(random_state=0).fit(frame, *rest)
+        assert model.feature_names_in_.tolist() == ["a", "b", "c"]
+        np.testing.assert_array_equal(model.predict(frame), expected)
+    with pytest.warns(UserWarning, match="X does not have valid feature names"):
+        model.predict(plain)
+    for others in ("abz", "bac"):
+        for frame in frames(dict(zip(others, columns.values(), strict=True))).values():
+            refused(model.predict, frame, message="The feature names should match those that were passed during fit")
+
+
+@estimators
+def test_columns_of_text(estimator, target):
+    """Also where words look like numbers."""
+    rest = () if target is None else (target,)
+    words = {"Oslo": ["Oslo", "Rome"] * (N // 2), "1": ["1", "2"] * (N // 2)}
+    for first, town in words.items():
+        made = frames({"a": GOOD[:, 0], "town": town})
+        made |= {f"{name} category": categories(name, frame) for name, frame in made.items()}
+        if "pandas" in made:
+            made["object"] = made["pandas"].astype({"town": object})
+        for frame in made.values():
+            refused(estimator.fit, frame, *rest, message=rf"X, column 'town': .*'{first}'.*{ENCODE}")
+
+
+def categories(name, frame):
+    """With the column town as categories."""
+    if name == "pandas":
+        return frame.astype({"town": "category"})
+    if name == "polars":
+        return frame.with_columns(frame["town"].cast(pytest.importorskip("polars").Categorical))
+    return frame.set_column(1, "town", frame["town"].dictionary_encode())
 
 
 def run_example(monkeypatch, capsys, *words):

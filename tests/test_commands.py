@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import sys
 from itertools import permutations
 
+import h5py
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -13,6 +16,9 @@ from helpers.data import changed, split_rows, write_hdf5, write_rare_class
 from sklearn.metrics import confusion_matrix
 
 from asygcd import AsyGCDModel
+from cacore.comm import Communicator
+from cacore.io import predictions
+from cacore.io.predictions import Labels
 from cacore.run.launch import Parser
 from cakrr import KRRModel
 from casvm import SVMModel
@@ -200,6 +206,18 @@ def test_help(program, words, capsys):
 # -- predictions -----------------------------------------------------------------------------------
 
 
+def prediction_columns(path):
+    """The columns of a file of predictions, in their order."""
+    if path.suffix == ".h5":
+        with h5py.File(path) as file:
+            return {k: v.asstr()[:] if h5py.check_string_dtype(v.dtype) else v[:] for k, v in file.items()}
+    if path.suffix == ".parquet":
+        table = pytest.importorskip("pyarrow.parquet").read_table(path)
+        return {name: table[name].to_numpy() for name in table.column_names}
+    head, *rows = csv.reader(path.read_text().splitlines())
+    return {name: np.array(column) for name, column in zip(head, zip(*rows, strict=True), strict=True)}
+
+
 @families
 @pytest.mark.parametrize("name", ["features.csv", "test.csv", "rest.h5"])
 def test_predict_formats(name, family, inputs, tmp_path):
@@ -246,7 +264,34 @@ def test_predict(k, program, more, inputs, tmp_path, capsys):
     np.testing.assert_array_equal(table[:, 1:], model.decision_function(X).reshape(40, -1))
     assert confusion_matrix(y, table[:, 0]).tolist() == trained["metrics"]["confusion"]
     assert (table[:, 0] == y).mean() == pytest.approx(trained["metrics"]["accuracy"])
+    for name in ("p.h5", "p.parquet"):
+        run(predict(program), [*words[:3], tmp_path / name, "--decisions", "--quiet"])
+        found = prediction_columns(tmp_path / name)
+        assert (list(found), found["prediction"].dtype.kind) == (lines[0], "i")
+        np.testing.assert_array_equal(np.column_stack(list(found.values())), table)
     assert capsys.readouterr() == ("", "")
+
+
+def test_predictions_of_words(tmp_path):
+    """Labels with what CSV must quote, and numbers of either precision, of all digits in every form of file."""
+    names, codes = np.array(["a,b", 'c "d"', "\N{SNOWMAN}/e"]), np.array([2, 0, 1, 1])
+    rng = np.random.default_rng(0)
+    columns = {
+        "prediction": Labels(names, codes), "decision": rng.normal(size=4), "probability a,b": rng.random(4, np.float32)
+    }  # fmt: skip
+    for name in ("p.csv", "p.h5", "p.parquet"):
+        predictions.write(tmp_path / name, columns, Communicator())
+        found = prediction_columns(tmp_path / name)
+        assert list(found) == list(columns)
+        assert [str(label) for label in found["prediction"]] == names[codes].tolist()
+        for column in list(columns)[1:]:
+            np.testing.assert_array_equal(found[column].astype(columns[column].dtype), columns[column])
+
+
+def test_parquet_without_pyarrow(inputs, tmp_path, refuses, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    words = [inputs / "svm.h5", inputs / "good.h5", "-o", "p.parquet"]
+    refuses("casvm.predict", words, "p.parquet: pyarrow, which reads and writes such files, is not installed", tmp_path)
 
 
 @families

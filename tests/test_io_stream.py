@@ -6,13 +6,15 @@ import bz2
 import gzip
 import io
 import lzma
+import os
+from itertools import product
 
 import h5py
 import numpy as np
 import pytest
 from helpers.checks import names
 from helpers.commands import run
-from helpers.data import dense
+from helpers.data import dense, write_hdf5
 from sklearn.datasets import load_svmlight_file
 from sklearn.model_selection import train_test_split
 
@@ -155,6 +157,55 @@ def test_refused_and_nothing_left(what, tmp_path, refuses):
     refuses("cacore.io", ["convert", "a", "out.h5", *more], message, tmp_path)
 
 
+def write_form(path, form):
+    rows = np.arange(120.0).reshape(40, 3)
+    if form == "npy":
+        np.save(path, rows)
+    elif form == "h5":
+        write_hdf5(path, **{"": (rows, rows[:, 0])})
+    elif form == "parquet":
+        pq, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+        pq.write_table(pa.table(dict(zip("abc", rows.T, strict=True))), path, row_group_size=10)
+    else:
+        text = b"1,2,3\n" * 40 if form.startswith("csv") else b"1 1:2\n" * 40
+        path.write_bytes(PACK[".gz" if form.endswith("gz") else ""](text))
+
+
+CHANGES = {
+    "longer": lambda path: path.write_bytes(path.read_bytes() + b"1 2:3\n"),
+    "as long": lambda path: os.utime(path, (1, 1)),
+    "shorter": lambda path: os.truncate(path, 50),
+    "removed": lambda path: path.unlink(),
+}
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize(
+    ("form", "how"),
+    [*product(["csv", "libsvm", "libsvm.gz", "npy", "parquet", "h5"], ["as long", "shorter"]), ("csv", "longer"),
+     ("libsvm", "removed")],
+)  # fmt: skip
+def test_a_file_that_changes_while_it_is_read(form, how, tmp_path, monkeypatch, capfd):
+    """Once its first rows were written: one line, and nothing is left behind."""
+    path, append, left = tmp_path / f"a.{form}", growing.GrowingRows.append, [CHANGES[how]]
+    write_form(path, form)
+
+    def appended(*args):
+        if left:
+            left.pop()(path)
+        append(*args)
+
+    monkeypatch.setattr(growing.GrowingRows, "append", appended)
+    words = ["--split", 5] if form == "h5" else []
+    with pytest.raises(SystemExit) as ended:
+        run("cacore.io", ["convert", path, tmp_path / "out.h5", "--quiet", *words])
+    told = capfd.readouterr().err
+    assert (ended.value.code, told.count("\n")) == (2, 1)
+    assert told.startswith(f"cacore.io: {path}: ")
+    assert "it changed while it was read; " in told or (form == "h5" and how == "shorter")
+    assert names(tmp_path) == ([] if how == "removed" else [path.name])
+
+
 def test_files_that_do_not_fit_together(tmp_path, refuses):
     (tmp_path / "a.csv").write_text("1,2\n")
     (tmp_path / "b.csv").write_text("1,2,3\n")
@@ -186,10 +237,12 @@ print(peak_rss_mib() - before)
 """
 
 
-@pytest.mark.parametrize("more", [[], ["--split", "5"]], ids=["all rows", "in another order"])
-def test_memory_does_not_grow_with_the_file(tmp_path, python, more):
-    """Rows of 30 MiB, packed into a file of some KiB, in 16 MiB."""
-    for name, rows in (("small", 10), ("large", 400000)):
+@pytest.mark.parametrize(
+    ("size", "more"), [(1750000, []), (400000, ["--split", "5"])], ids=["all rows", "in another order"]
+)
+def test_memory_does_not_grow_with_the_file(tmp_path, python, size, more):
+    """Text of 50 MB, or rows of 30 MiB in another order, packed into a file of some KiB, in 16 MiB."""
+    for name, rows in (("small", 10), ("large", size)):
         (tmp_path / name).write_bytes(gzip.compress(b"1 1:1 50:1 150:1 151:1 152:1\n" * rows, 1))
     done = python("-c", PROGRAM, "small", "large", *more, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")

@@ -230,6 +230,8 @@ class _Calls:
         self._since = time.thread_time()
         return _Done()
 
+    Issend = Isend  # what is sent is a copy, for which nobody has to wait
+
     def Iprobe(self, source: int, tag: int) -> bool:  # noqa: N802
         """Waits, for a rank that asked in a loop would keep the others from computing. Nobody tells of failures."""
         if tag == DATA:

@@ -15,6 +15,7 @@ from cacore.comm.mpi import DATA, Exchange, Transport, all_ranks
 from cacore.errors import InputError, OutputError
 
 _DTYPES = tuple(np.dtype(code) for code in "bBhHiIqQfd?")
+_LARGE = 1 << 16  # bytes; no MPI library sends more before the receiver asks for it
 _HEADER = 8  # dtype, number of dimensions, up to six dimensions
 
 
@@ -216,8 +217,11 @@ class Communicator(Ledger):
         head = np.zeros(_HEADER, np.int64)
         head[:2] = _DTYPES.index(array.dtype), array.ndim
         head[2 : 2 + array.ndim] = array.shape
-        for piece in (head, *self._pieces(array)):
-            self._transport.call("Isend", piece, dest=dest, tag=DATA)
+        large = array.nbytes > _LARGE  # the receiver is waited for with pauses, and what moves in pieces without
+        self._transport.call("Issend" if large else "Isend", head, dest=dest, tag=DATA)
+        self._count(head.nbytes, dest)
+        for piece in self._pieces(array):
+            self._transport.call("Isend", piece, pauses=not large, dest=dest, tag=DATA)
             self._count(piece.nbytes, dest)
 
     def recv(self, source: int) -> NDArray[Any]:
@@ -227,7 +231,7 @@ class Communicator(Ledger):
         self._transport.call("Irecv", head, source=source, tag=DATA)
         array = np.empty(tuple(head[2 : 2 + head[1]]), _DTYPES[head[0]])
         for piece in self._pieces(array):
-            self._transport.call("Irecv", piece, source=source, tag=DATA)
+            self._transport.call("Irecv", piece, pauses=False, source=source, tag=DATA)
         return array
 
     def exchange(self, array: NDArray[Any], dest: int, out: NDArray[Any], source: int) -> Exchange:

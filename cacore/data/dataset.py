@@ -33,7 +33,7 @@ class Dataset:
     overlap : ndarray of bool, shape (m,), or None
         Of test rows: which of them are training rows too, if that was looked for.
     features : int or None
-        Of LIBSVM rows, on rank 0: how many the file itself has; the others in `X` are taken as 0.
+        Of LIBSVM rows: how many the file itself has; the others in `X` are taken as 0.
     """
 
     X: Rows

@@ -1,9 +1,8 @@
-"""Labels: of all ranks, as codes, from a file and into one, and the weights of their classes."""
+"""Labels: of all ranks, as codes, from a file, and the weights of their classes."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.errors import InputError
-from cacore.files import replacing
 from cacore.run import report
 from cacore.run.probabilistic import class_scores, reliability
 
@@ -125,20 +123,3 @@ def _known(classes: NDArray[Any], test: Dataset, comm: Communicator) -> NDArray[
     """The places of the rows' classes; None of words where the classes are numbers, or of numbers where words."""
     y = from_file(test, comm)
     return None if (classes.dtype.kind in "biuf") != (y.dtype.kind in "biuf") else class_codes(y, classes)
-
-
-def write(
-    path: Path, classes: NDArray[Any], codes: NDArray[np.int64], decisions: NDArray[np.float64] | None,
-    probabilities: NDArray[np.float64] | None = None,
-) -> None:  # fmt: skip
-    """Column ``prediction``, one or more of decisions, and one of probabilities a class, in the order of the rows."""
-    names = [str(label) for label in classes]
-    heads = [] if decisions is None else ["decision"] if decisions.shape[1] == 1 else [f"decision {n}" for n in names]
-    if probabilities is not None:
-        heads += [f"probability {name}" for name in names]
-        decisions = probabilities if decisions is None else np.hstack([decisions, probabilities])
-    with replacing(path) as temporary, temporary.open("w") as file:
-        file.write(",".join(["prediction", *heads]) + "\n")
-        for i, code in enumerate(codes):
-            values = [] if decisions is None else [f"{value:.17g}" for value in decisions[i]]
-            file.write(",".join([names[code], *values]) + "\n")

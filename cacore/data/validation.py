@@ -5,7 +5,9 @@ What scikit-learn refuses for a value, without saying where it is, is looked up,
 
 from __future__ import annotations
 
+import json
 import re
+from itertools import zip_longest
 from numbers import Integral
 from typing import Any, NoReturn
 
@@ -22,6 +24,8 @@ ENCODE = (
     "encode it with scikit-learn's ColumnTransformer and TargetEncoder or OneHotEncoder, as examples/categories.py does"
 )
 FILL = "fill the gap with scikit-learn's SimpleImputer, as examples/categories.py does, or leave the row out"
+# What types of text and of categories are called, by pandas, polars and Arrow.
+_TEXT = r"categor|enum|str$|string|large_string|utf8|dictionary"
 
 
 def checked_rows(X: Any, dtypes: tuple[str, ...], order: str | None = None) -> Rows:
@@ -34,9 +38,11 @@ def checked_rows(X: Any, dtypes: tuple[str, ...], order: str | None = None) -> R
     from sklearn.utils.validation import check_array
 
     try:
-        return check_array(X, accept_sparse="csr", dtype=dtypes, order=order, ensure_min_samples=0)
+        rows = check_array(X, accept_sparse="csr", dtype=dtypes, order=order, ensure_min_samples=0)
     except (ValueError, TypeError) as error:
         _refuse(error, X)
+    _check_columns(X)
+    return rows
 
 
 def _usable(X: Any, dtypes: tuple[str, ...], order: str | None) -> bool:
@@ -77,14 +83,61 @@ def shared_seed(random_state: Any, comm: Communicator) -> int:
 
 
 def validated(estimator: Any, *args: Any, **kwargs: Any) -> Any:
-    """scikit-learn's ``validate_data`` for an estimator; what it refuses, all ranks refuse."""
+    """scikit-learn's ``validate_data`` for an estimator; what it refuses, all ranks refuse.
+
+    Of a DataFrame the names of the columns are kept, or compared with those that were, and text is refused.
+    """
     from sklearn.utils.validation import validate_data
 
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # it adds all numbers up
-            return validate_data(estimator, *args, **kwargs)
+            found = validate_data(estimator, *args, **kwargs)
     except (ValueError, TypeError) as error:
         _refuse(error, *args[:2])
+    _check_columns(args[0])
+    return found
+
+
+def check_same_names(estimator: Any, comm: Communicator) -> None:
+    """Refuse, on all ranks, DataFrames whose columns have other names, or another order, than rank 0's; collective."""
+    names = [str(name) for name in getattr(estimator, "feature_names_in_", ())]
+    mine = np.frombuffer(json.dumps(names).encode(), np.uint8)
+    with comm.uncounted():
+        first = json.loads(comm.bcast(mine).tobytes())
+    with comm.agreed():
+        if names != first:
+            pairs = zip_longest(names, first, fillvalue="no name")
+            j, (name, other) = next((j, pair) for j, pair in enumerate(pairs) if pair[0] != pair[1])
+            where = f"X, column {j}: {name!r} on rank {comm.rank}, {other!r} on rank 0"
+            raise InputError(f"{where}; give all ranks the same columns")
+
+
+def _check_columns(X: Any) -> None:
+    """Refuse columns of text or categories of a DataFrame, though their words may look like numbers."""
+    for j, (name, kind) in enumerate(_columns(X) or ()):
+        column: Any = None
+        if kind == "object":
+            column = [value for value in _column(X, j) if isinstance(value, str)]
+        elif re.match(_TEXT, kind, re.IGNORECASE):
+            column = _column(X, j)
+        if column is not None and len(column):
+            raise InputError(f"X, column {name!r}: of type {kind[:60]}, as {str(column[0])[:60]!r}: {ENCODE}")
+
+
+def _columns(X: Any) -> list[tuple[Any, str]] | None:
+    """Name and type of each column of a DataFrame of pandas or polars, or of a table of Arrow; None of other rows."""
+    if hasattr(X, "column_names") and hasattr(X, "schema"):
+        return [(name, str(X.schema.field(j).type)) for j, name in enumerate(X.column_names)]
+    if hasattr(X, "columns") and hasattr(X, "dtypes"):
+        return list(zip(X.columns, map(str, X.dtypes), strict=True))
+    return None
+
+
+def _column(X: Any, j: int) -> NDArray[Any]:
+    """The cells of a column of rows of any kind."""
+    if hasattr(X, "column_names"):
+        return np.asarray(X.column(j))
+    return np.asarray(X.iloc[:, j] if hasattr(X, "iloc") else X[:, j])
 
 
 def _refuse(error: ValueError | TypeError, X: Any, y: Any = None) -> NoReturn:
@@ -105,16 +158,16 @@ def _place(X: Any) -> str | None:
     if is_sparse(X):
         found = first_nonfinite(X)
         return None if found is None else f"X, column {found[1]}: row {found[0]} is {_what(found[2])}"
-    names = getattr(X, "columns", None)
-    cells = X if names is not None else np.asarray(X, None if isinstance(X, np.ndarray) else object)
+    columns = _columns(X)
+    cells = X if columns is not None else np.asarray(X, None if isinstance(X, np.ndarray) else object)
     if len(np.shape(cells)) != 2:
         return None
     for j in range(np.shape(cells)[1]):
-        column = np.asarray(cells.iloc[:, j] if hasattr(cells, "iloc") else cells[:, j])
+        column = _column(cells, j)
         for i in np.flatnonzero(~np.isfinite(column)) if column.dtype.kind in "biuf" else range(len(column)):
             what = _what(column[i])
             if what is not None:
-                return f"X, column {j if names is None else repr(names[j])}: row {i} is {what}"
+                return f"X, column {j if columns is None else repr(columns[j][0])}: row {i} is {what}"
     return None
 
 

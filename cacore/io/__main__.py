@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 
-from cacore.comm import Communicator
+from cacore.comm import Communicator, launched
 from cacore.run.job import path_argument
 from cacore.run.launch import Parser, run
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python -m cacore.io", description="Convert data to the native HDF5 layout, and look at it.")
+def _parser(rank: int) -> argparse.ArgumentParser:
+    description = "Convert data to the native HDF5 layout, and look at it."
+    parser = Parser(prog="python -m cacore.io", description=description, rank=rank)
     commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
-    convert = commands.add_parser("convert", help="LIBSVM, CSV, TSV, NPZ (also .gz, .bz2, .xz) or HDF5 to native HDF5")
+    text = "LIBSVM, CSV, TSV, NPZ (also .gz, .bz2, .xz), Parquet, Arrow, NPY or HDF5 to native HDF5"
+    convert = commands.add_parser("convert", rank=rank, help=text)
     convert.add_argument(
         "source", metavar="SRC", nargs="+", type=path_argument, help="of several, the rows follow one another"
     )
@@ -39,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     convert.add_argument("--quiet", action="store_true", help="no progress bar")
     limit = "memory that may be used (default: 0.9 of what is free)"
     convert.add_argument("--memory-limit", metavar="GIB", type=float, help=limit)
-    info = commands.add_parser("info", help="what a file holds")
+    info = commands.add_parser("info", rank=rank, help="what a file holds")
     info.add_argument("data", metavar="DATA", type=path_argument)
     info.add_argument("--target", metavar="COLUMN")
     info.add_argument("--memory-limit", metavar="GIB", type=float, help=limit)
@@ -50,17 +52,20 @@ def main(argv: list[str] | None = None) -> None:
     """Entry point."""
 
     def work(comm: Communicator) -> None:
-        args = _parser().parse_args(argv)
+        with comm.agreed():
+            args = _parser(comm.rank).parse_args(argv)
         from cacore.io import convert  # loads compiled code: not for --help
         from cacore.machine import memory
 
         limit = memory.limit_per_rank(comm, args.memory_limit)
         if args.command == "convert":
-            convert.convert(args, limit)
-        else:
-            convert.show(args.data, args.target, limit)
+            convert.convert(args, limit, comm)
+            return
+        with comm.agreed():
+            if comm.rank == 0:
+                convert.show(args.data, args.target, limit)
 
-    run(work, "cacore.io", Communicator())
+    run(work, "cacore.io", None if launched() else Communicator(), argv)
 
 
 if __name__ == "__main__":

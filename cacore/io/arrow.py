@@ -10,22 +10,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.errors import InputError
+from cacore.io.shares import Part
 from cacore.io.stream import Told
-from cacore.io.tabular import Asked, Part, Tabular, Words
+from cacore.io.tabular import Asked, Tabular, Words
 from cacore.io.words import ENCODE, short
 
 _DATES = "write dates as numbers, such as days since the first"
+
+
+def require_pyarrow(path: Path, otherwise: str) -> Any:
+    """The module pyarrow, or an InputError that says how to have it, or what to do without it."""
+    try:
+        import pyarrow as pa
+    except ImportError as error:
+        how = f"pip install 'cakernels[arrow]', or {otherwise}"
+        raise InputError(f"{path}: pyarrow, which reads and writes such files, is not installed: {how}") from error
+    return pa
 
 
 class Arrow(Tabular):
     """The rows of a file (`form` "parquet" or "arrow") of numeric and boolean columns; gaps are NaN."""
 
     def __init__(self, path: Path, form: str, asked: Asked) -> None:
-        try:
-            import pyarrow as pa
-        except ImportError as error:
-            how = "pip install 'cakernels[arrow]', or write the rows as CSV"
-            raise InputError(f"{path}: pyarrow, which reads such files, is not installed: {how}") from error
+        pa = require_pyarrow(path, "write the rows as CSV")
         self._form, self._errors = form, (pa.ArrowException, OSError)
         try:
             self._file = _opened(path, form)
@@ -85,7 +92,7 @@ def _opened(path: Path, form: str) -> Any:
         import pyarrow.parquet as pq
 
         return pq.ParquetFile(path)
-    return pa.ipc.open_file(pa.memory_map(str(path)))
+    return pa.ipc.open_file(pa.OSFile(str(path)))  # of a map, a file that others shorten would end the process
 
 
 def _batches(file: Any, form: str, most: int) -> Iterator[Any]:

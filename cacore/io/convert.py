@@ -12,17 +12,22 @@ from typing import Any
 
 import numpy as np
 
+from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.files import Temporary, check_apart, check_writable, temporary
 from cacore.io import native, summary, text
+from cacore.io.crew import Crew
 from cacore.io.growing import GrowingRows
 from cacore.io.libsvm import DENSE_FROM
 from cacore.io.selection import Selection
+from cacore.io.shares import first_error
 from cacore.io.spool import ANY, Spool, Stored, Wanted
 from cacore.io.stream import REMEDY, Told
 from cacore.io.table import Table, plain
 from cacore.machine import memory
 from cacore.run.progress import Advance, bar
+
+_DRAWN = 16  # bytes a row while an order is drawn
 
 Begin = Callable[[str, int], Advance]
 
@@ -50,12 +55,25 @@ def show(path: Path, target: str | None = None, limit: int = 1 << 62) -> None:
     summary.show(summary.of_tables(path, read_all(path, target, limit)))
 
 
-def convert(args: argparse.Namespace, limit: int) -> None:
-    """The ``convert`` command, in `limit` bytes.
+def convert(args: argparse.Namespace, limit: int, comm: Communicator) -> None:
+    """The ``convert`` command, in `limit` bytes; collective.
+
+    Rank 0 reads and writes, and the others, if there are any, parse text.
 
     Rows are written as they are read, beside the destination. They take its place if they are what is wanted; rows in
     another order, some rows, and LIBSVM rows that turn out to be dense are read from there and written once more.
     """
+    with first_error(comm, lambda: comm.rank):
+        if comm.size == 1:
+            _convert(args, limit, None)
+        elif comm.rank:
+            Crew(comm).serve()
+        else:
+            with Crew(comm) as crew:
+                _convert(args, limit, crew)
+
+
+def _convert(args: argparse.Namespace, limit: int, crew: Crew | None) -> None:
     sources = [("the source", path) for path in args.source] + [("--test", path) for path in args.test or []]
     check_apart([("the destination", args.destination)], sources)
     check_writable(args.destination)
@@ -64,7 +82,7 @@ def convert(args: argparse.Namespace, limit: int) -> None:
     dtype = np.dtype(args.dtype)
     with bar(not args.quiet) as begin, temporary(args.destination) as spool:
         held = np.dtype(np.float64) if args.drop_duplicates else dtype  # rows are equal before they are rounded
-        wanted = Wanted(args.target, args.binarize, held, limit, _watch(begin, [path for _, path in sources]))
+        wanted = Wanted(args.target, args.binarize, held, limit, _watch(begin, [path for _, path in sources]), crew)
         with native.data_file(spool.path) as file:
             store = Spool(file, spool.path, wanted)
             rows = _alike(_read(store, args), args)
@@ -145,7 +163,7 @@ def _chosen(rows: dict[str, Selection], args: argparse.Namespace, limit: int) ->
     """The rows that are wanted, in their order."""
     if args.drop_duplicates:
         _drop_duplicates(rows, between=bool(args.test), limit=limit)
-    return rows if args.split is None else _split(rows["train"], args.split, args.seed)
+    return rows if args.split is None else _split(rows["train"], args.split, args.seed, limit)
 
 
 def _drop_duplicates(rows: dict[str, Selection], between: bool, limit: int) -> None:
@@ -167,17 +185,22 @@ def _drop_duplicates(rows: dict[str, Selection], between: bool, limit: int) -> N
         raise InputError(f"{test.where}: all its rows are training rows too; name other test rows")
 
 
-def _split(train: Selection, n_train: int, seed: int) -> dict[str, Selection]:
-    from sklearn.model_selection import train_test_split
+def _split(train: Selection, n_train: int, seed: int, limit: int) -> dict[str, Selection]:
+    """Both sides of scikit-learn's train_test_split, in its order.
 
+    It is drawn here, for scikit-learn takes 70 MiB to load, and three arrays of as many numbers as rows.
+    """
     n = len(train)
     if not 0 < n_train < n:
         raise InputError(
             f"--split {n_train}: {train.stored.where} has {n:,} rows; at least one must be left on each side"
         )
-    kept = np.arange(n) if train.kept is None else train.kept
-    parts = train_test_split(kept, train_size=n_train, random_state=seed)
-    return {split: replace(train, kept=part) for split, part in zip(("train", "test"), parts, strict=True)}
+    memory.require(_DRAWN * n, limit, f"{train.stored.where}: to draw from its {n:,} rows", REMEDY)
+    order = np.random.RandomState(seed).permutation(n)
+    if train.kept is not None:
+        order = train.kept[order]
+    test, rest = order[: n - n_train], order[n - n_train :]
+    return {"train": replace(train, kept=rest), "test": replace(train, kept=test)}
 
 
 def _is_done(rows: Selection, path: Path, dtype: np.dtype[Any]) -> bool:
@@ -199,6 +222,8 @@ def _written(path: Path, rows: dict[str, Selection], dtype: np.dtype[Any], limit
                     advance(X.shape[0])
                 written.close(chosen.width)
         made.share()
+        for chosen in rows.values():
+            chosen.stored.check_unchanged()
         return _kept(made, path)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +13,8 @@ from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.data.rows import block_bounds, scatter_rows
 from cacore.errors import InputError
-from cacore.io.table import LABELS, Table, Targets
+from cacore.io.table import LABELS, Table, Targets, check_size
 from cacore.machine import memory
-
-if TYPE_CHECKING:  # each rank loads what it reads with
-    from cacore.io.native import Shape
-
 
 _NOTHING, _ONE, _MANY, _WORDS = range(4)  # targets of a row
 
@@ -38,8 +34,9 @@ def load(
     Parameters
     ----------
     path : path
-        HDF5, of which each rank reads its own rows only; or LIBSVM, CSV, TSV or NPZ, plain or
-        compressed, which rank 0 parses, holding the rows twice, and hands out: convert what does not fit there.
+        HDF5, of which each rank reads its own rows only; LIBSVM, CSV or TSV, plain or compressed, or Parquet, Arrow
+        or NPY, see :func:`cacore.io.text.table`, where a rank holds its rows, twice for a while; or NPZ, which rank 0
+        holds and hands out.
     comm : Communicator
     dtype : {"float64", "float32"}
     target : str, optional
@@ -65,51 +62,72 @@ def load(
     """
     path, real = Path(path), np.dtype(dtype)
     with comm.phase("read"):
-        tables: dict[str, Table] = {}
-        shapes: dict[str, Shape] = {}
-        hdf5 = _agree_on_kind(path, comm)
+        form = _agree_on_form(path, comm)
+        if form == "hdf5":
+            return _blocks(path, comm, real, target, limit, wanted)
+        if form == "npz":
+            return _handed_out(path, comm, real, target, limit, wanted)
+        from cacore.io import text
+        from cacore.io.tabular import Asked
+
+        asked = Asked(target, n_features, None, usual_target, limit, wanted)
+        table = text.table(path, form, asked, comm)
+        n = comm.offset(table.X.shape[0])[1]
         with comm.agreed():
-            if hdf5:
-                from cacore.io import native
-
-                if target is not None:
-                    raise InputError(f"{path}: HDF5 files name their target themselves; drop --target {target}")
-                shapes = native.describe(path)
-                for split, shape in shapes.items():
-                    wanted.check(shape.y or (), f"{path} ({split})")
-                mine = {split: block_bounds(shape.n, comm.size, comm.rank) for split, shape in shapes.items()}
-                size = sum(native.needed(path, split, *rows, real, limit) for split, rows in mine.items())
-                memory.require(
-                    size,
-                    limit,
-                    f"{path}: a rank's block of the rows",
-                    "use more ranks or --dtype float32",
-                )
-                tables = {split: native.read_block(path, split, *rows, real) for split, rows in mine.items()}
-            elif comm.rank == 0:
-                from cacore.io import text
-
-                tables = text.parse(path, target, n_features, None, usual_target, limit, wanted)
-                for table in tables.values():
-                    table.checked(real).check_targets(wanted)
-                    table.X = table.X.astype(real, copy=False)
-        if hdf5:
-            return {split: Dataset(t.X, t.y, shapes[split].n, t.where) for split, t in tables.items()}
-        parts = {split: _scattered(tables.get(split), str(path), comm) for split in _splits(tables, comm)}
-        for split, table in tables.items():
-            parts[split].features = table.features
-        return parts
+            check_size(n, table.X.shape[1], table.where)
+            table.check_features(real)
+        with comm.agreed():
+            table.check_finite_targets().check_targets(wanted)
+        X = table.X.astype(real, copy=False)
+        return {"train": Dataset(X, table.y, n, table.where, table.base, features=table.features)}
 
 
-def _agree_on_kind(path: Path, comm: Communicator) -> bool:
-    """Whether the file is HDF5; rank 0 looks."""
-    found = np.zeros(1, np.int64)
+def _agree_on_form(path: Path, comm: Communicator) -> str:
+    """What kind of file it is, see :func:`cacore.io.text.kind`; rank 0 looks."""
+    found = np.zeros(0, np.uint8)
     with comm.agreed():
         if comm.rank == 0:
             from cacore.io import text
 
-            found[0] = text.kind(path) == "hdf5"
-    return bool(comm.bcast(found)[0])
+            found = np.frombuffer(text.kind(path).encode(), np.uint8)
+    return comm.bcast(found).tobytes().decode()
+
+
+def _blocks(
+    path: Path, comm: Communicator, real: np.dtype[Any], target: str | None, limit: int, wanted: Targets
+) -> dict[str, Dataset]:  # fmt: skip
+    """Each rank's block of the rows of an HDF5 file."""
+    from cacore.io import native, stream
+
+    with comm.agreed():
+        if target is not None:
+            raise InputError(f"{path}: HDF5 files name their target themselves; drop --target {target}")
+        before = stream.stamp(path)
+        shapes = native.describe(path)
+        for split, shape in shapes.items():
+            wanted.check(shape.y or (), f"{path} ({split})")
+        mine = {split: block_bounds(shape.n, comm.size, comm.rank) for split, shape in shapes.items()}
+        size = sum(native.needed(path, split, *rows, real, limit) for split, rows in mine.items())
+        memory.require(size, limit, f"{path}: a rank's block of the rows", "use more ranks or --dtype float32")
+        tables = {split: native.read_block(path, split, *rows, real) for split, rows in mine.items()}
+        stream.check_unchanged(path, before)
+    return {split: Dataset(t.X, t.y, shapes[split].n, t.where) for split, t in tables.items()}
+
+
+def _handed_out(
+    path: Path, comm: Communicator, real: np.dtype[Any], target: str | None, limit: int, wanted: Targets
+) -> dict[str, Dataset]:  # fmt: skip
+    """Each rank's block of the rows of an NPZ file, which rank 0 reads as a whole."""
+    tables: dict[str, Table] = {}
+    with comm.agreed():
+        if comm.rank == 0:
+            from cacore.io import text
+
+            tables = text.parse(path, target, None, None, None, limit, wanted)
+            for table in tables.values():
+                table.checked(real).check_targets(wanted)
+                table.X = table.X.astype(real, copy=False)
+    return {split: _scattered(tables.get(split), str(path), comm) for split in _splits(tables, comm)}
 
 
 def _splits(tables: dict[str, Table], comm: Communicator) -> list[str]:
@@ -119,7 +137,7 @@ def _splits(tables: dict[str, Table], comm: Communicator) -> list[str]:
 
 def _scattered(table: Table | None, where: str, comm: Communicator) -> Dataset:
     """Rank 0's table by even blocks of rows."""
-    facts = np.zeros(3, np.int64)
+    facts = np.zeros(2, np.int64)
     column: NDArray[Any] | None = None
     words = np.zeros(0, np.uint8)
     if table is not None:
@@ -130,8 +148,8 @@ def _scattered(table: Table | None, where: str, comm: Communicator) -> Dataset:
             if column.dtype.kind == "U":
                 kind, (classes, codes) = _WORDS, np.unique(column, return_inverse=True)
                 words, column = np.frombuffer(json.dumps(classes.tolist()).encode(), np.uint8), codes.astype(np.float64)
-        facts[:] = table.X.shape[0], kind, -1 if table.base is None else table.base
-    n, kind, base = comm.bcast(facts).tolist()
+        facts[:] = table.X.shape[0], kind
+    n, kind = comm.bcast(facts).tolist()
     X = scatter_rows(None if table is None else table.X, n, comm)
     y = None
     if kind != _NOTHING:
@@ -139,4 +157,4 @@ def _scattered(table: Table | None, where: str, comm: Communicator) -> Dataset:
         y = y if kind == _MANY else y.ravel()
     if kind == _WORDS and y is not None:
         y = np.array(json.loads(comm.bcast(words).tobytes()))[y.astype(np.int64)]
-    return Dataset(X, y, n, where, None if base < 0 else base)
+    return Dataset(X, y, n, where)

@@ -5,9 +5,11 @@ Python's csv module finds the columns and their names, compiled code parses plai
 
 from __future__ import annotations
 
+import codecs
 import csv
 import re
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -17,11 +19,14 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.comm import Communicator
 from cacore.data.missing import is_missing
 from cacore.errors import InputError
+from cacore.io.crew import Columns
 from cacore.io.delimited_scan import Cells, scan
-from cacore.io.stream import Lines, Told, blocks_of_lines
-from cacore.io.tabular import Asked, Part, Tabular
+from cacore.io.shares import Block, Part, Share, first_error
+from cacore.io.stream import Lines, Told, blocks_of_lines, open_bytes, reading
+from cacore.io.tabular import Asked, Tabular, Words
 from cacore.io.words import ENCODE, FILL, as_number, short
 from cacore.machine import memory, threads
 
@@ -60,23 +65,53 @@ class Delimited(Tabular):
         numpy reads, and knows what to say.
         """
         rows, line = 0, self._layout.first_line
-        for first, cells in threads.in_order(self._scanned, self._raw(told)):
-            line = first
+        blocks, crew = self._raw(told), self.asked.crew
+        found = crew.cells(self._columns_of, blocks) if crew else threads.in_order(self._scanned, blocks)
+        for block, cells in found:
+            line = block.first
             if cells is None:
                 break
             rows += len(cells.X)
-            y = cells.y
-            if self.words is not None:
-                y = np.array([[self.words.code(word)] for word in cells.words]).reshape(-1, 1)
             self.require(rows)
-            yield cells.X, y
+            yield self._part(cells)
         else:
             return
         lines = Lines(self._layout.path, self._layout.limit, line, told)
         for both in self._numbers(lines, rows):
             yield (np.delete(both, self.chosen, axis=1) if self.chosen else both), both[:, self.chosen]
 
-    def _raw(self, told: Told | None) -> Iterator[tuple[int, bytes]]:
+    def _part(self, cells: Cells) -> Part:
+        if self.words is None:
+            return cells.X, cells.y
+        return cells.X, np.array([[self.words.code(word)] for word in cells.words]).reshape(-1, 1)
+
+    def shared(self, comm: Communicator) -> tuple[list[int], list[Part]] | None:
+        """Blocks of rows that this rank has parsed, and their numbers.
+
+        None if any rank has found what is no plain number: rank 0 reads the file, and knows what to say.
+        """
+        if comm.size == 1:
+            return None
+        layout = self._layout
+        with comm.agreed(), reading(layout.path):
+            share = Share(layout.path, layout.limit, comm, _header(layout))
+        parts: list[Part] = []
+        rows, plain = 0, True
+        blocks = share.blocks()
+        with first_error(comm, lambda: share.place(len(parts))), reading(layout.path), closing(blocks):
+            for _, cells in threads.in_order(self._scanned, blocks):
+                plain = cells is not None
+                if cells is None:
+                    break
+                rows += len(cells.X)
+                self.require(rows)
+                parts.append(self._part(cells))
+        if comm.all(plain):
+            return share.numbers, parts
+        self.words = None if self.words is None else Words()
+        return None
+
+    def _raw(self, told: Told | None) -> Iterator[Block]:
         """The lines of the rows, in blocks, with the number of the first of each; a return ends a line, too."""
         layout, first = self._layout, 1
         for _, block in blocks_of_lines(layout.path, layout.limit, told):
@@ -84,14 +119,19 @@ class Delimited(Tabular):
             while first < layout.first_line and block:
                 block, first = _LINE.sub(b"", block, count=1), first + 1
             if block:
-                yield first, block
+                yield Block(0, first, block)
             first = following
 
-    def _scanned(self, first: int, block: bytes) -> tuple[int, Cells | None]:
+    @property
+    def _columns_of(self) -> Columns:
+        """What the scanner needs to know."""
         place = np.empty(self._layout.columns, np.int64)
         place[self.features] = np.arange(len(self.features))
         place[self.chosen] = -1 - np.arange(len(self.chosen))
-        return first, scan(block, self._layout.delimiter, place, self.words is not None)
+        return self._layout.delimiter, place, self.words is not None
+
+    def _scanned(self, *block: Any) -> tuple[Block, Cells | None]:
+        return Block(*block), scan(block[2], *self._columns_of)
 
     def _numbers(self, lines: Lines, before: int) -> Iterator[NDArray[np.float64]]:
         """All columns, of some rows at a time, after as many rows."""
@@ -191,6 +231,21 @@ def _layout(path: Path, delimiter: str, limit: int) -> _Layout:
     except csv.Error as error:
         raise InputError(f"{path}: line {before + 1}: {error}; is a quote left open there?") from error
     raise InputError(f"{path}: {'a header and no rows' if names else 'the file is empty'}")
+
+
+def _header(layout: _Layout) -> int:
+    """The bytes before the rows; none of a file without a header, which may begin with a byte order mark."""
+    length, line = 0, 1
+    for _, block in blocks_of_lines(layout.path, layout.limit):
+        place = 0
+        while line < layout.first_line and (found := _LINE.match(block, place)):
+            place, line = found.end(), line + 1
+        length += place
+        if line == layout.first_line:
+            break
+    with open_bytes(layout.path) as stream:
+        mark = stream.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
+    return length + len(codecs.BOM_UTF8) * mark if length else 0
 
 
 def _line_of(layout: _Layout, row: int) -> int:

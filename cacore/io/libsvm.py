@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -11,10 +12,13 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.data.rows import csr, first_nonfinite
+from cacore.comm import Communicator
+from cacore.data.rows import block_bounds, csr, first_nonfinite
 from cacore.errors import InputError
+from cacore.io.crew import Crew
 from cacore.io.libsvm_scan import ENTRY, GOOD, LARGE, TARGET, Scanned, scan
-from cacore.io.stream import REMEDY, Told, blocks_of_lines
+from cacore.io.shares import Block, Share, first_error, in_order
+from cacore.io.stream import REMEDY, Told, blocks_of_lines, reading
 from cacore.io.table import Table
 from cacore.io.words import short
 from cacore.machine import memory, threads
@@ -22,21 +26,31 @@ from cacore.machine import memory, threads
 DENSE_FROM = 1 / 3  # share of nonzeros from which a file becomes a dense array
 
 
-def scanned(path: Path, limit: int, told: Told | None = None) -> Iterator[Scanned]:
-    """The rows of a file, block by block, in their order; the file is read while blocks are parsed.
+def scanned(path: Path, share: Share, crew: Crew | None = None) -> Generator[Scanned, None, None]:
+    """The rows of a share of a file, block by block, in their order; the file is read while blocks are parsed.
+
+    They are parsed by this rank's threads, or by the crew. Who ends early must close this generator.
 
     Raises
     ------
     InputError
         It names the line, and the word that is wrong.
     """
-    return threads.in_order(partial(_scanned, path), blocks_of_lines(path, limit, told))
+    with closing(share.blocks()) as blocks:
+        if crew is None:
+            yield from threads.in_order(partial(_scanned, path, share), blocks)
+            return
+        for block, found in crew.scanned(blocks):
+            _check(found, block, path, share)
+            yield found
 
 
-def checked(path: Path, dtype: np.dtype[Any], limit: int, told: Told | None = None) -> Iterator[Scanned]:
+def checked(
+    path: Path, dtype: np.dtype[Any], limit: int, told: Told | None = None, crew: Crew | None = None
+) -> Iterator[Scanned]:  # fmt: skip
     """As :func:`scanned`, of rows whose numbers `dtype` can hold; others are an InputError that names the place."""
     first, least = 0, 1
-    parts = scanned(path, limit, told)
+    parts = scanned(path, Share(path, limit, Communicator(), told=told), crew)
     for part in parts:
         least = min(least, part.least)
         if first_nonfinite(part.data, dtype) is not None or first_nonfinite(part.y) is not None:
@@ -47,13 +61,17 @@ def checked(path: Path, dtype: np.dtype[Any], limit: int, told: Told | None = No
         first += len(part.y)
 
 
-def _scanned(path: Path, first: int, block: bytes) -> Scanned:
-    """The rows of a block, which begins at line `first`."""
-    found = scan(block)
-    if found.wrong != GOOD:
-        line = first + block.count(b"\n", 0, found.place)
-        _refuse(f"{path}: line {line}", block, found)
+def _scanned(path: Path, share: Share, *block: Any) -> Scanned:
+    """The rows of a block of a share."""
+    found = scan(block[2])
+    _check(found, Block(*block), path, share)
     return found
+
+
+def _check(found: Scanned, block: Block, path: Path, share: Share) -> None:
+    if found.wrong != GOOD:
+        line = share.line(block.first + block.text.count(b"\n", 0, found.place))
+        _refuse(f"{path}: line {line}", block.text, found)
 
 
 def _refuse(where: str, block: bytes, found: Scanned) -> NoReturn:
@@ -67,30 +85,42 @@ def _refuse(where: str, block: bytes, found: Scanned) -> NoReturn:
     raise InputError(f"{said}: the {need}")
 
 
-def parse(path: Path, n_features: int | None, limit: int) -> Table:
-    """The rows of a file, dense if a third of their numbers are not zero.
+def parse(path: Path, n_features: int | None, limit: int, comm: Communicator) -> Table:
+    """This rank's even block of the rows of a file, dense if a third of all numbers are not zero; collective.
 
-    Holds them twice while their blocks are put together.
+    Holds them twice while their blocks are put together, and four times while they go to their ranks.
     """
+    with comm.agreed(), reading(path):
+        share = Share(path, limit, comm)
+    copies = 2 if comm.size == 1 else 4
     pieces: list[tuple[NDArray[Any], ...]] = []
-    rows = entries = held = 0
+    rows = held = 0
     width = least = 1
-    for part in scanned(path, limit):
-        pieces.append((part.data, part.indices, part.lengths, part.y))
-        rows, entries = rows + len(part.y), entries + len(part.data)
-        width, least = max(width, part.most + 1), min(least, part.least)
-        held += part.nbytes
-        memory.require(2 * held, limit, f"{path}: to read its first {rows:,} rows", REMEDY)
-    base = int(entries > 0 and least > 0)
-    own = width - base
-    width = max(own, n_features or 0)  # the last features may be 0 in all these rows
-    dense = entries >= DENSE_FROM * rows * width
-    what = f"{path}: {rows:,} rows of {width:,} features"
-    memory.require(2 * held + 8 * width * (rows if dense else 1), limit, what, REMEDY)
+    found = scanned(path, share)
+    with first_error(comm, lambda: share.place(len(pieces))), reading(path), closing(found):
+        for part in found:
+            pieces.append((part.data, part.indices, part.lengths, part.y))
+            rows, held = rows + len(part.y), held + part.nbytes
+            width, least = max(width, part.most + 1), min(least, part.least)
+            memory.require(copies * held, limit, f"{path}: to read its first {rows:,} rows", REMEDY)
+    counts = [len(y) for *_, y in pieces]
     data, indices, lengths, y = _joined(pieces)
+    entries, n = comm.allreduce(np.array([len(data), rows], np.int64)).tolist()
+    least, widest = comm.allreduce(np.array([least, -width], np.int64), "min").tolist()
+    base = int(entries > 0 and least > 0)
+    own = -widest - base
+    width = max(own, n_features or 0)  # the last features may be 0 in all these rows
+    dense = entries >= DENSE_FROM * n * width
+    lo, hi = block_bounds(n, comm.size, comm.rank)
+    with comm.agreed():
+        what = f"{path}: {n:,} rows of {width:,} features"
+        memory.require(copies * held + 8 * width * (hi - lo if dense else 1), limit, what, REMEDY)
     indices -= indices.dtype.type(base)
     X = csr(data, indices, row_ends(lengths), (rows, width))
-    return Table(X.toarray() if dense else X, y, str(path), line_of=partial(line_of, path), base=base, features=own)
+    del data, indices
+    X, y = in_order(X, y, share.numbers, counts, comm)
+    X = X.toarray() if dense else X
+    return Table(X, y, str(path), lo, partial(line_of, path), base, features=own)
 
 
 def row_ends(lengths: NDArray[Any]) -> NDArray[Any]:
@@ -101,6 +131,8 @@ def row_ends(lengths: NDArray[Any]) -> NDArray[Any]:
 
 def _joined(pieces: list[tuple[NDArray[Any], ...]]) -> list[NDArray[Any]]:
     """Each of the columns of all blocks in one; a block gives up its part of a column once that is copied."""
+    if not pieces:
+        return [np.empty(0), np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0)]
     columns = [list(column) for column in zip(*pieces, strict=True)]
     pieces.clear()
     return [np.concatenate(columns.pop(0)) for _ in range(4)]

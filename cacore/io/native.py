@@ -24,7 +24,7 @@ _DAMAGE = (
     OSError, RuntimeError, KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, MemoryError,
 )  # fmt: skip
 # Everything but the numbers has checksums since HDF5 1.10: damage is found before the library acts upon it.
-_FORMAT = ("v110", "v110")
+FORMAT = ("v110", "v110")
 _CSR = ("data", "indices", "indptr")
 
 
@@ -256,7 +256,7 @@ def created(path: Path, **options: Any) -> Iterator[h5py.File]:
 @contextmanager
 def data_file(path: Path) -> Iterator[h5py.File]:
     """A new file for splits, of the native layout."""
-    with created(path, libver=_FORMAT) as file:
+    with created(path, libver=FORMAT) as file:
         file.attrs["schema"] = np.bytes_(b"cakernels-data/1")
         yield file
 

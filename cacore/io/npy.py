@@ -1,16 +1,19 @@
-"""NPY: an array whose columns are features and the target, mapped into memory and read some rows at a time."""
+"""NPY: an array whose columns are features and the target, read some rows at a time."""
 
 from __future__ import annotations
 
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cacore.errors import InputError
+from cacore.io.shares import Part
 from cacore.io.stream import Told
-from cacore.io.tabular import Asked, Part, Tabular
+from cacore.io.tabular import Asked, Tabular
 from cacore.io.words import short
 
 _DAMAGE = (ValueError, OSError, EOFError, SyntaxError, OverflowError, TypeError, tokenize.TokenError)
@@ -21,24 +24,40 @@ class Npy(Tabular):
 
     def __init__(self, path: Path, asked: Asked) -> None:
         try:
-            self._array = np.load(path, mmap_mode="r", allow_pickle=False)
+            mapped = np.load(path, mmap_mode="r", allow_pickle=False)  # for its header
         except _DAMAGE as error:
             what = f"it may be damaged or truncated ({short(str(error), 200)})"
             raise InputError(f"{path}: cannot be read, {what}; save the rows again, as an array of numbers") from error
-        shape, dtype = self._array.shape, self._array.dtype
+        shape, dtype = mapped.shape, mapped.dtype
         if len(shape) != 2 or dtype.kind not in "biuf":
             raise InputError(f"{path}: shape {shape} and type {dtype}; rows of numbers are needed")
+        self._shape, self._dtype, self._by_rows = shape, dtype, bool(mapped.flags.c_contiguous)
+        self._begin = int(mapped.offset)
         super().__init__(path, (), shape[1], asked)
 
     def parts(self, told: Told | None) -> Iterator[Part]:
         """Features and targets of some rows at a time; of a target that may be words the codes."""
-        n, columns = self._array.shape
+        n, columns = self._shape
         for lo in range(0, n, self.step):
-            self.require(min(lo + self.step, n))
-            rows = self._array[lo : lo + self.step].astype(np.float64)
+            hi = min(lo + self.step, n)
+            self.require(hi)
+            rows = self._rows(lo, hi).astype(np.float64)
             y = rows[:, self.chosen]
             if self.words is not None:
                 y = np.array([[self.words.code(repr(value))] for value in y[:, 0].tolist()])
             if told is not None:
-                told((lo + len(rows)) * columns * self._array.itemsize)
+                told(hi * columns * self._dtype.itemsize)
             yield (rows[:, self.features] if self.chosen else rows), y
+
+    def _rows(self, lo: int, hi: int) -> NDArray[Any]:
+        """These rows, read and not mapped: of a map, a file that others shorten would end the process."""
+        n, columns = self._shape
+        if self._by_rows:
+            return self._read(lo * columns, (hi - lo) * columns).reshape(hi - lo, columns)
+        return np.stack([self._read(j * n + lo, hi - lo) for j in range(columns)], axis=1)
+
+    def _read(self, first: int, count: int) -> NDArray[Any]:
+        found = np.fromfile(self.path, self._dtype, count, offset=self._begin + first * self._dtype.itemsize)
+        if len(found) < count:
+            raise EOFError("it is shorter than its header says")
+        return found

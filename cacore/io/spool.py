@@ -13,6 +13,7 @@ import numpy as np
 from cacore.data.rows import csr, is_sparse
 from cacore.errors import InputError
 from cacore.io import native, stream, text
+from cacore.io.crew import Crew
 from cacore.io.growing import GrowingRows
 from cacore.io.libsvm import checked, row_ends
 from cacore.io.libsvm_scan import Scanned
@@ -29,13 +30,17 @@ Watch = Callable[[Path], stream.Told]  # what is told of the bytes of a file
 
 @dataclass(frozen=True)
 class Wanted:
-    """How files are read: options of ``convert``, the bytes that may be used, and who is told what has been read."""
+    """How files are read: options of ``convert``, the bytes that may be used, who is told what has been read.
+
+    A `crew` parses text, or this process, if it is None.
+    """
 
     target: str | None
     binarize: str | None
     dtype: np.dtype[Any]
     limit: int
     watch: Watch
+    crew: Crew | None = None
 
 
 @dataclass
@@ -53,6 +58,8 @@ class Stored:
         Number of the first feature of LIBSVM rows, whose width is only what they use.
     entries : int
         Of CSR rows that were read from text.
+    stamp : tuple or None
+        Of a file that others may write to, see :func:`cacore.io.stream.stamp`.
     """
 
     path: Path
@@ -61,6 +68,12 @@ class Stored:
     where: str
     base: int | None = None
     entries: int = 0
+    stamp: stream.Stamp | None = None
+
+    def check_unchanged(self) -> None:
+        """Refuse a file that has been written to meanwhile."""
+        if self.stamp is not None:
+            stream.check_unchanged(self.path, self.stamp)
 
 
 class Spool:
@@ -109,9 +122,10 @@ class Spool:
     def _in_place(self, path: Path, names: dict[str, str]) -> dict[str, Stored]:
         if self._wanted.binarize is not None or self._wanted.target is not None:
             raise InputError(f"{path}: --target and --binarize are for sources that are not HDF5")
+        stamp = stream.stamp(path)
         shapes = native.describe(path)
         return {
-            names[split]: Stored(path, split, shape, f"{path} ({split})")
+            names[split]: Stored(path, split, shape, f"{path} ({split})", stamp=stamp)
             for split, shape in shapes.items()
             if split in names
         }
@@ -145,8 +159,8 @@ class Spool:
         wanted = self._wanted
         if kind in text.TABLES:
             text.check_target(path, wanted.target, kind)
-            with text.reading(path):
-                asked = Asked(wanted.target, None, wanted.binarize, None, wanted.limit, ANY, held=False)
+            with stream.reading(path):
+                asked = Asked(wanted.target, None, wanted.binarize, None, wanted.limit, ANY, False, wanted.crew)
                 read = text.tabular(path, kind, asked)
                 self._readers.append(read)
                 for block in read.blocks(wanted.watch(path)):
@@ -156,6 +170,7 @@ class Spool:
                 step = max(1, native.step_bytes(wanted.limit) // native.row_bytes(path, split, stored.shape))
                 for lo, hi in blocks(stored.shape.n, step):
                     yield split, native.read_block(path, split, lo, hi, plain(stored.shape.dtype))
+                stored.check_unchanged()
         else:
             yield from text.parse(path, wanted.target, None, wanted.binarize, limit=wanted.limit, wanted=ANY).items()
 
@@ -171,8 +186,8 @@ class Spool:
 
     def _libsvm_parts(self, path: Path) -> Iterator[Scanned]:
         wanted = self._wanted
-        with text.reading(path):
-            yield from checked(path, wanted.dtype, wanted.limit, wanted.watch(path))
+        with stream.reading(path):
+            yield from checked(path, wanted.dtype, wanted.limit, wanted.watch(path), wanted.crew)
 
     def close(self, widths: dict[str, int]) -> None:
         """Write what is left; `widths` are the numbers of features by name."""

@@ -9,13 +9,15 @@ import io
 import lzma
 import os
 import stat
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from cacore.errors import InputError
+from cacore.errors import InputError, MemoryLimitError
 from cacore.machine import memory, threads
 
 _OPENERS: tuple[tuple[bytes, Callable[..., Any]], ...] = (
@@ -32,6 +34,41 @@ Told = Callable[[int], None]  # called, while a file is read, with how many of i
 
 # What reading a damaged or truncated file ends with.
 DAMAGE = (OSError, EOFError, lzma.LZMAError, zlib.error)
+
+Stamp = tuple[int, int]  # of a file: its size, and when it was written last
+
+
+def stamp(path: Path) -> Stamp:
+    """What differs once a file is written to."""
+    found = os.stat(path)
+    return found.st_size, found.st_mtime_ns
+
+
+def check_unchanged(path: Path, before: Stamp) -> None:
+    """Refuse a file that has been written to since it had this stamp: parts of it may be old and others new."""
+    try:
+        same = stamp(path) == before
+    except OSError:
+        same = False
+    if not same:
+        raise InputError(f"{path}: it changed while it was read; read it again when nothing writes to it")
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Around what reads a file: damage, memory that is not there, and changes meanwhile are an InputError."""
+    try:
+        before = stamp(path)
+        try:
+            yield
+        except Exception:
+            check_unchanged(path, before)
+            raise
+        check_unchanged(path, before)
+    except (*DAMAGE, zipfile.BadZipFile) as error:
+        raise InputError(f"{path}: damaged or truncated ({error}); copy it again") from error
+    except MemoryError as error:
+        raise MemoryLimitError(f"{path}: there is not enough memory for its rows; {REMEDY}") from error
 
 
 def check_regular(path: Path) -> None:
@@ -80,24 +117,48 @@ def in_memory(path: Path, limit: int) -> io.BytesIO:
     return whole
 
 
-def blocks_of_lines(path: Path, limit: int, told: Told | None = None) -> Iterator[tuple[int, bytes]]:
+def blocks_of_lines(
+    path: Path, limit: int, told: Told | None = None, start: int = 0, end: int = -1
+) -> Iterator[tuple[int, bytes]]:
     """Whole lines, at most about a MiB at a time, with the number of the first of them, from 1.
 
-    The last line ends as the others do, whether the file's does or not.
+    The last line ends as the others do, whether the file's does or not. `start` and `end` are bytes, decompressed, at
+    which lines begin: those between them are read, up to the end of the file if `end` is -1, and counted.
     """
     # Some blocks a thread wait at a time, each with the numbers that were found in it.
     first, size = 1, min(_BLOCK, max(1 << 16, limit // (64 * max(2, threads.current()))))
     with open_bytes(path) as stream:
-        while block := stream.read(size):
+        stream.seek(start)
+        at = start
+        while block := stream.read(size if end < 0 else max(0, min(size, end - at))):
             if not block.endswith(b"\n"):
                 block += stream.readline(limit // _PER_BYTE + 1)
             memory.require(len(block) * _PER_BYTE, limit, f"{path}: to parse what begins at line {first}", REMEDY)
             if told is not None:
                 told(place(stream))
-            if first == 1:
+            at += len(block)
+            if first == 1 and start == 0:
                 block = block.removeprefix(codecs.BOM_UTF8)
             yield first, block if block.endswith(b"\n") else block + b"\n"
             first += block.count(b"\n")
+
+
+def line_start(path: Path, byte: int) -> int:
+    """The first byte of plain text, from this one on, at which a line begins, or the file's length."""
+    with path.open("rb") as file:
+        file.seek(byte - 1)
+        while (piece := file.readline(_BLOCK)) and not piece.endswith(b"\n"):
+            pass
+        return file.tell()
+
+
+def lines_before(path: Path, byte: int) -> int:
+    """How many lines of plain text end before this byte, at which one begins; the text is read again."""
+    count = 0
+    with path.open("rb") as file:
+        while file.tell() < byte and (block := file.read(min(_BLOCK, byte - file.tell()))):
+            count += block.count(b"\n")
+    return count
 
 
 class Lines:

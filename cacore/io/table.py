@@ -90,7 +90,10 @@ class Table:
             check_size(self.X.shape[0], self.X.shape[1], self.where)
         if self.y is not None and len(self.y) != self.X.shape[0]:
             raise InputError(f"{self.where}: {self.X.shape[0]:,} rows of features and {len(self.y):,} targets")
-        dtype = plain(self.X.dtype) if dtype is None else dtype
+        return self.check_features(plain(self.X.dtype) if dtype is None else dtype).check_finite_targets()
+
+    def check_features(self, dtype: np.dtype[Any]) -> Table:
+        """As :meth:`checked`, of the features alone."""
         found = first_nonfinite(self.X, dtype)
         if found is not None:
             row, column, value = found
@@ -98,6 +101,10 @@ class Table:
             remedy = _remedy(value, dtype, FILL)
             raise InputError(f"{self.where}: {self._row(row)}, feature {column}{name} is {remedy}")
         self.X = self.X.astype(plain(self.X.dtype), copy=False)
+        return self
+
+    def check_finite_targets(self) -> Table:
+        """As :meth:`checked`, of the targets alone."""
         if self.y is not None and self.y.dtype.kind in "biuf":
             found = first_nonfinite(self.y, _DOUBLE)
             if found is not None:

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.comm import Communicator
+from cacore.data.rows import block_bounds
 from cacore.errors import InputError
-from cacore.io.stream import REMEDY, Told
+from cacore.io.shares import Dealt, Part, first_error, in_order
+from cacore.io.stream import REMEDY, Told, reading
 from cacore.io.table import LABELS, NO_TARGET, Table, Targets
 from cacore.io.words import as_number, some
 from cacore.machine import memory
 
-BLOCK = 1 << 22  # bytes of the numbers of a block
+if TYPE_CHECKING:  # loads compiled code, which NPZ files need not
+    from cacore.io.crew import Crew
 
-Part = tuple[NDArray[np.float64], NDArray[np.float64]]
+BLOCK = 1 << 22  # bytes of the numbers of a block
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,8 @@ class Asked:
         As for :func:`cacore.io.text.parse`.
     held : bool
         Whether all rows are held, twice while they are put together, and not those of a block alone.
+    crew : Crew, optional
+        Who parses text, instead of this rank.
     """
 
     target: str | None = None
@@ -41,6 +50,7 @@ class Asked:
     limit: int = 1 << 62
     wanted: Targets = LABELS
     held: bool = True
+    crew: Crew | None = None
 
 
 class Tabular(ABC):
@@ -105,17 +115,49 @@ class Tabular(ABC):
             yield Table(X, y, str(self.path), first, self.line_of(), names=self.names)
             first += len(X)
 
-    def table(self) -> Table:
-        """All rows."""
-        blocks = list(self.blocks())
+    def table(self, comm: Communicator) -> Table:
+        """This rank's even block of all rows; collective."""
+        shared = self.shared(comm)
+        own = shared is not None
+        numbers, parts = self._handed_out(comm) if shared is None else shared
+        counts = [len(X) for X, _ in parts]
+        empty = np.empty((0, len(self.features))), np.empty((0, len(self.chosen)))
+        X, targets = (np.concatenate(pieces) for pieces in zip(empty, *parts, strict=True))
+        if self.words is not None:
+            targets = self.words.agree(comm, own)[targets.astype(np.int64)]
         self.check_class()
-        X = np.concatenate([block.X for block in blocks]) if blocks else np.empty((0, len(self.features)))
+        parts.clear()
+        X, targets = in_order(X, targets, numbers, counts, comm)
         y = None
-        if self.chosen and blocks:
-            y = np.concatenate([block.y for block in blocks if block.y is not None])
-            if self.words is not None and self.asked.binarize is None:
-                y = self.words.labels()[y.astype(np.int64)]
-        return Table(X, y, str(self.path), line_of=self.line_of(), names=self.names)
+        if self.chosen:
+            y = targets if len(self.chosen) > 1 else targets[:, 0]
+        if y is not None and self.words is not None:
+            binarize = self.asked.binarize
+            y = (self.words.labels() if binarize is None else self.words.picked(binarize))[y.astype(np.int64)]
+        first = block_bounds(comm.offset(len(X))[1], comm.size, comm.rank)[0]
+        return Table(X, y, str(self.path), first, self.line_of(), names=self.names)
+
+    def shared(self, comm: Communicator) -> tuple[list[int], list[Part]] | None:
+        """Blocks of rows that this rank has read by itself, and their numbers; None if rank 0 must; collective."""
+        return None
+
+    def _handed_out(self, comm: Communicator) -> tuple[list[int], list[Part]]:
+        """Blocks of rows, and their numbers, of which rank 0 has read all; collective."""
+        copies = 2 if comm.size == 1 else 3  # those that are sent, that arrive, and in their order
+        if comm.size > 1:
+            self.asked = replace(self.asked, held=False)  # rank 0 does not hold them all
+        numbers: list[int] = []
+        parts: list[Part] = []
+        rows = 0
+        dealt = Dealt(comm)
+        with first_error(comm, dealt.place), reading(self.path), closing(dealt.parts(self.parts(None))) as blocks:
+            for number, part in blocks:
+                numbers.append(number)
+                parts.append(part)
+                rows += len(part[0])
+                what = f"{self.path}: {rows:,} of its rows"
+                memory.require(copies * 8 * self._columns * rows, self.asked.limit, what, REMEDY)
+        return numbers, parts
 
     @property
     def has_class(self) -> bool:
@@ -161,6 +203,14 @@ class Words:
             self.held += 200 + 4 * len(word)
             self._codes[word] = float(len(self._codes))
         return self._codes[word]
+
+    def agree(self, comm: Communicator, own: bool) -> NDArray[np.float64]:
+        """Take the words of all ranks for one's own; what the codes of this rank's, or else rank 0's, are now."""
+        mine = np.frombuffer((json.dumps(list(self._codes)) + "\n").encode(), np.uint8)
+        lists = [json.loads(line) for line in comm.allgather(mine).tobytes().decode().splitlines()]
+        before = lists[comm.rank if own else 0]
+        self._codes = {word: float(code) for code, word in enumerate(dict.fromkeys(chain.from_iterable(lists)))}
+        return np.array([self._codes[word] for word in before])
 
     def labels(self) -> NDArray[Any]:
         """Of each code: numbers if all words are, and otherwise the words."""

@@ -1,13 +1,11 @@
-"""What kind of file it is, and the rows of those that are not HDF5, which one rank parses: LIBSVM, CSV, TSV and NPZ."""
+"""What kind of file it is, and the rows of those that are not HDF5."""
 
 from __future__ import annotations
 
-import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from cacore.errors import InputError, MemoryLimitError
+from cacore.comm import Communicator
+from cacore.errors import InputError
 from cacore.io import seal, stream
 from cacore.io.one_class import OneClass
 from cacore.io.table import LABELS, Table, Targets
@@ -72,25 +70,40 @@ def parse(
     The class `binarize` becomes +1 and the others -1; the other parameters are those of :func:`cacore.io.load`.
     """
     form = kind(path)
-    check_target(path, target, form)
-    with reading(path):
-        if form == "npz":
-            from cacore.io import npz
+    if form == "npz":
+        from cacore.io import npz
 
+        check_target(path, target, form)
+        with stream.reading(path):
             tables = npz.parse(path, limit)
-        elif form == "libsvm":
-            from cacore.io import libsvm
-
-            tables = {"train": libsvm.parse(path, n_features, limit)}
-        else:
-            asked = Asked(target, n_features, binarize, usual_target, limit, wanted)
-            return {"train": tabular(path, form, asked).table()}
-    for table in tables.values():
-        if table.y is not None and binarize is not None:
-            one = OneClass(binarize)
-            table.y = one.signs(table.y, table.where)
-            one.check(table.where)
+    else:
+        asked = Asked(target, n_features, binarize, usual_target, limit, wanted)
+        tables = {"train": table(path, form, asked, Communicator())}
+    if form in TABLES or binarize is None:
+        return tables
+    for one in tables.values():
+        if one.y is not None:
+            signs = OneClass(binarize)
+            one.y = signs.signs(one.y, one.where)
+            signs.check(one.where)
     return tables
+
+
+def table(path: Path, form: str, asked: Asked, comm: Communicator) -> Table:
+    """This rank's even block of the rows of a file of text, or of another one of :data:`TABLES`; collective.
+
+    Plain text is read and parsed by all ranks, each a part of it; compressed text is parsed by all but rank 0, which
+    decompresses it. Others, and text with quotes, rank 0 reads, and hands out. No rank holds more rows than its own.
+    """
+    with comm.agreed():
+        check_target(path, asked.target, form)
+    if form == "libsvm":
+        from cacore.io import libsvm
+
+        return libsvm.parse(path, asked.n_features, asked.limit, comm)
+    with comm.agreed(), stream.reading(path):
+        read = tabular(path, form, asked)
+    return read.table(comm)
 
 
 def tabular(path: Path, form: str, asked: Asked) -> Tabular:
@@ -114,14 +127,3 @@ def check_target(path: Path, target: str | None, form: str) -> None:
         raise InputError(f"{path}: --target {target!r}: give the name or the number of a column")
     if target is not None and form in ("npz", "libsvm"):
         raise InputError(f"{path}: --target {target} is for files with columns; this one names its target itself")
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Around what reads a file: damage, and memory that is not there, are an InputError that names it."""
-    try:
-        yield
-    except (*stream.DAMAGE, zipfile.BadZipFile) as error:
-        raise InputError(f"{path}: damaged or truncated ({error}); copy it again") from error
-    except MemoryError as error:
-        raise MemoryLimitError(f"{path}: there is not enough memory for its rows; {stream.REMEDY}") from error

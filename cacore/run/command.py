@@ -179,11 +179,15 @@ def predict(
         outputs = {"--output": job.output, "--report": job.report}
         _check_files(outputs, {"MODEL": job.model, "DATA": job.data}, comm)
     limit, family = start(job, comm), load_family()
+    from cacore.io import predictions
+
     model = family.load(job.model, comm)
     family = family.of(model)
     with comm.agreed():
         family.check_prediction(model, job)
         _check_rows(job.data, comm=comm)
+        if job.output is not None and comm.rank == 0:
+            predictions.check(job.output)
     compiled(lambda: family.warm_up_prediction(model.dtype), comm)
     from cacore.run import reading, report
 
@@ -198,8 +202,9 @@ def predict(
         params={"model": str(job.model), **model.described()}, intervals=family.intervals(rows, answers, comm),
         probability=family.probability(model, rows, answers, metrics, comm),
     )  # fmt: skip
-    with comm.phase("write"):
-        family.write(job.output, model, answers, job.decisions, comm)
+    if job.output is not None:
+        with comm.phase("write"):
+            predictions.write(job.output, family.predictions(model, answers, job.decisions), comm)
     with comm.agreed():
         if comm.rank == 0:
             _report(job, made)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from cacore.data.dataset import Dataset
+    from cacore.io.predictions import Column
     from cacore.tuning.results import Columns
 
 
@@ -139,8 +140,8 @@ class Family(ABC):
         """Metrics of these answers, where the rows have targets; collective."""
 
     @abstractmethod
-    def write(self, path: Path | None, model: Any, answers: Any, decisions: bool, comm: Communicator) -> None:
-        """Gather the answers, and write them on rank 0; collective."""
+    def predictions(self, model: Any, answers: Any, decisions: bool) -> dict[str, Column]:
+        """The columns of the file of predictions, of this rank's rows; decisions if they are asked for."""
 
 
 def described_metric(form: str, fitted: Any) -> dict[str, Any]:

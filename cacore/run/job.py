@@ -88,7 +88,8 @@ class Predicting(Job):
     data: Path = option(None, "its test rows, if it has some, or all rows", path, flag="data", metavar="DATA")
     target: str | None = option(None, "target column of CSV files that have one", metavar="COLUMN")
     output: Path | None = option(
-        None, "write the predictions, a line a row", path, short="-o", metavar="OUT.csv"
+        None, "write the predictions: CSV, or Parquet or HDF5 if its name ends with .parquet or .h5", path, short="-o",
+        metavar="OUT.csv",
     )  # fmt: skip
     decisions: bool = option(False, "write the decisions beside the labels", yes_or_no, action="store_true")
     probability: bool = option(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data import labels
 from cacore.data.dataset import Dataset
+from cacore.io.predictions import Column, Labels
 from cacore.probability.calibrator import require_calibrator
 from cacore.run.family import Family
 from cacore.run.job import Predicting
@@ -71,12 +71,15 @@ class Classifiers(Family):
         lines = labels.tested_reliability(model.classes, rows, answers["probabilities"], comm)
         return {**said, **probability_scores(metrics), "reliability": lines}
 
-    def write(self, path: Path | None, model: Any, answers: Answers, decisions: bool, comm: Communicator) -> None:
-        """Column ``prediction``, decisions and probabilities, in the order of the rows; collective."""
-        if path is None:
-            return
-        codes = comm.gather(np.searchsorted(model.classes, model.labels(answers["scores"])).astype(np.int64))
-        values = comm.gather(answers["scores"]) if decisions else None
-        sure = comm.gather(answers["probabilities"]) if "probabilities" in answers else None
-        if comm.rank == 0 and codes is not None:
-            labels.write(path, model.classes, codes, values, sure)
+    def predictions(self, model: Any, answers: Answers, decisions: bool) -> dict[str, Column]:
+        """Column ``prediction``, one or more of decisions, and one of probabilities a class."""
+        scores = answers["scores"]
+        names = [str(label) for label in model.classes]
+        codes = np.searchsorted(model.classes, model.labels(scores)).astype(np.int64)
+        found: dict[str, Column] = {"prediction": Labels(model.classes, codes)}
+        if decisions:
+            heads = ["decision"] if scores.shape[1] == 1 else [f"decision {name}" for name in names]
+            found |= dict(zip(heads, scores.T, strict=True))
+        if "probabilities" in answers:
+            found |= {f"probability {name}": p for name, p in zip(names, answers["probabilities"].T, strict=True)}
+        return found

@@ -16,7 +16,7 @@ from cacore.comm import Communicator, collective
 from cacore.data.dataset import Dataset
 from cacore.data.metric import expose as expose_metric
 from cacore.data.regressor import Regressing
-from cacore.data.validation import shared_seed, validated
+from cacore.data.validation import check_same_names, shared_seed, validated
 from cacore.errors import InputError
 from cacore.machine import memory, threads
 from cacore.run.options import from_estimator, one_of
@@ -85,6 +85,7 @@ class KernelRidge(BaseEstimator):
         """This rank's rows, and what to do with them; collective."""
         with comm.agreed():
             train = self._checked(X, y, sample_weight, int(comm.size == 1))
+        check_same_names(self, comm)
         return train, self._options(train, comm)
 
     def _checked(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int, copy: bool = True) -> Dataset:

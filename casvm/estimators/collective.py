@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from cacore.comm import collective
 from cacore.data.labels import all_classes
 from cacore.data.metric import expose as expose_metric
-from cacore.data.validation import shared_seed
+from cacore.data.validation import check_same_names, shared_seed
 from cacore.errors import InputError
 from cacore.machine import memory, threads
 from cacore.run.options import from_estimator
@@ -63,6 +63,7 @@ class CollectiveSVC(KernelClassifier):
             threads.share_once(comm)
             with comm.agreed():
                 train = self._labelled(X, y, sample_weight, int(comm.size == 1))
+            check_same_names(self, comm)
             classes = all_classes(train.target()[train.row_weights() > 0], comm)
             seed, limit = shared_seed(getattr(self, "random_state", 0), comm), memory.limit_per_rank(comm)
             with comm.agreed():

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from cacore.comm import Communicator, collective
 from cacore.data.classifier import ROWS
 from cacore.data.regressor import Regressing
-from cacore.data.validation import shared_seed
+from cacore.data.validation import check_same_names, shared_seed
 from cacore.machine import memory, threads
 from cacore.run.options import from_estimator, whole
 from cacore.svm.classifier import KernelMachine
@@ -47,6 +47,7 @@ class CollectiveSVR(Regressing, KernelMachine):
                 train = self._with_targets(
                     X, y, sample_weight, dtype=("float64", "float32"), ensure_min_samples=least, **ROWS
                 )
+            check_same_names(self, comm)
             options = self._options(memory.limit_per_rank(comm), comm)
             fitted = svr(train, options, comm)
             self._take(fitted, comm)

@@ -138,6 +138,20 @@ def test_one_rank_fails_before_any_of_its_calls(name, rank, monkeypatch):
     np.testing.assert_array_equal(work(), expected)
 
 
+@pytest.mark.parametrize("name", ["bkrr2", "casvm", "kbalance"])
+def test_columns_have_other_names_on_one_rank(name):
+    pandas = pytest.importorskip("pandas")
+    comm, given = WORLD.Dup(), rows()
+    frame = pandas.DataFrame(given[0], columns=["x", "height" if RANK == LAST else "y", "z"])
+    if name == "kbalance":
+        message = every_rank_raises(InputError, lambda: KBalance(n_parts=SIZE).fit(frame, comm=comm))
+    else:
+        make, target = ESTIMATORS[name]
+        message = every_rank_raises(InputError, lambda: make(comm).fit(frame, given[target]))
+    assert message.startswith(f"X, column 1: 'height' on rank {LAST}, 'y' on rank 0")
+    comm.Free()
+
+
 def test_a_partitioner_fails_on_one_rank():
     X = rows()[0]
     X[0, 0] = np.inf if RANK == 0 else 0.0

@@ -1,0 +1,116 @@
+"""Conversion under MPI: rank 0 reads, decompresses and writes, and the other ranks parse what it hands them.
+
+A conversion ends in one file, in the file's order, which one process writes: so rows do not stay where they are parsed,
+as they do in :mod:`cacore.io.shares`. Each of the other ranks has one block of lines at a time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.io import delimited_scan, libsvm_scan
+from cacore.io.delimited_scan import Cells
+from cacore.io.libsvm_scan import Scanned
+from cacore.io.shares import Block
+
+Columns = tuple[str, NDArray[np.int64], bool]  # the arguments of delimited_scan.scan, after the text
+
+
+class Crew:
+    """Ranks that parse for rank 0, which uses it as a context, while the others :meth:`serve`.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Of two ranks or more.
+    """
+
+    def __init__(self, comm: Communicator) -> None:
+        self._comm = comm
+        self._working = False
+        self._waiting: deque[tuple[Block, int]] = deque()  # blocks, and who has them
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._finish()
+        self._tell(b"")
+
+    def scanned(self, blocks: Iterable[Block]) -> Iterator[tuple[Block, Scanned]]:
+        """LIBSVM's text, in its order."""
+        for block, (facts, *arrays) in self._in_turn({}, blocks):
+            data, indices, lengths, y = arrays
+            least, most, wrong, place = facts.tolist()
+            yield block, Scanned(data, indices, lengths, y, least, most, wrong, place)
+
+    def cells(self, columns: Columns, blocks: Iterable[Block]) -> Iterator[tuple[Block, Cells | None]]:
+        """Text in columns, in its order; see :func:`cacore.io.delimited_scan.scan`."""
+        delimiter, place, as_words = columns
+        job = {"delimiter": delimiter, "place": place.tolist(), "as_words": as_words}
+        for block, arrays in self._in_turn(job, blocks):
+            if not arrays:
+                yield block, None
+                continue
+            X, y, words = arrays
+            yield block, Cells(X, y, json.loads(words.tobytes()))
+
+    def _in_turn(self, job: dict[str, Any], blocks: Iterable[Block]) -> Iterator[tuple[Block, list[NDArray[Any]]]]:
+        others = self._comm.size - 1
+        self._tell(json.dumps(job).encode())
+        self._working = True
+        for count, block in enumerate(blocks):
+            rank, done = 1 + count % others, None
+            if len(self._waiting) == others:
+                done = self._answer()
+            self._comm.send(np.frombuffer(block.text, np.uint8), rank)
+            self._waiting.append((block, rank))
+            if done is not None:  # while that rank works again
+                yield done
+        while self._waiting:
+            yield self._answer()
+        self._finish()
+
+    def _answer(self) -> tuple[Block, list[NDArray[Any]]]:
+        block, rank = self._waiting.popleft()
+        count = int(self._comm.recv(rank)[0])
+        return block, [self._comm.recv(rank) for _ in range(count)]
+
+    def _finish(self) -> None:
+        """End the job, if there is one: what is still being parsed is forgotten."""
+        while self._waiting:
+            self._answer()
+        if self._working:
+            self._tell(b"")
+        self._working = False
+
+    def _tell(self, words: bytes) -> None:
+        for rank in range(1, self._comm.size):
+            self._comm.send(np.frombuffer(words, np.uint8), rank)
+
+    def serve(self) -> None:
+        """Parse what rank 0 sends, until it leaves its context."""
+        while len(words := self._comm.recv(0)):
+            job = json.loads(words.tobytes())
+            while len(text := self._comm.recv(0)):
+                arrays = _parsed(job, text.tobytes())
+                for array in (np.array([len(arrays)]), *arrays):
+                    self._comm.send(array, 0)
+
+
+def _parsed(job: dict[str, Any], text: bytes) -> list[NDArray[Any]]:
+    if not job:
+        found = libsvm_scan.scan(text)
+        facts = np.array([found.least, found.most, found.wrong, found.place], np.int64)
+        return [facts, found.data, found.indices, found.lengths, found.y]
+    cells = delimited_scan.scan(text, job["delimiter"], np.array(job["place"], np.int64), job["as_words"])
+    if cells is None:
+        return []
+    return [cells.X, cells.y, np.frombuffer(json.dumps(cells.words).encode(), np.uint8)]

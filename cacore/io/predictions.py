@@ -1,0 +1,126 @@
+"""Predictions as a file, whole or not at all: a column each, a row for each row that was asked about.
+
+The name's ending says what it is: Parquet (.parquet), HDF5 (.h5, .hdf5; a dataset a column), or else CSV. Numbers have
+all their digits, so that a file of any kind gives them back.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.files import replacing
+from cacore.io import native
+from cacore.io.arrow import require_pyarrow
+from cacore.machine.threads import blocks
+
+_BLOCK = 1 << 16  # rows that are formatted at a time
+
+
+class Labels(NamedTuple):
+    """A column of labels.
+
+    Attributes
+    ----------
+    classes : ndarray, shape (k,)
+        Numbers or text.
+    codes : ndarray of int64, shape (m,)
+        The place of each row's label among them.
+    """
+
+    classes: NDArray[Any]
+    codes: NDArray[np.int64]
+
+
+Column = NDArray[Any] | Labels
+
+
+def form_of(path: Path) -> str:
+    """What a name's ending asks for: "parquet", "hdf5" or "csv"."""
+    return {".parquet": "parquet", ".h5": "hdf5", ".hdf5": "hdf5"}.get(path.suffix.lower(), "csv")
+
+
+def check(path: Path) -> None:
+    """Refuse, before the work is done, what could not be written after it: Parquet without pyarrow."""
+    if form_of(path) == "parquet":
+        require_pyarrow(path, "name a .csv or .h5 file")
+
+
+def write(path: Path, columns: Mapping[str, Column], comm: Communicator) -> None:
+    """Gather the columns of all ranks, in rank order, and write them on rank 0; collective.
+
+    Parameters
+    ----------
+    path : Path
+    columns : mapping of str to ndarray, shape (m,), or Labels
+        This rank's rows; the same names in the same order on all ranks.
+    comm : Communicator
+        All ranks' rows are held by rank 0.
+
+    Raises
+    ------
+    InputError
+        Parquet, and no pyarrow.
+    OutputError
+        The file could not be written.
+    """
+    whole: dict[str, Column] = {}
+    for name, column in columns.items():
+        rows = comm.gather(column.codes if isinstance(column, Labels) else column)
+        if rows is not None:
+            whole[name] = Labels(column.classes, rows) if isinstance(column, Labels) else rows
+    with comm.agreed():
+        if comm.rank == 0:
+            check(path)
+            writer = {"parquet": _write_parquet, "hdf5": _write_hdf5, "csv": _write_csv}[form_of(path)]
+            with replacing(path) as temporary:
+                writer(temporary, whole)
+
+
+def _write_csv(path: Path, columns: Mapping[str, Column]) -> None:
+    with path.open("w", newline="") as file:
+        out = csv.writer(file, lineterminator="\n")
+        out.writerow(columns)
+        for lo, hi in blocks(_rows(columns), _BLOCK):
+            out.writerows(zip(*(_words(column, lo, hi) for column in columns.values()), strict=True))
+
+
+def _rows(columns: Mapping[str, Column]) -> int:
+    first = next(iter(columns.values()))
+    return len(first.codes if isinstance(first, Labels) else first)
+
+
+def _words(column: Column, lo: int, hi: int) -> list[str]:
+    """Some rows of a column as a text has them."""
+    if isinstance(column, Labels):
+        names = [str(label) for label in column.classes]
+        return [names[code] for code in column.codes[lo:hi].tolist()]
+    form = {np.dtype(np.float64): "%.17g", np.dtype(np.float32): "%.9g"}.get(column.dtype, "%d")
+    return [form % value for value in column[lo:hi].tolist()]
+
+
+def _values(column: Column) -> NDArray[Any]:
+    return column.classes[column.codes] if isinstance(column, Labels) else column
+
+
+def _write_hdf5(path: Path, columns: Mapping[str, Column]) -> None:
+    with native.created(path, libver=native.FORMAT, track_order=True) as file:
+        file.attrs["schema"] = np.bytes_(b"cakernels-predictions/1")
+        for name, column in columns.items():
+            values = _values(column)
+            kind = h5py.string_dtype() if values.dtype.kind == "U" else values.dtype
+            file.create_dataset(name.replace("/", "\N{DIVISION SLASH}"), data=values.astype(kind))
+
+
+def _write_parquet(path: Path, columns: Mapping[str, Column]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({name: pa.array(_values(column)) for name, column in columns.items()}), path)
