@@ -32,6 +32,7 @@ def load(
     usual_target: str | None = None,
     limit: int = 1 << 62,
     wanted: Targets = LABELS,
+    remedy: str = "",
 ) -> dict[str, Dataset]:
     """Read a file; every rank ends with its block of each split. Collective.
 
@@ -52,6 +53,8 @@ def load(
         Bytes that a rank may use: what needs more is refused before it is read, or as soon as that is known.
     wanted : Targets
         Which targets are not refused.
+    remedy : str
+        What else there is to do about rows that do not fit into `limit`: an option, and a comma.
 
     Returns
     -------
@@ -79,12 +82,9 @@ def load(
                     wanted.check(shape.y or (), f"{path} ({split})")
                 mine = {split: block_bounds(shape.n, comm.size, comm.rank) for split, shape in shapes.items()}
                 size = sum(native.needed(path, split, *rows, real, limit) for split, rows in mine.items())
-                memory.require(
-                    size,
-                    limit,
-                    f"{path}: a rank's block of the rows",
-                    "use more ranks or --dtype float32",
-                )
+                enough = memory.enough_ranks(2 * size * comm.size, limit)  # which leaves half of it for the work
+                what = f"{path}: a rank's block of the rows"
+                memory.require(size, limit, what, f"use {remedy}more ranks{enough} or --dtype float32")
                 tables = {split: native.read_block(path, split, *rows, real) for split, rows in mine.items()}
             elif comm.rank == 0:
                 from cacore.io import text
