@@ -44,7 +44,8 @@ class Ridge(Family):
     also = "; or the settings that were compared: give several values of --sigma or --lambda"
 
     def check(self, method: Method, job: Training, options: Options, comm: Communicator) -> dict[str, Path]:
-        """An oracle saves no model."""
+        """An oracle saves no model; rows in a file are looked at part by part."""
+        options.check_out_of_core(method)
         if method.oracle and job.model is not None:
             raise InputError(
                 f"--model: {method.name} is an oracle, a bound that looks at the answers: it saves no model"
@@ -78,7 +79,7 @@ class Ridge(Family):
     ) -> tuple[Dataset, Dataset | None]:
         """Training rows with their targets, or with their labels, and test rows if there are any."""
         wanted = _CLASSES if options.classify else _NUMBERS
-        train, test = reading.read(job, comm, limit, wanted)
+        train, test = reading.read(job, comm, limit, wanted, reading.Disk.of(method, job, options))
         if options.classify:
             train.y = labels.from_file(train, comm)
         return train, test

@@ -24,6 +24,7 @@ from cakrr.solver.local import Workspace
 from cakrr.solver.system import RidgeSystem, ridge_system
 from partition.redistribute import Parts
 
+_JUDGED = 1 << 14  # judging rows that are predicted together
 CHOOSING = "choosing sigma and lambda"  # what the bar says
 
 
@@ -119,7 +120,10 @@ class Search:
             alphas, solved = system.solve(kernel, self._lams(part), y.reshape(len(y), -1).T)
             judged = judges.parts[part]
             every = alphas.reshape(-1, alphas.shape[-1]).T
-            predicted = kernel.apply(kernel.points(judged.X, like=system.points), system.points, every)
+            predicted = np.empty((judged.X.shape[0], every.shape[1]), every.dtype)
+            for lo, hi in threads.blocks(len(predicted), _JUDGED):
+                rows = kernel.points(judged.X[lo:hi], like=system.points)
+                predicted[lo:hi] = kernel.apply(rows, system.points, every)
             return judges.judge(part, predicted.T.reshape(len(alphas), *y.shape[1:], -1)), solved
 
         return self._judged(judge, judges, shape, comm)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.dataset import Samples
 from cacore.data.rows import Rows, gather_rows
+from cacore.data.stored import some
 from partition.redistribute import Parts, redistribute
 from partition.routing import Soft, closest, nearest
 
@@ -76,7 +77,8 @@ class Judges:
             columns = {"weight": weights, "y": y}
             owned = redistribute(Samples(X, columns), nearest(X, centers), owners, comm)
             parts = {
-                p: Judged(owned.X[r], np.arange(r.start, r.stop), np.ones((1, r.stop - r.start))) for p, r in owned
+                p: Judged(some(owned.X, r), np.arange(r.start, r.stop), np.ones((1, r.stop - r.start)))
+                for p, r in owned
             }
             return cls("nearest", parts, owned["y"], owned["weight"])
         everywhere = comm.allgather(y), comm.allgather(weights)
@@ -86,10 +88,10 @@ class Judges:
             labels, squares = closest(X, centers, k)
             columns = {"number": np.repeat(np.arange(first, first + len(labels)), k)}
             columns |= {f"share{i}": one.weights(squares).ravel() for i, one in enumerate(soft)}
-            repeated = Samples(X[np.arange(len(labels)).repeat(k)], columns)
+            repeated = Samples(some(X, np.arange(len(labels)).repeat(k)), columns)
             owned = redistribute(repeated, labels.ravel(), owners, comm)
             share = np.stack([owned[f"share{i}"] for i in range(len(soft))])
-            parts = {p: Judged(owned.X[r], owned["number"][r], share[:, r]) for p, r in owned}
+            parts = {p: Judged(some(owned.X, r), owned["number"][r], share[:, r]) for p, r in owned}
             return cls("shared", parts, *everywhere)
         gathered = gather_rows(X, comm)
         number, share = np.arange(gathered.shape[0]), np.full((1, gathered.shape[0]), 1.0 / P)
@@ -102,7 +104,7 @@ class Judges:
         first, judged = 0, {}
         for part, rows in parts:
             count = int(held[rows].sum())  # the first ones
-            X = parts.X[rows.start : rows.start + count]
+            X = some(parts.X, slice(rows.start, rows.start + count))
             judged[part] = Judged(X, np.arange(first, first + count), np.ones((1, count)))
             first += count
         return cls("nearest", judged, y[held], parts.row_weights()[held])

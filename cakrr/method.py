@@ -54,8 +54,10 @@ class Method(AnyMethod):
 
     def has(self, name: str) -> bool:
         """Whether its command has the option `name`."""
+        if name == "out_of_core":
+            return bool(self.partitioner) and not self.coarse
         if name in EXACT:
-            return not self.partitioner
+            return not self.partitioner or (name == "scratch" and not self.coarse)
         if name in ("centers", "coarse_sigma", "coarse_lam", "refine"):
             return self.coarse
         if name in ("keep_factors", "calibrate"):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.labels import check_classes, read_classes, stored_classes
 from cacore.data.rows import Rows
+from cacore.data.stored import in_memory
 from cacore.errors import InputError
 from cacore.io import model_file
 from cacore.io.layout import Array, Layout
@@ -36,6 +37,7 @@ class PartModel:
     Attributes
     ----------
     X : ndarray or CSR, shape (m, d)
+        Or rows in a file, which are read when they are asked for.
     alpha : ndarray, shape (m,) or (m, t)
     weight : ndarray, shape (m,), or None
         Sample weights, where there were any.
@@ -62,7 +64,7 @@ class PartModel:
 
         In the precision of alpha.
         """
-        rows = kernel.points(self.X.astype(self.alpha.dtype, copy=False))
+        rows = kernel.points(in_memory(self.X).astype(self.alpha.dtype, copy=False))
         return kernel.apply(kernel.points(X.astype(self.alpha.dtype, copy=False), like=rows), rows, self.alpha)
 
 

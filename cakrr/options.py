@@ -161,9 +161,10 @@ class Options(declare.Options):
         None, "cg stops where the validation error moves by less than this share", declare.share, metavar="SHARE"
     )
     max_time: float | None = option(None, "seconds after which a run of cg stops", declare.seconds, metavar="S")
-    scratch: Path | None = option(
-        None, "directory for kernel values, or a factor, that do not fit into memory", job.path, metavar="DIR"
+    scratch: Path | None = job.scratch(
+        "directory for what does not fit into memory: kernel values or a factor, or the rows of --out-of-core"
     )
+    out_of_core: bool = job.out_of_core()
     metric: str = job.metric(LENGTHS)
     metric_rounds: int = job.metric_rounds()
     scaling: str = option(
@@ -322,6 +323,21 @@ class Options(declare.Options):
             return [self]
         return [replace(self, kernel=like.kind, of_several=True) for like in self.kernels()]
 
+    def check_out_of_core(self, method: Method) -> None:
+        """Refuse what looks at all rows at once, or more often than once, where they lie in a file.
+
+        Raises
+        ------
+        InputError
+        """
+        given = {
+            "--metric": self.metric != "none", "--scaling": self.scaling != "deviation",
+            "--divisions": self.divisions > 1, "--cv": self.cv is not None, "--keep-factors": self.keep_factors,
+            "--calibrate": self.calibrate is not None, "--probability": self.probability is not None,
+        }  # fmt: skip
+        if method.partitioner:
+            job.check_out_of_core(self.out_of_core, self.scratch, given)
+
     def _check_solver(self) -> None:
         if self.solver == "cholesky" and (told := self.of_iteration()):
             raise InputError(f"{told[0]}: a factorisation has none; use --solver cg, or leave it out")
@@ -333,6 +349,8 @@ class Options(declare.Options):
     def of_iteration(self) -> list[str]:
         """Options that are given, and mean nothing to a factorisation, by the names of their flags."""
         given = {one.name: one.default for one in fields(self) if one.name in EXACT and one.name != "solver"}
+        apart = ("scratch",) if self.out_of_core else ()
+        given = {name: usual for name, usual in given.items() if name not in apart}
         return [name.replace("_", "-") for name, usual in given.items() if getattr(self, name) != usual]
 
     def _check_kernel(self) -> None:

@@ -39,7 +39,8 @@ class SupportVectors(Classifiers):
     )
 
     def check(self, method: Method, job: Training, options: Options, comm: Communicator) -> dict[str, Path]:
-        """LIBSVM's files are written by one process."""
+        """LIBSVM's files are written by one process; rows in a file are looked at part by part."""
+        options.check_out_of_core(job.libsvm is not None)
         if job.libsvm is None:
             return {}
         if comm.size > 1:
@@ -71,7 +72,7 @@ class SupportVectors(Classifiers):
         if options.initial == "root":
             train, test = reading.read_at_root(job, comm, limit, options.seed)
         else:
-            train, test = reading.read(job, comm, limit)
+            train, test = reading.read(job, comm, limit, disk=reading.Disk.of(method, job, options))
         train.y = labels.from_file(train, comm)
         with comm.agreed():
             if job.libsvm is not None and train.y.dtype.kind != "i":

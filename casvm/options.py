@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from cacore.errors import InputError
@@ -99,6 +100,8 @@ class Options(DualOptions):
         0.1, "of the rows, that judge the rounds of --metric", declare.share, metavar="F"
     )  # fmt: skip
     probability: str | None = job.probability()
+    out_of_core: bool = job.out_of_core()
+    scratch: Path | None = job.scratch("directory for the rows of --out-of-core", estimator="")
     checkpoint: Checkpoint | None = job.checkpoint()
     progress: Callable[[str, int], Advance] = silent
 
@@ -160,6 +163,16 @@ class Options(DualOptions):
             raise InputError(f"partitions = {P} on {ranks} ranks: every rank needs a part; ask for {ranks} or more")
         return P
 
+    def check_out_of_core(self, libsvm: bool) -> None:
+        """Refuse what looks at all rows at once where they lie in a file.
+
+        Raises
+        ------
+        InputError
+        """
+        given = {"--metric": self.metric != "none", "--initial root": self.initial == "root", "--libsvm": libsvm}
+        job.check_out_of_core(self.out_of_core, self.scratch, given)
+
     def check_search(self) -> None:
         """Refuse options of a search where there is none.
 
@@ -220,6 +233,8 @@ class Method(AnyMethod):
             "solver": not self.whole,
             "working_set": self.whole,
             "per_part": not self.one_model,
+            "out_of_core": not self.one_model,
+            "scratch": not self.one_model,
         }
         return only.get(name, True)
 

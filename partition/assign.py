@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows, dense, is_sparse, largest_size
+from cacore.data.rows import Rows, dense, in_blocks, is_sparse, largest_size
 from cacore.data.shuffle import Shuffle
+from cacore.data.stored import some
 from cacore.machine import threads
 
 _BLOCK_BYTES = 1 << 20
@@ -56,10 +57,11 @@ class PartRows:
         if is_sparse(self.X):
             return None
         d = self.X.shape[1]
-        mean = self.comm.allreduce(self.X.sum(axis=0, dtype=np.float64)) / self.n
+        total = sum((block.sum(axis=0, dtype=np.float64) for block in in_blocks(self.X)), start=np.zeros(d))
+        mean = self.comm.allreduce(total) / self.n
         probe = self.X[:: max(1, len(self) // 1000)].astype(np.float64) - mean
-        total = self.comm.allreduce(np.array([np.square(probe).sum(), len(probe)]))
-        spread = float(total[0] / max(1.0, total[1]))
+        spread, count = self.comm.allreduce(np.array([np.square(probe).sum(), len(probe)])).tolist()
+        spread /= max(1.0, count)
         far = float(mean @ mean) * np.finfo(self.X.dtype).eps > 1e-6 * max(spread, np.finfo(float).tiny)
         # Rounded as the rows are, so that rows and centres move by the same amount.
         return mean.astype(self.X.dtype).astype(np.float64) if far and d else None
@@ -101,10 +103,11 @@ class PartRows:
         counts, changed = np.zeros((len(strips), P), np.int64), np.zeros(len(strips), np.int64)
 
         def strip(s: int, lo: int, hi: int) -> None:
-            def label(a: int, b: int, scores: NDArray[Any], half: NDArray[Any]) -> None:
-                changed[s] += _nearest(scores, half, labels[a:b], counts[s])
+            def label(a: int, block: Rows, scores: NDArray[Any], half: NDArray[Any]) -> None:
+                mine = labels[a : a + len(scores)]
+                changed[s] += _nearest(scores, half, mine, counts[s])
                 if sums:
-                    _add_rows(self.X[a:b], labels[a:b], partial[s])
+                    _add_rows(block, mine, partial[s])
 
             self._scored(centers, lo, hi, label)
 
@@ -121,25 +124,25 @@ class PartRows:
         """Move `rows` to their nearest centre among those whose `cutoff` is later than the row's place in the order."""
         order = self.order
 
-        def some(lo: int, hi: int) -> None:
+        def block_of(lo: int, hi: int) -> None:
             chosen = rows[lo:hi]
 
-            def label(a: int, b: int, scores: NDArray[Any], half: NDArray[Any]) -> None:
-                _nearest_open(scores, half, order, cutoff, chosen[a:b], labels)
+            def label(a: int, block: Rows, scores: NDArray[Any], half: NDArray[Any]) -> None:
+                _nearest_open(scores, half, order, cutoff, chosen[a : a + len(scores)], labels)
 
-            self._scored(centers, 0, len(chosen), label, self.X[chosen] if len(chosen) < len(self) else self.X)
+            self._scored(centers, 0, len(chosen), label, some(self.X, chosen) if len(chosen) < len(self) else self.X)
 
-        threads.for_blocks(some, threads.blocks(len(rows), 4096))
+        threads.for_blocks(block_of, threads.blocks(len(rows), 4096))
 
     def squared_distances(self, centers: NDArray[np.float64], labels: NDArray[np.int32]) -> NDArray[np.float64]:
         """|x - c|^2 of every row to the centre of its part."""
         out = np.empty(len(self))
 
-        def some(lo: int, hi: int) -> None:
+        def block_of(lo: int, hi: int) -> None:
             gap = dense(self.X[lo:hi]) - centers[labels[lo:hi]]
             np.einsum("ij,ij->i", gap, gap, out=out[lo:hi])
 
-        threads.for_blocks(some, threads.blocks(len(self), 4096))
+        threads.for_blocks(block_of, threads.blocks(len(self), 4096))
         return out
 
     def means(self, labels: NDArray[np.int32], P: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -157,13 +160,14 @@ class PartRows:
         centers: NDArray[np.float64],
         lo: int,
         hi: int,
-        use: Callable[[int, int, NDArray[Any], NDArray[Any]], None],
+        use: Callable[[int, Rows, NDArray[Any], NDArray[Any]], None],
         X: Rows | None = None,
     ) -> None:
         """Hand ``x.c`` and ``|c|^2 / 2`` to `use`, block by block; the nearest centre has the least |c|^2/2 - x.c.
 
-        Both are divided by a power of two near the largest number in a centre. That changes no digit, and keeps
-        products within single precision, which holds no squares of 1e20 or 1e-20.
+        It is given the number of the first row and the rows, too. Both products are divided by a power of two near the
+        largest number in a centre. That changes no digit, and keeps them within single precision, which holds no
+        squares of 1e20 or 1e-20.
         """
         X = self.X if X is None else X
         if self._shift is not None:
@@ -181,9 +185,9 @@ class PartRows:
             if is_sparse(block):
                 product = np.ascontiguousarray(block @ small)
             else:
-                block = np.ascontiguousarray(block) if shift is None else block - shift
-                product = np.matmul(block, small, out=scores[: b - a])
-            use(lo + a, lo + b, product, half)
+                moved = np.ascontiguousarray(block) if shift is None else block - shift
+                product = np.matmul(moved, small, out=scores[: b - a])
+            use(lo + a, block, product, half)
 
 
 def power_of_two(centers: NDArray[np.float64]) -> float:

@@ -12,7 +12,9 @@ from cacore.comm import Communicator
 from cacore.data.dataset import Samples
 from cacore.data.rows import Rows
 from cacore.data.shuffle import Shuffle
+from cacore.data.stored import is_stored
 from cacore.errors import InputError
+from cacore.machine import memory
 from partition import balanced, kmeans, random  # noqa: F401 - their classes register themselves
 from partition.base import REGISTERED, Algorithm, Division
 from partition.redistribute import Parts, redistribute
@@ -104,4 +106,6 @@ def hand_out(
         rows.columns["order"] = order_of(rows, seed, comm)
     parts = redistribute(rows, division.labels, owners, comm, order="order", consume=consume)
     parts.centers, parts.sizes, parts.n_iter = division.centers, division.sizes, division.n_iter
+    if is_stored(parts.X):
+        memory.give_back()  # numbers of all rows, which make room for those of a part
     return parts

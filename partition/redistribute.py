@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.dataset import Samples
 from cacore.data.rows import Rows, concatenate, exchange_rows, is_sparse, worth_packing
+from cacore.data.stored import Arriving, StoredRows
+from cacore.machine.threads import blocks
 
 
 def assign_owners(
@@ -108,7 +110,8 @@ def redistribute(
     Notes
     -----
     Collective. Each row is sent at most once, and none that is in its place. The parts travel in at
-    most 16 groups, and with `consume` the memory beside the rows is that of one group.
+    most 16 groups, and with `consume` the memory beside the rows is that of one group. Rows in a file
+    go to another file, some MiB at a time, and 16 bytes a row beside them.
     """
     X, columns = rows.X, rows.columns
     group, groups = _groups(owners)
@@ -120,12 +123,15 @@ def redistribute(
     for name, values in columns.items():
         records[name] = values
     packed = records[send].view(np.uint8).reshape(len(send), records.dtype.itemsize)
-    come, _ = comm.alltoall(packed, np.bincount(toward, minlength=comm.size).astype(np.int64))
+    come, arrivals = comm.alltoall(packed, np.bincount(toward, minlength=comm.size).astype(np.int64))
     arrived = come.reshape(-1).view(records.dtype)
     labels_in = arrived["f0"].copy()
     columns_in = {name: arrived[name].copy() for name in columns}
+    del records, packed, come, arrived  # before the rows need the memory
     place = np.lexsort((labels_in,) if order is None else (columns_in[order], labels_in))
-    if comm.size == 1:
+    if isinstance(X, StoredRows):
+        X = _exchange_in_file(X, toward, send, place, arrivals, comm)
+    elif comm.size == 1:
         X = _permuted(X, send[place], consume)
     else:
         X = _exchange(X, toward, group[labels], group[labels_in], groups, place, comm, consume)
@@ -165,6 +171,26 @@ def _exchange(
             if consume:
                 X.resize((rows.start, X.shape[1]), refcheck=False)  # the pages of the rows that left go back
     return concatenate(pieces) if out is None else out
+
+
+def _exchange_in_file(
+    X: StoredRows, toward: NDArray[np.int64], send: NDArray[np.intp], place: NDArray[np.intp],
+    arrivals: NDArray[np.int64], comm: Communicator,
+) -> StoredRows:  # fmt: skip
+    """Send the rows block by block; each knows its place among the receiver's."""
+    seats = np.empty(len(place), np.int64)
+    seats[place] = np.arange(len(place))
+    told, seats_out = comm.alltoall(seats, arrivals)[0], np.empty(len(send), np.int64)
+    seats_out[send] = told
+    with comm.agreed():
+        arriving = Arriving(X.another(len(place)))
+    longest = int(comm.allreduce(np.array([len(X)]), "max")[0])
+    for lo, hi in blocks(longest, max(1, X.block_rows // comm.size)):
+        leaving = np.argsort(toward[lo:hi], kind="stable")
+        counts = np.bincount(toward[lo:hi], minlength=comm.size).astype(np.int64)
+        seat = comm.alltoall(seats_out[lo:hi][leaving], counts)[0]
+        arriving.put(seat, exchange_rows(X[lo:hi][leaving], counts, comm))
+    return arriving.finish()
 
 
 def _groups(owners: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:

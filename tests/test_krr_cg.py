@@ -21,11 +21,12 @@ from cacore.kernels import Kernel
 from cacore.linalg import cg
 from cacore.linalg.pivoted import pivoted_cholesky
 from cacore.linalg.thin import multiply_both
+from cacore.machine.scratch import Scratch
 from cakrr import DKRR, DKRRClassifier
 from cakrr.dkrr import dkrr
 from cakrr.iterative import plan, solver
 from cakrr.iterative import products as kernel_products
-from cakrr.iterative.keep import Keep, Scratch
+from cakrr.iterative.keep import Keep
 from cakrr.iterative.preconditioner import Factor, Preconditioner, residual_blocks
 from cakrr.iterative.products import KernelProducts
 from cakrr.iterative.spread import SpreadRows

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.data.rows import Rows, concatenate
+from cacore.data.stored import some
 from cacore.errors import InputError
 
 
@@ -20,6 +21,7 @@ class Dataset:
     Attributes
     ----------
     X : ndarray or CSR, shape (m, d)
+        Or rows in a file, see :mod:`cacore.data.stored`.
     y : ndarray, shape (m,) or (m, t), or None
         Targets, or labels of any type, one a row.
     n : int
@@ -69,6 +71,7 @@ class Samples:
     Attributes
     ----------
     X : ndarray or CSR, shape (m, d)
+        Or rows in a file.
     columns : dict of str to ndarray, shape (m,) or (m, k)
         What each row carries: its target or the code of its class, its weight or bound of alpha, its global number,
         its place in the shuffled order, its coefficients.
@@ -90,6 +93,10 @@ class Samples:
     def take(self, rows: NDArray[Any] | slice) -> Samples:
         """Some of the rows."""
         return Samples(self.X[rows], {name: values[rows] for name, values in self.columns.items()})
+
+    def some(self, rows: NDArray[Any] | slice) -> Samples:
+        """As :meth:`take`; rows in a file stay there."""
+        return Samples(some(self.X, rows), {name: values[rows] for name, values in self.columns.items()})
 
     def give(self) -> Samples:
         """Hand the rows over: they are not here any longer, so that nobody holds them twice."""

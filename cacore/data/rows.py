@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
+from cacore.data.stored import StoredRows
 from cacore.errors import InputError
 from cacore.machine.threads import blocks, for_blocks
 
 _PACKED = 0.7  # share of nonzeros up to which dense rows travel without their zeros
 _SAMPLE = 1000
+_NUMBERS = 1 << 20  # of rows that are looked at together
 
-Rows = Any  # an ndarray, or a scipy CSR matrix or array
+Rows = Any  # an ndarray, a scipy CSR matrix or array, or rows in a file (:class:`cacore.data.stored.StoredRows`)
 
 
 def block_bounds(n: int, size: int, rank: int) -> tuple[int, int]:
     """First and one-past-last row of `rank`'s block when n rows are split evenly over `size` ranks."""
     return n * rank // size, n * (rank + 1) // size
+
+
+def in_blocks(X: Rows) -> Iterator[Rows]:
+    """Dense rows some at a time, in the same blocks wherever they lie."""
+    for lo, hi in blocks(X.shape[0], max(1, _NUMBERS // max(1, X.shape[1]))):
+        yield X[lo:hi]
 
 
 def is_sparse(X: Rows) -> bool:
@@ -47,7 +56,7 @@ def is_csr(data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], shap
 
 
 def nbytes(X: Rows) -> int:
-    """Memory that the rows take."""
+    """Memory that the rows take; none of those in a file."""
     return X.data.nbytes + X.indices.nbytes + X.indptr.nbytes if is_sparse(X) else int(X.nbytes)
 
 
@@ -118,7 +127,12 @@ def exchange_rows(X: Rows, counts: NDArray[np.int64], comm: Communicator, pack: 
 
 
 def gather_rows(X: Rows, comm: Communicator, counts: NDArray[np.int64] | None = None) -> Rows:
-    """All ranks' rows, in rank order, on every rank; `counts` as for :meth:`Communicator.allgather`."""
+    """All ranks' rows, in rank order, on every rank; `counts` as for :meth:`Communicator.allgather`.
+
+    Those in a file become a file on every rank.
+    """
+    if isinstance(X, StoredRows):
+        return X if comm.size == 1 else _gathered_in_file(X, comm)
     if not is_sparse(X):
         return comm.allgather(X, counts)
     lengths, counts = comm.allgather_parts(np.diff(X.indptr).astype(np.int64), counts)
@@ -126,6 +140,18 @@ def gather_rows(X: Rows, comm: Communicator, counts: NDArray[np.int64] | None = 
     values = np.diff(ends).astype(np.int64)
     indices = comm.allgather(X.indices.astype(np.int64), values)
     return _csr(comm.allgather(X.data, values), indices, lengths, X.shape[1])
+
+
+def _gathered_in_file(X: StoredRows, comm: Communicator) -> StoredRows:
+    """Block by block, each to its place."""
+    counts = comm.allgather(np.array([len(X)], np.int64))
+    starts, step = np.cumsum(counts) - counts, max(1, X.block_rows // comm.size)
+    out = X.another(int(counts.sum()))
+    for lo, hi in blocks(int(counts.max()), step):
+        arrived, lengths = comm.allgather_parts(X[lo:hi])
+        for block, start in zip(np.split(arrived, np.cumsum(lengths)[:-1]), starts + lo, strict=True):
+            out[start : start + len(block)] = block
+    return out
 
 
 def bcast_rows(X: Rows | None, comm: Communicator, root: int) -> Rows:
@@ -216,7 +242,12 @@ def _where(X: Rows, first: int, column: int = 0) -> tuple[int, int]:
 
 def largest_size(X: Rows) -> float:
     """The largest |x|; 0 of no numbers."""
-    values = X.data if is_sparse(X) else X
+    if is_sparse(X):
+        return _largest(X.data)
+    return float(np.max([_largest(block) for block in in_blocks(X)], initial=0.0))
+
+
+def _largest(values: NDArray[Any]) -> float:
     return float(max(values.max(), -values.min())) if values.size else 0.0
 
 
@@ -230,9 +261,13 @@ def check_range(X: Rows, where: str = "X") -> None:
     most = largest_usable(X.dtype)
     if largest_size(X) <= most:
         return
-    values = X.data if is_sparse(X) else X
-    place = np.argwhere(~(np.abs(values) <= most))[0]
-    (row, column), value = _where(X, *place.tolist()), values[tuple(place)]
+    first = 0
+    for values in [X.data] if is_sparse(X) else in_blocks(X):
+        if len(places := np.argwhere(~(np.abs(values) <= most))):
+            break
+        first += len(values)
+    at, *others = places[0].tolist()
+    (row, column), value = _where(X, first + at, *others), values[tuple(places[0])]
     raise InputError(
         f"{where}: row {row}, feature {column} is {value:g}, and squares of numbers above {most:g} may overflow in "
         f"{X.dtype}: {range_remedy(X.dtype)}"

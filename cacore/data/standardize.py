@@ -12,6 +12,7 @@ from cacore.comm import Communicator
 from cacore.data.metric import Root, mapped
 from cacore.data.quantiles import normal_scores
 from cacore.data.rows import Rows, is_sparse
+from cacore.data.stored import empty_like
 from cacore.errors import InputError
 from cacore.machine.threads import blocks
 
@@ -127,7 +128,7 @@ class Standardizer:
                 return X.multiply(1.0 / self.scale).tocsr().astype(X.dtype, copy=False)
         if is_sparse(X):
             X, in_place = X.toarray(), True  # the training rows were dense: a shift fills these too
-        out = X if in_place else np.empty_like(X)
+        out = X if in_place else empty_like(X)
         mean, scale = self.mean, self.scale
         if (np.abs(mean) < 1e30).all() and ((scale > 1e-30) & (scale < 1e30)).all():  # within single precision
             mean, scale = mean.astype(X.dtype), scale.astype(X.dtype)

@@ -18,6 +18,7 @@ from cacore.comm import Communicator
 from cacore.data.missing import is_missing
 from cacore.data.rows import Rows, check_range, first_nonfinite, is_sparse
 from cacore.data.standardize import Standardizer
+from cacore.data.stored import is_stored
 from cacore.errors import InputError
 
 ENCODE = (
@@ -32,6 +33,7 @@ def checked_rows(X: Any, dtypes: tuple[str, ...], order: str | None = None) -> R
     """Rows of finite numbers, dense or CSR, of one of `dtypes`; what is not is converted, to the first of them.
 
     `order` is "C" or None, of dense rows. What cannot be converted is an InputError with the words of ``check_array``.
+    Rows in a file were checked when they were read.
     """
     if _usable(X, dtypes, order):
         return X
@@ -46,6 +48,8 @@ def checked_rows(X: Any, dtypes: tuple[str, ...], order: str | None = None) -> R
 
 
 def _usable(X: Any, dtypes: tuple[str, ...], order: str | None) -> bool:
+    if is_stored(X):
+        return X.dtype in dtypes
     if is_sparse(X):
         form = X.format == "csr"
     else:

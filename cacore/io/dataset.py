@@ -28,6 +28,7 @@ def load(
     usual_target: str | None = None,
     limit: int = 1 << 62,
     wanted: Targets = LABELS,
+    remedy: str = "",
 ) -> dict[str, Dataset]:
     """Read a file; every rank ends with its block of each split. Collective.
 
@@ -49,6 +50,8 @@ def load(
         Bytes that a rank may use: what needs more is refused before it is read, or as soon as that is known.
     wanted : Targets
         Which targets are not refused.
+    remedy : str
+        What else there is to do about rows that do not fit into `limit`: an option, and a comma.
 
     Returns
     -------
@@ -64,7 +67,7 @@ def load(
     with comm.phase("read"):
         form = _agree_on_form(path, comm)
         if form == "hdf5":
-            return _blocks(path, comm, real, target, limit, wanted)
+            return _blocks(path, comm, real, target, limit, wanted, remedy)
         if form == "npz":
             return _handed_out(path, comm, real, target, limit, wanted)
         from cacore.io import text
@@ -94,7 +97,7 @@ def _agree_on_form(path: Path, comm: Communicator) -> str:
 
 
 def _blocks(
-    path: Path, comm: Communicator, real: np.dtype[Any], target: str | None, limit: int, wanted: Targets
+    path: Path, comm: Communicator, real: np.dtype[Any], target: str | None, limit: int, wanted: Targets, remedy: str
 ) -> dict[str, Dataset]:  # fmt: skip
     """Each rank's block of the rows of an HDF5 file."""
     from cacore.io import native, stream
@@ -108,7 +111,9 @@ def _blocks(
             wanted.check(shape.y or (), f"{path} ({split})")
         mine = {split: block_bounds(shape.n, comm.size, comm.rank) for split, shape in shapes.items()}
         size = sum(native.needed(path, split, *rows, real, limit) for split, rows in mine.items())
-        memory.require(size, limit, f"{path}: a rank's block of the rows", "use more ranks or --dtype float32")
+        enough = memory.enough_ranks(2 * size * comm.size, limit)  # which leaves half of it for the work
+        what = f"{path}: a rank's block of the rows"
+        memory.require(size, limit, what, f"use {remedy}more ranks{enough} or --dtype float32")
         tables = {split: native.read_block(path, split, *rows, real) for split, rows in mine.items()}
         stream.check_unchanged(path, before)
     return {split: Dataset(t.X, t.y, shapes[split].n, t.where) for split, t in tables.items()}

@@ -13,6 +13,7 @@ from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.data.rows import Rows, is_sparse
 from cacore.data.shuffle import mix64
+from cacore.machine.threads import blocks
 
 
 def row_hashes(X: Rows, y: NDArray[Any]) -> NDArray[np.uint64]:
@@ -27,7 +28,9 @@ def row_hashes(X: Rows, y: NDArray[Any]) -> NDArray[np.uint64]:
         value[X.data == 0] = 0
         ends = np.concatenate([np.zeros(1, np.uint64), np.cumsum(value, dtype=np.uint64)])
         return mix64(start + ends[X.indptr[1:]] - ends[X.indptr[:-1]])
-    _add_hashes(X, _words(np.arange(X.shape[1])), start)
+    words = _words(np.arange(X.shape[1]))
+    for lo, hi in blocks(X.shape[0], 1 << 14):
+        _add_hashes(X[lo:hi], words, start[lo:hi])
     return mix64(start)
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.rows import Rows, csr, is_csr, is_sparse
 from cacore.data.standardize import Standardizer
+from cacore.data.stored import in_memory
 from cacore.errors import InputError, OutputError
 from cacore.files import check_writable, replacing
 from cacore.io.native import created, is_link, lies_here, write_rows
@@ -114,7 +115,7 @@ def _write(path: Path, family: str, attributes: dict[str, Any], shared: dict[str
             for part, fields in enumerate(parts):
                 group = file.create_group(f"parts/{part:06d}")
                 for name, values in fields.items():
-                    write_rows(group, name, values)
+                    write_rows(group, name, in_memory(values))
         seal(temporary)
 
 
@@ -224,6 +225,7 @@ def _array(item: Any) -> NDArray[Any]:
 
 
 def _send(fields: Part, comm: Communicator) -> None:
+    fields = {name: in_memory(values) for name, values in fields.items()}
     names = json.dumps([[name, list(v.shape) if is_sparse(v) else None] for name, v in fields.items()])
     comm.send(np.frombuffer(names.encode(), np.uint8), 0)
     for values in fields.values():

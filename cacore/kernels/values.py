@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from cacore.data.rows import Rows, dense
+from cacore.data.rows import Rows, dense, in_blocks, is_sparse
 from cacore.errors import InputError
 from cacore.kernels.evaluate import finish
 from cacore.kernels.pairs import compare, flat
@@ -203,7 +203,8 @@ class Kernel:
         InputError
             It does not fit in this dtype.
         """
-        most = self._squares(X).max(initial=0.0)
+        every = [self._squares(block).max(initial=0.0) for block in ([X] if is_sparse(X) else in_blocks(X))]
+        most = np.max(every, initial=0.0)
         # Of the longest row with itself, and with one that points the other way.
         value = float(np.abs(self.of_squares(np.array([most, -most]))).max())
         if not value <= float(np.finfo(dtype).max) / 4:  # the curvature of a pair of rows has four of them

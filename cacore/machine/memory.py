@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import resource
@@ -64,6 +65,18 @@ def require(nbytes: int, limit: int, what: str, remedy: str) -> None:
         raise MemoryLimitError(
             f"{what} needs {nbytes / GIB:.3g} GiB, and a rank may use {limit / GIB:.3g} GiB: {remedy}"
         )
+
+
+def enough_ranks(nbytes: int, room: int) -> str:
+    """How many ranks of so much room would do for what they divide, in words for a remedy; "" if none would."""
+    return f" (about {max(2, -(-nbytes // room))})" if room > 0 else ""
+
+
+def give_back() -> None:
+    """Hand back to the system what was freed and the C library keeps for later, where that is glibc."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def peak_rss_mib() -> float:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cacore.comm import Communicator
+from cacore.data import stored
 from cacore.data.rows import is_sparse
 from cacore.errors import InputError
 from cacore.files import check_apart, check_writable, printing
+from cacore.machine.threads import blocks
 from cacore.run.job import Job, Predicting, Training
 from cacore.run.launch import Parser, compiled, start
 from cacore.run.method import Method
@@ -20,9 +22,12 @@ from cacore.run.options import add_options, from_arguments
 from cacore.run.output import Unwritten, save_model
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from cacore.data.dataset import Dataset
     from cacore.run.family import Family
 
+_TEST_SHARE = 16  # of the memory, for test rows that are read: they are standardised, sorted by part and sent
 OWN = (
     "decisions",
     "probability",
@@ -62,7 +67,7 @@ def train(method: Method, comm: Communicator, argv: list[str] | None) -> None:
         n_train, d, source = rows.n, rows.X.shape[1], {"base": rows.base, "sparse": is_sparse(rows.X)}
         fitted = method(rows, options, comm, test)
         fitted.model.source |= {"target": job.target, **source}
-        tested = _tested(family, fitted.model, test, comm)
+        tested = _tested(family, fitted.model, test, comm, limit)
     from cacore.run import reading, report
 
     notes = reading.filled(test, job.test or job.data)
@@ -141,11 +146,11 @@ def _notes(data: dict[str, Any]) -> Iterator[str]:
         yield f"{data['overlap']:,} of {data['n_test']:,} test rows are training rows too, which flatters the error"
 
 
-def _tested(family: Family, model: Any, test: Dataset | None, comm: Communicator) -> dict[str, Any]:
+def _tested(family: Family, model: Any, test: Dataset | None, comm: Communicator, limit: int) -> dict[str, Any]:
     """What the report says of the test rows: of all of them, and of those that are no training rows if not all are."""
     if test is None:
         return {"probability": family.probability(model, None, {}, {}, comm)}
-    answers = family.tested(model, test, comm)
+    answers = _answers(family, model, test, comm, limit)
     metrics = family.metrics(model, test, answers, comm)
     said: dict[str, Any] = {
         "metrics": metrics, "probability": family.probability(model, test, answers, metrics, comm)
@@ -158,10 +163,26 @@ def _tested(family: Family, model: Any, test: Dataset | None, comm: Communicator
     if 0 < count < test.n:
         new = ~test.overlap
         y = None if test.y is None else test.y[new]
-        rest = replace(test, X=test.X[new], y=y, n=test.n - count)
+        rest = replace(test, X=stored.some(test.X, new), y=y, n=test.n - count)
         some = {name: answer[new] for name, answer in answers.items()}
         said["metrics_without_overlap"] = family.metrics(model, rest, some, comm)
     return said
+
+
+def _answers(
+    family: Family, model: Any, test: Dataset, comm: Communicator, limit: int
+) -> dict[str, NDArray[Any]]:  # fmt: skip
+    """The model's answers for the test rows; for those in a file some at a time, which `limit` has room for."""
+    if not stored.is_stored(test.X):
+        return family.tested(model, test, comm)
+    step = max(1, min(limit // _TEST_SHARE, 1 << 30) // test.X.row_bytes)
+    with comm.uncounted():
+        longest = int(comm.allreduce(np.array([len(test.X)]), "max")[0])
+    found = []
+    for lo, hi in blocks(longest, step):
+        y = None if test.y is None else test.y[lo:hi]
+        found.append(family.tested(model, replace(test, X=test.X[lo:hi], y=y, overlap=None), comm))
+    return {name: np.concatenate([answers[name] for answers in found]) for name in found[0]}
 
 
 def predict(

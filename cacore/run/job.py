@@ -129,6 +129,33 @@ def checkpoint() -> Any:
     return option(None, text, _checkpoint, estimator="", metavar="DIR")
 
 
+def out_of_core() -> Any:
+    """Declare the option of rows in a file, see :mod:`cacore.data.stored`."""
+    text = "keep the rows in a file, and read a part when its turn comes: for HDF5 data larger than memory"
+    return option(False, text, yes_or_no, estimator="", action="store_true")
+
+
+def scratch(text: str, **more: Any) -> Any:
+    """Declare the folder of what does not fit into memory, see :class:`cacore.machine.scratch.Scratch`."""
+    return option(None, text, path, metavar="DIR", **more)
+
+
+def check_out_of_core(wanted: bool, scratch: Path | None, given: dict[str, bool]) -> None:
+    """Refuse the options that are `given` beside ``--out-of-core``, and ``--scratch`` without it.
+
+    Raises
+    ------
+    InputError
+    """
+    if not wanted:
+        if scratch is not None:
+            raise InputError("--scratch: there is nothing to put there; give --out-of-core as well, or leave it out")
+        return
+    for name, there in given.items():
+        if there:
+            raise InputError(f"{name}: needs all rows in memory; leave it out, or --out-of-core")
+
+
 def metric(*more: str) -> Any:
     """Declare the option of a learned metric, see :mod:`cacore.data.metric`, which may have `more` values."""
     text = "learn, in rounds of training, how much each feature counts, or each direction of them"

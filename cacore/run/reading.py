@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+import tempfile
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,46 @@ from cacore.io.table import LABELS, Targets
 from cacore.run.job import Predicting, Training
 
 
+@dataclass(frozen=True)
+class Disk:
+    """Whether rows lie in a file while a method trains, and in which folder.
+
+    `folder` is None where they do not; `offered` says whether the method could.
+    """
+
+    folder: Path | None = None
+    offered: bool = False
+
+    @classmethod
+    def of(cls, method: Any, job: Training, options: Any) -> Disk:
+        """As these options say: in the folder of ``--scratch``, or of the model, or that for temporary files."""
+        offered = bool(method.has("out_of_core"))
+        if not (offered and options.out_of_core):
+            return cls(None, offered)
+        beside = tempfile.gettempdir() if job.model is None else job.model.parent
+        return cls(options.scratch or Path(beside), offered)
+
+    def load(self, path: Path, comm: Communicator, job: Training, limit: int, wanted: Targets) -> dict[str, Dataset]:
+        """The rows of a file, by split; collective."""
+        if self.folder is not None:
+            from cacore.io.in_file import load_in_file
+
+            return load_in_file(path, comm, job.dtype, job.target, self.folder, limit, wanted)
+        remedy = "--out-of-core, " if self.offered else ""
+        return load(path, comm, job.dtype, job.target, limit=limit, wanted=wanted, remedy=remedy)
+
+
+MEMORY = Disk()
+
+
 def read(
-    job: Training, comm: Communicator, limit: int, wanted: Targets = LABELS
+    job: Training, comm: Communicator, limit: int, wanted: Targets = LABELS, disk: Disk = MEMORY
 ) -> tuple[Dataset, Dataset | None]:  # fmt: skip
     """Training rows, and test rows if there are any, which must match; those that are training rows too are marked.
 
     Where targets are not needed, those of the training rows are 0, and test rows may have none.
     """
-    splits = load(job.data, comm, job.dtype, job.target, limit=limit, wanted=wanted)
+    splits = disk.load(job.data, comm, job, limit, wanted)
     with comm.agreed():
         if "train" not in splits:
             raise InputError(f"{job.data}: test rows alone; there is nothing to learn from")
@@ -38,7 +71,10 @@ def read(
             if job.test is not None and test is not None:
                 raise InputError(f"{job.data}: has test rows of its own; drop --test")
         if job.test is not None:
-            others = load(job.test, comm, job.dtype, job.target, train.X.shape[1], limit=limit, wanted=wanted)
+            if disk.folder is not None:
+                others = disk.load(job.test, comm, job, limit, wanted)
+            else:
+                others = load(job.test, comm, job.dtype, job.target, train.X.shape[1], limit=limit, wanted=wanted)
             test = others.get("test", others.get("train"))
         if not wanted.needed:
             train.y = np.zeros(train.X.shape[0])

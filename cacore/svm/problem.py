@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cacore.comm import Communicator
-from cacore.data.rows import Rows, is_sparse
+from cacore.data.rows import Rows, in_blocks, is_sparse
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.kernels.registry import declaration
@@ -33,15 +33,16 @@ def numeric_gamma(X: Rows, gamma: float | str, comm: Communicator, kernel: Any =
     length, d = kind.typical_distance(X.shape[1]), int(X.shape[1])
     if gamma == "auto":
         return 1.0 / (length if kind.per_length else d)
-    values = X.data if is_sparse(X) else X
-    shift = float(comm.bcast(np.array([values.flat[0] if values.size and not is_sparse(X) else 0.0]))[0])
-    about = values.ravel() - shift if not is_sparse(X) else values
-    count = X.shape[0] * X.shape[1]
-    total, square, count = comm.allreduce(
-        np.array([about.sum(dtype=np.float64), np.einsum("i,i->", about, about, dtype=np.float64), count])
-    )
+    first = 0.0 if is_sparse(X) or not X.shape[0] else X[:1].flat[0]
+    shift = float(comm.bcast(np.array([first]))[0])
+    sums, constant = np.array([0.0, 0.0, X.shape[0] * X.shape[1]]), True
+    for about in [X.data] if is_sparse(X) else (block.ravel() - shift for block in in_blocks(X)):
+        sums[0] += about.sum(dtype=np.float64)
+        sums[1] += np.einsum("i,i->", about, about, dtype=np.float64)
+        constant &= not about.any()
+    total, square, count = comm.allreduce(sums)
     variance = square / count - (total / count) ** 2
-    vanished = square < 1e-290 * count and not comm.all(not about.any())
+    vanished = square < 1e-290 * count and not comm.all(constant)
     if vanished or not variance < np.inf:
         raise InputError(
             f'gamma = "scale": the features are so {"small" if vanished else "large"} that their variance is no number '

@@ -23,8 +23,8 @@ from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.linalg import lapack
 from cacore.linalg.cg import Vectors
+from cacore.machine.scratch import Scratch
 from cacore.machine.threads import blocks, for_blocks, in_order, one_blas_thread
-from cakrr.iterative.keep import Scratch
 from cakrr.iterative.spread import SpreadRows
 
 _COLUMNS = 2048  # rows of the system at a time

@@ -16,8 +16,9 @@ from cacore.io.checkpoint import remembered
 from cacore.kernels import Kernel
 from cacore.linalg.pivoted import Pivoted, pivoted_cholesky
 from cacore.machine import memory, threads
+from cacore.machine.scratch import Scratch
 from cakrr.iterative import plan
-from cakrr.iterative.keep import Keep, Scratch
+from cakrr.iterative.keep import Keep
 from cakrr.iterative.preconditioner import Blocks, Factor, Preconditioner, residual_blocks
 from cakrr.iterative.products import KernelProducts, gathers
 from cakrr.iterative.solver import Rules, Solution, solve

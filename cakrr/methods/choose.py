@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.dataset import Samples
 from cacore.data.standardize import Standardizer
+from cacore.data.stored import some
 from cacore.errors import InputError
 from cacore.run.progress import Advance
 from cakrr.fit import Fit
@@ -153,7 +154,7 @@ class Choice:
         if self.options.select == "test":
             X, y, weights = self.prepared.test_rows(self.standardizer)
         else:
-            X, y, weights = parts.X[held], parts["y"][held].astype(np.float64), parts.row_weights()[held]
+            X, y, weights = some(parts.X, held), parts["y"][held].astype(np.float64), parts.row_weights()[held]
         targets, y = parts["y"].astype(np.float64)[:, None], y[:, None]
         if tried is not None:
             with self.comm.phase("train"):

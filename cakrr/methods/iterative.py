@@ -15,8 +15,8 @@ from cacore.errors import InputError
 from cacore.io.checkpoint import remembered
 from cacore.kernels import Kernel
 from cacore.machine import memory
+from cacore.machine.scratch import Scratch
 from cakrr.grid_search import left_out
-from cakrr.iterative.keep import Scratch
 from cakrr.iterative.solver import Rules
 from cakrr.iterative.systems import Systems, Wanted, needed
 from cakrr.method import Method

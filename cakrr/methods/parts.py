@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
 from cacore.data.metric import SAMPLE, Root, best_round, change, check_features, mapped
-from cacore.data.rows import nbytes
+from cacore.data.rows import Rows, nbytes
 from cacore.data.standardize import Standardizer
+from cacore.data.stored import StoredRows, some
 from cacore.errors import InputError
 from cacore.io.checkpoint import remembered
 from cacore.kernels.gradients import moments, stacked
@@ -33,6 +34,9 @@ from cakrr.solver.local import Workspace
 from cakrr.solver.system import ridge_system
 from partition.divide import divide, hand_out, order_of
 from partition.redistribute import Parts, assign_owners
+
+_COPIES = 3  # of the rows of a part that is read from a file: shifted ones, and what products make of them
+_COLUMN_BYTES = 48  # in memory, of a row in a file: its target, what is left of it, its place and coefficient
 
 
 def fit(method: Method, train: Dataset, options: Options, comm: Communicator, test: Dataset | None = None) -> Fit:
@@ -85,7 +89,7 @@ def _divide(
     division = divide(method.partitioner, prepared.partitions, rows.X, comm, (options.seed + number) % 2**32)
     owners = assign_owners(division.sizes, comm.size)
     with comm.agreed():
-        _check_memory(division.sizes, rows.X.dtype.itemsize, nbytes(rows.X), options.memory_limit)
+        _check_memory(division.sizes, rows.X, comm.size, options.memory_limit, not method.coarse)
     return hand_out(rows, division, owners, options.seed, comm, consume=not options.keeps_rows)
 
 
@@ -233,11 +237,11 @@ class _Run(Choice):
         def train(part: int, rows: slice) -> dict[str, NDArray[Any]]:
             def work() -> dict[str, NDArray[Any]]:
                 begun = time.perf_counter()
-                y = self.y[rows]
+                X, y = parts.X[rows], self.y[rows]
                 if model.coarse is not None:
-                    y = y - model.coarse.predict(parts.X[rows])
+                    y = y - model.coarse.predict(X)
                 weights = parts.columns["weight"][rows] if "weight" in parts.columns else None
-                system = ridge_system(parts.X[rows], self.workspace, model.like, weights)
+                system = ridge_system(X, self.workspace, model.like, weights)
                 kernel, lam = model.kernel_of(part), model.lam_of(part)
                 if mixed:
                     alpha, left = refine.solve_part(system, kernel, lam, y)
@@ -260,7 +264,8 @@ class _Run(Choice):
                 weights = parts.columns.get("weight")
                 if model.classes is not None and self.options.probability is None:
                     weights = None  # of no use afterwards
-                model.parts[part] = PartModel(parts.X[rows], done["alpha"], None if weights is None else weights[rows])
+                weights = None if weights is None else weights[rows]
+                model.parts[part] = PartModel(some(parts.X, rows), done["alpha"], weights)
                 fitted.seconds[part] += done["seconds"]
                 residual[part] = done["residual"]
                 failed = failed if done["solved"] else part
@@ -295,13 +300,21 @@ def not_definite(where: str, model: KRRModel, part: int = 0) -> str:
     return f"{where}: K + lambda m I is not positive definite at {pair}; use {larger_lambda(model.dtype)}"
 
 
-def _check_memory(sizes: NDArray[np.int64], itemsize: int, rows: int, limit: int) -> None:
-    """Refuse parts whose largest matrix does not fit beside this rank's rows."""
-    largest, even = int(sizes.max()), sizes.sum() / len(sizes)
-    remedy = "--dtype float32, more ranks or a larger --memory-limit"
+def _check_memory(sizes: NDArray[np.int64], X: Rows, ranks: int, limit: int, on_disk: bool) -> None:
+    """Refuse parts whose largest matrix does not fit beside this rank's rows, or those of a part and all columns."""
+    largest, even, itemsize = int(sizes.max()), sizes.sum() / len(sizes), X.dtype.itemsize
+    rows, matrix, what = nbytes(X), largest * largest * itemsize, "a rank's rows"
+    disk = enough = ""
+    if isinstance(X, StoredRows):
+        what = "its rows and what is in memory of the others"
+        rows = _COPIES * largest * X.row_bytes + _COLUMN_BYTES * int(sizes.sum()) // ranks
+    else:
+        enough = memory.enough_ranks(ranks * rows, limit - matrix)
+        disk = "--out-of-core, " if on_disk else ""
+    remedy = f"{disk}--dtype float32, more ranks{enough} or a larger --memory-limit"
     if limit > rows + itemsize:
         # Parts that are uneven now are taken to be as uneven when there are more of them.
         enough = math.ceil(sizes.sum() * (largest / even) / math.isqrt((limit - rows) // itemsize))
         remedy = f"more --partitions (about {enough}), {remedy}"
-    what = f"the matrix of a part of {largest:,} rows, beside a rank's rows,"
-    memory.require(largest * largest * itemsize + rows, limit, what, f"use {remedy}")
+    what = f"the matrix of a part of {largest:,} rows, beside {what},"
+    memory.require(matrix + rows, limit, what, f"use {remedy}")

@@ -34,7 +34,7 @@ from cakrr.options import Options
 
 ROWS_PER_PART = 8000
 # Options that decide where things lie, what is kept and how far a run gets, and not what is right.
-WHERE = ("scratch", "max_time", "keep_factors")
+WHERE = ("scratch", "max_time", "keep_factors", "out_of_core")
 
 
 @dataclass

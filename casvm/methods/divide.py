@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Samples
+from cacore.data.stored import StoredRows, permuted
 from cacore.errors import InputError
 from casvm.methods.prepare import Prepared
 from casvm.options import Method, Options
@@ -47,7 +48,9 @@ def deal(rows: Samples, P: int, seed: int, comm: Communicator) -> Parts:
                 f"{count} parts of the {n} rows of rank {comm.rank}: every part needs a row; ask for fewer"
             )
     place = np.random.default_rng([seed, comm.rank]).permutation(n)
-    if count > 1:
+    if isinstance(rows.X, StoredRows) and count > 1:
+        rows = Samples(permuted(rows.X, place), {name: values[place] for name, values in rows.columns.items()})
+    elif count > 1:
         rows = rows.take(place)
     bounds = np.array([n * k // count for k in range(count + 1)], np.int64)
     return Parts(rows.X, rows.columns, np.arange(lo, hi), bounds)

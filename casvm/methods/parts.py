@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
 from cacore.data.rows import is_sparse, nbytes
+from cacore.data.stored import is_stored
 from cacore.io.checkpoint import remembered
 from cacore.kernels import Kernel
 from cacore.machine import threads
@@ -21,7 +22,17 @@ from cacore.probability.left_out import LeftOut, folds_to_leave_out, pairs_of
 from casvm.methods.divide import into_parts
 from casvm.methods.left_out import Training, left_out
 from casvm.methods.prepare import prepare
-from casvm.methods.problems import STATISTICS, Solved, check_memory, named, not_met, predicted_cost, solve_all, terms
+from casvm.methods.problems import (
+    STATISTICS,
+    Solved,
+    check_memory,
+    check_parts_at_a_time,
+    named,
+    not_met,
+    predicted_cost,
+    solve_all,
+    terms,
+)
 from casvm.model.model import own_settings
 from casvm.options import Fit, Method, Options
 from casvm.search.settle import settle
@@ -52,8 +63,11 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator) ->
     with comm.phase("partition"):
         parts = into_parts(method, prepared, options, comm, partial(assign_owners, cost=predicted_cost))
     with comm.agreed():
-        largest = None if is_sparse(parts.X) else int(np.diff(parts.bounds).max(initial=0))
-        check_memory(nbytes(parts.X), options, largest)
+        if is_stored(parts.X):
+            check_parts_at_a_time(parts, options)
+        else:
+            largest = None if is_sparse(parts.X) else int(np.diff(parts.bounds).max(initial=0))
+            check_memory(nbytes(parts.X), options, largest, comm.size)
     kernel: Kernel | dict[int, Kernel] = prepared.kernel
     found = None
     if options.searches:
@@ -63,7 +77,7 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator) ->
     counts = {number: rows.stop - rows.start for number, rows in held.items()}
 
     def load(number: int) -> tuple[str, Samples]:
-        return f"part-{number:06d}", parts.take(held[number])
+        return f"part-{number:06d}", parts.some(held[number])
 
     with comm.phase("train"):
         begun = time.perf_counter()

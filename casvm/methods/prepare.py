@@ -12,7 +12,7 @@ from cacore import __version__
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
 from cacore.data.labels import all_classes, class_factors, require_classes
-from cacore.data.rows import check_alike, check_range, is_sparse
+from cacore.data.rows import check_alike, check_range, in_blocks, is_sparse
 from cacore.data.standardize import Standardizer
 from cacore.io.fingerprints import fingerprint
 from cacore.kernels import Kernel
@@ -90,7 +90,7 @@ def prepare(method: Method, train: Dataset, options: Options, comm: Communicator
         rows, given = present(Samples(train.give(), columns), train.weights)
         standardizer, kernel = ready(rows, given, options, comm)
         with comm.uncounted():
-            count = rows.X.nnz if is_sparse(rows.X) else np.count_nonzero(rows.X)
+            count = rows.X.nnz if is_sparse(rows.X) else sum(np.count_nonzero(block) for block in in_blocks(rows.X))
             total, n = comm.allreduce(np.array([count, len(rows)], np.int64)).tolist()
     return Prepared(rows, classes, kernel, standardizer, P, total / n)
 
@@ -114,7 +114,7 @@ def open_checkpoint(
     """Take up the run that is kept in the checkpoint's directory, if there is one, or begin it."""
     if options.checkpoint is None:
         return
-    apart = ("progress", "checkpoint", "memory_limit", "cache_gib", "initial")
+    apart = ("progress", "checkpoint", "memory_limit", "cache_gib", "initial", "out_of_core", "scratch")
     facts = {name: value for name, value in vars(options).items() if name not in apart}
     facts |= {
         "method": method.name, "ranks": comm.size, "package": __version__, "features": train.X.shape[1],

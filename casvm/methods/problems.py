@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.data.dataset import Samples
+from cacore.data.stored import in_memory, some
 from cacore.io.checkpoint import remembered
 from cacore.kernels import Kernel
 from cacore.machine import memory, threads
@@ -23,8 +24,10 @@ from casvm.options import Options
 from casvm.solver.pair import padded
 from casvm.solver.part import fit_part
 from casvm.volume import Terms
+from partition.redistribute import Parts
 
 STATISTICS = ("iterations", "n_support", "objective", "gap", "seconds", "kernel_rows", "kernel_values")
+_COLUMN_BYTES = 64  # in memory, of a row in a file: its class, bound, number, place, coefficients
 _COUNTS = ("iterations", "n_support", "kernel_rows", "kernel_values")
 
 
@@ -36,17 +39,41 @@ class Solved:
     numbers: NDArray[np.float64]
 
 
-def check_memory(rows: int, options: DualOptions, largest: int | None = None) -> None:
+def check_memory(rows: int, options: DualOptions, largest: int | None = None, ranks: int = 0) -> None:
     """Refuse what cannot fit: `rows` bytes of rows, and the kernel cache.
+
+    Of parts, which may lie in a file, `ranks` is how many there are.
 
     Where no problem has more than `largest` dense rows, the cache, which the solver's copy of the rows is part of, is
     never larger than these and two kernel matrices a thread, which Asy-GCD's two levels of columns may take.
     """
-    remedy = "use a smaller cache (--cache-gib), more ranks or --dtype float32"
     cache = options.cache_bytes
     if largest is not None:
         cache = min(cache, rows + threads.current() * 2 * 8 * largest * padded(largest))
+    enough = memory.enough_ranks(ranks * rows, options.memory_limit - cache) if ranks else ""
+    remedy = (
+        f"use a smaller cache (--cache-gib), more ranks{enough}{', --out-of-core' if ranks else ''} or --dtype float32"
+    )
     memory.require(rows + cache, options.memory_limit, "a rank's rows and its kernel cache", remedy)
+
+
+def check_parts_at_a_time(parts: Parts, options: DualOptions) -> None:
+    """Refuse parts of rows in a file where those that are solved side by side do not fit, with as many as would."""
+    largest = int(np.diff(parts.bounds).max(initial=0))
+    rows, columns = largest * parts.X.row_bytes, _COLUMN_BYTES * len(parts)
+
+    def needed(parts_at_a_time: int) -> int:
+        own = parts_at_a_time * (rows + 2 * 8 * largest * padded(largest))
+        return int(columns + parts_at_a_time * rows + min(options.cache_bytes, own))
+
+    side_by_side = max(1, min(threads.current(), len(parts.parts)))
+    fits = max((k for k in range(1, side_by_side) if needed(k) <= options.memory_limit), default=0)
+    remedy = f"solve {fits} at a time (--threads {fits}), " if fits else ""
+    what = f"{side_by_side} parts at a time, of up to {largest:,} rows, with their kernel cache"
+    memory.require(
+        needed(side_by_side), options.memory_limit, what,
+        f"{remedy}use a smaller cache (--cache-gib), more --partitions or --dtype float32",
+    )  # fmt: skip
 
 
 def predicted_cost(rows: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -66,7 +93,8 @@ def solve_all(
         By the problems' numbers.
     load : callable
         ``load(number)`` makes a problem: its name in a checkpoint, and its rows with the columns "code", "C" and
-        "row", and maybe "coef", coefficients alpha y to begin with, shape (m, k - 1).
+        "row", and maybe "coef", coefficients alpha y to begin with, shape (m, k - 1). Rows in a file are read while the
+        problem is solved, and the support vectors stay in it.
     kernel : Kernel, or dict of int to Kernel
         Of all problems, or of each.
     options : Options
@@ -87,12 +115,12 @@ def solve_all(
         name, rows = load(number)
 
         def work() -> dict[str, NDArray[Any]]:
-            begun = time.perf_counter()
+            X, begun = in_memory(rows.X), time.perf_counter()
             own = kernel[number] if isinstance(kernel, dict) else kernel
             start = rows.columns.get("coef")
             begin_with = None if start is None or not start.any() else start.T
             made, solutions = fit_part(
-                rows.X, rows["code"], rows["C"], rows["row"], own, options.limits, cache_bytes, options.solver,
+                X, rows["code"], rows["C"], rows["row"], own, options.limits, cache_bytes, options.solver,
                 begin_with,
             )  # fmt: skip
             numbers = _statistics(made, solutions, time.perf_counter() - begun)
@@ -103,7 +131,7 @@ def solve_all(
         with lock:
             advance()
         fields = {key: value for key, value in done.items() if key not in ("places", "statistics")}
-        return Solved(PartSVM(X=rows.X[done["places"]], **fields), done["statistics"])
+        return Solved(PartSVM(X=some(rows.X, done["places"]), **fields), done["statistics"])
 
     solved = dict(zip(todo, threads.in_order(solve, [(number,) for number in todo]), strict=True))
     return {number: solved[number] for number in sizes}

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.rows import Rows, concatenate, scatter_rows
+from cacore.data.stored import in_memory
 from cacore.io.layout import Array, Layout
 from cacore.kernels import Kernel
 from cacore.svm.decision import counted, expansion, shares
@@ -42,6 +43,7 @@ class PartSVM:
         Codes of the classes that the part holds, ascending. With one, every row is of that class.
     X : ndarray or CSR, shape (s, d)
         Support vectors, class by class, in the order of the rows. With a precomputed kernel, no columns.
+        Or rows in a file, which are read when they are asked for.
     rows : ndarray of int64, shape (s,)
         Their global row numbers.
     coef : ndarray of float64, shape (k - 1, s)
@@ -89,7 +91,7 @@ class PartSVM:
         weights = self.weights()
         if kernel is None:
             return np.asarray(X)[:, self.rows] @ weights + self.b
-        return expansion(kernel, self.X, weights, X) + self.b
+        return expansion(kernel, in_memory(self.X), weights, X) + self.b
 
     def scores(self, X: Rows, kernel: Kernel | None, n_classes: int) -> NDArray[np.float64]:
         """What the part says of each row.

@@ -1,0 +1,107 @@
+"""A native file's rows as rows in a file of this rank: for training on more rows than fit into memory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from cacore.comm import Communicator
+from cacore.data.dataset import Dataset
+from cacore.data.rows import block_bounds
+from cacore.data.stored import StoredRows
+from cacore.errors import InputError
+from cacore.io import native, text
+from cacore.io.native import Shape
+from cacore.io.table import Targets
+from cacore.machine import memory
+from cacore.machine.threads import blocks
+
+_COLUMN_BYTES = 128  # in memory, of a row in a file, at most: its target, label, place, and these in a message
+_COPIES = 2  # of the rows on disk: as they were read, and part by part
+
+
+def load_in_file(
+    path: Path, comm: Communicator, dtype: str, target: str | None, folder: Path, limit: int, wanted: Targets
+) -> dict[str, Dataset]:
+    """As :func:`cacore.io.load` of an HDF5 file, but each rank's rows are copied to a file; collective.
+
+    Parameters
+    ----------
+    path, comm, dtype, target, limit, wanted
+        As there.
+    folder : Path
+        Of the file, which has no name: nothing is left of a run that is killed. It takes the rows twice.
+
+    Raises
+    ------
+    InputError
+        On every rank: what `load` raises, sparse rows, a file that is not HDF5, a folder without room.
+
+    Notes
+    -----
+    Rows are read, checked, converted and written some MiB at a time; of each, its targets stay in memory.
+    """
+    real = np.dtype(dtype)
+    with comm.phase("read"):
+        with comm.agreed():
+            if comm.rank == 0 and text.kind(path) != "hdf5":
+                raise InputError(
+                    f"{path}: --out-of-core reads HDF5; run python -m cacore.io convert {path} OUT.h5 first"
+                )
+        here = comm.node().size
+        with comm.agreed():
+            if target is not None:
+                raise InputError(f"{path}: HDF5 files name their target themselves; drop --target {target}")
+            shapes = native.describe(path)
+            for split, shape in shapes.items():
+                wanted.check(shape.y or (), f"{path} ({split})")
+                if shape.sparse:
+                    raise InputError(
+                        f"{path} ({split}): --out-of-core takes dense rows, not CSR; use more ranks instead"
+                    )
+            mine = {split: block_bounds(shape.n, comm.size, comm.rank) for split, shape in shapes.items()}
+            _check_room(path, shapes, mine, real, folder, limit, here)
+        with comm.agreed():
+            return {
+                split: _copied(path, split, shapes[split], *rows, real, folder, limit) for split, rows in mine.items()
+            }
+
+
+def _check_room(
+    path: Path, shapes: dict[str, Shape], mine: dict[str, tuple[int, int]], real: np.dtype[np.floating], folder: Path,
+    limit: int, ranks: int,
+) -> None:  # fmt: skip
+    """Refuse more rows than memory has room for their columns, or the folder for the rows; of `ranks` on this node."""
+    count = {split: hi - lo for split, (lo, hi) in mine.items()}
+    columns = sum(n * (_COLUMN_BYTES + 24 * int(np.prod((shapes[split].y or (0,))[1:]))) for split, n in count.items())
+    what = f"{path}: what stays in memory of a rank's rows, their targets and places,"
+    memory.require(columns, limit, what, f"use more ranks{memory.enough_ranks(columns, limit)}")
+    try:
+        free = os.statvfs(folder)
+    except OSError as error:
+        raise InputError(f"--scratch {folder}: cannot make a file there ({error.strerror})") from error
+    size = sum(_COPIES * n * shapes[split].d * real.itemsize for split, n in count.items()) * ranks
+    if size > free.f_bavail * free.f_frsize:
+        raise InputError(
+            f"{path}: --out-of-core needs {size / memory.GIB:.3g} GiB of disk in {folder}, where "
+            f"{free.f_bavail * free.f_frsize / memory.GIB:.3g} GiB are free: name another folder with --scratch DIR"
+        )
+
+
+def _copied(
+    path: Path, split: str, shape: Shape, lo: int, hi: int, real: np.dtype[np.floating], folder: Path, limit: int
+) -> Dataset:
+    """These rows of a split."""
+    rows = StoredRows.empty(folder, hi - lo, shape.d, real)
+    step = max(1, native.step_bytes(limit) // native.row_bytes(path, split, shape))
+    need = native.needed(path, split, lo, min(lo + step, hi), real, limit)
+    memory.require(need, limit, f"{path}: a block of {min(step, hi - lo):,} rows", "raise --memory-limit")
+    y = None if shape.y is None else np.empty((hi - lo, *shape.y[1:]))
+    for a, b in blocks(hi - lo, step):
+        block = native.read_block(path, split, lo + a, lo + b, real)
+        rows[a:b] = block.X
+        if y is not None:
+            y[a:b] = block.y
+    return Dataset(rows, y, shape.n, f"{path} ({split})")
