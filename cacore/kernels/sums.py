@@ -147,3 +147,35 @@ def pack(X: Any, data: Any) -> None:  # pragma: no cover - compiled
         for k in range(min(W, X.shape[0] - p * W)):
             for c in range(X.shape[1]):
                 panel[c, k] = X[p * W + k, c]
+
+
+@numba.njit(inline="always")
+def add_norms(line: Any, norms: Any, measure: Any) -> None:  # pragma: no cover - compiled
+    """l1 distances from what the measure NONZEROS adds up and the l1 norms; of other measures nothing is missing."""
+    if measure == NONZEROS:
+        for k in range(line.size):
+            line[k] = max(norms[k] * 0, line[k] + norms[k])
+
+
+@numba.njit(inline="always")
+def hand_over(
+    line: Any, i: Any, lo: Any, hi: Any, coefficients: Any, total: Any, store: Any, places: Any
+) -> None:  # pragma: no cover - compiled
+    """Kernel values of row `i` with columns lo to hi: kept, added up, or both.
+
+    Parameters
+    ----------
+    line : array of float32 or float64, shape (hi - lo,)
+    i, lo, hi : int
+    coefficients, total, store, places
+        As for :func:`cacore.kernels.panels.accumulate`. What is added up is what is, or would be, kept.
+    """
+    kept = store.dtype.type
+    if places.size and places[i] >= 0:
+        row = store[places[i], lo:hi]
+        for k in range(line.size):
+            row[k] = line[k]
+    if total.size:
+        c, sums = coefficients[i], total[lo:hi]
+        for k in range(line.size):
+            sums[k] += c * np.float64(kept(line[k]))
