@@ -1,7 +1,7 @@
 """The exact SVM on sparse rows of very many features beside LIBSVM (scikit-learn) and oneDAL, alternating.
 
-python -m benchmarks.svm_wide [--rows N] [--test N] [--features D ...] [--nonzeros K ...] [--rounds R] [--rivals NAME ...]
-    [--dtype float32|float64]
+python -m benchmarks.svm_wide [--rows N] [--test N] [--features D ...] [--nonzeros K ...] [--rounds R]
+    [--rivals NAME ...] [--dtype float32|float64]
 
 Rows as text has them: features drawn by Zipf's law, values as tf-idf, norms of 1; labels by the sign of a sparse linear
 rule, one in ten of them wrong. All rivals get the same CSR rows, tolerance and cores, and a cache of 2 GB; what has to

@@ -19,7 +19,7 @@ from cacore.kernels.columns import WIDEST, Blocks, Layout
 from cacore.kernels.sums import NONZEROS, PRODUCTS
 from cacore.kernels.wide import COLUMNS, MOST, ROWS, Arranged, Features, Wide
 from cakrr import DKRR
-from casvm import SMOSVC
+from casvm import DisSMOSVC, SMOSVC
 from partition.routing import closest
 
 KERNELS = {
@@ -179,14 +179,14 @@ def labelled(n=500, seed=11):
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("make", [SMOSVC, AsyGCDSVC])
+@pytest.mark.parametrize("make", [SMOSVC, DisSMOSVC, AsyGCDSVC])
 def test_classifiers_of_wide_rows_as_of_the_same_rows_dense(make, dtype):
-    """SMOSVC as LIBSVM; Asy-GCD, which has no bias, as itself on dense rows of the features that occur."""
+    """Exact ones as LIBSVM; Asy-GCD, which has no bias, as itself on dense rows of the features that occur."""
     X, y = labelled()
     test, given = text(60, seed=12), {"C": 3.0, "gamma": 0.2, "tol": 1e-5}
     model = make(**given).fit(X.astype(dtype), y)
     used = np.union1d(np.unique(X.indices), np.unique(test.indices))
-    peer = SVC(**given) if make is SMOSVC else make(**given)
+    peer = make(**given) if make is AsyGCDSVC else SVC(**given)
     want = peer.fit(X[:, used].toarray(), y).decision_function(test[:, used].toarray())
     near(model.decision_function(test.astype(dtype)), want, 1e-3 if dtype == "float32" else 1e-4)
     near(model.decision_function(test[1].astype(dtype)), want[1:2], 1e-3)
