@@ -19,7 +19,7 @@ from cacore.kernels.columns import WIDEST, Blocks, Layout
 from cacore.kernels.sums import NONZEROS, PRODUCTS
 from cacore.kernels.wide import COLUMNS, MOST, ROWS, Arranged, Features, Wide
 from cakrr import DKRR
-from casvm import DisSMOSVC, SMOSVC
+from casvm import SMOSVC, DisSMOSVC
 from partition.routing import closest
 
 KERNELS = {
