@@ -71,11 +71,12 @@ def test_add_equals_scikit_learn(kind, dtype):
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("often", [0, 9])
-def test_values_depend_neither_on_tasks_nor_on_sides(often, dtype):
+@pytest.mark.parametrize(("kind", "often"), [("gaussian", 0), ("gaussian", 9), ("l1", 9)])
+def test_values_depend_neither_on_tasks_nor_on_sides(kind, often, dtype):
     """Bit for bit, and a row is at distance 0 from itself; with packed features, and without."""
-    X, kernel = text(700, seed=3, dtype=dtype, often=often), KERNELS["gaussian"]
+    X, kernel = text(700, seed=3, dtype=dtype, often=often), KERNELS[kind]
     layout = Layout.of(X, kernel, dtype)
+    assert layout.dtype == dtype
     assert bool(layout.features.packed) == bool(often)
     rows, columns = layout.rows(X), layout.columns(X)
     K = kept(columns, kernel, rows, dtype, tasks=1)

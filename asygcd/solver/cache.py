@@ -22,9 +22,9 @@ class Columns(NamedTuple):
 
     Attributes
     ----------
-    values, columns, starts, squares, middles, beyond : ndarray
+    values, columns, starts, squares, middles : ndarray
         All n rows as CSR, with their squared norms; as :class:`cacore.kernels.wide.Arranged` where there are lists, and
-        otherwise the last two are empty.
+        otherwise the last one is empty.
     data, data_squares : ndarray
         This thread's rows in panels (:mod:`cacore.kernels.panels`); of wide rows, what is packed of them.
     list_values, list_rows, list_starts : ndarray
@@ -50,7 +50,6 @@ class Columns(NamedTuple):
     starts: NDArray[np.int64]
     squares: NDArray[Any]
     middles: NDArray[np.int64]
-    beyond: NDArray[Any]
     data: NDArray[Any]
     data_squares: NDArray[Any]
     list_values: NDArray[Any]
@@ -166,12 +165,11 @@ def _compute(own: Any, rows: Any, places: Any) -> None:  # pragma: no cover - co
             places,
         )  # fmt: skip
         return
-    middles, beyond = np.empty(rows.size, np.int64), np.empty(rows.size, own.values.dtype)
+    middles = np.empty(rows.size, np.int64)
     for k in range(rows.size):
         middles[k] = starts[k] + own.middles[rows[k]] - own.starts[rows[k]]
-        beyond[k] = own.beyond[rows[k]]
     sides = (
         own.data, own.data_squares, own.list_values, own.list_rows, own.list_starts, values, columns, starts, middles,
-        squares, beyond,
+        squares,
     )  # fmt: skip
     wide.accumulate(sides, own.kernel, 0, own.size[0], none, none, kept, places)

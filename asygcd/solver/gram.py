@@ -113,10 +113,10 @@ class Gram:
         layout = self._layout
         if layout.features is None:
             points = nonzeros(self._X, layout.dtype, layout.shift, order, layout.measure)
-            starts, none = points.X.indptr.astype(np.int64), np.zeros(0, layout.dtype)
-            return points.X.data, points.X.indices, starts, points.squares, np.zeros(0, np.int64), none
+            csr, none = points.X, np.zeros(0, np.int64)
+            return csr.data, csr.indices, csr.indptr.astype(np.int64), points.squares, none
         rows = layout.rows(self._X, order)
-        return rows.values, rows.features, rows.starts, rows.norms, rows.middles, rows.beyond
+        return rows.values, rows.features, rows.starts, rows.norms, rows.middles
 
     def _packed(self, rows: Index) -> tuple[Any, ...]:
         """These rows in panels and lists, and no room for a working set."""

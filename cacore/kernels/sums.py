@@ -111,7 +111,12 @@ def _sums(term: Callable[[Any, Any, Any, Any], Any]) -> Any:
     return sums
 
 
+def _common(b: Any, total: Any, value: Any, x: Any) -> Any:
+    return b.fadd(total, b.fsub(_size(b, b.fsub(x, value)), b.fadd(_size(b, x), _size(b, value))))
+
+
 _dots, _differences, _excesses = (_sums(term) for term in (_product, _difference, _excess))
+common = _sums(_common)  # as `meet`: the sum of |x_k - z_k| - |x_k| - |z_k|, which is |x-z|_1 - |x|_1 - |z|_1
 
 
 @numba.njit(inline="always")
@@ -147,14 +152,6 @@ def pack(X: Any, data: Any) -> None:  # pragma: no cover - compiled
         for k in range(min(W, X.shape[0] - p * W)):
             for c in range(X.shape[1]):
                 panel[c, k] = X[p * W + k, c]
-
-
-@numba.njit(inline="always")
-def add_norms(line: Any, norms: Any, measure: Any) -> None:  # pragma: no cover - compiled
-    """l1 distances from what the measure NONZEROS adds up and the l1 norms; of other measures nothing is missing."""
-    if measure == NONZEROS:
-        for k in range(line.size):
-            line[k] = max(norms[k] * 0, line[k] + norms[k])
 
 
 @numba.njit(inline="always")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from cacore.data.rows import Rows
 from cacore.kernels.evaluate import finish
-from cacore.kernels.sums import NONZEROS, PRODUCTS, add_norms, hand_over, meet, room, width
+from cacore.kernels.sums import NONZEROS, PRODUCTS, common, hand_over, meet, room, width
 from cacore.machine.threads import blocks, for_blocks
 
 if TYPE_CHECKING:
@@ -87,8 +87,6 @@ class Arranged:
         Where each row begins, and where its listed features do.
     norms : ndarray, shape (m,)
         Squared norms, or l1 norms where the measure is NONZEROS, with the features that have no number.
-    beyond : ndarray, shape (m,)
-        l1 norms of what is not packed; of other measures 0.
     """
 
     values: NDArray[Any]
@@ -96,7 +94,6 @@ class Arranged:
     starts: NDArray[np.int64]
     middles: NDArray[np.int64]
     norms: NDArray[Any]
-    beyond: NDArray[Any]
 
     def __len__(self) -> int:
         return len(self.norms)
@@ -119,15 +116,15 @@ class Arranged:
         )
         starts = np.append(0, np.cumsum(known))
         values, places = np.empty(starts[-1], dtype), np.empty(starts[-1], np.int32)
-        norms, beyond, middles = np.zeros(m, dtype), np.zeros(m, dtype), starts[:-1] + packed
+        norms, middles = np.zeros(m, dtype), starts[:-1] + packed
         for_blocks(
             lambda lo, hi: _arrange(
                 X.data, X.indices, X.indptr[lo : hi + 1], number, first, measure, starts[lo : hi + 1], middles[lo:hi],
-                values, places, norms[lo:hi], beyond[lo:hi],
+                values, places, norms[lo:hi],
             ),
             pieces,
         )  # fmt: skip
-        return cls(values, places, starts, middles, norms, beyond)
+        return cls(values, places, starts, middles, norms)
 
 
 class Wide:
@@ -184,8 +181,11 @@ class Wide:
         )  # fmt: skip
 
     def tasks(self, count: int) -> list[tuple[int, int]]:
-        """At most `count` ranges of columns, each whole panels but for the last."""
-        W = self.data.shape[2]
+        """At most half of `count` ranges of columns, or one, each whole panels but for the last.
+
+        Lists are looked up in each range anew, which takes as long as 30 columns that they have there.
+        """
+        W, count = self.data.shape[2], max(1, count // 2)
         return [(lo * W, min(hi * W, self.n)) for lo, hi in blocks(len(self.data), max(1, -(-len(self.data) // count)))]
 
     def add(
@@ -227,7 +227,7 @@ class Wide:
     def _sides(self, A: Arranged) -> tuple[Any, ...]:
         return (
             self.data, self.norms, self.values, self.rows, self.starts, A.values, A.features, A.starts, A.middles,
-            A.norms, A.beyond,
+            A.norms,
         )  # fmt: skip
 
 
@@ -246,11 +246,11 @@ def _count(
 @numba.njit(cache=True, nogil=True, fastmath={"contract"})
 def _arrange(
     data: Any, indices: Any, starts: Any, number: Any, first: Any, measure: Any, new_starts: Any, middles: Any,
-    values: Any, features: Any, norms: Any, beyond: Any,
+    values: Any, features: Any, norms: Any,
 ) -> None:  # fmt: skip  # pragma: no cover - compiled
     """Fill the arrays of :class:`Arranged` for some rows of a CSR matrix, which begin at `starts`.
 
-    Norms are added up in the order of a product, so that a row is at distance 0 from itself.
+    Norms are added up in the order of a product, or of what l1 distances add up: equal rows are at distance 0.
     """
     one = values[:0].dtype.type
     for i in range(norms.size):
@@ -268,10 +268,6 @@ def _arrange(
         for q in range(new_starts[i], new_starts[i + 1]):
             norm += abs(values[q]) if measure == NONZEROS else values[q] * values[q]
         norms[i] = norm + rest
-        if measure == NONZEROS:
-            for q in range(middles[i], new_starts[i + 1]):
-                beyond[i] += abs(values[q])
-            beyond[i] += rest
 
 
 @numba.njit(cache=True, nogil=True)
@@ -309,7 +305,7 @@ def enlist(
 @numba.njit(cache=True, nogil=True)
 def _cursors(sides: Any, lo: Any) -> Any:  # pragma: no cover - compiled
     """For each nonzero whose feature is listed, the first place in the list with a column from `lo` on."""
-    data, _, _, list_rows, list_starts, _, features, starts, middles, _, _ = sides
+    data, _, _, list_rows, list_starts, _, features, starts, middles, _ = sides
     packed, found = data.shape[1], np.empty(features.size, np.int64)
     for i in range(middles.size):
         for q in range(middles[i], starts[i + 1]):
@@ -324,6 +320,23 @@ def _cursors(sides: Any, lo: Any) -> Any:  # pragma: no cover - compiled
     return found
 
 
+@numba.njit(inline="always")
+def _meet_list(
+    x: Any, values: Any, rows: Any, p: Any, last: Any, at: Any, end: Any, line: Any, measure: Any
+) -> Any:  # pragma: no cover - compiled
+    """A nonzero with the columns from `at` to `end` of its list, from place `p` on; the place where these end."""
+    if measure == PRODUCTS:
+        while p < last and rows[p] < end:
+            line[rows[p] - at] += x * values[p]
+            p += 1
+    else:
+        while p < last and rows[p] < end:
+            z = values[p]
+            line[rows[p] - at] += abs(z - x) - (abs(z) + abs(x))
+            p += 1
+    return p
+
+
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def _fill(
     sides: Any, measure: Any, i: Any, count: Any, at: Any, end: Any, cursors: Any, tile: Any
@@ -332,30 +345,25 @@ def _fill(
 
     `cursors` stand at the columns `at`, and stand at `end` after.
     """
-    data, norms, list_values, list_rows, list_starts, values, features, starts, middles, _, beyond = sides
+    data, norms, list_values, list_rows, list_starts, values, features, starts, middles, a = sides
     W, packed = data.shape[2], data.shape[1]
     for panel in range(at // W, -(-end // W)):
         where = panel * W - at
         for r in range(count):
-            meet(values, features, starts[i + r], middles[i + r], data[panel], tile[r, where : where + W], measure)
+            first, last, line = starts[i + r], middles[i + r], tile[r, where : where + W]
+            if measure == PRODUCTS:
+                meet(values, features, first, last, data[panel], line, PRODUCTS)
+            else:
+                common(values, features, first, last, data[panel], line)
     for r in range(count):
         line = tile[r, : end - at]
-        if measure == NONZEROS:
-            for k in range(line.size):
-                line[k] += beyond[i + r]
         for q in range(middles[i + r], starts[i + r + 1]):
-            p, last, x = cursors[q], list_starts[features[q] - packed + 1], values[q]
-            if measure == PRODUCTS:
-                while p < last and list_rows[p] < end:
-                    line[list_rows[p] - at] += x * list_values[p]
-                    p += 1
-            else:
-                while p < last and list_rows[p] < end:
-                    z = list_values[p]
-                    line[list_rows[p] - at] += abs(x - z) - abs(z) - abs(x)
-                    p += 1
-            cursors[q] = p
-        add_norms(line, norms[at:end], measure)
+            last = list_starts[features[q] - packed + 1]
+            cursors[q] = _meet_list(values[q], list_values, list_rows, cursors[q], last, at, end, line, measure)
+        if measure == NONZEROS:
+            norm, others = a[i + r], norms[at:end]
+            for k in range(line.size):
+                line[k] = max(norm * 0, line[k] + (norm + others[k]))
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
