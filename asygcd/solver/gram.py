@@ -120,11 +120,12 @@ class Gram:
 
     def _packed(self, rows: Index) -> tuple[Any, ...]:
         """These rows in panels and lists, and no room for a working set."""
-        columns, none = self._layout.columns(self._X, rows), self._empty(0, 0)
-        if isinstance(columns, Wide):
-            return columns.data, columns.norms, columns.values, columns.rows, columns.starts, *none[5:]
-        assert isinstance(columns, Panels)
-        return columns.data, columns.norms, *none[2:]
+        layout, none = self._layout, self._empty(0, 0)
+        if layout.features is None:
+            panels = Panels(self._X, layout.dtype, layout.shift, rows, layout.measure)
+            return panels.data, panels.norms, *none[2:]
+        wide = Wide(self._X, layout.features, layout.dtype, rows, layout.measure)
+        return wide.data, wide.norms, wide.values, wide.rows, wide.starts, *none[5:]
 
     def _room(self, nonzeros: Index, most: int) -> tuple[Any, ...]:
         """Room for so many rows of a block whose rows have these numbers of nonzeros."""
