@@ -27,6 +27,8 @@ BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data"  # the data set
 SCRIPTS = {
     "svm-engine": ("svm_speed", True, "the exact SVM against LIBSVM and oneDAL"),
     "svr-engine": ("svr_speed", True, "the exact support vector regression against LIBSVM and oneDAL"),
+    "svm-wide": ("svm_wide", False, "the exact SVM on sparse rows of very many features, beside LIBSVM and oneDAL"),
+    "svm-predict": ("svm_predict", False, "prediction of the exact SVM, dense rows, beside LIBSVM and oneDAL"),
     "svm-methods": ("svm_methods", True, "all SVM methods on the real data sets (Tables 2.9 to 2.14)"),
     "svm-search": ("svm_search", True, "C and gamma chosen in one call, beside GridSearchCV and liquidSVM"),
     "svm-probability": ("svm_probability", True, "probabilities beside SVC's and CalibratedClassifierCV's"),

@@ -69,7 +69,8 @@ def closest(X: Rows, centers: NDArray[np.float64], k: int) -> tuple[NDArray[np.i
         parts[lo:hi] = order
         squares[lo:hi] = np.maximum(np.take_along_axis(distances, order, axis=1), 0.0)
 
-    for_blocks(rows, blocks(X.shape[0], max(1, _BLOCK_BYTES // (8 * max(centers.shape)))))
+    widest = len(centers) if is_sparse(X) else max(centers.shape)
+    for_blocks(rows, blocks(X.shape[0], max(1, _BLOCK_BYTES // (8 * widest))))
     return parts, squares
 
 

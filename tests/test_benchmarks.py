@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import replace
 
@@ -78,6 +79,27 @@ def test_records(name, no_data, monkeypatch, capsys):
         if any(needed <= record.keys() for record in results.records):
             assert command.main(["plot", "found.json", f"{kind}.png", "--what", kind]) == 0
             assert (no_data / f"{kind}.png").stat().st_size > 10_000
+
+
+MADE = {
+    "svm-wide": ["--rows", "150", "--test", "40", "--features", "5000", "--nonzeros", "20", "--rivals", "libsvm"],
+    "svm-predict": ["--rows", "60", "--vectors", "100", "--features", "4", "--rounds", "1", "--rivals", "libsvm"],
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_rows_that_are_made(name, tmp_path, capsys):
+    """Both rivals' answers beside each other."""
+    assert command.main([name, *MADE[name], "--results", str(tmp_path / "found.json")]) == 0
+    records, out = Results.load(tmp_path / "found.json").records, capsys.readouterr().out
+    assert {record["rival"] for record in records} == {"ours", "libsvm"}
+    if name == "svm-wide":
+        ours, theirs = re.findall(r"([\d,]+) support vectors, dual ([\d.]+)", out)
+        assert ours[0] == theirs[0]
+        assert float(ours[1]) == pytest.approx(float(theirs[1]), rel=1e-6)
+    else:
+        assert "(100)" in out
+        assert float(re.findall(r"apart by (.*)", out)[0]) < 1e-4
 
 
 def test_no_picture(no_data, capsys):

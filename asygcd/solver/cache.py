@@ -8,8 +8,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.kernels.evaluate import finish
-from cacore.kernels.pairs import sparse
+from cacore.kernels import wide
 from cacore.kernels.panels import accumulate
 from cacore.kernels.values import Parameters
 
@@ -23,12 +22,15 @@ class Columns(NamedTuple):
 
     Attributes
     ----------
-    values, columns, starts, squares : ndarray
-        All n rows as CSR, with their squared norms.
+    values, columns, starts, squares, middles : ndarray
+        All n rows as CSR, with their squared norms; as :class:`cacore.kernels.wide.Arranged` where there are lists, and
+        otherwise the last one is empty.
     data, data_squares : ndarray
-        This thread's rows in panels (:mod:`cacore.kernels.panels`); without panels where they would be too wide.
-    own_values, own_columns, own_starts : ndarray
-        Then they are here, as CSR.
+        This thread's rows in panels (:mod:`cacore.kernels.panels`); of wide rows, what is packed of them.
+    list_values, list_rows, list_starts : ndarray
+        Of wide rows, what is listed (:class:`cacore.kernels.wide.Wide`); otherwise empty.
+    own_values, own_columns, own_starts, own_middles : ndarray
+        Room for a working set's rows, as CSR; otherwise empty.
     size : ndarray of int64, shape (2,)
         How many they are, and how far apart their kept columns lie.
     kernel : tuple
@@ -47,11 +49,16 @@ class Columns(NamedTuple):
     columns: NDArray[np.int32]
     starts: NDArray[np.int64]
     squares: NDArray[Any]
+    middles: NDArray[np.int64]
     data: NDArray[Any]
     data_squares: NDArray[Any]
+    list_values: NDArray[Any]
+    list_rows: NDArray[np.int32]
+    list_starts: NDArray[np.int64]
     own_values: NDArray[Any]
     own_columns: NDArray[np.int32]
     own_starts: NDArray[np.int64]
+    own_middles: NDArray[np.int64]
     size: NDArray[np.int64]
     kernel: Parameters
     memory: NDArray[Any]
@@ -151,19 +158,18 @@ def _compute(own: Any, rows: Any, places: Any) -> None:  # pragma: no cover - co
         values[starts[k] : starts[k + 1]] = own.values[at:to]
         columns[starts[k] : starts[k + 1]] = own.columns[at:to]
         squares[k] = own.squares[rows[k]]
-    if own.data.size:
+    kept, none = store(own), np.empty(0)
+    if not own.list_starts.size:
         accumulate(
-            own.data, own.data_squares, values, columns, starts, squares, own.kernel, 0, own.size[0], np.empty(0),
-            np.empty(0), store(own), places,
+            own.data, own.data_squares, values, columns, starts, squares, own.kernel, 0, own.size[0], none, none, kept,
+            places,
         )  # fmt: skip
         return
-    line, wide = np.empty((1, own.size[0]), values.dtype), np.zeros(own.data.shape[1], values.dtype)
+    middles = np.empty(rows.size, np.int64)
     for k in range(rows.size):
-        one = starts[k : k + 2]
-        sparse(
-            own.kernel[4], values, columns, one, own.own_values, own.own_columns, own.own_starts, line, wide
-        )  # fmt: skip
-        finish(line[0], squares[k], own.data_squares, own.kernel)
-        kept = store(own)[places[k]]
-        for j in range(own.size[0]):
-            kept[j] = line[0, j]
+        middles[k] = starts[k] + own.middles[rows[k]] - own.starts[rows[k]]
+    sides = (
+        own.data, own.data_squares, own.list_values, own.list_rows, own.list_starts, values, columns, starts, middles,
+        squares,
+    )  # fmt: skip
+    wide.accumulate(sides, own.kernel, 0, own.size[0], none, none, kept, places)

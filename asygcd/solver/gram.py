@@ -16,6 +16,7 @@ from cacore.kernels import Kernel
 from cacore.kernels.columns import WIDEST, Layout
 from cacore.kernels.panels import Panels, nonzeros
 from cacore.kernels.sums import room, width
+from cacore.kernels.wide import Features, Wide
 from cacore.machine import memory
 
 Index = NDArray[np.int64]
@@ -58,8 +59,8 @@ class Gram:
 
     Notes
     -----
-    All nonzeros with their places, n d numbers of packed rows (without places for sparse rows of more than 4,096
-    features, which are not packed), half as many again for the working sets, and the cache.
+    All nonzeros with their places, n d numbers of packed rows (of sparse rows of more than 4,096 features what
+    :class:`cacore.kernels.wide.Wide` needs), half as many again for the working sets, and the cache.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Gram:
     ) -> None:  # fmt: skip
         if not kernel.compiled:
             raise InputError("Asy-GCD evaluates kernels in compiled code, and not a callable: use SMOSVC or CASVC")
-        self._X, self._dtype, self.n, self._wide = X, np.dtype(dtype), len(order), _wide(X)
+        self._X, self._dtype, self.n = X, np.dtype(dtype), len(order)
         self._layout = Layout.of(X, kernel, self._dtype)
         self._kernel = kernel.parameters(np.dtype(self._layout.dtype), self._layout.measure)
         self.largest = kernel.largest(X, self._dtype)
@@ -86,15 +87,14 @@ class Gram:
                 f"a cache of {cache_bytes:,} bytes does not hold two columns of {self.n:,} kernel values for each of "
                 f"{threads} threads: {needed:,} bytes would; raise it, or use fewer threads"
             )
-        self._points = nonzeros(X, self._layout.dtype, self._layout.shift, order, self._layout.measure)
-        self._starts = self._points.X.indptr.astype(np.int64)
+        self._rows = self._arranged(order)
         slots = [min(self.n, each // length) for length in lengths]
         self.near: list[Columns] = []
         if by_rows:
             self.whole = [
                 self._columns(self._packed(rows), len(rows), s) for rows, s in zip(blocks, slots, strict=True)
             ]
-            counts = np.split(np.diff(self._points.X.indptr), bounds[1:-1])
+            counts = np.split(np.diff(self._rows[2]), bounds[1:-1])
             self.near = [
                 self._columns(self._room(lengths_of, most), most, s)
                 for lengths_of, most, s in zip(counts, largest, slots, strict=True)
@@ -108,42 +108,52 @@ class Gram:
         values = sum(int(columns.counts[VALUES]) for columns in [*self.whole, *self.near])
         return np.array([columns.counts[[HITS, MISSES]] for columns in self.whole]), values
 
+    def _arranged(self, order: Index) -> tuple[Any, ...]:
+        """All rows as :class:`Columns` has them."""
+        layout = self._layout
+        if layout.features is None:
+            points = nonzeros(self._X, layout.dtype, layout.shift, order, layout.measure)
+            csr, none = points.X, np.zeros(0, np.int64)
+            return csr.data, csr.indices, csr.indptr.astype(np.int64), points.squares, none
+        rows = layout.rows(self._X, order)
+        return rows.values, rows.features, rows.starts, rows.norms, rows.middles
+
     def _packed(self, rows: Index) -> tuple[Any, ...]:
-        """Panels and their squared norms, CSR values, columns and starts: one or the other."""
-        layout, empty = self._layout, np.zeros(0, np.int32)
-        if not self._wide:
+        """These rows in panels and lists, and no room for a working set."""
+        layout, none = self._layout, self._empty(0, 0)
+        if layout.features is None:
             panels = Panels(self._X, layout.dtype, layout.shift, rows, layout.measure)
-            return panels.data, panels.norms, np.zeros(0, layout.dtype), empty, np.zeros(1, np.int64)
-        points = nonzeros(self._X, layout.dtype, layout.shift, rows)
-        csr = points.X
-        return self._no_panels(0), points.squares, csr.data, csr.indices, csr.indptr.astype(np.int64)
+            return panels.data, panels.norms, *none[2:]
+        wide = Wide(self._X, layout.features, layout.dtype, rows, layout.measure)
+        return wide.data, wide.norms, wide.values, wide.rows, wide.starts, *none[5:]
 
     def _room(self, nonzeros: Index, most: int) -> tuple[Any, ...]:
         """Room for so many rows of a block whose rows have these numbers of nonzeros."""
-        dtype, largest = self._layout.dtype, int(np.sort(nonzeros)[-most:].sum())
-        panels = self._no_panels(0 if self._wide else -(-most // width(dtype)))
-        squares = np.zeros(most if self._wide else panels.shape[0] * panels.shape[2], dtype)
-        return panels, squares, np.zeros(largest, dtype), np.zeros(largest, np.int32), np.zeros(most + 1, np.int64)
+        return self._empty(most, int(np.sort(nonzeros)[-most:].sum()))
 
-    def _no_panels(self, count: int) -> NDArray[Any]:
-        return room((count, self._X.shape[1], width(self._layout.dtype)), self._layout.dtype)
+    def _empty(self, rows: int, numbers: int) -> tuple[Any, ...]:
+        """Panels and lists, and room for a working set, of so many rows with so many nonzeros."""
+        features, real = self._layout.features, self._layout.dtype
+        panels = -(-rows // width(real))
+        packed, lists = (self._X.shape[1], 0) if features is None else (features.packed, features.listed + 1)
+        listed = numbers if lists else 0
+        data = room((panels, packed, width(real)), real)
+        return (
+            data, np.zeros(panels * width(real), real), np.zeros(listed, real), np.zeros(listed, np.int32),
+            np.zeros(lists, np.int64), np.zeros(numbers, real), np.zeros(numbers, np.int32),
+            np.zeros(rows + 1, np.int64), np.zeros(rows, np.int64),
+        )  # fmt: skip
 
     def _columns(self, packed: tuple[Any, ...], rows: int, slots: int) -> Columns:
-        csr = self._points.X
         size = np.array([rows, _padded(rows)])
         links = np.empty((slots + 1, 2), np.int64)
         link(links)
-        data, squares, *own = packed
-        return Columns(
-            csr.data, csr.indices, self._starts, self._points.squares, data, squares, own[0], own[1], own[2], size,
-            self._kernel, np.empty(slots * _padded(rows), self._dtype), np.full(slots, -1), np.full(self.n, -1), links,
-            np.zeros(3, np.int64),
+        return Columns._make(
+            (
+                *self._rows, *packed, size, self._kernel, np.empty(slots * _padded(rows), self._dtype),
+                np.full(slots, -1), np.full(self.n, -1), links, np.zeros(3, np.int64),
+            )
         )  # fmt: skip
-
-
-def _wide(X: Rows) -> bool:
-    """Whether the rows are too wide to be packed."""
-    return bool(sp.issparse(X) and X.shape[1] > WIDEST)
 
 
 def _padded(count: int) -> int:
@@ -163,8 +173,9 @@ def check_memory(X: Rows, threads: int, cache_bytes: int, limit: int) -> None:
     MemoryLimitError
     """
     n, d = X.shape
+    wide = sp.issparse(X) and d > WIDEST
     numbers = X.nnz if sp.issparse(X) else n * d
-    packed = 12 * numbers + (0 if _wide(X) else 12 * n * d)
+    packed = (24 if wide else 12) * numbers + 12 * n * (Features.of(X).packed if wide else d)
     cache = min(cache_bytes, 8 * 2 * n * n * threads)  # no more columns are kept than there are
     needed = packed + 40 * n * threads + cache
     memory.require(needed, limit, "the rows, packed, and the kernel cache", "use a smaller cache, or fewer rows")

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from asygcd.solver.cache import ALIGNED, forget, resident, store
 from asygcd.solver.greedy import greediest, violation
+from cacore.kernels import wide
 from cacore.kernels.panels import add_rows, pack_csr, panel_norms
 from cacore.kernels.simd import STEP
 
@@ -182,16 +183,27 @@ def bring(board: Any, lo: Any, ws: Any, near: Any, count: Any) -> None:  # pragm
         for q in range(near.starts[row], near.starts[row + 1]):
             near.own_values[at], near.own_columns[at] = near.values[q], near.columns[q]
             at += 1
-        if not near.data.size:
-            near.data_squares[k] = near.squares[row]
+        if near.list_starts.size:
+            near.own_middles[k] = near.own_starts[k] + near.middles[row] - near.starts[row]
     near.own_starts[count] = at
-    if near.data.size:
-        width = near.data.shape[2]
-        panels = -(-count // width)
-        near.data[:panels] = 0
-        near.data_squares[: panels * width] = 0
-        pack_csr(near.own_values, near.own_columns, near.own_starts[: count + 1], near.data[:panels])
-        panel_norms(near.data[:panels], near.kernel[4], near.data_squares[: panels * width])
+    width = near.data.shape[2]
+    panels, starts = -(-count // width), near.own_starts[: count + 1]
+    data, squares = near.data[:panels], near.data_squares[: panels * width]
+    data[:] = 0
+    squares[:] = 0
+    if near.list_starts.size:
+        middles = near.own_middles[:count]
+        for k in range(count):
+            squares[k] = near.squares[lo + ws.rows[k]]
+        near.list_starts[:] = 0
+        wide.pack(near.own_values, near.own_columns, starts, middles, data)
+        wide.enlist(
+            near.own_values, near.own_columns, starts, middles, data.shape[1], near.list_starts, near.list_values,
+            near.list_rows,
+        )  # fmt: skip
+    else:
+        pack_csr(near.own_values, near.own_columns, starts, data)
+        panel_norms(data, near.kernel[4], squares)
     near.size[0], near.size[1] = count, -(-count // ALIGNED) * ALIGNED
     forget(near)
 

@@ -1,4 +1,4 @@
-"""Which way kernel values of a set of rows are computed: in panels of nonzeros, or by matrix products."""
+"""Which way kernel values of a set of rows are computed: in panels, in panels and lists, or by matrix products."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from cacore.data.rows import Rows, largest_size, largest_usable
 from cacore.kernels import Kernel, Points
 from cacore.kernels.panels import Panels, nonzeros
 from cacore.kernels.sums import NONZEROS, PRODUCTS, WHOLE
+from cacore.kernels.wide import Arranged, Features, Wide
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
 
@@ -33,7 +34,7 @@ _SELF = 1e9  # where a product's rounding shows in K(x, x): in panels a row is a
 
 
 class Blocks:
-    """Rows as columns of kernel values, by matrix products (or sparse ones); used as :class:`Panels` is."""
+    """Rows as columns of kernel values, block by block, by matrix products; used as :class:`Panels` is."""
 
     def __init__(self, points: Points) -> None:
         self.points, self.n = points, len(points)
@@ -60,7 +61,7 @@ class Blocks:
                     store[at[at >= 0], first:last] = K[at >= 0]
 
 
-Columns = Panels | Blocks
+Columns = Panels | Wide | Blocks
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,8 @@ class Layout:
         Numbers of a row that take part in a sum, on average.
     measure : {PRODUCTS, WHOLE, NONZEROS}
         What is added up in panels, see :func:`cacore.kernels.sums.meet`.
+    features : Features, optional
+        Of sparse rows that are too wide for panels of all their features.
     """
 
     dtype: Any
@@ -85,6 +88,7 @@ class Layout:
     packed: bool
     nonzeros: float = 0.0
     measure: int = PRODUCTS
+    features: Features | None = None
 
     @classmethod
     def of(cls, X: Rows, kernel: Kernel, dtype: Any, largest: float | None = None) -> Layout:
@@ -102,7 +106,9 @@ class Layout:
         if sp.issparse(X):
             measure = kernel.measure(nonzeros=True)
             wide = _reach(kernel, Points(sample), measure) > _FAR
-            return cls(np.dtype(np.float64 if wide else dtype), None, d <= WIDEST, X.nnz / max(1, n), measure)
+            features = Features.of(X, every=largest is not None) if d > WIDEST else None
+            met = features.met if features else X.nnz / max(1, n)
+            return cls(np.dtype(np.float64 if wide else dtype), None, not features, met, measure, features)
         shift, nonzero = None, np.count_nonzero(sample) / max(1, sample.size)
         measure = kernel.measure(nonzero < _SPARSE)
         if kernel.shifts and n:
@@ -115,22 +121,32 @@ class Layout:
         met = nonzero if packed and measure in (PRODUCTS, NONZEROS) else 1.0
         return cls(np.dtype(np.float64 if reach > _FAR else dtype), shift, packed, float(d * met), measure)
 
+    def width(self, X: Rows) -> int:
+        """Numbers that a row of `X` takes as a column, at most; of wide CSR rows, without what is listed."""
+        return int(X.shape[1]) if self.features is None or not sp.issparse(X) else max(1, self.features.packed)
+
     @property
     def price(self) -> float:
         """What a kernel value costs, in units of reading one again."""
         return (3.0 + self.nonzeros / 4) * int(np.dtype(self.dtype).itemsize) / 4
 
     def columns(self, X: Rows, rows: NDArray[np.int64] | None = None) -> Columns:
-        """`X`, or these rows of it, as columns; n d numbers of memory, if dense or packed."""
+        """`X`, or these rows of it, as columns; memory: :meth:`nbytes`."""
+        if self.features is not None:
+            return Wide(X, self.features, self.dtype, rows, self.measure)
         return Panels(X, self.dtype, self.shift, rows, self.measure) if self.packed else Blocks(self._points(X, rows))
 
-    def rows(self, X: Rows, rows: NDArray[np.int64] | None = None) -> Points:
+    def rows(self, X: Rows, rows: NDArray[np.int64] | None = None) -> Any:
         """`X`, or these rows of it, as rows to meet the columns."""
+        if self.features is not None:
+            return Arranged.of(X, self.features, self.dtype, rows, self.measure)
         return nonzeros(X, self.dtype, self.shift, rows, self.measure) if self.packed else self._points(X, rows)
 
     def nbytes(self, X: Rows) -> int:
         """Bytes that :meth:`columns` needs."""
         size = X.nnz * 2 if sp.issparse(X) and not self.packed else X.shape[0] * X.shape[1]
+        if self.features is not None:
+            size += X.shape[0] * self.features.packed + 2 * self.features.listed
         return int(size * np.dtype(self.dtype).itemsize)
 
     def _points(self, X: Rows, rows: NDArray[np.int64] | None) -> Points:

@@ -10,9 +10,12 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from cacore.data.rows import Rows, dense
-from cacore.kernels.sums import GROUP, PRODUCTS, WHOLE, meet, pack, room, width
+from cacore.kernels.sums import GROUP, NONZEROS, PRODUCTS, WHOLE, meet, pack, room, width
+from cacore.kernels.wide import Arranged, Features, Wide
+from cacore.machine.threads import blocks
 
 _FIRST = 1 << 15  # bytes of packed rows that stay in the first cache
+_COLUMNS, _ROWS = 1024, 4096  # CSR rows of either side in one go
 
 
 def compare(measure: int, A: Rows, B: Rows, out: NDArray[Any]) -> None:
@@ -27,15 +30,17 @@ def compare(measure: int, A: Rows, B: Rows, out: NDArray[Any]) -> None:
 
     Notes
     -----
-    2 m n d flops, or 3 m n d for distances, of dense rows; of CSR rows m n times the nonzeros of a row of `B`.
+    2 m n d flops, or 3 m n d for distances, of dense rows; of CSR rows see :class:`cacore.kernels.wide.Wide`. Memory
+    beside that: a copy of some rows of a CSR side, of one with dense rows a copy of these; dense rows for distances.
     """
     if sp.issparse(A) and sp.issparse(B):
-        if measure != PRODUCTS:
-            A, B = _summed(A), _summed(B)
-        row = np.zeros(A.shape[1], out.dtype)
-        sparse(measure, A.data, A.indices, A.indptr, B.data, B.indices, B.indptr, out, row)
+        _sparse(measure, A, B, out)
+    elif measure == PRODUCTS and sp.issparse(A):
+        out[...] = A @ np.ascontiguousarray(B.T)
+    elif measure == PRODUCTS and sp.issparse(B):
+        out[...] = (B @ np.ascontiguousarray(A.T)).T
     elif measure == PRODUCTS:
-        np.matmul(dense(A), dense(B).T, out=out)
+        np.matmul(A, B.T, out=out)
     elif out.size:
         A, B = (np.ascontiguousarray(dense(rows), out.dtype) for rows in (A, B))
         d, W = A.shape[1], width(out.dtype)
@@ -43,13 +48,16 @@ def compare(measure: int, A: Rows, B: Rows, out: NDArray[Any]) -> None:
         _distances(A, B, np.arange(d, dtype=np.int32), *flat(out), room((panels, d, W), out.dtype))
 
 
-def _summed(X: Rows) -> Rows:
-    """CSR rows with each feature once, in ascending order."""
-    if X.has_canonical_format:
-        return X
-    X = X.copy()
-    X.sum_duplicates()
-    return X
+def _sparse(measure: int, A: Rows, B: Rows, out: NDArray[Any]) -> None:
+    """:func:`compare` of CSR rows: some of `A` as columns at a time, which all rows of `B` meet."""
+    measure = PRODUCTS if measure == PRODUCTS else NONZEROS
+    for lo, hi in blocks(A.shape[0], _COLUMNS):
+        some, (part, ld) = A[lo:hi], flat(out[lo:hi])
+        features = Features.of(some)
+        columns = Wide(some, features, out.dtype, measure=measure)
+        for first, last in blocks(B.shape[0], _ROWS):
+            rows = Arranged.of(B, features, out.dtype, np.arange(first, last), measure)
+            columns.compare(rows, part, ld, first)
 
 
 def flat(G: NDArray[Any]) -> tuple[NDArray[Any], int]:
@@ -57,37 +65,6 @@ def flat(G: NDArray[Any]) -> tuple[NDArray[Any], int]:
     ld = G.strides[0] // G.itemsize
     span = (G.shape[0] - 1) * ld + G.shape[1] if G.size else 0
     return np.lib.stride_tricks.as_strided(G, (span,), (G.itemsize,)), ld
-
-
-@numba.njit(cache=True, nogil=True)
-def sparse(
-    measure: Any, a: Any, a_index: Any, a_ptr: Any, b: Any, b_index: Any, b_ptr: Any, out: Any, row: Any
-) -> None:  # pragma: no cover - compiled
-    """Inner products, or l1 distances unless `measure` is PRODUCTS, of CSR rows A and B into `out`, (len(A), len(B)).
-
-    One row of A at a time is spread out into `row`, shape (d,), all zero before and after; then it meets the nonzeros
-    of every row of B. All floats are of one type, indices and starts int32 or int64. For distances each feature of a
-    row is there once, and |x|_1 is added last: rows whose features are in the same order are at distance 0 if equal.
-    """
-    zero = row[0] * 0
-    for i in range(out.shape[0]):
-        norm = zero
-        for p in range(a_ptr[i], a_ptr[i + 1]):
-            row[a_index[p]] += a[p]
-            norm += abs(a[p])
-        for j in range(out.shape[1]):
-            total = zero
-            if measure == PRODUCTS:
-                for q in range(b_ptr[j], b_ptr[j + 1]):
-                    total += b[q] * row[b_index[q]]
-            else:
-                for q in range(b_ptr[j], b_ptr[j + 1]):
-                    x = row[b_index[q]]
-                    total += abs(b[q] - x) - abs(x)
-                total = max(zero, total + norm)
-            out[i, j] = total
-        for p in range(a_ptr[i], a_ptr[i + 1]):
-            row[a_index[p]] = 0
 
 
 @numba.njit(cache=True, nogil=True)

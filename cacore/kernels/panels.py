@@ -18,7 +18,18 @@ from numpy.typing import NDArray
 
 from cacore.data.rows import Rows, dense
 from cacore.kernels.evaluate import finish
-from cacore.kernels.sums import CACHE_BYTES, GROUP, NONZEROS, PRODUCTS, WHOLE, meet, pack, room, width
+from cacore.kernels.sums import (
+    CACHE_BYTES,
+    GROUP,
+    NONZEROS,
+    PRODUCTS,
+    WHOLE,
+    hand_over,
+    meet,
+    pack,
+    room,
+    width,
+)
 from cacore.kernels.values import Kernel, Points
 from cacore.machine.threads import blocks, for_blocks
 
@@ -192,7 +203,7 @@ def accumulate(
     store : array of float32 or float64, shape (slots, >= hi)
     places : array of int64, shape (m,) or (0,)
     """
-    W, kept, measure = data.shape[2], store.dtype.type, kernel[4]
+    W, measure = data.shape[2], kernel[4]
     group = min(GROUP, max(1, CACHE_BYTES // (data.shape[1] * W * data.itemsize)))
     tile = np.empty((ROWS, group * W), data.dtype)
     for at in range(lo, hi, group * W):
@@ -209,14 +220,7 @@ def accumulate(
                 line = tile[r, : end - at]
                 _add_norms(line, norms, measure)
                 finish(line, a[i + r], norms, kernel)
-                if places.size and places[i + r] >= 0:
-                    row = store[places[i + r], at:end]
-                    for k in range(line.size):
-                        row[k] = line[k]
-                if total.size:
-                    c, sums = coefficients[i + r], total[at:end]
-                    for k in range(line.size):
-                        sums[k] += c * np.float64(kept(line[k]))
+                hand_over(line, i + r, at, end, coefficients, total, store, places)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})

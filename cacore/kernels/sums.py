@@ -111,7 +111,12 @@ def _sums(term: Callable[[Any, Any, Any, Any], Any]) -> Any:
     return sums
 
 
+def _common(b: Any, total: Any, value: Any, x: Any) -> Any:
+    return b.fadd(total, b.fsub(_size(b, b.fsub(x, value)), b.fadd(_size(b, x), _size(b, value))))
+
+
 _dots, _differences, _excesses = (_sums(term) for term in (_product, _difference, _excess))
+common = _sums(_common)  # as `meet`: the sum of |x_k - z_k| - |x_k| - |z_k|, which is |x-z|_1 - |x|_1 - |z|_1
 
 
 @numba.njit(inline="always")
@@ -147,3 +152,27 @@ def pack(X: Any, data: Any) -> None:  # pragma: no cover - compiled
         for k in range(min(W, X.shape[0] - p * W)):
             for c in range(X.shape[1]):
                 panel[c, k] = X[p * W + k, c]
+
+
+@numba.njit(inline="always")
+def hand_over(
+    line: Any, i: Any, lo: Any, hi: Any, coefficients: Any, total: Any, store: Any, places: Any
+) -> None:  # pragma: no cover - compiled
+    """Kernel values of row `i` with columns lo to hi: kept, added up, or both.
+
+    Parameters
+    ----------
+    line : array of float32 or float64, shape (hi - lo,)
+    i, lo, hi : int
+    coefficients, total, store, places
+        As for :func:`cacore.kernels.panels.accumulate`. What is added up is what is, or would be, kept.
+    """
+    kept = store.dtype.type
+    if places.size and places[i] >= 0:
+        row = store[places[i], lo:hi]
+        for k in range(line.size):
+            row[k] = line[k]
+    if total.size:
+        c, sums = coefficients[i], total[lo:hi]
+        for k in range(line.size):
+            sums[k] += c * np.float64(kept(line[k]))

@@ -177,8 +177,8 @@ class Kernel:
 
         Notes
         -----
-        2 len(A) len(B) d flops (3 for l1 distances, which are no matrix product) and one pass; no memory
-        beside `out`, but a dense copy of the CSR side of a mixed pair. Runs in the calling thread:
+        2 len(A) len(B) d flops (3 for l1 distances, which are no matrix product) and one pass; fewer, and memory
+        beside `out`, of CSR rows, see :func:`cacore.kernels.pairs.compare`. Runs in the calling thread:
         cut large work with :func:`cacore.machine.threads.for_blocks`.
         """
         if out is None:
@@ -224,9 +224,8 @@ class Kernel:
 
     def fill(self, A: Points, B: Points, out: NDArray[Any]) -> None:
         """:meth:`block` on all threads."""
-        for_blocks(
-            lambda lo, hi: self.block(A[lo:hi], B, out[lo:hi]), blocks(len(A), _block_rows(len(B), out.itemsize))
-        )
+        step = _block_rows(len(B), out.itemsize, A)
+        for_blocks(lambda lo, hi: self.block(A[lo:hi], B, out[lo:hi]), blocks(len(A), step))
 
     def gram(self, A: Points, out: NDArray[Any]) -> None:
         """Kernel values of `A` with itself, in the lower triangle and the diagonal of `out`.
@@ -235,7 +234,7 @@ class Kernel:
         """
         m = len(A)
         # The later rows are the longer ones: they go first, so that the threads finish together.
-        tasks = blocks(m, _block_rows(m, out.itemsize))[::-1]
+        tasks = blocks(m, _block_rows(m, out.itemsize, A))[::-1]
         for_blocks(lambda lo, hi: self.block(A[lo:hi], A[0:hi], out[lo:hi, :hi]), tasks)
         if self.of_distance:
             out.reshape(-1)[:: m + 1] = self.of_squares(A.squares)
@@ -247,7 +246,7 @@ class Kernel:
         factor go, is undefined.
         """
         m = len(A)
-        tasks = blocks(m, _block_rows(m, out.itemsize))
+        tasks = blocks(m, _block_rows(m, out.itemsize, A))
         for_blocks(lambda lo, hi: self._compare(A[lo:hi], A[lo:m], out[lo:hi, lo:]), tasks)
 
     def _compare(self, A: Points, B: Points, out: NDArray[Any]) -> None:
@@ -277,7 +276,7 @@ class Kernel:
         2 m^2 d flops, on all threads.
         """
         m = len(A)
-        tasks = blocks(m, _block_rows(m, out.itemsize))
+        tasks = blocks(m, _block_rows(m, out.itemsize, A))
         for_blocks(lambda lo, hi: self._compare(A[lo:hi], A, out[lo:hi]), tasks)
 
     def values_from(self, compared: NDArray[Any], A: Points, out: NDArray[Any]) -> None:
@@ -325,12 +324,14 @@ class Kernel:
             with np.errstate(invalid="ignore"):  # of a kernel that overflowed: a grid goes on without it
                 np.matmul(self.block(A[lo:hi], B), coefficients, out=out[lo:hi])
 
-        for_blocks(rows, blocks(len(A), _block_rows(len(B), out.itemsize)))
+        for_blocks(rows, blocks(len(A), _block_rows(len(B), out.itemsize, A)))
         return out
 
 
-def _block_rows(columns: int, itemsize: int) -> int:
-    return int(np.clip(_BLOCK_BYTES // max(1, columns * itemsize), 64, 1024))
+def _block_rows(columns: int, itemsize: int, A: Points | None = None) -> int:
+    """Rows of a task; more of `A`, if they are CSR: they are made ready first, and then meet all columns' nonzeros."""
+    least = 256 if A is not None and sp.issparse(A.X) else 64
+    return int(np.clip(_BLOCK_BYTES // max(1, columns * itemsize), least, 1024))
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cacore.data.rows import Rows
-from cacore.kernels import Kernel, Points
+from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
@@ -19,20 +20,21 @@ _BLOCK_BYTES = 1 << 25
 def expansion(kernel: Kernel, A: Rows, weights: NDArray[np.float64], X: Rows) -> NDArray[np.float64]:
     """``K(X, A) @ weights`` for support vectors `A` and weights, shape (len(A), k), on all threads.
 
-    2 len(X) nnz(A) flops; the memory of a block of rows beside the result, shape (len(X), k).
+    2 len(X) nnz(A) flops, fewer of wide CSR rows; the memory of a block of rows beside the result, shape (len(X), k).
     """
     out = np.zeros((X.shape[0], weights.shape[1]))
     layout = Layout.of(A, kernel, X.dtype)
     points = layout.rows(A)
-    step = max(1024, _BLOCK_BYTES // (8 * max(X.shape[1], len(points) if weights.shape[1] > 1 else 1)))
+    step = max(1024, _BLOCK_BYTES // (8 * max(layout.width(X), len(points) if weights.shape[1] > 1 else 1)))
     # A block of rows a task where there are many, and threads within a block where there is one.
     for_blocks(lambda lo, hi: _decide(layout, kernel, points, weights, X[lo:hi], out[lo:hi]), blocks(X.shape[0], step))
     return out
 
 
 def _decide(
-    layout: Layout, kernel: Kernel, A: Points, weights: NDArray[np.float64], X: Rows, out: NDArray[np.float64]
+    layout: Layout, kernel: Kernel, A: Any, weights: NDArray[np.float64], X: Rows, out: NDArray[np.float64]
 ) -> None:
+    """Of some rows; `A` is from :meth:`Layout.rows`."""
     columns = layout.columns(X)
     tasks = columns.tasks(2 * threads.current())
     if weights.shape[1] == 1:
