@@ -11,13 +11,14 @@ from helpers.references import libsvm, matrix
 
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
+from cacore.kernels.near import spatial_order
 from cacore.kernels.panels import nonzeros
 from cacore.limits import Limits
 from cacore.machine import threads
 from cacore.svm.dual import Dual
 from casvm.solver import near_rows, near_smo, smo
 from casvm.solver.kernel_rows import KernelRows
-from casvm.solver.near import Boxes, reach, spatial_order
+from casvm.solver.near import Boxes, reach
 from casvm.solver.near_rows import NearRows
 
 PLENTY, KERNEL, LIMITS = 1 << 28, Kernel("gaussian", gamma=30.0), Limits(tol=1e-5)

@@ -12,7 +12,7 @@ from helpers.references import matrix
 from cacore.comm import Communicator
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
-from cacore.kernels.near import STRETCH, NearPanels, in_order, reach
+from cacore.kernels.near import STRETCH, NearPanels, reach, spatial_order
 from cacore.limits import Limits
 from cacore.svm.dual import Dual
 from casvm.solver import distributed, smo
@@ -53,13 +53,13 @@ def test_kernels_without_a_reach():
 def test_order(size):
     """Every row once; rows of one kind follow one another where that was asked for."""
     X = kinds(N)[0]
-    order = in_order(X, size)
+    order = spatial_order(X, size)
     np.testing.assert_array_equal(np.sort(order), np.arange(N))
     changes = np.count_nonzero(np.diff(X[order, :8].argmax(axis=1)))
     assert (changes == 7) == (size <= 16)
     same = np.ones((50, 3))
-    np.testing.assert_array_equal(np.sort(in_order(same, 4)), np.arange(50))
-    assert in_order(X[:0]).shape == (0,)
+    np.testing.assert_array_equal(np.sort(spatial_order(same, 4)), np.arange(50))
+    assert spatial_order(X[:0]).shape == (0,)
 
 
 @pytest.mark.parametrize("far", [0.0, 1e4], ids=["", "far from the origin"])
@@ -111,7 +111,7 @@ def test_share_of_pairs():
     """What is counted before is what is computed."""
     X = kinds(N)[0]
     some, _ = gram(X, np.float64)
-    panels = NearPanels(X, np.float64, None, in_order(X))
+    panels = NearPanels(X, np.float64, None, spatial_order(X))
     A, total = some.layout.rows(X[:100]), np.zeros(N)
     computed = panels.add(KERNEL, A, some.reach, np.ones(100), total)
     assert panels.near(A, some.reach) == computed / (100 * N) < 0.6

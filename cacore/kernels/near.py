@@ -14,6 +14,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.data.rows import Rows, dense
 from cacore.kernels.panels import Panels, accumulate
 from cacore.kernels.sums import PRODUCTS
 from cacore.kernels.values import Kernel, Points
@@ -22,7 +23,7 @@ from cacore.machine.threads import for_blocks
 
 STRETCH = 512  # columns of a box, whole panels of either dtype
 _SAFE = 1.0001  # of the reach: rounding of distances
-_DEPTH = 100  # halvings, each of which may split off few rows
+_DEPTH = 48  # of the tree: rows in ever smaller clusters are not halved any further
 _GRID = 4096  # distances at which a kernel is looked at
 
 
@@ -37,15 +38,15 @@ def reach(kernel: Kernel, most: float, floor: float) -> float:
     return float(squares[at]) * _SAFE if at < _GRID else np.inf
 
 
-def in_order(X: NDArray[Any], size: int = STRETCH) -> NDArray[np.int64]:
-    """The rows in an order in which neighbours follow one another.
+def spatial_order(X: Rows, leaf: int = STRETCH) -> NDArray[np.int64]:
+    """The rows of `X`, shape (n, d), in an order in which neighbours follow each other.
 
     Parameters
     ----------
-    X : ndarray, shape (n, d)
-        Not changed.
-    size : int
-        Rows that need no order among themselves.
+    X : ndarray or CSR
+        Not changed. CSR rows are made dense for it.
+    leaf : int
+        So many rows are not halved: they need no order among themselves.
 
     Returns
     -------
@@ -53,10 +54,11 @@ def in_order(X: NDArray[Any], size: int = STRETCH) -> NDArray[np.int64]:
 
     Notes
     -----
-    Boxes are halved in the middle of their longest side, until they have so few rows: about n d log2(n / size) steps,
-    100 n d at most.
+    About n d log2(n / leaf) operations. Each part is halved at the mean of the feature that varies most in it.
     """
-    return _in_order(np.ascontiguousarray(X), size)
+    order = np.arange(X.shape[0])
+    _halve(np.ascontiguousarray(dense(X)), order, leaf)
+    return order
 
 
 class NearPanels:
@@ -168,36 +170,43 @@ class NearPanels:
 
 
 @numba.njit(cache=True, nogil=True)
-def _in_order(X: Any, size: Any) -> Any:  # pragma: no cover - compiled
-    """See :func:`in_order`; `X` is an array of float32 or float64, shape (n, d), C-contiguous."""
+def _halve(X: Any, order: Any, leaf: Any) -> None:  # pragma: no cover - compiled
+    """See :func:`spatial_order`: `order`, int64, shape (n,), becomes it; `X` is an array of shape (n, d)."""
     n, d = X.shape
-    order, side = np.arange(n), np.empty(n, np.int64)
-    stack = [(0, n, 0)]
-    while len(stack):
-        lo, hi, depth = stack.pop()
-        if hi - lo <= size or depth == _DEPTH:
+    ends = [(0, n, 0)]
+    other = np.empty_like(order)
+    sums, squares = np.empty(d), np.empty(d)
+    while len(ends):
+        lo, hi, depth = ends.pop()
+        if hi - lo <= leaf or depth >= _DEPTH:
             continue
-        low, high = X[order[lo]].copy(), X[order[lo]].copy()
-        for i in range(lo, hi):
-            row = X[order[i]]
+        sums[:] = 0
+        squares[:] = 0
+        origin = X[order[lo]]
+        for k in range(lo, hi):
+            row = X[order[k]]
             for c in range(d):
-                low[c], high[c] = min(low[c], row[c]), max(high[c], row[c])
-        longest = np.argmax(high - low)
-        middle = low[longest] + (high[longest] - low[longest]) / 2
-        if not low[longest] <= middle < high[longest]:  # all rows are equal
-            continue
-        left, right = lo, 0
-        for i in range(lo, hi):
-            if X[order[i], longest] <= middle:
-                order[left] = order[i]
-                left += 1
+                x = np.float64(row[c]) - np.float64(origin[c])
+                sums[c] += x
+                squares[c] += x * x
+        widest, most = 0, 0.0
+        for c in range(d):
+            spread = squares[c] - sums[c] * sums[c] / (hi - lo)
+            if spread > most:
+                widest, most = c, spread
+        cut = sums[widest] / (hi - lo)
+        below, above = lo, 0
+        for k in range(lo, hi):
+            if np.float64(X[order[k], widest]) - np.float64(origin[widest]) <= cut:
+                order[below] = order[k]
+                below += 1
             else:
-                side[right] = order[i]
-                right += 1
-        order[left:hi] = side[:right]
-        stack.append((left, hi, depth + 1))
-        stack.append((lo, left, depth + 1))
-    return order
+                other[above] = order[k]
+                above += 1
+        order[below:hi] = other[:above]
+        if lo < below < hi:
+            ends.append((lo, below, depth + 1))
+            ends.append((below, hi, depth + 1))
 
 
 @numba.njit(inline="always")

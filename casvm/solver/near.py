@@ -20,7 +20,6 @@ from cacore.machine.threads import blocks, for_blocks
 from casvm.solver.pair import Index
 
 _SAMPLE = 500  # rows whose kernel values tell whether most of them vanish
-_DEPTH = 48  # of the tree: rows in ever smaller clusters are not halved any further
 _ERROR = 1e-3  # of the tolerance, what values that are left out may change a gradient by
 
 
@@ -110,65 +109,6 @@ class Boxes:
         first, last = np.concatenate([np.zeros((0, 2), np.int64), *(pieces[lo] for lo, _ in tasks)]).T.copy()
         starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(found[:, 0])])
         return Runs(starts, first, last, found[:, 1].copy())
-
-
-def spatial_order(X: Rows, leaf: int) -> Index:
-    """The rows of `X`, shape (n, d), in an order in which neighbours follow each other.
-
-    Parameters
-    ----------
-    X : ndarray or CSR
-        CSR rows are made dense for it.
-    leaf : int
-        So many rows are not halved.
-
-    Notes
-    -----
-    About n d log2(n / leaf) operations. Each part is halved at the mean of the feature that varies most in it.
-    """
-    order = np.arange(X.shape[0])
-    _halve(np.ascontiguousarray(dense(X)), order, leaf)
-    return order
-
-
-@numba.njit(cache=True, nogil=True)
-def _halve(X: Any, order: Any, leaf: Any) -> None:  # pragma: no cover - compiled
-    """See :func:`spatial_order`: `order`, int64, shape (n,), becomes it; `X` is an array of shape (n, d)."""
-    n, d = X.shape
-    ends = [(0, n, 0)]
-    other = np.empty_like(order)
-    sums, squares = np.empty(d), np.empty(d)
-    while len(ends):
-        lo, hi, depth = ends.pop()
-        if hi - lo <= leaf or depth >= _DEPTH:
-            continue
-        sums[:] = 0
-        squares[:] = 0
-        origin = X[order[lo]]
-        for k in range(lo, hi):
-            row = X[order[k]]
-            for c in range(d):
-                x = np.float64(row[c]) - np.float64(origin[c])
-                sums[c] += x
-                squares[c] += x * x
-        widest, most = 0, 0.0
-        for c in range(d):
-            spread = squares[c] - sums[c] * sums[c] / (hi - lo)
-            if spread > most:
-                widest, most = c, spread
-        cut = sums[widest] / (hi - lo)
-        below, above = lo, 0
-        for k in range(lo, hi):
-            if np.float64(X[order[k], widest]) - np.float64(origin[widest]) <= cut:
-                order[below] = order[k]
-                below += 1
-            else:
-                other[above] = order[k]
-                above += 1
-        order[below:hi] = other[:above]
-        if lo < below < hi:
-            ends.append((lo, below, depth + 1))
-            ends.append((below, hi, depth + 1))
 
 
 @numba.njit(cache=True, nogil=True)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from cacore.data.rows import Rows, is_sparse
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
-from cacore.kernels.near import NearPanels, in_order
+from cacore.kernels.near import NearPanels, spatial_order
 from cacore.machine.threads import blocks
 from casvm.solver.kernel_rows import KernelRows
 from casvm.solver.pair import Index, Vector, padded
@@ -38,7 +38,7 @@ class NearColumns(KernelRows):
     """
 
     def __init__(self, X: Rows, kernel: Kernel, dtype: Any, layout: Layout, sources: Rows, reach: float) -> None:
-        self.reach, self._order = reach, in_order(X)
+        self.reach, self._order = reach, spatial_order(X)
         self._block, self._there = np.zeros((0, 0), dtype), np.zeros((0, 0), np.bool_)
         super().__init__(X, kernel, dtype, 0, layout, sources)
 
@@ -50,7 +50,7 @@ class NearColumns(KernelRows):
         if not len(X):
             return True
         some = sample[:: max(1, len(sample) // _SAMPLE)]
-        columns = NearPanels(X, layout.dtype, layout.shift, in_order(X))
+        columns = NearPanels(X, layout.dtype, layout.shift, spatial_order(X))
         return columns.near(layout.rows(some), reach) < _NEAR
 
     def _turn_to(self, rows: Index) -> None:
@@ -70,7 +70,7 @@ class NearColumns(KernelRows):
 
     def arranged(self, rows: Index) -> Index:
         """See :meth:`KernelRows.arranged`."""
-        return in_order(self.sources[rows], _BOX)
+        return spatial_order(self.sources[rows], _BOX)
 
     def square(self, rows: Index) -> NDArray[Any]:
         """See :meth:`KernelRows.square`; what vanishes is not computed."""

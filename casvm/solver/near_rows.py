@@ -71,7 +71,7 @@ class NearRows:
     Parameters
     ----------
     X : ndarray or CSR, shape (n, d)
-        In the order of :func:`casvm.solver.near.spatial_order`. Not changed.
+        In the order of :func:`cacore.kernels.near.spatial_order`. Not changed.
     kernel : Kernel
         Gaussian.
     dtype : dtype

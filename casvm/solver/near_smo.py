@@ -14,12 +14,13 @@ import numpy as np
 from cacore.data.rows import Rows, nbytes
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
+from cacore.kernels.near import spatial_order
 from cacore.kernels.sums import width
 from cacore.limits import Limits
 from cacore.svm.dual import Dual, Progress, Solution
 from cacore.svm.problem import precision
 from casvm.solver.active_set import SMO, ActiveSet, Shrinking
-from casvm.solver.near import reach, share_near, spatial_order
+from casvm.solver.near import reach, share_near
 from casvm.solver.near_pairs import NearPairs
 from casvm.solver.near_rows import NearRows
 from casvm.solver.pair import Index, Vector
