@@ -124,7 +124,7 @@ def solve_all(
                 begin_with,
             )  # fmt: skip
             numbers = _statistics(made, solutions, time.perf_counter() - begun)
-            kept = {key: value for key, value in vars(made).items() if key != "X"}
+            kept = {key: value for key, value in vars(made).items() if key != "X" and value is not None}
             return {**kept, "places": placed(made.rows, rows["row"]), "statistics": numbers}
 
         done = remembered(options.checkpoint, name, work)
