@@ -130,7 +130,7 @@ def errors(results: Results) -> Figure:
         pairs = ", ".join(str(count) for count in sorted({record["pairs"] for record in mine}))
         axes.set_title(f"{name}; points: {pairs} pairs of sigma and lambda", fontsize=9)
         axes.grid(alpha=0.3, which="both")
-        axes.legend(fontsize=7)
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
     return figure
 
 
