@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 from helpers.checks import near
 from helpers.data import spotted, unsorted
-from helpers.references import by_differences, matrix
+from helpers.references import by_differences, kept, matrix
 
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Blocks, Layout
@@ -42,14 +42,6 @@ def sides(side, A, B, dtype, shift=None, measure=PRODUCTS):
     layout = Layout(np.dtype(dtype), shift, side == "panels", measure=measure)
     assert isinstance(layout.columns(B), Panels if side == "panels" else Blocks)
     return layout.rows(A), layout.columns(B)
-
-
-def kept(columns, kernel, A, dtype, tasks=3):
-    """All kernel values, as they are kept."""
-    store = np.full((len(A), columns.n), np.nan, dtype)
-    for lo, hi in columns.tasks(tasks):
-        columns.add(kernel, A, lo, hi, store=store)
-    return store
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

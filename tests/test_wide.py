@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 from helpers.checks import near
 from helpers.data import unsorted
-from helpers.references import matrix
+from helpers.references import kept, matrix
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.svm import SVC
 
@@ -39,13 +39,6 @@ def text(n, d=D, seed=0, dtype="float64", often=9):
     rare[:, 5 : 5 + often] = rng.standard_normal((n, often)) * (rng.random((n, often)) < 0.5)
     rare[::6] = 0
     return rare.tocsr().astype(dtype)
-
-
-def kept(columns, kernel, A, dtype, tasks=3):
-    store = np.full((len(A), columns.n), np.nan, dtype)
-    for lo, hi in columns.tasks(tasks):
-        columns.add(kernel, A, lo, hi, store=store)
-    return store
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

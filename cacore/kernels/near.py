@@ -8,6 +8,7 @@ of soil is another.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numba
@@ -122,17 +123,7 @@ class NearPanels:
         int
             Kernel values computed.
         """
-        panels, counts = self._panels, []
-        parameters = kernel.parameters(panels.data.dtype, PRODUCTS)
-
-        def work(lo: int, hi: int) -> None:
-            counts.append(_add_near(
-                panels.data, panels.norms, A.X.data, A.X.indices, A.X.indptr, A.squares, parameters, lo, hi,
-                coefficients, total, self._low, self._high, self.size, reach,
-            ))  # fmt: skip
-
-        for_blocks(work, self.tasks(4 * threads.current()))
-        return sum(counts)
+        return self._counted(_add_near, kernel, A, reach, coefficients, total)
 
     def fill(self, kernel: Kernel, A: Points, reach: float, store: NDArray[Any], there: NDArray[np.bool_]) -> int:
         """``store[: len(A), : n] = K(A, columns)``, with 0 for pairs beyond the squared distance `reach`.
@@ -151,13 +142,17 @@ class NearPanels:
         int
             Kernel values computed.
         """
+        return self._counted(_fill_near, kernel, A, reach, store, there)
+
+    def _counted(self, compiled: Callable[..., int], kernel: Kernel, A: Points, reach: float, *outputs: Any) -> int:
+        """What `compiled` counts in all ranges of columns, on all threads."""
         panels, counts = self._panels, []
         parameters = kernel.parameters(panels.data.dtype, PRODUCTS)
 
         def work(lo: int, hi: int) -> None:
-            counts.append(_fill_near(
-                panels.data, panels.norms, A.X.data, A.X.indices, A.X.indptr, A.squares, parameters, lo, hi, store,
-                there, self._low, self._high, self.size, reach,
+            counts.append(compiled(
+                panels.data, panels.norms, A.X.data, A.X.indices, A.X.indptr, A.squares, parameters, lo, hi, *outputs,
+                self._low, self._high, self.size, reach,
             ))  # fmt: skip
 
         for_blocks(work, self.tasks(4 * threads.current()))

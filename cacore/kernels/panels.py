@@ -28,6 +28,7 @@ from cacore.kernels.sums import (
     meet,
     pack,
     room,
+    taken,
     width,
 )
 from cacore.kernels.values import Kernel, Points
@@ -117,19 +118,11 @@ class Panels:
         2 nnz(A) (hi - lo) flops, with nnz(A) the nonzeros of all its rows; 8 (hi - lo) bytes are read and
         written a row for `total`, from cache, and one number a value for `store`.
         """
-        if coefficients is None or total is None:
-            coefficients, total = np.empty(0), np.empty(0)
-        if store is None:
-            store, places = np.empty((0, 0), self.data.dtype), np.empty(0, np.int64)
-        elif places is None:
-            places = np.arange(len(A))
-        # Compiled code does not look.
-        assert not total.size or (total.size >= hi and len(coefficients) == len(A))
-        assert not places.size or (store.shape[1] >= hi and len(store) > places.max() and len(places) == len(A))
+        outputs = taken(len(A), hi, self.data.dtype, coefficients, total, store, places)
         assert (self.measure == PRODUCTS) == (kernel.measure() == PRODUCTS)
         accumulate(
             self.data, self.norms, A.X.data, A.X.indices, A.X.indptr, A.squares,
-            kernel.parameters(self.data.dtype, self.measure), lo, hi, coefficients, total, store, places,
+            kernel.parameters(self.data.dtype, self.measure), lo, hi, *outputs,
         )  # fmt: skip
 
 

@@ -154,6 +154,26 @@ def pack(X: Any, data: Any) -> None:  # pragma: no cover - compiled
                 panel[c, k] = X[p * W + k, c]
 
 
+def taken(
+    count: int, hi: int, dtype: Any, coefficients: NDArray[np.float64] | None, total: NDArray[np.float64] | None,
+    store: NDArray[Any] | None, places: NDArray[np.int64] | None,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[Any], NDArray[np.int64]]:  # fmt: skip
+    """What takes the kernel values of `count` rows with columns up to `hi`: for None, arrays without numbers.
+
+    Arguments as for :meth:`cacore.kernels.panels.Panels.add`; they are checked here, for compiled code does not look.
+    """
+    if coefficients is None or total is None:
+        coefficients, total = np.empty(0), np.empty(0)
+    if store is None:
+        store, places = np.empty((0, 0), dtype), np.empty(0, np.int64)
+    elif places is None:
+        places = np.arange(count)
+    assert places is not None
+    assert not total.size or (total.size >= hi and len(coefficients) == count)
+    assert not places.size or (store.shape[1] >= hi and len(store) > places.max() and len(places) == count)
+    return coefficients, total, store, places
+
+
 @numba.njit(inline="always")
 def hand_over(
     line: Any, i: Any, lo: Any, hi: Any, coefficients: Any, total: Any, store: Any, places: Any

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from cacore.data.rows import Rows
 from cacore.kernels.evaluate import finish
-from cacore.kernels.sums import NONZEROS, PRODUCTS, common, hand_over, meet, room, width
+from cacore.kernels.sums import NONZEROS, PRODUCTS, common, hand_over, meet, room, taken, width
 from cacore.machine.threads import blocks, for_blocks
 
 if TYPE_CHECKING:
@@ -198,19 +198,9 @@ class Wide:
         2 (hi - lo) flops for each packed nonzero of `A`, and 2 for each of its listed ones that meets one. What is
         added up in a column does not depend on the range that it is in.
         """
-        if coefficients is None or total is None:
-            coefficients, total = np.empty(0), np.empty(0)
-        if store is None:
-            store, places = np.empty((0, 0), self.data.dtype), np.empty(0, np.int64)
-        elif places is None:
-            places = np.arange(len(A))
-        # Compiled code does not look.
-        assert not total.size or (total.size >= hi and len(coefficients) == len(A))
-        assert not places.size or (store.shape[1] >= hi and len(store) > places.max() and len(places) == len(A))
+        outputs = taken(len(A), hi, self.data.dtype, coefficients, total, store, places)
         assert (self.measure == PRODUCTS) == (kernel.measure() == PRODUCTS)
-        accumulate(
-            self._sides(A), kernel.parameters(self.data.dtype, self.measure), lo, hi, coefficients, total, store, places
-        )
+        accumulate(self._sides(A), kernel.parameters(self.data.dtype, self.measure), lo, hi, *outputs)
 
     def compare(self, A: Arranged, out: NDArray[Any], ld: int, first: int) -> None:
         """What kernels are functions of (:func:`cacore.kernels.pairs.compare`), for these columns with the rows `A`.

@@ -314,7 +314,7 @@ def _check_memory(sizes: NDArray[np.int64], X: Rows, ranks: int, limit: int, on_
     remedy = f"{disk}--dtype float32, more ranks{enough} or a larger --memory-limit"
     if limit > rows + itemsize:
         # Parts that are uneven now are taken to be as uneven when there are more of them.
-        enough = math.ceil(sizes.sum() * (largest / even) / math.isqrt((limit - rows) // itemsize))
-        remedy = f"more --partitions (about {enough}), {remedy}"
+        parts = math.ceil(sizes.sum() * (largest / even) / math.isqrt((limit - rows) // itemsize))
+        remedy = f"more --partitions (about {parts}), {remedy}"
     what = f"the matrix of a part of {largest:,} rows, beside {what},"
     memory.require(matrix + rows, limit, what, f"use {remedy}")

@@ -15,12 +15,12 @@ import numpy as np
 from cacore.svm.dual import Dual
 from casvm.solver.near_passes import advance, extremes, largest_gain
 from casvm.solver.near_rows import NearRows, row_of
-from casvm.solver.pair import LEAST, Vector, padded, rising
+from casvm.solver.pair import LEAST, PairState, Vector, padded, rising
 
 _DIAGONALS = 2.0  # K_ii + K_jj of a Gaussian kernel
 
 
-class NearPairs:
+class NearPairs(PairState):
     """Rows of a problem, optimised pair by pair; as :class:`casvm.solver.pair.Pairs`.
 
     Parameters
@@ -38,12 +38,9 @@ class NearPairs:
     """
 
     def __init__(self, gram: NearRows, dual: Dual, v: Vector, beta: Vector, lower: Vector, upper: Vector) -> None:
-        self.gram, self.epsilon, self.iterations = gram, dual.epsilon, 0
-        self.size, W = len(v), gram.width
-        count = -(-self.size // W)
-        self._state = np.zeros((4, count * W))
-        for line, values in zip(self._state, (v, beta, lower, upper), strict=True):
-            line[: self.size] = values
+        self.gram, W = gram, gram.width
+        count = -(-len(v) // W)
+        super().__init__(count * W, dual.epsilon, v, beta, lower, upper)
         v, beta, lower, upper = self._state
         if self.epsilon:
             v[:] = rising(v, beta, self.epsilon)
@@ -54,17 +51,6 @@ class NearPairs:
         self._down = np.array([np.where(side & (beta > lower), kink, np.inf) for side in sides])
         self._tops, self._bottoms = (np.full((len(sides), padded(count)), end) for end in (-np.inf, np.inf))
         _begin(v, self._up, self._down, W, self._tops, self._bottoms)
-
-    @property
-    def v(self) -> Vector:
-        """The gradient with its sign changed, without epsilon."""
-        v = self._state[0, : self.size]
-        return rising(v, self.beta, -self.epsilon) if self.epsilon else v
-
-    @property
-    def beta(self) -> Vector:
-        """The coefficients."""
-        return self._state[1, : self.size]
 
     def optimise(self, tol: float, max_iter: int) -> None:
         """Optimise until no pair violates by `tol`, or for at most `max_iter` pairs.

@@ -35,7 +35,38 @@ def falling(v: Vector, beta: Vector, epsilon: float) -> Vector:
     return np.where(beta > 0, v - epsilon, v + epsilon) if epsilon else v
 
 
-class Pairs:
+class PairState:
+    """What is known of the rows of a problem while it is optimised pair by pair.
+
+    Parameters
+    ----------
+    room : int
+        At least as many as there are rows, for whole vector registers.
+    epsilon : float
+        Of the dual.
+    lines : ndarray of float64, shape (size,)
+        v, beta and what else there is of each row. Copied; 0 behind the last row.
+    """
+
+    def __init__(self, room: int, epsilon: float, *lines: Vector) -> None:
+        self.size, self.epsilon, self.iterations = len(lines[0]), epsilon, 0
+        self._state = np.zeros((len(lines), room))
+        for line, values in zip(self._state, lines, strict=True):
+            line[: self.size] = values
+
+    @property
+    def v(self) -> Vector:
+        """The gradient with its sign changed, without epsilon."""
+        v = self._state[0, : self.size]
+        return rising(v, self.beta, -self.epsilon) if self.epsilon else v
+
+    @property
+    def beta(self) -> Vector:
+        """The coefficients."""
+        return self._state[1, : self.size]
+
+
+class Pairs(PairState):
     """Rows of a problem, optimised pair by pair.
 
     Parameters
@@ -58,10 +89,7 @@ class Pairs:
         self, v: Vector, beta: Vector, lower: Vector, upper: Vector, diagonal: Vector, epsilon: float = 0.0,
         by_sign: bool = False,
     ) -> None:  # fmt: skip
-        self.size, self.epsilon, self.iterations = len(v), epsilon, 0
-        self._state = np.zeros((5, padded(self.size)))
-        for line, values in zip(self._state, (v, beta, lower, upper, diagonal), strict=True):
-            line[: self.size] = values
+        super().__init__(padded(len(v)), epsilon, v, beta, lower, upper, diagonal)
         v, beta, lower, upper, _ = self._state
         # What a row may do; those that fill up the last lanes neither rise nor fall.
         may = RISE * (beta < upper) + FALL * (beta > lower)
@@ -70,17 +98,6 @@ class Pairs:
             may += AT_KINK * (beta == 0)
         sides = (upper > 0, upper <= 0) if by_sign else (np.ones(len(v), np.bool_),)
         self._may = np.array([may * side for side in sides])
-
-    @property
-    def v(self) -> Vector:
-        """The gradient with its sign changed, without epsilon."""
-        v = self._state[0, : self.size]
-        return rising(v, self.beta, -self.epsilon) if self.epsilon else v
-
-    @property
-    def beta(self) -> Vector:
-        """The coefficients."""
-        return self._state[1, : self.size]
 
     def optimise(
         self, K: NDArray[Any], where: Index, tol: float, max_iter: int, used: Index | None = None, now: int = 0

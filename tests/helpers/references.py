@@ -104,3 +104,11 @@ def descend(Q, C, tol=1e-11):
         alpha[row] += change
         gradient += change * Q[row]
     raise AssertionError("the reference does not converge")
+
+
+def kept(columns, kernel, A, dtype, tasks=3):
+    """All kernel values of the rows `A` with these columns, as they are kept."""
+    store = np.full((len(A), columns.n), np.nan, dtype)
+    for lo, hi in columns.tasks(tasks):
+        columns.add(kernel, A, lo, hi, store=store)
+    return store
