@@ -45,7 +45,7 @@ def spread(n=300, weights=None, kernel=KERNEL, d=3):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(("m", "c", "t"), [(1, 1, 1), (6, 37, 2), (64, 90, 5), (7, 16, 9)])
+@pytest.mark.parametrize(("m", "c", "t"), [(1, 1, 1), (6, 37, 2), (64, 90, 5), (7, 16, 9), (7, 16, 30)])
 def test_products_with_both_sides(m, c, t, dtype):
     rng = np.random.default_rng(0)
     T, V, U = (rng.normal(size=shape).astype(dtype) for shape in ((m, c), (t, c), (t, m)))

@@ -1,7 +1,7 @@
 """Mixed precision: a factor in single precision, the solution to double precision.
 
 The factor preconditions conjugate gradients on the system in double precision, whose matrix is formed
-anew, block by block, for every product. It may be of a slightly larger lambda than the system's, where
+anew, tile by tile, for every product. It may be of a slightly larger lambda than the system's, where
 the system's own matrix is not positive definite to single precision. Many targets are a run of conjugate
 gradients each, side by side: a product forms the matrix once for all of them.
 """
@@ -14,7 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.comm import as_communicator
 from cacore.kernels import Kernel
+from cakrr.iterative.keep import Keep
+from cakrr.iterative.products import KernelProducts
+from cakrr.iterative.spread import SpreadRows
 from cakrr.solver.system import RidgeSystem
 
 TOLERANCE = 1e-12  # relative residual at which a solution is as good as the double-precision solver's
@@ -124,13 +128,14 @@ def solve(
 
 
 def solve_part(system: RidgeSystem, kernel: Kernel, lam: float, y: Vector) -> tuple[Vector, float]:
-    """:func:`solve` on the rows of one part; m^2 d flops and m^2 exponentials a step."""
-    points = kernel.points(system.rows.astype(np.float64))
-    ridge = lam * len(y) / system.scale**2
+    """:func:`solve` on the rows of one part; m^2 d flops and m^2/2 kernel values a step."""
+    m = len(y)
+    multiply = KernelProducts(SpreadRows(system.rows, np.arange(m), kernel, as_communicator(None)), kernel, Keep(0))
+    ridge = lam * m / system.scale**2
     ridge = ridge if y.ndim == 1 else ridge[:, None]
 
     def product(v: Vector) -> Vector:
-        return np.asarray(kernel.apply(points, points, v) + ridge * v)
+        return np.asarray(multiply(np.atleast_2d(v.T), single=False).T.reshape(v.shape) + ridge * v)
 
     def apply_inverse(r: Vector) -> Vector:
         z: NDArray[Any] = np.array(np.atleast_2d(r.T), np.float32, order="C")
