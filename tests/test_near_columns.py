@@ -18,6 +18,7 @@ from cacore.svm.dual import Dual
 from casvm.solver import distributed, smo
 from casvm.solver.kernel_rows import KernelRows
 from casvm.solver.near_columns import NearColumns, near_round_size
+from casvm.solver.pair import Pairs, padded
 
 N, PLENTY, KERNEL = 2100, 1 << 26, Kernel("gaussian", gamma=32.0)
 FLOOR = 1e-13
@@ -26,7 +27,7 @@ FLOOR = 1e-13
 def gram(X, dtype, kernel=KERNEL):
     layout = Layout.of(X, kernel, np.dtype(dtype))
     cut = reach(kernel, 4.0 * float((X**2).sum(axis=1).max()), FLOOR)
-    return NearColumns(X, kernel, dtype, layout, X, cut), KernelRows(X, kernel, dtype, 0, layout, X)
+    return NearColumns(X, kernel, dtype, layout, X, cut, PLENTY), KernelRows(X, kernel, dtype, 0, layout, X)
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "laplacian", "matern32", "rational"])
@@ -89,22 +90,35 @@ def test_as_all_kernel_values(dtype, far):
             near(some.product(X, rows, change, columns, exact=exact), expected, 10 * precision)
 
 
+@pytest.mark.parametrize("kind", ["gaussian", "laplacian"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_working_sets(dtype):
-    """Their kernel matrices, one after the other in the same memory, also of fewer rows."""
-    X = kinds(N)[0]
-    some, _ = gram(X, dtype)
-    rng, computed = np.random.default_rng(2), []
-    for size in (900, 896, 890, 20, 890):
+def test_working_sets(dtype, kind):
+    """Problems of some rows, one after the other: what all kernel values give."""
+    X, kernel = kinds(N)[0], Kernel(kind, gamma=32.0)
+    some, _ = gram(X, dtype, kernel)
+    rng = np.random.default_rng(2)
+    for size in (900, 20):
         rows = np.sort(rng.permutation(N)[:size])
         order = some.arranged(rows)
         np.testing.assert_array_equal(np.sort(order), np.arange(size))
+        K, y = matrix(kernel, X[rows[order]]), np.where(rng.random(size) < 0.5, 1.0, -1.0)
+        dual = Dual.classification(y, np.full(size, 2.0))
+        state = y, np.zeros(size), dual.lower, dual.upper
+        problem, expected = some.pairs(rows[order], dual, *state), Pairs(*state, np.ones(size))
+        problem.optimise(1e-5, 10**6)
+        expected.optimise(filled(K), np.arange(size), 1e-5, 10**6)
+        near(problem.beta, expected.beta, 1e-3)
+        near(problem.v, y - K @ problem.beta, 1e-9 if dtype == np.float64 else 1e-4)
         before = some.values_computed
-        K = some.square(rows[order])
-        computed.append((some.values_computed - before) / size**2)
-        assert np.isfinite(K).all()
-        near(K[:size, :size], matrix(KERNEL, X[rows[order]]), 1e-12 if dtype == np.float64 else 1e-5)
-    assert max(computed[:3]) < 0.5
+        some.count(problem)
+        assert 0 < some.values_computed - before < size * max(size, 65)  # whole panels of columns
+
+
+def filled(K):
+    """With columns for whole vector registers."""
+    out = np.zeros((len(K), padded(len(K))))
+    out[:, : len(K)] = K
+    return out
 
 
 def test_share_of_pairs():
@@ -134,10 +148,9 @@ def test_when_it_pays(monkeypatch):
 
 
 def test_rows_of_a_round():
-    assert near_round_size(5_000, 1 << 30) == 2048
-    assert near_round_size(60_000, 1 << 30) == 5000
-    assert near_round_size(10**6, 1 << 31) == 8192
-    assert near_round_size(10**6, 1 << 28) == 4096  # a quarter of the cache
+    assert near_round_size(3_000, 400, 1 << 30) == 2048
+    assert near_round_size(60_000, 400, 1 << 30) == 30_000
+    assert near_round_size(10**6, 512, 1 << 28) == 1 << 16  # their rows, twice as many, take a quarter of the cache
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.1])
@@ -145,8 +158,10 @@ def test_solution(epsilon, monkeypatch):
     """With rows that leave and come back: that of the serial solver, which computes all kernel values."""
     monkeypatch.setattr("casvm.solver.near_columns._NEAR", 0.6)
     monkeypatch.setattr(distributed, "_LOOK", 1)
-    used, original = [], NearColumns.square
-    monkeypatch.setattr(NearColumns, "square", lambda self, rows: (used.append(len(rows)), original(self, rows))[1])
+    used, original = [], NearColumns.pairs
+    monkeypatch.setattr(
+        NearColumns, "pairs", lambda self, rows, *args: (used.append(len(rows)), original(self, rows, *args))[1]
+    )
     X, y = kinds(N)
     bounds = np.full(N, 2.0)
     dual = Dual.regression(y, bounds, epsilon) if epsilon else Dual.classification(y, bounds)

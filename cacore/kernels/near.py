@@ -125,25 +125,6 @@ class NearPanels:
         """
         return self._counted(_add_near, kernel, A, reach, coefficients, total)
 
-    def fill(self, kernel: Kernel, A: Points, reach: float, store: NDArray[Any], there: NDArray[np.bool_]) -> int:
-        """``store[: len(A), : n] = K(A, columns)``, with 0 for pairs beyond the squared distance `reach`.
-
-        Parameters
-        ----------
-        kernel, A, reach
-            As for :meth:`add`.
-        store : ndarray, shape (>= len(A), >= n), C-contiguous
-            0 but where `there` says that it need not be.
-        there : ndarray of bool, shape (>= len(A), >= boxes)
-            Which rows have values that are not 0 in the columns of a box; brought up to date.
-
-        Returns
-        -------
-        int
-            Kernel values computed.
-        """
-        return self._counted(_fill_near, kernel, A, reach, store, there)
-
     def _counted(self, compiled: Callable[..., int], kernel: Kernel, A: Points, reach: float, *outputs: Any) -> int:
         """What `compiled` counts in all ranges of columns, on all threads."""
         panels, counts = self._panels, []
@@ -287,36 +268,6 @@ def _add_near(
         if m:
             accumulate(
                 data, b, some, where, ends, squares[:m], kernel, at, end, weights[:m], total, store, places
-            )  # fmt: skip
-        computed += m * (end - at)
-    return computed
-
-
-@numba.njit(cache=True, nogil=True)
-def _fill_near(
-    data: Any, b: Any, values: Any, columns: Any, starts: Any, a: Any, kernel: Any, lo: Any, hi: Any, store: Any,
-    there: Any, low: Any, high: Any, size: Any, reach: Any,
-) -> Any:  # fmt: skip  # pragma: no cover - compiled
-    """:meth:`NearPanels.fill` of some boxes: kernel values computed. Arguments as there and in :func:`_add_near`."""
-    some, where, ends, squares = np.empty_like(values), np.empty_like(columns), np.zeros_like(starts), np.empty_like(a)
-    who, nothing, computed = np.empty(a.size, np.int64), np.empty(0), 0
-    for at in range(lo, hi, size):
-        box, end = at // size, min(at + size, hi)
-        m = _meet(values, columns, starts, a, low[box], high[box], reach, some, where, ends, squares, who)
-        k = 0
-        for i in range(a.size):
-            near = k < m and who[k] == i
-            if there[i, box] and not near:
-                store[i, at : at + size] = 0
-            there[i, box] = near
-            k += near
-        for i in range(a.size, len(there)):
-            if there[i, box]:
-                store[i, at : at + size] = 0
-                there[i, box] = False
-        if m:
-            accumulate(
-                data, b, some, where, ends, squares[:m], kernel, at, end, nothing, nothing, store, who[:m]
             )  # fmt: skip
         computed += m * (end - at)
     return computed

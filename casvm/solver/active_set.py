@@ -293,15 +293,17 @@ class SMO(ABC):
         self, K: NDArray[Any], v: Vector, beta: Vector, lower: Vector, upper: Vector, gap: float, most: int
     ) -> Pairs:
         """The problem of a working set, solved; `K` as from :meth:`Gram.square`."""
-        size, tol = len(v), self.limits.tol
-        dual = self.active.dual
+        size, dual = len(v), self.active.dual
         problem = Pairs(
             v, beta, lower, upper, np.diagonal(K)[:size].astype(np.float64), dual.epsilon, dual.by_sign
         )  # fmt: skip
-        if size < self.active.size:
-            tol = max(0.5 * tol, _RELAX * gap)
-        problem.optimise(K, np.arange(size), tol, min(100 * size, most))
+        problem.optimise(K, np.arange(size), *self._effort(size, gap, most))
         return problem
+
+    def _effort(self, size: int, gap: float, most: int) -> tuple[float, int]:
+        """To what violation, and in how many pairs at most, a working set of this size is optimised."""
+        tol = self.limits.tol
+        return tol if size == self.active.size else max(0.5 * tol, _RELAX * gap), min(100 * size, most)
 
     def _solution(self) -> Solution:
         active, dual, gram = self.active, self.active.dual, self.active.gram

@@ -34,7 +34,7 @@ from cacore.svm.problem import precision
 from casvm.solver.active_set import SMO, ActiveSet, Shrinking
 from casvm.solver.kernel_rows import KernelRows
 from casvm.solver.near_columns import NearColumns, near_round_size
-from casvm.solver.pair import Index, Vector, falling, rising
+from casvm.solver.pair import Index, PairState, Vector, falling, rising
 from casvm.solver.smo import round_size
 
 SHRINKING = Shrinking(patience=2, share=0.4, share_if_copied=0.4)
@@ -66,7 +66,7 @@ def solve(
         Of this rank for kernel values, packed rows and the rows of others.
     comm : Communicator
     working_set : int, optional
-        Rows of a round, q; at most an eighth of all rows are taken.
+        Rows of a round, q; at most an eighth of all rows are taken, where most kernel values vanish a half.
     unfinished : Unfinished, optional
         Where a run that is killed is to go on from: beta is kept now and then, and taken up.
 
@@ -117,22 +117,24 @@ class _Distributed(SMO):
         layout = Layout.of(sample, kernel, dtype, size)
         cut = reach(kernel, 4.0 * size * size, _VANISHED * limits.tol / (max(1.0, largest) * self.n))
         near = comm.all(NearColumns.pays(X, kernel, layout, cut, sample))
-        if working_set is None:
-            least = int(comm.allreduce(np.array([cache_bytes]), "min")[0])
-            working_set = near_round_size(self.n, least) if near else round_size(self.n, layout.price, dual.epsilon > 0)
-        self.q = max(2, min(working_set, self.n // 8) // 2 * 2)
         row = max(1, nbytes(X) // max(1, dual.n))
         self.row_bytes = int(comm.allreduce(np.array([row]), "max")[0])
+        if working_set is None and near:
+            least = int(comm.allreduce(np.array([cache_bytes]), "min")[0])
+            working_set = near_round_size(self.n, self.row_bytes, least)
+        elif working_set is None:
+            working_set = round_size(self.n, layout.price, dual.epsilon > 0)
+        self.q = max(2, min(working_set, self.n // (2 if near else 8)) // 2 * 2)
         capacity = self._capacity(int(counts.max()), cache_bytes)
-        self.pool = Pool(X, capacity)
+        self.pool, room = Pool(X, capacity), cache_bytes - capacity * self.row_bytes
         with comm.agreed():
             dual.initial()
             if dual.by_sign:
                 raise InputError("nu-SVMs: rows on many ranks keep one sum, and not one of each sign")
             if near:
-                self.gram: KernelRows = NearColumns(X, kernel, dtype, layout, self.pool.X, cut)
+                self.gram: KernelRows = NearColumns(X, kernel, dtype, layout, self.pool.X, cut, room)
             else:
-                self.gram = KernelRows(X, kernel, dtype, cache_bytes - capacity * self.row_bytes, layout, self.pool.X)
+                self.gram = KernelRows(X, kernel, dtype, room, layout, self.pool.X)
         self.one_bound = comm.all(bool(((dual.lower == 0) | (dual.upper == 0)).all()))
         self.width = 4 if self.one_bound else 5  # numbers of a proposal: v, beta, the bounds, number of the row
         self.looks = 0
@@ -242,9 +244,7 @@ class _Distributed(SMO):
         slots, size = self._slots(chosen.numbers), len(chosen.numbers)
         order = self.gram.arranged(slots)
         chosen, slots = chosen.taken(order), slots[order]
-        problem = self._solve(
-            self.gram.square(slots), chosen.v, chosen.beta, chosen.lower, chosen.upper, top - bottom, most
-        )
+        problem = self._solved(slots, chosen, top - bottom, most)
         v, beta, done = problem.v.copy(), problem.beta.copy(), problem.iterations
         if not self.alike:
             v, beta, numbers = np.split(self.comm.bcast(np.concatenate([v, beta, [done]])), [size, 2 * size])
@@ -264,6 +264,15 @@ class _Distributed(SMO):
         kept = self.q // 2 if self.q >= _KEEP else 0
         self._last = _WorkingSet(chosen.numbers, v, beta, chosen.lower, chosen.upper).kept(kept)
         return done > 0
+
+    def _solved(self, slots: Index, chosen: _WorkingSet, gap: float, most: int) -> PairState:
+        state = chosen.v, chosen.beta, chosen.lower, chosen.upper
+        if not isinstance(self.gram, NearColumns):
+            return self._solve(self.gram.square(slots), *state, gap, most)
+        problem = self.gram.pairs(slots, self.active.dual, *state)
+        problem.optimise(*self._effort(len(slots), gap, most))
+        self.gram.count(problem)
+        return problem
 
     def _here(self, numbers: Index) -> NDArray[np.bool_]:
         """Whether these rows lie on this rank."""
