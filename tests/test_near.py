@@ -11,14 +11,14 @@ from helpers.references import libsvm, matrix
 
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
-from cacore.kernels.near import spatial_order
+from cacore.kernels.near import reach, spatial_order
 from cacore.kernels.panels import nonzeros
 from cacore.limits import Limits
 from cacore.machine import threads
 from cacore.svm.dual import Dual
 from casvm.solver import near_rows, near_smo, smo
 from casvm.solver.kernel_rows import KernelRows
-from casvm.solver.near import Boxes, reach
+from casvm.solver.near import Boxes
 from casvm.solver.near_rows import NearRows
 
 PLENTY, KERNEL, LIMITS = 1 << 28, Kernel("gaussian", gamma=30.0), Limits(tol=1e-5)
@@ -124,6 +124,19 @@ def test_the_solution_is_libsvms():
     np.testing.assert_allclose(got.decision, decision, rtol=0, atol=20 * LIMITS.tol)
 
 
+@pytest.mark.parametrize("kind", ["laplacian", "matern52"])
+def test_other_kernels_of_a_distance(kind):
+    X, y = clusters()
+    kernel, dual = (
+        Kernel(kind, gamma=200.0 if kind == "matern52" else 60.0),
+        Dual.classification(y, np.full(len(y), 10.0)),
+    )
+    got = near_smo.solve_near(X, kernel, dual, LIMITS, PLENTY)
+    expected = smo.solve(KernelRows(X, kernel, "float64", PLENTY), dual, LIMITS)
+    assert got.objective == pytest.approx(expected.objective, rel=1e-7)
+    np.testing.assert_allclose(got.decision, expected.decision, rtol=0, atol=20 * LIMITS.tol)
+
+
 def test_single_precision_rows_that_do_not_all_fit():
     """Rows are given up and computed again; the answer stays what it is."""
     X, y = clusters()
@@ -133,7 +146,7 @@ def test_single_precision_rows_that_do_not_all_fit():
     layout = Layout.of(X, KERNEL, np.dtype("float32"))
     found = []
     for rows in (1511, 150):
-        gram = NearRows(X[order], KERNEL, "float32", layout, reach(KERNEL, 15110.0, 1e-3), PLENTY)
+        gram = NearRows(X[order], KERNEL, "float32", layout, reach(KERNEL, 64.0, 1e-3 * 1e-3 / 15110.0), PLENTY)
         gram.room = rows * gram.size // 1511
         found.append((near_smo._Near(gram, same, Limits(tol=1e-3), None).run(len(y)), gram.rows_computed))
     (plenty, once), (little, often) = found
@@ -173,7 +186,7 @@ def test_wide_kernels_few_rows_and_other_kernels_are_left_to_the_whole_matrix(mo
 
     assert taken()
     assert not taken(Kernel("gaussian", gamma=0.5))
-    assert not taken(Kernel("laplacian", gamma=50.0))
+    assert not taken(Kernel("l1", gamma=50.0))
     assert not taken(cache_bytes=X.nbytes + 1000)
     monkeypatch.setattr(near_smo, "LEAST_ROWS", 5000)
     assert not taken()

@@ -16,12 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
+from cacore.errors import InputError
 from cacore.files import replacing
 from cacore.io import native
 from cacore.io.arrow import require_pyarrow
 from cacore.machine.threads import blocks
 
 _BLOCK = 1 << 16  # rows that are formatted at a time
+_OTHERS = {".arrow", ".feather", ".json", ".npy", ".npz", ".xls", ".xlsx"}  # whoever names one does not expect CSV
 
 
 class Labels(NamedTuple):
@@ -48,7 +50,9 @@ def form_of(path: Path) -> str:
 
 
 def check(path: Path) -> None:
-    """Refuse, before the work is done, what could not be written after it: Parquet without pyarrow."""
+    """Refuse, before the work is done, what is not written after it: other formats, and Parquet without pyarrow."""
+    if path.suffix.lower() in _OTHERS:
+        raise InputError(f"{path}: predictions are written as .csv, .parquet or .h5; name such a file")
     if form_of(path) == "parquet":
         require_pyarrow(path, "name a .csv or .h5 file")
 

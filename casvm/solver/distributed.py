@@ -34,6 +34,7 @@ from cacore.svm.problem import precision
 from casvm.solver.active_set import SMO, ActiveSet, Shrinking
 from casvm.solver.kernel_rows import KernelRows
 from casvm.solver.near_columns import NearColumns, near_round_size
+from casvm.solver.near_smo import VANISHED
 from casvm.solver.pair import Index, PairState, Vector, falling, rising
 from casvm.solver.smo import round_size
 
@@ -42,7 +43,6 @@ _KEEP = 16  # rows of the smallest working set of which half stay for the next
 _LOOK = 2000  # rows of working sets between two looks at which rows are idle
 _VISITORS = 2048  # rows that visit all ranks at a time
 _SAMPLE = 1000
-_VANISHED = 1e-3  # of the tolerance, what kernel values that count as 0 may change a gradient by
 _HEAD = 5  # numbers before a rank's proposals: top, bottom, rows that may rise and fall, what it is time for
 _LATE, _DUE = 1, 2  # to stop; to keep what there is
 
@@ -115,7 +115,7 @@ class _Distributed(SMO):
         sample = gather_rows(X[:: max(1, self.n // _SAMPLE)], comm)
         dtype = precision(self.n, sample, kernel, largest, limits.tol)
         layout = Layout.of(sample, kernel, dtype, size)
-        cut = reach(kernel, 4.0 * size * size, _VANISHED * limits.tol / (max(1.0, largest) * self.n))
+        cut = reach(kernel, 4.0 * X.shape[1] * size**2, VANISHED * limits.tol / (max(1.0, largest) * self.n))
         near = comm.all(NearColumns.pays(X, kernel, layout, cut, sample))
         row = max(1, nbytes(X) // max(1, dual.n))
         self.row_bytes = int(comm.allreduce(np.array([row]), "max")[0])

@@ -1,4 +1,4 @@
-"""Which rows lie near each other: elsewhere a narrow Gaussian kernel is 0 to any accuracy that matters.
+"""Which rows lie near each other: elsewhere a narrow kernel is 0 to any accuracy that matters.
 
 Rows are put in an order in which neighbours follow each other, by halving them as a k-d tree does. A few rows in a row
 then have a small box around them, and two such groups whose boxes are too far apart have no kernel value that counts.
@@ -6,7 +6,6 @@ then have a small box around them, and two such groups whose boxes are too far a
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numba
@@ -14,29 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.data.rows import Rows, dense
-from cacore.kernels import Kernel, Points
+from cacore.kernels import Points
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
 from casvm.solver.pair import Index
 
 _SAMPLE = 500  # rows whose kernel values tell whether most of them vanish
-_ERROR = 1e-3  # of the tolerance, what values that are left out may change a gradient by
-
-
-def reach(kernel: Kernel, sizes: float, tol: float) -> float:
-    """The squared distance beyond which kernel values are left out; infinite for a kernel that does not vanish.
-
-    Parameters
-    ----------
-    kernel : Kernel
-    sizes : float
-        What all |beta| add up to at most.
-    tol : float
-        A gradient changes by at most a thousandth of it.
-    """
-    if not (kernel.compiled and kernel.kind == "gaussian" and 0 < sizes < math.inf):
-        return math.inf
-    return max(0.0, math.log(sizes / (_ERROR * tol))) / kernel.gamma
 
 
 def share_near(X: Rows, squared: float) -> float:

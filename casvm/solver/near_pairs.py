@@ -17,8 +17,6 @@ from casvm.solver.near_passes import advance, extremes, largest_gain
 from casvm.solver.near_rows import NearRows, row_of
 from casvm.solver.pair import LEAST, PairState, Vector, padded, rising
 
-_DIAGONALS = 2.0  # K_ii + K_jj of a Gaussian kernel
-
 
 class NearPairs(PairState):
     """Rows of a problem, optimised pair by pair; as :class:`casvm.solver.pair.Pairs`.
@@ -64,8 +62,8 @@ class NearPairs(PairState):
         while True:
             now, left = int(self.gram.near.used.max(initial=0)), max_iter - (self.iterations - done)
             count, full = _optimise(
-                self.gram.near, *self._state, self._up, self._down, self._tops, self._bottoms, 2.0 * self.epsilon, tol,
-                left, now,
+                self.gram.near, *self._state, self._up, self._down, self._tops, self._bottoms, 2.0 * self.epsilon,
+                2.0 * self.gram.diagonal, tol, left, now,
             )  # fmt: skip
             self.iterations += count
             if not full:
@@ -76,7 +74,7 @@ class NearPairs(PairState):
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def _optimise(
     near: Any, v: Any, beta: Any, lower: Any, upper: Any, up: Any, down: Any, tops: Any, bottoms: Any, width: Any,
-    tol: Any, max_iter: Any, now: Any,
+    diagonals: Any, tol: Any, max_iter: Any, now: Any,
 ) -> Any:  # fmt: skip  # pragma: no cover - compiled
     """See :meth:`NearPairs.optimise`: pairs done, and whether there is no room for another row of K.
 
@@ -89,8 +87,8 @@ def _optimise(
         What is added to v where a row rises, and where it falls; updated.
     tops, bottoms : float64, shape (1 or 2, blocks), a multiple of STEP
         The largest v that rises and the smallest that falls, of each block; updated.
-    width : float64
-        2 epsilon.
+    width, diagonals : float64
+        2 epsilon; K_ii + K_jj.
     now : int
         The time of the last call's last pair.
     """
@@ -104,11 +102,11 @@ def _optimise(
         group, a = near.rows[i] // W, row_of(near, near.rows[i], now)
         if a < 0:
             return done, True
-        j, K_ij = _partner(v, down[side], bottoms[side], runs, group, near.pool, a, top, bottom, W)
+        j, K_ij = _partner(v, down[side], bottoms[side], runs, group, near.pool, a, top, bottom, diagonals, W)
         other, b = near.rows[j] // W, row_of(near, near.rows[j], now)
         if b < 0:
             return done, True
-        step = _step(i, j, K_ij, v, beta, lower, upper, up[side], down[side], width)
+        step = _step(i, j, K_ij, v, beta, lower, upper, up[side], down[side], width, diagonals)
         if _alike(runs, group, other):
             _advance(v, near.pool, a, b, step, up, down, runs, group, W, tops, bottoms)
         else:
@@ -153,10 +151,11 @@ def _place(value: Any, ends: Any, v: Any, added: Any, W: Any) -> Any:  # pragma:
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def _step(
-    i: Any, j: Any, K_ij: Any, v: Any, beta: Any, lower: Any, upper: Any, up: Any, down: Any, width: Any
-) -> Any:  # pragma: no cover - compiled
+    i: Any, j: Any, K_ij: Any, v: Any, beta: Any, lower: Any, upper: Any, up: Any, down: Any, width: Any,
+    diagonals: Any,
+) -> Any:  # fmt: skip  # pragma: no cover - compiled
     """Let row i rise and row j fall by as much as is best for both: by how much; arrays as in :func:`_optimise`."""
-    curvature = max(_DIAGONALS - 2.0 * K_ij, LEAST)
+    curvature = max(diagonals - 2.0 * K_ij, LEAST)
     ceiling, floor, difference = upper[i], lower[j], v[i] - v[j]
     if width > 0:  # not further than the kink
         ceiling, floor = 0.0 if beta[i] < 0 else ceiling, 0.0 if beta[j] > 0 else floor
@@ -220,8 +219,9 @@ def _advance(
 
 @numba.njit(cache=True, nogil=True)
 def _partner(
-    v: Any, down: Any, bottoms: Any, runs: Any, group: Any, pool: Any, at: Any, top: Any, bottom: Any, W: Any
-) -> Any:  # pragma: no cover - compiled
+    v: Any, down: Any, bottoms: Any, runs: Any, group: Any, pool: Any, at: Any, top: Any, bottom: Any,
+    diagonals: Any, W: Any,
+) -> Any:  # fmt: skip  # pragma: no cover - compiled
     """The row that gains most with a row of this group, and their kernel value.
 
     Parameters
@@ -230,17 +230,17 @@ def _partner(
         Where the row's values begin in the pool.
     top, bottom : float
         Its v, and the smallest v of a row that falls.
-    v, down, bottoms, runs, group, pool, W
+    v, down, bottoms, runs, group, pool, diagonals, W
         As in :func:`_optimise`, of one side.
     """
     real, row = pool.dtype.type, _place(bottom, bottoms, v, down, W)
     # Of the rows that are not near, which all have the same curvature, this one gains most; where it is near, it gains
     # more than any of them.
-    most, best, where = real((top - bottom) ** 2 / _DIAGONALS), row // W, -1
+    most, best, where = real((top - bottom) ** 2 / diagonals), row // W, -1
     for k in range(runs.starts[group], runs.starts[group + 1]):
         for block in range(runs.first[k], runs.last[k]):
             part = slice(block * W, (block + 1) * W)
-            gain = largest_gain(v[part], down[part], pool[at : at + W], top, real(_DIAGONALS), real(LEAST), W)
+            gain = largest_gain(v[part], down[part], pool[at : at + W], top, real(diagonals), real(LEAST), W)
             if gain > most or (block == best and where < 0):
                 most, best, where = gain, block, at
             at += W
@@ -249,7 +249,7 @@ def _partner(
     row, most = best * W, -1.0
     for k in range(W):
         distance = max(top - (v[best * W + k] + down[best * W + k]), 0.0)
-        gain = distance * distance / max(_DIAGONALS - 2.0 * np.float64(pool[where + k]), LEAST)
+        gain = distance * distance / max(diagonals - 2.0 * np.float64(pool[where + k]), LEAST)
         if gain > most:
             row, most = best * W + k, gain
     return row, np.float64(pool[where + row - best * W])

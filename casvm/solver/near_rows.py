@@ -73,7 +73,7 @@ class NearRows:
     X : ndarray or CSR, shape (n, d)
         In the order of :func:`cacore.kernels.near.spatial_order`. Not changed.
     kernel : Kernel
-        Gaussian.
+        Of a squared distance.
     dtype : dtype
         Of the kernel values that are kept.
     layout : Layout
@@ -103,6 +103,11 @@ class NearRows:
         self._pool, self._counts = np.zeros(0, self.dtype), np.zeros(4, np.int64)
         self._place, self._used = np.full(self.n, -1), np.zeros(self.n, np.int64)
         self.active = everything
+
+    @property
+    def diagonal(self) -> float:
+        """K_ii, the same for all rows."""
+        return float(self.kernel.of_squares(np.zeros(1))[0])
 
     @property
     def size(self) -> int:

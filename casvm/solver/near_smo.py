@@ -1,4 +1,4 @@
-"""SMO for narrow Gaussian kernels, most of whose values vanish: pair by pair from the beginning.
+"""SMO for narrow kernels of a distance, most of whose values vanish: pair by pair from the beginning.
 
 A pair costs what lies near its two rows, and so does a row of K, to compute and to keep. Neither rounds nor threads
 would save what that costs in more pairs. Everything else is as in :mod:`casvm.solver.smo`.
@@ -11,22 +11,23 @@ from dataclasses import replace
 
 import numpy as np
 
-from cacore.data.rows import Rows, nbytes
+from cacore.data.rows import Rows, largest_size, nbytes
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
-from cacore.kernels.near import spatial_order
+from cacore.kernels.near import reach, spatial_order
 from cacore.kernels.sums import width
 from cacore.limits import Limits
 from cacore.svm.dual import Dual, Progress, Solution
 from cacore.svm.problem import precision
 from casvm.solver.active_set import SMO, ActiveSet, Shrinking
-from casvm.solver.near import reach, share_near
+from casvm.solver.near import share_near
 from casvm.solver.near_pairs import NearPairs
 from casvm.solver.near_rows import NearRows
 from casvm.solver.pair import Index, Vector
 
 LEAST_ROWS = 8192  # of fewer the whole kernel matrix takes less than 256 MiB
 MOST_NEAR = 0.25  # share of the kernel values that may count
+VANISHED = 1e-3  # of the tolerance, what kernel values that count as 0 may change a gradient by
 SHRINKING = Shrinking(patience=3, share=0.4, share_if_copied=0.4)
 _CHUNK = 2000  # pairs between two looks at which rows are idle
 
@@ -57,7 +58,8 @@ def solve_near(
     n = dual.n
     if kernel is None or n < LEAST_ROWS or X.shape[1] * n * 8 > cache_bytes:
         return None
-    squared = reach(kernel, float(np.maximum(dual.upper, -dual.lower).sum()), limits.tol)
+    largest, most = float(np.maximum(dual.upper, -dual.lower).sum()), 4.0 * X.shape[1] * largest_size(X) ** 2
+    squared = reach(kernel, most, VANISHED * limits.tol / largest) if largest > 0 else np.inf
     if not np.isfinite(squared) or share_near(X, squared) > MOST_NEAR:
         return None
     dtype = precision(n, X[:: max(1, n // 1000)], kernel, dual.largest_bound, limits.tol)
