@@ -24,10 +24,10 @@ N, PLENTY, KERNEL = 2100, 1 << 26, Kernel("gaussian", gamma=32.0)
 FLOOR = 1e-13
 
 
-def gram(X, dtype, kernel=KERNEL):
+def gram(X, dtype, kernel=KERNEL, cache_bytes=PLENTY):
     layout = Layout.of(X, kernel, np.dtype(dtype))
     cut = reach(kernel, 4.0 * float((X**2).sum(axis=1).max()), FLOOR)
-    return NearColumns(X, kernel, dtype, layout, X, cut, PLENTY), KernelRows(X, kernel, dtype, 0, layout, X)
+    return NearColumns(X, kernel, dtype, layout, X, cut, cache_bytes), KernelRows(X, kernel, dtype, 0, layout, X)
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "laplacian", "matern32", "rational"])
@@ -93,9 +93,9 @@ def test_as_all_kernel_values(dtype, far):
 @pytest.mark.parametrize("kind", ["gaussian", "laplacian"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_working_sets(dtype, kind):
-    """Problems of some rows, one after the other: what all kernel values give."""
+    """Problems of some rows, one after the other: what all kernel values give; in single precision without a cache."""
     X, kernel = kinds(N)[0], Kernel(kind, gamma=32.0)
-    some, _ = gram(X, dtype, kernel)
+    some, _ = gram(X, dtype, kernel, PLENTY if dtype == np.float64 else 0)
     rng = np.random.default_rng(2)
     for size in (900, 20):
         rows = np.sort(rng.permutation(N)[:size])
@@ -111,7 +111,10 @@ def test_working_sets(dtype, kind):
         near(problem.v, y - K @ problem.beta, 1e-9 if dtype == np.float64 else 1e-4)
         before = some.values_computed
         some.count(problem)
-        assert 0 < some.values_computed - before < size * max(size, 65)  # whole panels of columns
+        computed = some.values_computed - before
+        assert computed > 0
+        if dtype == np.float64:
+            assert computed < size * max(size, 65)  # whole panels of columns
 
 
 def filled(K):

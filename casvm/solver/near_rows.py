@@ -20,6 +20,7 @@ from casvm.solver.pair import Index, Vector
 
 NONE = np.zeros(0)
 _GROUP = 16  # rows that meet the columns together where nothing is kept
+_LEAST = 64  # rows for which there is room in any case: a pair needs two at a time
 
 
 class Near(NamedTuple):
@@ -137,7 +138,8 @@ class NearRows:
 
     def begin(self) -> None:
         """Take the memory; all columns are active."""
-        self._pool = np.zeros(min(self.room, self.size), self.dtype)
+        least = _LEAST * self.width * int(self._runs.blocks.max(initial=0))
+        self._pool = np.zeros(min(max(self.room, least), self.size), self.dtype)
         self.activate(self.active)
 
     def activate(self, rows: Index) -> None:
