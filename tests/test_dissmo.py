@@ -32,10 +32,10 @@ from casvm.dissmo import dissmo
 from casvm.options import Options
 from casvm.solver import distributed
 from casvm.solver.active_set import ActiveSet
-from casvm.solver.distributed import Pool
 from casvm.solver.kernel_rows import KernelRows
 from casvm.solver.pair import padded
 from casvm.solver.row_cache import RowCache
+from casvm.solver.row_pool import Pool
 
 PLENTY = 1 << 26
 KERNELS = {

@@ -1,0 +1,55 @@
+"""Copies of rows that lie on many ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+
+from cacore.data.rows import Rows, is_sparse
+from casvm.solver.pair import Index
+
+
+class Pool:
+    """Rows that every rank has a copy of, in `capacity` slots, the same on each: the least recently used make room.
+
+    `like` has rows of their kind.
+
+    Attributes
+    ----------
+    X : ndarray or CSR, shape (capacity, d)
+        Of a slot that is not taken, anything.
+    """
+
+    def __init__(self, like: Rows, capacity: int) -> None:
+        shape = capacity, like.shape[1]
+        self.X: Rows = sp.csr_matrix(shape, dtype=like.dtype) if is_sparse(like) else np.zeros(shape, like.dtype)
+        self._number = np.full(capacity, -1)
+        self._used = np.zeros(capacity, np.int64)
+        self._slot: dict[int, int] = {}
+        self._now = 0
+
+    def slots(self, numbers: Index) -> Index:
+        """The slot of each row, or -1; those that have one are needed now."""
+        self._now += 1
+        slots = np.array([self._slot.get(number, -1) for number in numbers.tolist()], np.int64)
+        self._used[slots[slots >= 0]] = self._now
+        return slots
+
+    def free(self, count: int) -> Index:
+        """So many slots, free or given up by rows that are not needed now."""
+        oldest = np.argsort(self._used, kind="stable")[:count]
+        for number in self._number[oldest].tolist():
+            self._slot.pop(number, None)
+        self._number[oldest] = -1
+        return oldest
+
+    def put(self, slots: Index, numbers: Index, X: Rows) -> None:
+        """Put rows in slots that are free."""
+        self._number[slots], self._used[slots] = numbers, self._now
+        self._slot.update(zip(numbers.tolist(), slots.tolist(), strict=True))
+        if is_sparse(X):
+            place = np.arange(self.X.shape[0])
+            place[slots] = self.X.shape[0] + np.arange(len(slots))
+            self.X = sp.vstack([self.X, X], format="csr")[place]
+        else:
+            self.X[slots] = X
