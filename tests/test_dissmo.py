@@ -34,8 +34,8 @@ from casvm.solver import distributed
 from casvm.solver.active_set import ActiveSet
 from casvm.solver.kernel_rows import KernelRows
 from casvm.solver.pair import padded
+from casvm.solver.pool import Pool
 from casvm.solver.row_cache import RowCache
-from casvm.solver.row_pool import Pool
 
 PLENTY = 1 << 26
 KERNELS = {

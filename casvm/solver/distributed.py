@@ -35,7 +35,7 @@ from casvm.solver.kernel_rows import KernelRows
 from casvm.solver.near_columns import NearColumns, near_round_size
 from casvm.solver.near_smo import VANISHED
 from casvm.solver.pair import Index, PairState, Vector, falling, rising
-from casvm.solver.row_pool import Pool
+from casvm.solver.pool import Pool
 from casvm.solver.smo import round_size
 
 SHRINKING = Shrinking(patience=2, share=0.4, share_if_copied=0.4)

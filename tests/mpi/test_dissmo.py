@@ -29,7 +29,7 @@ from casvm.solver import distributed, smo
 from casvm.solver.active_set import ActiveSet, Shrinking
 from casvm.solver.kernel_rows import KernelRows
 from casvm.solver.near_columns import NearColumns
-from casvm.solver.row_pool import Pool
+from casvm.solver.pool import Pool
 
 pytestmark = pytest.mark.mpi(min_size=1)
 
