@@ -22,6 +22,7 @@ from cacore.probability.calibrator import CALIBRATOR, Calibrator
 from cacore.probability.coupling import LEAST
 from cakrr.solver.coarse import CoarseModel
 from cakrr.solver.coarse_variance import CoarseVariance
+from cakrr.solver.noise import Noise
 from cakrr.solver.variance import Variance
 from cakrr.uncertainty.conformal import JACKKNIFE, Calibration
 from partition.model import SHARED, InParts, visit
@@ -77,7 +78,8 @@ ARRAYS: Layout = {
     "coarse_beta": Array("float64", ("M",), "coefficients of the coarse centres", optional=True, many="t"),
     "error_ranks": Array("int64", ("q",), "which of the errors of n rows, ascending, intervals keep", optional=True),
     "errors": Array("float64", ("q",), "these errors, absolute", optional=True, many="t"),
-    "scaled_errors": Array("float64", ("q",), "likewise, over standard deviations", optional=True, many="t"),
+    "scaled_errors": Array("float64", ("q",), "likewise, over what adaptive intervals scale", optional=True, many="t"),
+    "noise": Array("float64", ("f", "7"), "curves of how the noise varies with the rows", optional=True, many="t"),
     **CALIBRATOR,
 }
 PART: Layout = {
@@ -111,6 +113,8 @@ class KRRModel(InParts):
         The kernel, of any width.
     calibration : Calibration or None
         What intervals need.
+    noise : Noise or None
+        By what adaptive intervals multiply standard deviations.
     calibrator : Calibrator or None
         Of a classifier's values, where its probabilities are calibrated.
     variances : dict of int to Variance
@@ -132,6 +136,7 @@ class KRRModel(InParts):
     lams: NDArray[np.float64] | None = None
     like: Kernel = field(default_factory=Kernel)
     calibration: Calibration | None = None
+    noise: Noise | None = None
     calibrator: Calibrator | None = None
     variances: Variances = field(default_factory=dict, repr=False, compare=False)
     coarse_variance: CoarseVariance | None = field(default=None, repr=False, compare=False)
@@ -317,6 +322,8 @@ class KRRModel(InParts):
             attributes["calibration"] = {"n": kept.n, "rows": kept.rows}
             own |= {"error_ranks": kept.ranks, "errors": kept.errors}
             own |= {} if kept.scaled is None else {"scaled_errors": kept.scaled}
+        if self.noise is not None:
+            own["noise"] = self.noise.table
         if self.calibrator is not None:
             attributes["probability"] = self.calibrator.attributes
             own |= self.calibrator.arrays
@@ -351,6 +358,8 @@ class KRRModel(InParts):
         if (calibration := attributes.pop("calibration", None)) is not None:
             kept = (shared["error_ranks"], shared["errors"], shared.get("scaled_errors"))
             attributes["calibration"] = Calibration(calibration["n"], calibration["rows"], *kept)
+        if "noise" in shared:
+            attributes["noise"] = Noise(shared["noise"])
         attributes["calibrator"] = Calibrator.stored(attributes, shared)
         attributes |= {name: shared.get(name) for name in ("sigmas", "lams")}
         attributes |= {"lam": attributes.pop("lambda"), "soft": attributes.get("soft"), "coarse": coarse, "like": like}
@@ -378,6 +387,8 @@ class KRRModel(InParts):
             require(min(self.sigmas) > 0 and min(self.lams) >= 0, "sigmas not above 0, or lams below")
         if self.calibration is not None:
             self.calibration.check()
+        if self.noise is not None:
+            self.noise.check(self.n_features)
         require(self.calibrator is None or self.classes is not None, "probabilities of no classes")
         if self.classes is not None:
             check_classes(self.classes)

@@ -15,6 +15,7 @@ from cacore.errors import InputError
 # Sizes that follow from others.
 DERIVED: dict[str, Callable[[dict[str, int]], int]] = {
     "1": lambda sizes: 1,
+    "7": lambda sizes: 7,
     "1001": lambda sizes: len(SCORES),
     "k - 1": lambda sizes: sizes["k"] - 1,
     "m (m + 1) / 2": lambda sizes: sizes["m"] * (sizes["m"] + 1) // 2,

@@ -18,10 +18,12 @@ from cakrr.method import Method
 from cakrr.methods.prepare import default_parts
 from cakrr.model import KRRModel
 from cakrr.options import JACKKNIFE, LEFT_OUT, Options
+from cakrr.solver.variance import LeftOut
 from cakrr.uncertainty import conformal, deviation
-from cakrr.uncertainty.answer import has_parts, to_parts
+from cakrr.uncertainty.answer import has_parts, scales, to_parts
 from cakrr.uncertainty.classes import calibrator
 from cakrr.uncertainty.conformal import Calibration
+from cakrr.uncertainty.noise import of_rows_left_out
 
 Trainer = Callable[[Method, Dataset, Options, Communicator, Dataset | None], Fit]
 
@@ -42,8 +44,9 @@ def calibrated(
 
     Notes
     -----
-    2/3 m^3 flops a part of m rows for factors, or for rows left out, as for probabilities; for rows set aside a
-    prediction, and 8 Allreduces of up to 256 counts for each error that is kept.
+    2/3 m^3 flops a part of m rows for factors, or for rows left out, as for probabilities; for adaptive intervals what
+    :func:`cakrr.uncertainty.noise.of_rows_left_out` costs; for rows set aside a prediction, and 8 Allreduces of up to
+    256 counts for each error that is kept.
     """
     with comm.agreed():
         options.checked(method)
@@ -54,42 +57,67 @@ def calibrated(
         _check_room(method, train, options, comm)
     fitted = fit(method, train, options, comm, test)
     model = fitted.model
-    if options.keep_factors:
-        with comm.phase("train"):
-            deviation.keep(model, comm, options.memory_limit)
-        held = deviation.matrices_bytes(fitted.sizes)
-        fitted.reasons.append(
-            f"factors for standard deviations: {held / memory.GIB:.3g} GiB in memory, over all ranks, when they are "
-            f"used, and {held / 2 / memory.GIB:.3g} GiB in the model's file"
-        )
-    if options.probability is not None:
-        with comm.phase("train"):
+    found = _kept(fitted, options, comm) if options.keep_factors else None
+    with comm.phase("train"):
+        if options.probability is not None:
             model.calibrator = calibrator(model, options.probability, comm, options.memory_limit)
+        if found is None and share in (LEFT_OUT, JACKKNIFE):
+            found = deviation.left_out(model, comm, options.memory_limit)
+        own = None
+        if found is not None and (aside is not None or share == LEFT_OUT):
+            model.noise, own = of_rows_left_out(model, found, comm)
     if aside is not None:
-        errors, deviations = _missed(model, aside, options, comm)
-        with comm.phase("train"):
-            model.calibration = Calibration.of(conformal.HELD_OUT, errors, deviations, comm)
-            if has_parts(model):
-                to_parts(model, aside.X, errors, comm)
-        fitted.reasons.append(f"{aside.n:,} rows were set aside for intervals, and not learned from")
-    elif share == LEFT_OUT:
-        with comm.phase("train"):
-            errors, deviations = _left_out(model, options, comm)
-            model.calibration = Calibration.of(conformal.LEFT_OUT, errors, deviations, comm)
-        fitted.reasons.append(
-            "intervals from rows that are left out one at a time: their coverage is about right and not guaranteed; "
-            "--calibrate 0.1 sets rows aside for one that is"
-        )
-    elif share == JACKKNIFE:
-        with comm.phase("train"):
-            errors, _ = _left_out(model, options, comm)
-            model.calibration = Calibration.of(conformal.JACKKNIFE, errors, None, comm)
-            _keep_errors(model, errors)
-        fitted.reasons.append(
-            "jackknife+ intervals from rows that are left out one at a time: about the coverage that is asked for, and "
-            "1 - 2 (1 - coverage) for certain if they have not chosen sigma and lambda"
-        )
+        _from_rows_set_aside(fitted, aside, options, comm)
+    elif found is not None and share is not None:
+        _from_rows_left_out(fitted, found, own, comm)
     return fitted
+
+
+def _kept(fitted: Fit, options: Options, comm: Communicator) -> dict[int, LeftOut]:
+    """Put the factors into the model; the rows of this rank's parts, left out, which they tell; collective."""
+    with comm.phase("train"):
+        found = deviation.keep(fitted.model, comm, options.memory_limit)
+    held = deviation.matrices_bytes(fitted.sizes)
+    fitted.reasons.append(
+        f"factors for standard deviations: {held / memory.GIB:.3g} GiB in memory, over all ranks, when they are "
+        f"used, and {held / 2 / memory.GIB:.3g} GiB in the model's file"
+    )
+    return found
+
+
+def _from_rows_set_aside(fitted: Fit, aside: Dataset, options: Options, comm: Communicator) -> None:
+    """What intervals need, from rows that were not learned from; collective."""
+    model = fitted.model
+    errors, deviations = _missed(model, aside, options, comm)
+    with comm.phase("train"):
+        model.calibration = Calibration.of(conformal.HELD_OUT, errors, deviations, comm)
+        if has_parts(model):
+            to_parts(model, aside.X, errors, comm)
+    fitted.reasons.append(f"{aside.n:,} rows were set aside for intervals, and not learned from")
+
+
+def _from_rows_left_out(
+    fitted: Fit, found: dict[int, LeftOut], factors: list[NDArray[np.float64]] | None, comm: Communicator
+) -> None:
+    """The same from rows that are left out one at a time; without `factors` of the noise for jackknife+; collective."""
+    model, parts = fitted.model, sorted(found)
+    errors = _joined(model, [found[part].errors for part in parts])
+    with comm.phase("train"):
+        if factors is not None:
+            deviations = _joined(model, [found[part].deviations for part in parts]) * _joined(model, factors)
+            model.calibration = Calibration.of(conformal.LEFT_OUT, errors, deviations, comm)
+            fitted.reasons.append(
+                "intervals from rows that are left out one at a time: their coverage is about right and not "
+                "guaranteed; --calibrate 0.1 sets rows aside for one that is"
+            )
+            return
+        for part in parts:
+            model.parts[part] = replace(model.parts[part], left_out=found[part].errors)
+        model.calibration = Calibration.of(conformal.JACKKNIFE, errors, None, comm)
+    fitted.reasons.append(
+        "jackknife+ intervals from rows that are left out one at a time: about the coverage that is asked for, and "
+        "1 - 2 (1 - coverage) for certain if they have not chosen sigma and lambda"
+    )
 
 
 def _set_aside(train: Dataset, share: float, seed: int, comm: Communicator) -> tuple[Dataset, Dataset]:
@@ -127,35 +155,14 @@ def _check_room(method: Method, train: Dataset, options: Options, comm: Communic
 def _missed(
     model: KRRModel, rows: Dataset, options: Options, comm: Communicator
 ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
-    """Errors of these rows, and their standard deviations if the factors are there."""
+    """Errors of these rows, and the scales of their adaptive intervals if the factors are there."""
     y = rows.target().astype(np.float64)
     if options.keep_factors:
         mean, deviations = model.predict_std(rows.X, comm, options.memory_limit)
-        return y - mean, deviations
+        return y - mean, scales(model, rows.X, mean, deviations, comm)
     return y - model.predict(rows.X, comm), None
 
 
-def _left_out(model: KRRModel, options: Options, comm: Communicator) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Errors and standard deviations of this rank's rows, each left out of its own part's model; collective."""
-    if model.route == "sum":
-        _, found = deviation.pooled(model, comm, options.memory_limit)
-        rows = sum(len(one.alpha) for one in model.parts.values())
-        first, _ = comm.offset(rows)
-        own = slice(first, first + rows)
-        return found.errors[own], found.deviations[own]
-    with comm.agreed():
-        every = [deviation.factored_part(model, part)[1] for part in sorted(model.parts)]
-    none = np.zeros((0, *model._shape))
-    return (
-        np.concatenate([none, *(one.errors for one in every)]),
-        np.concatenate([none, *(one.deviations for one in every)]),
-    )
-
-
-def _keep_errors(model: KRRModel, errors: NDArray[np.float64]) -> None:
-    """Give this rank's parts, or pieces, the errors of their rows, which follow one another."""
-    first = 0
-    for part, one in sorted(model.parts.items()):
-        m = len(one.alpha)
-        model.parts[part] = replace(one, left_out=errors[first : first + m].copy())
-        first += m
+def _joined(model: KRRModel, values: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Of this rank's parts, one after the other; of no part, none."""
+    return np.concatenate([np.zeros((0, *model._shape)), *values])

@@ -62,6 +62,11 @@ class Asked:
             self._check_jackknife(model, self.coverage)
         else:
             calibration_of(model).half_width(self.coverage, self.adaptive == "std")
+            if self.adaptive == "std" and model.noise is None and model.coarse is not None:
+                raise InputError(
+                    "adaptive intervals: the model of two levels was made by an earlier version, and its errors are in "
+                    "other standard deviations; train it again"
+                )
             if self.adaptive == "parts" and not has_parts(model):
                 raise InputError(
                     "adaptive parts: intervals of each part need a model whose parts have centers, other than the mean "
@@ -146,11 +151,23 @@ def answered(
     if asked.coverage is None:
         return mean, std, None
     half = calibration_of(model).half_width(asked.coverage, asked.adaptive == "std")
-    if asked.adaptive == "std":
-        half = half * std
+    if asked.adaptive == "std" and std is not None:
+        half = half * scales(model, X, mean, std, comm)
     elif asked.adaptive == "parts":
         half = _of_parts(model, asked.coverage, half, comm)[nearest_part(model, model._received(X, comm))]
     return mean, std, (mean - half, mean + half)
+
+
+def scales(
+    model: KRRModel, X: Rows, mean: NDArray[Any], std: NDArray[np.float64], comm: Communicator
+) -> NDArray[np.float64]:
+    """What adaptive intervals of these rows are multiples of: deviations, times the factors of the noise; collective.
+
+    Of a model without these, which an earlier version has made, its deviations.
+    """
+    if model.noise is None:
+        return std
+    return std * model.noise(model._received(X, comm), mean - model.offset, std)
 
 
 def _of_parts(model: KRRModel, coverage: float, every: Any, comm: Communicator) -> NDArray[np.float64]:

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
-from cacore.data.rows import concatenate
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.left_out import LeftOut
 from cakrr.model import KRRModel
@@ -40,7 +39,7 @@ def calibrator(model: KRRModel, form: str, comm: Communicator, limit: int) -> Ca
     """
     assert model.classes is not None
     k = len(model.classes)
-    errors, y = _of_all_rows(model, comm, limit) if model.route == "sum" else _of_parts(model, comm)
+    errors, y = _judged(model, comm, limit)
     codes, values = (y > 0).astype(np.int64) if k == 2 else y.argmax(axis=1), y - errors
     # Of two classes a value above 0 is for the second.
     none = np.zeros_like(codes)
@@ -48,29 +47,15 @@ def calibrator(model: KRRModel, form: str, comm: Communicator, limit: int) -> Ca
     return Calibrator.fit(form, found, 1 if k == 2 else k, comm)
 
 
-def _of_parts(model: KRRModel, comm: Communicator) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Errors of this rank's rows, each left out of its part, and what they were to be."""
+def _judged(model: KRRModel, comm: Communicator, limit: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Errors of this rank's rows, each left out of its part or of the exact model, and what they were to be."""
     none = np.zeros((0, *model._shape))
     errors, targets = [none], [none]
+    left_out, learned = deviation.left_out(model, comm, limit), deviation.learned_by_part(model, comm)
     with comm.agreed():
         for part, one in sorted(model.parts.items()):
-            errors.append(deviation.factored_part(model, part)[1].errors)
-            targets.append(deviation.learned(model, part))
+            errors.append(left_out[part].errors)
+            targets.append(learned[part])
             if model.coarse is not None:
-                targets[-1] += model.coarse.predict(one.X)
+                targets[-1] = targets[-1] + model.coarse.predict(one.X)
     return np.concatenate(errors), np.concatenate(targets) + model.offset
-
-
-def _of_all_rows(model: KRRModel, comm: Communicator, limit: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The same of an exact model, whose rows lie in pieces."""
-    _, whole = deviation.pooled(model, comm, limit)
-    pieces = [model.parts[part] for part in sorted(model.parts)]
-    counts = [np.zeros(0), *(deviation.row_weights(one) for one in pieces)]
-    weights = np.concatenate(counts)
-    first, _ = comm.offset(len(weights))
-    (total,) = comm.allreduce(np.array([weights.sum()]))
-    alpha = np.concatenate([np.zeros((0, *model._shape)), *(one.alpha for one in pieces)])
-    Z = concatenate([one.X for one in pieces]) if pieces else np.zeros((0, model.n_features), model.dtype)
-    said = model._gathered(Z, comm)
-    targets = deviation.scaled(alpha, model.lam * total / weights) + said + model.offset
-    return whole.errors[first : first + len(weights)], targets

@@ -118,6 +118,7 @@ class Held:
 
     def __init__(self, model: KRRModel, comm: Communicator, limit: int | None = None) -> None:
         self.model = model
+        self.left_out: dict[int, LeftOut] = {}  # of the parts whose factors were made from their rows
         limit = memory.limit_per_rank(comm) if limit is None else limit
         missing = [model.sizes[part] for part in model.parts if part not in model.variances]
         self.stay = matrices_bytes(missing) <= limit
@@ -132,7 +133,9 @@ class Held:
         """The variance of a part's model."""
         known = self.model.variances.get(part)
         if known is None:
-            known = _made(self.model, part)
+            known, left_out = _made(self.model, part)
+            if left_out is not None:
+                self.left_out[part] = left_out
             if self.stay:
                 self.model.variances[part] = known
         return known
@@ -185,6 +188,22 @@ def learned(model: KRRModel, part: int) -> NDArray[np.float64]:
     return np.asarray(scaled(one.alpha, noise) + one.predict(one.X, model.kernel_of(part)))
 
 
+def learned_by_part(model: KRRModel, comm: Communicator) -> dict[int, NDArray[np.float64]]:
+    """The same of all parts of this rank, or of its pieces of an exact model, for n^2 d flops; collective."""
+    parts = sorted(model.parts.items())
+    if model.route != "sum":
+        with comm.agreed():
+            return {part: learned(model, part) for part, _ in parts}
+    weights = [row_weights(one) for _, one in parts]
+    total, _ = comm.allreduce(np.array([sum(one.sum() for one in weights), 0.0]))
+    Z = concatenate([one.X for _, one in parts]) if parts else np.zeros((0, model.n_features), model.dtype)
+    said, first, found = model._gathered(Z, comm), 0, {}
+    for (part, one), weight in zip(parts, weights, strict=True):
+        own = slice(first, first := first + len(weight))
+        found[part] = scaled(one.alpha, model.lam * total / weight) + said[own]
+    return found
+
+
 def scaled(alpha: NDArray[Any], by: NDArray[np.float64]) -> NDArray[np.float64]:
     """Each row of `alpha` times a number."""
     return np.asarray((alpha.T * by).T, np.float64)
@@ -210,25 +229,40 @@ def _solved(found: tuple[Variance, LeftOut] | None, where: str) -> tuple[Varianc
     return found
 
 
-def _made(model: KRRModel, part: int) -> Variance:
-    """From the factor that is kept, or from the rows."""
+def _made(model: KRRModel, part: int) -> tuple[Variance, LeftOut | None]:
+    """From the factor that is kept, or from the rows, which are then left out in passing."""
     one = model.parts[part]
     if one.factor is None or one.unit is None:
-        return factored_part(model, part)[0]
+        return factored_part(model, part)
     kernel, lam = model.kernel_of(part), model.lam_of(part)
-    return unpacked(one.X, kernel, lam, one.factor, one.unit, bool(model._shape))
+    return unpacked(one.X, kernel, lam, one.factor, one.unit, bool(model._shape)), None
 
 
-def keep(model: KRRModel, comm: Communicator, limit: int) -> None:
+def keep(model: KRRModel, comm: Communicator, limit: int) -> dict[int, LeftOut]:
     """Put the factors of this rank's parts into the model, which saves them; collective.
 
-    2/3 m^3 flops a part; 8 m^2 bytes in memory and half of that in the file.
+    Returns each part's rows, left out. 2/3 m^3 flops a part; 8 m^2 bytes in memory and half of that in the file.
     """
     held = Held(model, comm, limit)
     with comm.agreed():
         for part, one in model.parts.items():
             variance = held.of(part)
             model.parts[part] = replace(one, factor=variance.packed(), unit=np.atleast_1d(variance.unit))
+    return held.left_out
+
+
+def left_out(model: KRRModel, comm: Communicator, limit: int) -> dict[int, LeftOut]:
+    """The rows of this rank's parts, each left out of its own part, or of the exact model; collective."""
+    if model.route != "sum":
+        with comm.agreed():
+            return {part: factored_part(model, part)[1] for part in sorted(model.parts)}
+    _, every = pooled(model, comm, limit)
+    first, _ = comm.offset(sum(len(one.alpha) for one in model.parts.values()))
+    found = {}
+    for part, one in sorted(model.parts.items()):
+        own = slice(first, first := first + len(one.alpha))
+        found[part] = LeftOut(every.errors[own], every.deviations[own])
+    return found
 
 
 def pooled(model: KRRModel, comm: Communicator, limit: int) -> tuple[Variance, LeftOut]:

@@ -16,6 +16,7 @@ from cacore.comm import Communicator
 from cacore.data.selection import order_statistics
 from cacore.linalg import scalapack
 from cakrr import BKRR2, DCKRR, DKRR, KRRModel, TwoLevelKRR
+from cakrr.solver.noise import Judged, fit
 
 pytestmark = pytest.mark.mpi(min_size=1)
 MISSING = R > 1 and not os.environ.get(scalapack.VARIABLE) and not scalapack._files("mkl")
@@ -115,6 +116,27 @@ def test_jackknife_plus_on_one_rank(name, everywhere, folder):
     for one in (model, KRRModel.load(folder / "m.h5", WORLD)):
         for got, other in zip(one.predict_interval(T[our], 0.8), serial, strict=True):
             near(everywhere(got), other, 1e-8 * np.abs(y).max())
+
+
+def test_noise_of_all_rows(mine):
+    """Curves of rows on all ranks are those of one, and what each sends does not grow with the rows."""
+    rng, my = np.random.default_rng(0), mine(157)
+    X, mean, deviations = rng.normal(size=(157, 3)), rng.normal(size=157), rng.uniform(1, 2, 157)
+    errors = deviations * np.exp(X[:, 1]) * rng.normal(size=157)
+    every = Judged(X, mean, errors, deviations)
+    serial, factors = fit([every], 3, (), Communicator())
+
+    def work(comm):
+        with comm.phase("train"):
+            noise, own = fit([Judged(*(values[my] for values in vars(every).values()))], 3, (), comm)
+        near(noise.table, serial.table, 1e-9)
+        near(own[0], factors[0][my], 1e-9)
+
+    counted = sent(work)
+    assert np.abs(serial.table[:, 2:6]).max() > 0.1
+    if R > 1:
+        sums = 8 * (2 * 5 + 2 * 22**2) + 2 * 8 * 256 * 8
+        assert sums * R <= counted["bytes"] <= (sums + 64 * R) * R
 
 
 def test_refused_by_all():

@@ -1,0 +1,244 @@
+"""How the noise varies with the rows: by what a model's standard deviations are multiplied, one curve a column.
+
+A part's deviation knows one noise. Rows that are left out tell more: with z their errors over their deviations,
+
+    log(|z| + c q) = b + sum_j g_j(v_j) + what cannot be known
+
+is a regression in the columns v of a row: its features, what is predicted for it, and the logarithm of the deviation.
+Each g_j is a line with three bends, so that all of them together are a ridge regression in few numbers (an additive
+model; Hastie and Tibshirani, 1990). The factor of a row is exp(sum_j g_j(v_j)), with a mean logarithm of 0 over the
+training rows. Logarithms because the largest errors should not say most; q is the error that nine of ten are below,
+and c q keeps errors that are small beside it, as any row's may be by chance, from saying most instead. It also makes
+the curves flatter than they should be, and so they are made once more, from the errors over the factors, and added up.
+
+The ridge, or whether there are curves at all, is chosen by generalised cross-validation (Golub, Heath and Wahba, 1979),
+in which a degree of freedom counts 1.4 times, against curves where there is nothing to see (Kim and Gu, 2004).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.data.rows import Rows, dense
+from cacore.data.selection import order_statistics
+from cacore.io.model_file import require
+from cacore.machine import threads
+
+Vector = NDArray[np.float64]
+
+MOST = 128  # features that have curves of their own
+WIDTH = 7  # numbers of a column: middle, 1 / spread, the line's slope, the three bends, what makes its mean 0
+_BENDS = (-0.6744897501960817, 0.0, 0.6744897501960817)  # quartiles of a normal distribution
+_ENDS = 3.0  # spreads from the middle beyond which a curve is constant
+_SOFTER, _LARGE = 0.3, 0.9  # c, and the share of the errors that are below q
+_ROUNDS = 2
+_COUNTS = 1.4  # times that a degree of freedom counts
+_RIDGES = 10.0 ** np.arange(-4.0, 2.1, 0.5)
+_BLOCK = 4096  # rows at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """Rows that were left out of their models.
+
+    Attributes
+    ----------
+    X : ndarray or CSR, shape (m, d)
+    mean : ndarray, shape (m,) or (m, t)
+        What was predicted, less the model's offset.
+    errors, deviations : ndarray of the same shape
+    """
+
+    X: Rows
+    mean: Vector
+    errors: Vector
+    deviations: Vector
+
+
+@dataclass(frozen=True, eq=False)
+class Noise:
+    """The factors of rows.
+
+    Attributes
+    ----------
+    table : ndarray, shape (f, 7) or (f, 7, t)
+        The curve of each column, for each target; of all features, or none, and then of the prediction and of the
+        logarithm of its deviation.
+    """
+
+    table: Vector
+
+    def check(self, d: int) -> None:
+        """Refuse what is not of rows of d features."""
+        require(len(self.table) in (2, d + 2), f"curves of {len(self.table)} columns, of rows of {d} features")
+
+    def __call__(self, X: Rows, mean: Vector, deviations: Vector) -> Vector:
+        """By what the deviations of rows are multiplied, of their shape; 16 flops a column.
+
+        Parameters
+        ----------
+        X : ndarray or CSR, shape (n, d)
+            Standardised.
+        mean : ndarray, shape (n,) or (n, t)
+            Predictions, less the model's offset.
+        deviations : ndarray of the same shape
+        """
+        out, tables = np.empty(mean.shape), self.table.reshape(*self.table.shape[:2], -1)
+        for j, (log, own, spread) in enumerate(zip(*map(_by_target, (out, mean, deviations)), strict=True)):
+            table = tables[..., j]
+            for rows, B in _bent(X, own, spread, table):
+                log[rows] = B @ _slopes(table) - table[:, 6].sum()
+        return np.exp(out)
+
+
+def fit(
+    some: Sequence[Judged], features: int, targets: tuple[int, ...], comm: Communicator
+) -> tuple[Noise, list[Vector]]:
+    """The factors, from the rows of all ranks; a collective call.
+
+    Parameters
+    ----------
+    some : sequence of Judged
+        This rank's.
+    features : int
+        That have curves: all of the rows, or 0.
+    targets : tuple of int
+        The shape of a row's prediction.
+    comm : Communicator
+
+    Returns
+    -------
+    noise : Noise
+    left_out : list of ndarray
+        Of each block of this rank's rows the factors that the other rows give them.
+
+    Notes
+    -----
+    With f columns, for each target, twice: 4 (4 f)^2 flops a row and about 10 (4 f)^3 on every rank; an Allreduce of
+    (4 f + 2)^2 numbers, and 8 of 256 counts for q. No row is sent.
+    """
+    count = int(np.prod(targets))
+    tables, own = np.zeros((features + 2, WIDTH, count)), [np.ones((len(one.mean), count)) for one in some]
+    for j in range(count):
+        columns = [(one.X, *(_by_target(values)[j] for values in (one.mean, one.deviations))) for one in some]
+        z = [np.abs(_by_target(one.errors)[j]) / _above(_by_target(one.deviations)[j]) for one in some]
+        tables[..., j], factors = _fit(columns, z, features + 2, comm)
+        for values, factor in zip(own, factors, strict=True):
+            values[:, j] = factor
+    shape = tables.shape if targets else tables.shape[:2]
+    return Noise(tables.reshape(shape)), [one.reshape(len(one), *targets) for one in own]
+
+
+def _fit(
+    columns: list[tuple[Rows, Vector, Vector]], z: list[Vector], f: int, comm: Communicator
+) -> tuple[Vector, list[Vector]]:
+    """The curves of one target, shape (f, 7), and for each block of rows the factors without the row itself."""
+    table, logs = np.zeros((f, WIDTH)), [np.zeros(len(one)) for one in z]
+    n = comm.offset(sum(map(len, z)))[1]
+    table[:, :2] = _places(columns, f, n, comm)
+    for _ in range(_ROUNDS):
+        (large,) = order_statistics(np.concatenate([np.zeros(0), *z]), [math.ceil(_LARGE * n)], comm)
+        if not 0 < large < np.inf:  # of a constant target there is no noise
+            break
+        y = [np.log(one + _SOFTER * large) for one in z]
+        found = _regressed(columns, y, table, n, comm)
+        if found is None:
+            break
+        slopes, middle, inverse = found
+        table[:, 2:6] += slopes.reshape(4, f).T
+        table[:, 6] += (slopes * middle[:-1]).reshape(4, f).sum(axis=0)
+        for one, target, errors, log in zip(columns, y, z, logs, strict=True):
+            for rows, B in _bent(*one, table):
+                B -= middle[:-1]
+                fitted, own = B @ slopes, target[rows] - middle[-1]
+                # A row counts for h in its own fit, and is missed by 1 / (1 - h) times as much without itself.
+                h = (1.0 + np.einsum("ij,ij->i", B @ inverse, B)) / n
+                log[rows] += own - (own - fitted) / np.maximum(1.0 - h, 1e-3)
+                errors[rows] *= np.exp(-fitted)
+    return table, [np.exp(one) for one in logs]
+
+
+def _regressed(
+    columns: list[tuple[Rows, Vector, Vector]], y: list[Vector], table: Vector, n: int, comm: Communicator
+) -> tuple[Vector, Vector, Vector] | None:
+    """Slopes, the means of what they belong to and of y, and the inverse of the matrix; None if a mean does as well."""
+    f = len(table)
+    sums = np.zeros((4 * f + 2, 4 * f + 2))
+    for one, target in zip(columns, y, strict=True):
+        for rows, B in _bent(*one, table):
+            A = np.column_stack([B, target[rows], np.ones(len(B))])
+            sums += A.T @ A
+    sums = comm.allreduce(sums) / n
+    middle = sums[-1, :-1]
+    moments = sums[:-1, :-1] - np.outer(middle, middle)
+    values, V = np.linalg.eigh(moments[:-1, :-1])
+    values = np.maximum(values, 0.0)
+    ridge = _ridge(values, V.T @ moments[-1, :-1], moments[-1, -1], n)
+    if ridge is None:
+        return None
+    inverse = (V / (values + ridge)) @ V.T
+    return inverse @ moments[-1, :-1], middle, inverse
+
+
+def _ridge(values: Vector, right: Vector, square: float, n: int) -> float | None:
+    """The ridge of the least generalised cross-validation error; None if that is no curve's, but the mean's.
+
+    Of equations with these eigenvalues and, in the eigenvectors, right sides; `square`: the targets' variance.
+    """
+    best, ridge = square * (n / max(1, n - 1)) ** 2, None
+    for one in _RIDGES.tolist():
+        shrunk = right / (values + one)
+        left = square - 2.0 * shrunk @ right + shrunk @ (values * shrunk)
+        free = n - 1.0 - _COUNTS * float((values / (values + one)).sum())
+        if free > 0 and left * (n / free) ** 2 < best:
+            best, ridge = left * (n / free) ** 2, one
+    return ridge
+
+
+def _places(columns: list[tuple[Rows, Vector, Vector]], f: int, n: int, comm: Communicator) -> Vector:
+    """Middle and 1 / spread of each column, shape (f, 2); 0 of a column that is constant."""
+    sums = np.zeros((2, f))
+    for one in columns:
+        for _, V in _columns(*one, f):
+            sums += V.sum(axis=0), np.square(V).sum(axis=0)
+    middle, square = comm.allreduce(sums) / n
+    spread = np.sqrt(np.maximum(square - middle**2, 0.0))
+    varies = spread > 1e-6 * np.abs(middle)
+    return np.stack([middle, np.where(varies, 1.0 / np.where(varies, spread, 1.0), 0.0)], axis=1)
+
+
+def _columns(X: Rows, mean: Vector, deviations: Vector, f: int) -> Iterator[tuple[slice, Vector]]:
+    """Which rows, and their f columns: the features if they count, the prediction, the deviation's logarithm."""
+    for lo, hi in threads.blocks(len(mean), _BLOCK):
+        V = np.empty((hi - lo, f))
+        if f > 2:
+            V[:, :-2] = dense(X[lo:hi])
+        V[:, -2], V[:, -1] = mean[lo:hi], np.log(_above(deviations[lo:hi]))
+        yield slice(lo, hi), V
+
+
+def _bent(X: Rows, mean: Vector, deviations: Vector, table: Vector) -> Iterator[tuple[slice, Vector]]:
+    """Which rows, and what the curves are sums of, shape (rows, 4 f): the lines of all columns, then bend by bend."""
+    for rows, V in _columns(X, mean, deviations, len(table)):
+        U = np.clip((V - table[:, 0]) * table[:, 1], -_ENDS, _ENDS)
+        yield rows, np.concatenate([U, *(np.abs(U - bend) for bend in _BENDS)], axis=1)
+
+
+def _slopes(table: Vector) -> Vector:
+    """Of what :func:`_bent` yields, shape (4 f,)."""
+    return table[:, 2:6].T.ravel()
+
+
+def _by_target(values: Vector) -> Vector:
+    """What each target has of each row, shape (max(1, t), n): a view."""
+    return values.reshape(len(values), math.prod(values.shape[1:])).T
+
+
+def _above(deviations: Vector) -> Vector:
+    return np.maximum(deviations, np.finfo(np.float64).tiny)

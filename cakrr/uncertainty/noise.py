@@ -1,0 +1,48 @@
+"""The noise of a model's rows, from those that are left out: by what adaptive intervals multiply standard deviations.
+
+A row that is left out of its part has an error and a deviation in closed form, for which no part is asked again, and
+the regression of :mod:`cakrr.solver.noise` over all of them needs one Allreduce of a few thousand numbers. Its factors
+make intervals narrow where there is little noise. They need not be right: rows that were set aside say how many
+deviations, times these factors, an interval takes, and are held as often whatever the factors are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.data.rows import is_sparse
+from cakrr.model import KRRModel
+from cakrr.solver.noise import MOST, Judged, Noise, fit
+from cakrr.solver.variance import LeftOut
+from cakrr.uncertainty import deviation
+
+Found = tuple[Noise, list[NDArray[np.float64]]]
+
+
+def of_rows_left_out(model: KRRModel, left_out: Mapping[int, LeftOut], comm: Communicator) -> Found:
+    """The factors, and those that the other rows give each row, from all rows, each left out; a collective call.
+
+    A row is left out of its own part, or of the exact model. Of several divisions the first one's parts, for others
+    have the same rows. A row's prediction is that of its part without it, and so is its deviation, to which a coarse
+    model's variance is not added.
+
+    Notes
+    -----
+    m^2 d flops a part of m rows, and what :func:`cakrr.solver.noise.fit` costs.
+    """
+    first = len(model.sizes) // model.divisions
+    targets = deviation.learned_by_part(model, comm)
+    some = []
+    for part, found in sorted(left_out.items()):
+        if part < first:
+            X = model.parts[part].X
+            mean = targets[part] - found.errors
+            if model.coarse is not None:
+                mean = mean + model.coarse.predict(X)
+            some.append(Judged(X, mean, found.errors, found.deviations))
+    curves = comm.all(not any(is_sparse(one.X) for one in some)) and model.n_features <= MOST
+    return fit(some, model.n_features if curves else 0, np.shape(model.offset), comm)
