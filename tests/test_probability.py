@@ -200,10 +200,12 @@ def test_folds():
     assert folds_to_leave_out(np.array([6000] * 10)) == 3
 
 
-@pytest.mark.parametrize("most", [0, 3000], ids=["by the solver", "in memory"])
-def test_left_out_decisions(most, monkeypatch):
+@pytest.mark.parametrize("kind", ["by the solver", "in memory", "pair by pair"])
+def test_left_out_decisions(kind, monkeypatch):
     """Those of a training without the fold, of the pair's rows; rows of bound 0 are absent."""
-    monkeypatch.setattr(in_part, "MOST", most)
+    monkeypatch.setattr(in_part, "MOST", 0 if kind == "by the solver" else 3000)
+    if kind == "pair by pair":
+        monkeypatch.setattr(in_part.Whole, "of", lambda *given: None)
     monkeypatch.setattr(in_part, "LOOSE", 1e-9)
     X, y = drawn_clouds(90, k=3)
     C = np.where(np.arange(90) % 10, 2.0, 0.0)
@@ -217,7 +219,8 @@ def test_left_out_decisions(most, monkeypatch):
         for held in (fold == 0, fold == 1):
             svc = SVC(C=2.0 * (3.0 if pair == 1 else 1.0), gamma=0.4, tol=1e-8).fit(X[some & ~held], y[some & ~held])
             D[some & held] = -svc.decision_function(X[some & held])
-        expected.append(LeftOut(D[~np.isnan(D)], y[~np.isnan(D)] == i, np.full((~np.isnan(D)).sum(), pair)))
+        there = np.concatenate([np.flatnonzero(~np.isnan(D) & (y == code)) for code in (i, j)])
+        expected.append(LeftOut(D[there], y[there] == i, np.full(len(there), pair)))
     every = LeftOut.stacked(expected)
     near(found.decisions, every.decisions, 1e-5)
     np.testing.assert_array_equal(found.first, every.first)

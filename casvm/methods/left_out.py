@@ -1,18 +1,21 @@
 """Decisions on rows that are left out of their part's models, from which probabilities are made.
 
 Folds are sets of rows of a part: nothing is sent. A problem of few rows has its kernel matrix in memory once for all of
-its folds; one of many rows is solved anew for each fold, by the part's own solver.
+its folds, and those of many classes are cut out of the one of all rows; one of many rows is solved anew for each fold,
+by the part's own solver.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cacore.data.dataset import Samples
+from cacore.data.rows import Rows
 from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.machine import threads
@@ -82,7 +85,8 @@ def left_out(
     Notes
     -----
     For each pair `folds` trainings on four fifths of its rows. Of a pair of at most 3,000 rows, m^2 kernel values once,
-    and that matrix in memory, in double precision at worst, for each thread.
+    and that matrix in memory, in double precision at worst, for each thread. Of more than two classes those of all n
+    rows, once, where they fit beside it: n^2 values, and not about 2 n^2 (k - 1) / k.
     """
     codes, C = rows["code"], rows["C"]
     fold = stratified(codes, FOLDS)
@@ -92,16 +96,95 @@ def left_out(
     tasks = [(pair, i, j) for pair, (i, j) in enumerate(combinations(range(k), 2)) if {i, j} <= known]
 
     together = len(tasks) >= 2 * threads.current()
+    side_by_side = threads.current() if together else 1
+    counts, whole = np.bincount(codes[present], minlength=k), None
+    if len(tasks) > 1 and training.keeps(int(np.sort(counts)[-2:].sum()), side_by_side):
+        whole = Whole.of(rows, np.flatnonzero(present), training, float(C.max() * scale.max()), counts, side_by_side)
 
     def of_pair(pair: int, i: int, j: int) -> LeftOut:
-        chosen = np.flatnonzero(present & ((codes == i) | (codes == j)))
-        first = codes[chosen] == i
-        decide = _in_memory if training.keeps(len(chosen), threads.current() if together else 1) else _by_solver
-        D = decide(rows, chosen, first, scale[pair] * C[chosen], fold[chosen], folds, training)
+        chosen = np.concatenate([np.flatnonzero(present & (codes == code)) for code in (i, j)])
+        first, bound, own = codes[chosen] == i, scale[pair] * C[chosen], fold[chosen]
+        if training.keeps(len(chosen), side_by_side):
+            limits = training.loose
+            K = _of_pair(rows, chosen, training, float(bound.max())) if whole is None else whole.of_pair(i, j)
+            D = _in_memory(K, first, bound, own, folds, limits)
+            if whole is not None:
+                whole.spare.append(K)
+        else:
+            D = _by_solver(rows, chosen, first, bound, own, folds, training)
         there = ~np.isnan(D)
         return LeftOut(D[there], first[there], np.full(int(there.sum()), pair))
 
     return LeftOut.stacked(list(threads.in_order(of_pair, tasks, parallel=together)))
+
+
+@dataclass(eq=False)
+class Whole:
+    """The kernel values of all rows of a part, of which each pair of classes needs some.
+
+    Attributes
+    ----------
+    K : ndarray, shape (n, n)
+        Class by class.
+    ends : ndarray of int64, shape (k + 1,)
+        Where classes begin and end.
+    spare : list of ndarray
+        Matrices of pairs that are done, whose memory is there already.
+    """
+
+    K: NDArray[Any]
+    ends: NDArray[np.int64]
+    spare: list[NDArray[Any]] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls, rows: Samples, present: NDArray[np.int64], training: Training, C: float, counts: NDArray[np.int64],
+        side_by_side: int,
+    ) -> Whole | None:  # fmt: skip
+        """Of the rows that are present; None if they do not fit beside the matrices of so many pairs."""
+        kernel, n, largest = training.kernel, len(present), int(np.sort(counts)[-2:].sum())
+        assert kernel is not None
+        dtype = precision(rows.X, [kernel], C, training.loose.tol)
+        pairs = side_by_side * largest * padded(largest)
+        if np.dtype(dtype).itemsize * (n * n + pairs) > training.cache_bytes:
+            return None
+        K = np.empty((n, n), dtype)
+        _fill(K, rows.X[present[np.argsort(rows["code"][present], kind="stable")]], kernel)
+        return cls(K, np.concatenate([[0], np.cumsum(counts)]))
+
+    def of_pair(self, i: int, j: int) -> NDArray[Any]:
+        """The kernel values of the rows of two classes with each other, as the solver takes them."""
+        sides = [slice(*self.ends[code : code + 2]) for code in (i, j)]
+        sizes = [side.stop - side.start for side in sides]
+        m = sum(sizes)
+        size = m * padded(m)
+        buffer = self.spare.pop().reshape(-1) if self.spare else np.zeros(0, self.K.dtype)
+        if len(buffer) < size:
+            buffer = np.zeros(size, self.K.dtype)
+        K = buffer[:size].reshape(m, padded(m))
+        places = (slice(0, sizes[0]), slice(sizes[0], m))
+        for place, side in zip(places, sides, strict=True):
+            for other, columns in zip(places, sides, strict=True):
+                K[place, other] = self.K[side, columns]
+        return K
+
+
+def _of_pair(rows: Samples, chosen: NDArray[np.int64], training: Training, C: float) -> NDArray[Any]:
+    """The same of a pair alone."""
+    kernel, m = training.kernel, len(chosen)
+    assert kernel is not None
+    X = rows.X if m == len(rows) else rows.X[chosen]
+    K = np.zeros((m, padded(m)), precision(X, [kernel], C, training.loose.tol))
+    _fill(K, X, kernel)
+    return K
+
+
+def _fill(K: NDArray[Any], X: Rows, kernel: Kernel) -> None:
+    """Kernel values of the rows with each other, in the first columns of K and its precision."""
+    points = points_of(X, kernel, K.dtype)
+    values = K[:, : len(points)]
+    kernel.compare_all(points, values)
+    kernel.values_from(values, points, values)
 
 
 def _trainings(first: NDArray[np.bool_], fold: NDArray[np.int64], folds: int) -> list[NDArray[np.bool_]]:
@@ -111,20 +194,11 @@ def _trainings(first: NDArray[np.bool_], fold: NDArray[np.int64], folds: int) ->
 
 
 def _in_memory(
-    rows: Samples, chosen: NDArray[np.int64], first: NDArray[np.bool_], C: NDArray[np.float64],
-    fold: NDArray[np.int64], folds: int, training: Training,
+    K: NDArray[Any], first: NDArray[np.bool_], C: NDArray[np.float64], fold: NDArray[np.int64], folds: int,
+    limits: Limits,
 ) -> NDArray[np.float64]:  # fmt: skip
-    """Decisions on the rows of a pair, NaN where a row is not left out, from one kernel matrix."""
-    kernel, D, m = training.kernel, np.full(len(chosen), np.nan), len(chosen)
-    assert kernel is not None
-    X = rows.X if m == len(rows) else rows.X[chosen]
-    limits = training.loose
-    dtype = precision(X, [kernel], float(C.max()), limits.tol)
-    points = points_of(X, kernel, dtype)
-    compared, K = np.empty((m, m), dtype), np.zeros((m, padded(m)), dtype)
-    kernel.compare_all(points, compared)
-    kernel.values_from(compared, points, K)
-    del compared
+    """Decisions on the rows of a pair, NaN where a row is not left out, from their kernel matrix."""
+    D, m = np.full(len(first), np.nan), len(first)
     most = PAIRS * m if limits.max_iter < 0 else limits.max_iter
     y = np.where(first, 1.0, -1.0)
     for held in _trainings(first, fold, folds):
