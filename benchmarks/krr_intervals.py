@@ -1,13 +1,15 @@
 """Intervals and standard deviations: what share of new rows they hold, how wide they are, and what they cost.
 
 python -m benchmarks krr-intervals [--only NAME ...] [--splits N] [--rows N] [--peers PYTHON] [--results FILE.json]
-python -m benchmarks krr-intervals --seconds [--rows N]
+python -m benchmarks krr-intervals --seconds [--rows N] [--timed std|jackknife ...]
 
 Each split draws rows for training, of which a share is set aside, and test rows. Sigma and lambda are chosen once for a
 set, by validation rows of the training rows of its first split. Twenty generated sets have heavy tails, noise that
-depends on x, or both, and a quarter as many rows. `--peers`: the Python of an environment that has MAPIE and MuyGPyS,
-which :mod:`benchmarks.interval_peers` runs on the first splits. `--seconds`: standard deviations of 50,000 rows, and
-jackknife+ intervals, beside plain predictions and beside LAPACK's triangular solves of as many right sides alone.
+depends on x, or both, and a quarter as many rows; "loud" is then what intervals hold of the quarter of the test rows
+with the most noise. `--peers`: the Python of an environment that has MAPIE and MuyGPyS,
+which :mod:`benchmarks.interval_peers` runs on the first splits. `--seconds`: standard deviations of 50,000 rows beside
+plain predictions and beside LAPACK's triangular solves of as many right sides alone, and, if `--timed` says so,
+jackknife+ intervals of a tenth of these rows.
 """
 
 from __future__ import annotations
@@ -41,24 +43,30 @@ PART = 1000  # rows of a part
 LEAST = 4  # parts, so that their intervals can differ
 GRID = {"sigma": (0.5, 1.0, 2.0), "lam": (1e-5, 1e-4, 1e-3, 1e-2)}  # sigma in units of its default
 ASKED = 50_000
+TENTH = 10  # of these rows jackknife+ is timed on one in so many
 
 Rows = NDArray[np.float64]
 Drawn = tuple[Rows, Rows]
+TIMED = ("std", "jackknife")
 _GENERATED = [f"generated {number + 1}" for number in range(20)]
 
 
-def generated(number: int, n: int) -> Drawn:
-    """The n-th of twenty sets: four noises of five features each, in a smooth function, and a seed of its own."""
+def generated(number: int, n: int) -> tuple[Rows, Rows, Rows]:
+    """The n-th of twenty sets: four noises of five features each, in a smooth function, and a seed of its own.
+
+    Rows, targets, and the size of the noise of each row.
+    """
     rng = np.random.default_rng(number)
     X = rng.uniform(-2, 2, (n, 5))
     f = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] / 2
-    noises: tuple[Callable[[], NDArray[np.float64]], ...] = (
-        lambda: 0.3 * rng.standard_t(2, n),
-        lambda: (0.05 + 0.5 * np.abs(X[:, 0])) * rng.normal(size=n),
-        lambda: np.where(X[:, 1] > 0, 1.0, 0.05) * rng.standard_t(3, n),
-        lambda: np.exp(X[:, 3] / 2) * (rng.exponential(size=n) - 1),
+    noises: tuple[tuple[Rows, Callable[[], Rows]], ...] = (
+        (np.full(n, 0.3), lambda: rng.standard_t(2, n)),
+        (0.05 + 0.5 * np.abs(X[:, 0]), lambda: rng.normal(size=n)),
+        (np.where(X[:, 1] > 0, 1.0, 0.05), lambda: rng.standard_t(3, n)),
+        (np.exp(X[:, 3] / 2), lambda: rng.exponential(size=n) - 1),
     )
-    return X, f + noises[number % len(noises)]()
+    size, draw = noises[number % len(noises)]
+    return X, f + size * draw(), size
 
 
 @dataclass(frozen=True)
@@ -69,14 +77,21 @@ class Split:
     y: Rows
     T: Rows
     t: Rows
+    loud: NDArray[np.bool_]
 
     @classmethod
-    def drawn(cls, X: Rows, y: Rows, rows: int, seed: int) -> Split:
-        """So many training rows, or three quarters of all, and at most twice as many test rows."""
+    def drawn(cls, X: Rows, y: Rows, rows: int, seed: int, size: Rows | None = None) -> Split:
+        """So many training rows, or three quarters of all, and at most twice as many test rows.
+
+        `size` of each row's noise says which of them are loud, if it is known and varies.
+        """
         place = np.random.default_rng(seed).permutation(len(X))
         n = min(rows, 3 * len(X) // 4)
         mine, others = place[:n], place[n : n + 2 * rows]
-        return cls(X[mine], y[mine], X[others], y[others])
+        loud = np.zeros(len(others), np.bool_)
+        if size is not None and np.ptp(size) > 0:
+            loud[np.argsort(-size[others], kind="stable")[: len(others) // 4]] = True
+        return cls(X[mine], y[mine], X[others], y[others], loud)
 
 
 def chosen(split: Split) -> dict[str, Any]:
@@ -92,9 +107,10 @@ def judged(split: Split, given: dict[str, Any], share: float) -> list[dict[str, 
     found = []
 
     def add(method: str, coverage: float, lower: Rows, upper: Rows, spent: float) -> None:
-        held = float(np.mean((lower <= split.t) & (split.t <= upper)))
+        held = (lower <= split.t) & (split.t <= upper)
         found.append({
-            "method": method, "asked": coverage, "held": held, "width": float(np.mean(upper - lower)), "seconds": spent,
+            "method": method, "asked": coverage, "held": float(held.mean()), "width": float(np.mean(upper - lower)),
+            "seconds": spent, "loud": float(held[split.loud].mean()) if split.loud.any() else float("nan"),
         })  # fmt: skip
 
     begun = time.perf_counter()
@@ -139,23 +155,26 @@ def summary(name: str, n: int, records: list[dict[str, Any]]) -> list[dict[str, 
     rows, plain = [], {}
     for method, asked in kinds:
         some = [one for one in records if (one["method"], one["asked"]) == (method, asked)]
-        held, width, spent = (np.array([one[key] for one in some]) for key in ("held", "width", "seconds"))
+        keys = ("held", "width", "seconds", "loud")
+        held, width, spent, loud = (np.array([one.get(key, np.nan) for one in some]) for key in keys)
         plain.setdefault(asked, width)
         rows.append({
             "data": name, "rows": n, "method": method, "asked": f"{asked:.0%}", "splits": len(some),
             "held": held.mean(), "deviation": held.std(), "width": width.mean(),
             "of_plain": float(np.mean(width / plain[asked][: len(some)])), "seconds": spent.mean(),
+            "loud": float(loud.mean()),
         })  # fmt: skip
     return rows
 
 
-def seconds(X: Rows, y: Rows, rows: int) -> list[dict[str, Any]]:
-    """Standard deviations, plain predictions, and triangular solves alone, of the same rows and parts."""
+def seconds(X: Rows, y: Rows, rows: int, kinds: list[str]) -> list[dict[str, Any]]:
+    """What is asked for of :data:`TIMED`, plain predictions, and triangular solves alone, of the same parts."""
     rng = np.random.default_rng(0)
     n, found = min(rows, len(X)), []
     for parts in (max(1, n // 1000), max(1, n // 4000)):
+        errors = JACKKNIFE if "jackknife" in kinds else None
         model = BKRR2(
-            parts, sigma=X.shape[1] ** 0.5, lam=1e-4, keep_factors=True, calibrate=JACKKNIFE, random_state=0
+            parts, sigma=X.shape[1] ** 0.5, lam=1e-4, keep_factors=True, calibrate=errors, random_state=0
         ).fit(X[:n], y[:n])
         asked = X[rng.integers(0, n, ASKED)] + 0.01 * X.std(axis=0) * rng.normal(size=(ASKED, X.shape[1]))
         routed = np.bincount(rng.integers(0, parts, ASKED), minlength=parts)
@@ -166,23 +185,21 @@ def seconds(X: Rows, y: Rows, rows: int) -> list[dict[str, Any]]:
             for block in blocks:
                 lapack.solve_lower(L, block)
 
-        timed = race(
-            {
-                "plain": lambda model=model, asked=asked: model.predict(asked),
-                "std": lambda model=model, asked=asked: model.predict(asked, return_std=True),
-                "jackknife": lambda model=model, asked=asked: model.predict_interval(asked),
-                "solves": solves,
-            },
-            rounds=3,
-        )  # fmt: skip
-        times = {name: result.median for name, result in timed.items()}
+        rivals: dict[str, Callable[[], Any]] = {
+            "plain": lambda model=model, asked=asked: model.predict(asked), "solves": solves,
+        }  # fmt: skip
+        if "std" in kinds:
+            rivals["std"] = lambda model=model, asked=asked: model.predict(asked, return_std=True)
+        if "jackknife" in kinds:
+            rivals["jackknife"] = lambda model=model, asked=asked: model.predict_interval(asked[: ASKED // TENTH])
+        times = {name: result.median for name, result in race(rivals, rounds=3).items()}
         times["solves"] *= ASKED / sum(len(block) for block in blocks)
+        std, jackknife = times.get("std", np.nan), TENTH * times.get("jackknife", np.nan)
         m, d = n // parts, X.shape[1]
         found.append({
-            "parts": parts, "m": m, "asked": ASKED, "plain_seconds": times["plain"], "std_seconds": times["std"],
-            "solves_seconds": times["solves"], "of_solves": times["std"] / times["solves"],
-            "of_plain": times["std"] / times["plain"], "bound": 3 * m / d, "jackknife_seconds": times["jackknife"],
-            "gflops": machine_rate(), "copied_gbps": copy_rate(),
+            "parts": parts, "m": m, "asked": ASKED, "plain_seconds": times["plain"], "std_seconds": std,
+            "solves_seconds": times["solves"], "of_solves": std / times["solves"], "of_plain": std / times["plain"],
+            "bound": 3 * m / d, "jackknife_seconds": jackknife, "gflops": machine_rate(), "copied_gbps": copy_rate(),
         })  # fmt: skip
     return found
 
@@ -196,24 +213,26 @@ def main() -> None:
     parser.add_argument("--splits", type=int, default=20)
     parser.add_argument("--share", type=float, default=0.2, help="of the training rows that is set aside")
     parser.add_argument("--seconds", action="store_true", help="time standard deviations on kin40k")
+    parser.add_argument("--timed", nargs="+", choices=TIMED, default=["std"], help="of --seconds; default: std")
     parser.add_argument("--peers", type=Path, metavar="PYTHON", help="of an environment with MAPIE and MuyGPyS")
     parser.add_argument("--peer-splits", type=int, default=3, help="on which they are run")
     args = parser.parse_args()
     headline()
     if args.seconds:
-        records = seconds(*load(args.folder, "kin40k"), args.rows)
+        records = seconds(*load(args.folder, "kin40k"), args.rows, args.timed)
         for one in records:
             record(**one)
         columns = {"parts": "d", "m": ",d", "plain_seconds": ".2f", "std_seconds": ".2f", "solves_seconds": ".2f"}
         columns |= {"of_solves": ".2f", "of_plain": ".1f", "bound": ".0f", "jackknife_seconds": ".2f"}
         print(table(records, columns | {"gflops": ".0f", "copied_gbps": ".1f"}))
         return
-    judged(Split.drawn(*generated(0, 300), 100, 0), {"n_parts": 2, "sigma": 1.0, "lam": 1e-2}, args.share)  # compiles
+    X, y, _ = generated(0, 300)
+    judged(Split.drawn(X, y, 100, 0), {"n_parts": 2, "sigma": 1.0, "lam": 1e-2}, args.share)  # compiles
     names = [name for one in args.only for name in ([one] if one in SETS else _GENERATED)]
     for name in names:
         rows = args.rows if name in SETS else args.rows // 4
-        data = load(args.folder, name) if name in SETS else generated(_GENERATED.index(name), 3 * rows)
-        splits = [Split.drawn(*data, rows, seed) for seed in range(args.splits)]
+        X, y, *size = load(args.folder, name) if name in SETS else generated(_GENERATED.index(name), 3 * rows)
+        splits = [Split.drawn(X, y, rows, seed, *size) for seed in range(args.splits)]
         given = chosen(splits[0])
         every = [one for split in splits for one in judged(split, given, args.share)]
         if args.peers is not None:
@@ -225,7 +244,14 @@ def main() -> None:
         for one in records:
             record(**one)
         columns = {"data": "", "rows": ",d", "method": "", "asked": "", "splits": "d", "held": ".4f"}
-        columns |= {"deviation": ".4f", "width": ".4g", "of_plain": ".3f", "seconds": ".2f", "gflops": ".0f"}
+        columns |= {
+            "deviation": ".4f",
+            "width": ".4g",
+            "of_plain": ".3f",
+            "loud": ".3f",
+            "seconds": ".2f",
+            "gflops": ".0f",
+        }
         print(table(records, columns), flush=True)
 
 
