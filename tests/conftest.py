@@ -8,7 +8,6 @@ CAKERNELS_MPI_TESTS a folder that all ranks of the job share. By hand:
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -23,7 +22,7 @@ from sklearn.datasets import load_digits
 
 pytest.register_assert_rewrite("helpers")
 from helpers.checks import contents  # noqa: E402 - its assertions have been seen to above
-from helpers.commands import run  # noqa: E402
+from helpers.commands import one_by_one, run  # noqa: E402
 from helpers.data import SIZE, changed, split_rows, write_csv, write_hdf5, write_libsvm  # noqa: E402
 
 # Nothing depends on how fast the machine is: no test has a deadline, and what may hang has ten minutes and more.
@@ -176,17 +175,9 @@ def refuses(capfd, monkeypatch):
 @pytest.fixture
 def in_one_job(mpiexec, tmp_path):
     """``in_one_job(RANKS, [PROGRAM, *words], ...)``: one by one in `tmp_path`, each as ``python -m`` starts it."""
-    script = """
-import json, runpy, sys, warnings
-warnings.filterwarnings("ignore", ".*found in sys.modules", RuntimeWarning)  # it has been imported before
-for program, *words in json.loads(sys.argv[1]):
-    sys.argv[1:] = words
-    runpy.run_module(program, run_name="__main__")
-"""
 
     def start(ranks, *commands):
-        words = json.dumps([[str(word) for word in command] for command in commands])
-        done = mpiexec(ranks, "-W", "error", "-c", script, words, cwd=tmp_path)
+        done = mpiexec(ranks, "-W", "error", *one_by_one(commands), cwd=tmp_path)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
     return start

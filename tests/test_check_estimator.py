@@ -53,13 +53,13 @@ ASYNCHRONOUS = {"check_fit_idempotent": "threads are never twice in the same ord
 # scikit-learn's checks use few rows and one process, which is one part by default: so parts are asked for, or rounds.
 CLASSIFIERS = [
     SMOSVC(), SMOSVC(probability=True), SMONuSVC(),
-    CASVC(), CASVC(2, partitioner="kmeans", random_state=0), CascadeSVC(),
+    CASVC(), CASVC(2, partitioner="kmeans", random_state=0),
     CascadeSVC(2, passes=20, random_state=0), DCSVC(2, random_state=0), DCFilterSVC(2, random_state=0),
-    DisSMOSVC(working_set=64), CASVC(solver="asygcd"), DCSVC(2, solver="asygcd"), AsyGCDSVC(threads=1),
+    DisSMOSVC(working_set=64), CASVC(solver="asygcd"), AsyGCDSVC(threads=1),
     AsyGCDSVC(threads=2, multi_class="ovo"), CASVC(metric="full", metric_rounds=1, random_state=0),
 ]  # fmt: skip
 REGRESSORS = [
-    BKRR2(), KKRR2(), DCKRR(), DKRR(),
+    BKRR2(), DKRR(),
     *(cls(n_parts=2, random_state=0) for cls in (BKRR2, KKRR2, DCKRR, BKRR, KKRR)),
     TwoLevelKRR(n_parts=2, centers=20, coarse_lam=1e-4, lam=[1e-4, 1e-2], random_state=0),
     BKRR2(metric="full", metric_rounds=1, random_state=0),
@@ -73,7 +73,7 @@ VALUES = [
     CASVR(2, partitioner="kmeans", random_state=0),
 ]
 LEAST_SQUARES = [
-    BKRR2Classifier(), DKRRClassifier(),
+    DKRRClassifier(),
     *(cls(n_parts=2, random_state=0) for cls in (BKRR2Classifier, KKRR2Classifier, DCKRRClassifier)),
     *(cls(n_parts=2, random_state=0) for cls in (BKRRClassifier, KKRRClassifier)),
     TwoLevelKRRClassifier(n_parts=2, centers=20, coarse_lam=1e-4, lam=[1e-4, 1e-2], random_state=0),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.commands import read
 from helpers.data import write_hdf5
 
 from benchmarks import race
@@ -26,6 +27,7 @@ from benchmarks.cluster.trace import Step, collectives
 from benchmarks.cluster.world import World
 from benchmarks.results import Results
 from cacore.errors import InputError
+from cacore.run.command import train
 
 LINK = Link(latency=1.0, overhead=0.25, gap=0.5, per_byte=0.01)
 NETWORK = Network("test", "none", LINK, LINK)
@@ -39,25 +41,25 @@ def data(tmp_path_factory):
     return write_hdf5(tmp_path_factory.mktemp("data") / "rows.h5", train=(X, y), test=(X[:20] + 0.1, y[:20]))
 
 
-@pytest.mark.parametrize("name", ["bkrr2", "casvm", "cascade", "dissmo"])
-def test_same_as_under_mpiexec(name, data, mpiexec, tmp_path):
+def test_same_as_under_mpiexec(data, in_one_job, tmp_path):
     """Metrics, parts, and every byte and message of every phase."""
-    program, ranks = PROGRAMS[name], 3
-    module, words = f"{program.package}.{program.method}", program.arguments(data, ranks)
-    done = mpiexec(ranks, "-m", module, *words, "--report", str(tmp_path / "real.json"))
-    assert done.returncode == 0, done.stderr
-    method = __import__(module, fromlist=["METHOD"]).METHOD
-    from cacore.run.command import train
-
-    argv = [*words, "--memory-limit", "4", "--report", str(tmp_path / "virtual.json")]
-    World(ranks).run(lambda comm: train(method, comm, argv))
-    real, virtual = (json.loads((tmp_path / f"{kind}.json").read_text()) for kind in ("real", "virtual"))
-    assert virtual["partition_sizes"] == real["partition_sizes"]
-    for metric, value in real["metrics"].items():
-        np.testing.assert_allclose(virtual["metrics"][metric], value, rtol=1e-9)
-    for phase in ("partition", "train", "predict"):
-        for count in ("bytes", "messages"):
-            assert virtual["comm"][phase][count] == real["comm"][phase][count], phase
+    ranks, words = 3, {}
+    for name in ("bkrr2", "casvm", "cascade", "dissmo"):
+        program = PROGRAMS[name]
+        words[f"{program.package}.{program.method}"] = program.arguments(data, ranks)
+    reports = {module: tmp_path / f"{module}.json" for module in words}
+    in_one_job(ranks, *([module, *words[module], "--report", reports[module]] for module in words))
+    for module, path in reports.items():
+        method = __import__(module, fromlist=["METHOD"]).METHOD
+        argv = [*words[module], "--memory-limit", "4", "--report", str(tmp_path / "virtual.json")]
+        World(ranks).run(lambda comm, method=method, argv=argv: train(method, comm, argv))
+        real, virtual = read(path), read(tmp_path / "virtual.json")
+        assert virtual["partition_sizes"] == real["partition_sizes"]
+        for metric, value in real["metrics"].items():
+            np.testing.assert_allclose(virtual["metrics"][metric], value, rtol=1e-9)
+        for phase in ("partition", "train", "predict"):
+            for count in ("bytes", "messages"):
+                assert virtual["comm"][phase][count] == real["comm"][phase][count], (module, phase)
 
 
 def test_calls_of_all_kinds():

@@ -25,6 +25,20 @@ def run(program, words):
         runpy.run_module(program, run_name="__main__", alter_sys=True)
 
 
+ONE_BY_ONE = """
+import json, runpy, sys, warnings
+warnings.filterwarnings("ignore", ".*found in sys.modules", RuntimeWarning)  # it has been imported before
+for program, *words in json.loads(sys.argv[1]):
+    sys.argv[1:] = words
+    runpy.run_module(program, run_name="__main__")
+"""
+
+
+def one_by_one(commands):
+    """Words for a ``python`` that runs all of these commands, ``[PROGRAM, *words]`` each, as ``python -m`` would."""
+    return "-c", ONE_BY_ONE, json.dumps([[str(word) for word in command] for command in commands])
+
+
 def read(path):
     return json.loads(path.read_text())
 

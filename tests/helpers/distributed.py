@@ -7,10 +7,36 @@ import pytest
 from mpi4py import MPI
 
 from cacore.comm import Communicator
+from cacore.comm.failure import wait
 from cacore.errors import InputError
 from cacore.io import Dataset
 
-WORLD = MPI.COMM_WORLD
+
+class Patient(MPI.Intracomm):
+    """Its ranks come together before a call, without keeping the cores meanwhile, which the others need to get there.
+
+    MPICH waits in a loop: of four ranks on two cores, those that wait would take the cores from those that work.
+    """
+
+    def Barrier(self):  # noqa: N802 - MPI's name
+        wait(self.Ibarrier().Test)
+
+    barrier = Barrier
+
+    def allgather(self, value):
+        self.Barrier()
+        return super().allgather(value)
+
+    def allreduce(self, value, op=MPI.SUM):
+        self.Barrier()
+        return super().allreduce(value, op)
+
+    def bcast(self, value, root=0):
+        self.Barrier()
+        return super().bcast(value, root)
+
+
+WORLD = Patient(MPI.COMM_WORLD)
 R, RANK = WORLD.size, WORLD.rank
 EVERY_ROW = slice(None)
 
@@ -18,6 +44,11 @@ EVERY_ROW = slice(None)
 def even(n):
     """This rank's block of n rows that all ranks share evenly."""
     return slice(n * RANK // R, n * (RANK + 1) // R)
+
+
+def some(values):
+    """Every other one of a parameter's values; the rest are tried on one rank more, and on one less."""
+    return list(values)[R % 2 :: 2]
 
 
 def dataset(X, y, block=EVERY_ROW, dtype=np.float64, weights=None):
@@ -29,6 +60,20 @@ def labelled(X, y, block=None, weights=None):
     """Rows, labels and weights of this rank, as an SVM is given them; of all ranks without a `block`."""
     block = EVERY_ROW if block is None else block
     return Dataset(X[block].copy(), y[block], weights=None if weights is None else weights[block])
+
+
+def by_one(call, *args, **options):
+    """What one process computes by itself, on all ranks: they share the machine, on which one of them is enough."""
+    told = None, None
+    if RANK == 0:
+        try:
+            told = call(*args, **options), None
+        except Exception as error:
+            told = None, error  # the others wait for an answer
+    answer, error = WORLD.bcast(told)
+    if error is not None:
+        raise error
+    return answer
 
 
 def in_order(parts):

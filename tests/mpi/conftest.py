@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from mpi4py import MPI
+from helpers.distributed import RANK, WORLD, R
 
 from cacore.comm import Communicator
 
@@ -22,17 +22,17 @@ TRIED = {1: ("even",), 2: ("even", "uneven"), 3: ("uneven", "rank without rows")
 
 @pytest.fixture
 def comm():
-    return Communicator(MPI.COMM_WORLD)
+    return Communicator(WORLD)
 
 
-@pytest.fixture(params=TRIED.get(MPI.COMM_WORLD.size, SPLITS))
+@pytest.fixture(params=TRIED.get(R, SPLITS))
 def mine(request):
     """``mine(n)`` is this rank's slice of n rows."""
 
     def block(n):
-        shares = np.cumsum((0, *SPLITS[request.param][: MPI.COMM_WORLD.size]))
+        shares = np.cumsum((0, *SPLITS[request.param][:R]))
         bounds = n * shares // shares[-1]
-        return slice(int(bounds[MPI.COMM_WORLD.rank]), int(bounds[MPI.COMM_WORLD.rank + 1]))
+        return slice(int(bounds[RANK]), int(bounds[RANK + 1]))
 
     return block
 
@@ -42,7 +42,7 @@ def everywhere():
     """``everywhere(rows)`` are all ranks' rows in rank order, moved by mpi4py itself."""
 
     def joined(rows):
-        pieces = MPI.COMM_WORLD.allgather(rows)
+        pieces = WORLD.allgather(rows)
         return sp.vstack(pieces, format="csr") if sp.issparse(rows) else np.concatenate(pieces)
 
     return joined
@@ -54,13 +54,13 @@ def folder(request):
     name = "".join(c if c.isalnum() else "-" for c in request.node.name)
     path = Path(os.environ["CAKERNELS_MPI_TESTS"], request.module.__name__, name)
     path.mkdir(parents=True, exist_ok=True)
-    MPI.COMM_WORLD.Barrier()
+    WORLD.Barrier()
     return path
 
 
 @pytest.fixture
 def half():
     """A communicator of every other rank: of half of them, or of all if there is but one."""
-    part = MPI.COMM_WORLD.Split(MPI.COMM_WORLD.rank % 2, MPI.COMM_WORLD.rank)
+    part = WORLD.Split(RANK % 2, RANK)
     yield part
     part.Free()

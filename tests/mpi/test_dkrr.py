@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from helpers.checks import close, inodes, names
 from helpers.data import formats
 from helpers.data import smooth as rows
-from helpers.distributed import RANK, WORLD, R, dataset, even, refused_by_all
+from helpers.distributed import RANK, WORLD, R, by_one, dataset, even, refused_by_all
 from helpers.references import ridge
 from sklearn.preprocessing import StandardScaler
 
@@ -39,7 +39,7 @@ def kernel_ridge(X, y, T, sigma=SIGMA, lam=LAM, weights=None):
     """The reference, on the rows of all ranks."""
     w = np.ones(len(y)) if weights is None else weights
     scaler, mean = StandardScaler(with_mean=not sp.issparse(X)).fit(X, sample_weight=weights), np.average(y, weights=w)
-    model = ridge(sigma, lam * w.sum()).fit(scaler.transform(X), y - mean, sample_weight=weights)
+    model = by_one(ridge(sigma, lam * w.sum()).fit, scaler.transform(X), y - mean, sample_weight=weights)
     return model.predict(scaler.transform(T)) + mean
 
 
@@ -87,7 +87,7 @@ def test_float32(csr, everywhere):
     result = dkrr(data, Options(sigma=(SIGMA,), lam=(LAM,), standardize=False), comm)
     got = everywhere(result.model.predict(T[even(41)], comm))
     X, T = X.astype(np.float64), T.astype(np.float64)
-    reference = ridge(SIGMA, LAM * 157).fit(X, y - y.mean())
+    reference = by_one(ridge(SIGMA, LAM * 157).fit, X, y - y.mean())
     close(got, reference.predict(T) + y.mean(), 1e-6)
     assert 0 < result.residual[0] < 1e-11
 
@@ -98,7 +98,7 @@ def test_float32_standardised(everywhere):
     model = dkrr(dataset(X, y, even(157), np.float32), Options(sigma=(SIGMA,), lam=(LAM,)), comm).model
     got = everywhere(model.predict(T[even(41)].astype(np.float32), comm))
     close(got, kernel_ridge(X.astype(np.float32).astype(float), y, T.astype(np.float32).astype(float)), 1e-5)
-    serial = dkrr(dataset(X, y, dtype=np.float32), Options(sigma=(SIGMA,), lam=(LAM,))).model
+    serial = by_one(dkrr, dataset(X, y, dtype=np.float32), Options(sigma=(SIGMA,), lam=(LAM,))).model
     close(got, serial.predict(T.astype(np.float32)), 1e-6)
 
 
@@ -123,7 +123,7 @@ def test_grid(select, csr, mine):
     (X, y), (T, t) = rows(csr=csr), rows(41, seed=1, csr=csr)
     options, comm = replace(GRID, select=select), Communicator(WORLD)
     result = dkrr(dataset(X, y, mine(157)), options, comm, dataset(T, t, mine(41)))
-    serial = dkrr(dataset(X, y), options, test=dataset(T, t))
+    serial = by_one(dkrr, dataset(X, y), options, test=dataset(T, t))
     column = f"{select}_mse"
     assert (result.model.sigma, result.model.lam) == (serial.model.sigma, serial.model.lam)
     assert [(g["sigma"], g["lambda"]) for g in result.grid] == [(s, ell) for s in GRID.sigma for ell in GRID.lam]
@@ -160,7 +160,7 @@ def test_grid_with_weights():
     X, y = rows()
     weights = np.random.default_rng(4).uniform(0.5, 3, 157)
     result = dkrr(dataset(X, y, even(157), weights=weights), GRID, Communicator(WORLD))
-    serial = dkrr(dataset(X, y, weights=weights), GRID)
+    serial = by_one(dkrr, dataset(X, y, weights=weights), GRID)
     assert (result.model.sigma, result.model.lam) == (serial.model.sigma, serial.model.lam)
     errors = [[g["validation_mse"] for g in one.grid] for one in (result, serial)]
     np.testing.assert_allclose(errors[0], errors[1], rtol=1e-8)
@@ -185,7 +185,7 @@ def test_estimator(csr, everywhere):
     given = {"sigma": [1.0, 2.0], "lam": [1e-4, 1e-2], "random_state": 7}
     distributed = DKRR(**given, comm=WORLD).fit(X[even(157)], y[even(157)])
     got = everywhere(distributed.predict(T[even(41)]))
-    serial = DKRR(**given).fit(X, y)
+    serial = by_one(DKRR(**given).fit, X, y)
     assert (distributed.sigma_, distributed.lam_) == (serial.sigma_, serial.lam_)
     close(got, serial.predict(T))
     close(got, kernel_ridge(X, y, T, serial.sigma_, serial.lam_))

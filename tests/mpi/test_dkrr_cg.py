@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from helpers.checks import close
-from helpers.data import formats
 from helpers.data import smooth as rows
-from helpers.distributed import RANK, WORLD, R, dataset, even, refused_by_all
+from helpers.distributed import RANK, WORLD, R, by_one, dataset, even, refused_by_all, some
 from helpers.references import matrix, ridge
 from helpers.running import Clock
 from sklearn.preprocessing import StandardScaler
@@ -40,7 +39,7 @@ def kernel_ridge(X, y, T, weights=None):
     """The reference, on the rows of all ranks."""
     w = np.ones(len(y)) if weights is None else weights
     scaler, mean = StandardScaler(with_mean=not sp.issparse(X)).fit(X, sample_weight=weights), np.average(y, weights=w)
-    model = ridge(SIGMA, LAM * w.sum()).fit(scaler.transform(X), y - mean, sample_weight=weights)
+    model = by_one(ridge(SIGMA, LAM * w.sum()).fit, scaler.transform(X), y - mean, sample_weight=weights)
     return model.predict(scaler.transform(T)) + mean
 
 
@@ -51,7 +50,7 @@ def tiles(monkeypatch):
     monkeypatch.setattr(kernel_products, "_COLUMNS", 17)
 
 
-@formats
+@pytest.mark.parametrize("csr", some([False, True]))
 @pytest.mark.parametrize("ring", [False, True], ids=["gathered", "ring"])
 def test_is_kernel_ridge(csr, ring, mine, everywhere, monkeypatch):
     if ring:
@@ -75,7 +74,7 @@ def test_fewer_rows_than_ranks(n, everywhere):
     close(everywhere(model.predict(T[even(41)], comm)), kernel_ridge(X, y, T), 1e-7)
 
 
-@pytest.mark.parametrize("preconditioner", ["pivoted", "nystrom", "local", "two-level"])
+@pytest.mark.parametrize("preconditioner", some(["pivoted", "nystrom", "local", "two-level"]))
 def test_preconditioners_with_weights_and_targets(preconditioner, everywhere):
     """Rows of weight 0 count as absent; two targets at once are what each is alone."""
     (X, y), (T, _) = rows(), rows(41, seed=1)
@@ -139,7 +138,7 @@ def test_every_pair_of_rows_once():
     seen = np.zeros((counts.sum(), counts.sum()), np.int64)
     first = np.cumsum(counts) - counts
     for rank in range(R):
-        for strip in (strip for some in strips(counts, rank) for strip in some):
+        for strip in (strip for group in strips(counts, rank) for strip in group):
             lo, hi = (first[rank] + one for one in strip.rows)
             a, b = (first[strip.rank] + one for one in strip.columns)
             seen[lo:hi, a:b] += 1
@@ -159,19 +158,19 @@ def test_grid(mine):
     """The choice and the errors are those of one rank, and those of the factorisation."""
     X, y = rows()
     result = dkrr(dataset(X, y, mine(157)), GRID, Communicator(WORLD))
-    alone = dkrr(dataset(X, y), GRID)
-    direct = dkrr(dataset(X, y), replace(GRID, solver="cholesky", tol=Options().tol))
+    alone = by_one(dkrr, dataset(X, y), GRID)
+    direct = by_one(dkrr, dataset(X, y), replace(GRID, solver="cholesky", tol=Options().tol))
     for other, tolerance in ((alone, 1e-3), (direct, 1e-3)):
         assert (result.model.sigma, result.model.lam) == (other.model.sigma, other.model.lam)
         errors = [[g["validation_mse"] for g in one.grid] for one in (result, other)]
         np.testing.assert_allclose(*errors, rtol=tolerance)
 
 
-def test_early(mine):
+def test_early():
     """It takes fewer iterations, for nearly the same error."""
     X, y = rows()
     whole, early = (
-        dkrr(dataset(X, y, mine(157)), replace(GRID, rank=8, early=share), Communicator(WORLD))
+        dkrr(dataset(X, y, even(157)), replace(GRID, rank=8, early=share), Communicator(WORLD))
         for share in (None, 0.05)
     )
     assert early.iteration["iterations"][0] < whole.iteration["iterations"][0]

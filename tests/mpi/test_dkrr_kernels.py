@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.checks import close
 from helpers.data import as_csr, dense, formats
-from helpers.distributed import EVERY_ROW, RANK, WORLD, R, dataset, even
+from helpers.distributed import EVERY_ROW, RANK, WORLD, R, by_one, dataset, even
 from helpers.references import DISTANCES, matrix
 from scipy.spatial.distance import cdist
 from sklearn.kernel_ridge import KernelRidge
@@ -59,10 +59,10 @@ def test_other_kernels(kernel, sigma, reference, dtype, csr, everywhere):
     if reference is None:
         declared, reference = fitted.model.kernel, {"kernel": "precomputed"}
         given_rows, asked = matrix(declared, given_rows), matrix(declared, asked, given_rows)
-    ridge = KernelRidge(alpha=fitted.model.lam * 157, **reference).fit(given_rows, y - y.mean())
+    ridge = by_one(KernelRidge(alpha=fitted.model.lam * 157, **reference).fit, given_rows, y - y.mean())
     close(got, ridge.predict(asked) + y.mean(), 1e-8 if exact else 1e-4)
     if exact:  # in single precision the grid's errors have few digits
-        serial = dkrr(dataset(X, y, EVERY_ROW), given)
+        serial = by_one(dkrr, dataset(X, y, EVERY_ROW), given)
         errors = [[row["validation_mse"] for row in one.grid] for one in (fitted, serial)]
         np.testing.assert_allclose(*errors, rtol=1e-7)
 
@@ -78,7 +78,7 @@ def test_callable(csr, everywhere):
     (X, y), (T, _), comm = rows(157, 0, csr), rows(41, 1, csr), Communicator(WORLD)
     given = {"lam": (1e-3, 1.0), "standardize": False}
     mine = dkrr(dataset(X, y, even(157)), Options(kernel=matern, **given), comm)
-    declared = dkrr(dataset(X, y, EVERY_ROW), Options(kernel="matern32", sigma=(SIGMA,), **given))
+    declared = by_one(dkrr, dataset(X, y, EVERY_ROW), Options(kernel="matern32", sigma=(SIGMA,), **given))
     assert mine.model.lam == declared.model.lam
     close(everywhere(mine.model.predict(T[even(41)], comm)), declared.model.predict(T), 1e-8)
 

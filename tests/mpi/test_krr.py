@@ -7,7 +7,7 @@ import pytest
 from helpers.checks import close, names
 from helpers.data import formats
 from helpers.data import smooth as rows
-from helpers.distributed import RANK, WORLD, R, dataset, even, refused_by_all
+from helpers.distributed import RANK, WORLD, R, by_one, dataset, even, refused_by_all
 
 from cacore.comm import Communicator
 from cacore.errors import InputError
@@ -30,7 +30,7 @@ def test_fixed_pair(name, csr, mine, everywhere):
     model = METHODS[name](dataset(X, y, mine(157)), options, comm).model
     got = everywhere(model.predict(T[mine(41)], comm))
     traffic, _ = comm.totals()
-    serial = METHODS[name](dataset(X, y), options).model
+    serial = by_one(METHODS[name], dataset(X, y), options).model
     close(got, serial.predict(T))
     assert model.sizes.tolist() == serial.sizes.tolist()
     assert traffic["train"] == {"bytes": 0, "messages": 0}
@@ -44,7 +44,7 @@ def test_grid(name, select, mine):
     comm = Communicator(WORLD)
     result = METHODS[name](dataset(X, y, mine(157)), options, comm, dataset(T, t, mine(41)))
     traffic, _ = comm.totals()
-    serial = METHODS[name](dataset(X, y), options, test=dataset(T, t))
+    serial = by_one(METHODS[name], dataset(X, y), options, test=dataset(T, t))
     assert (result.model.sigma, result.model.lam) == (serial.model.sigma, serial.model.lam)
     column = f"{select}_mse"
     assert [(r["sigma"], r["lambda"]) for r in result.grid] == [(r["sigma"], r["lambda"]) for r in serial.grid]
@@ -72,7 +72,7 @@ def test_model_file(name, csr, standardize, folder, everywhere):
     comm, my, our = Communicator(WORLD), even(157), even(41)
     model = METHODS[name](dataset(X, y, my), options, comm).model
     model.save(folder / "many.h5", comm)
-    serial = METHODS[name](dataset(X, y), options).model
+    serial = by_one(METHODS[name], dataset(X, y), options).model
     if RANK == 0:
         serial.save(folder / "one.h5")
     WORLD.Barrier()
@@ -99,7 +99,7 @@ def test_estimator(name, csr, mine, everywhere):
     make, given = ESTIMATORS[name], {"n_parts": 5, "sigma": 2.0, "lam": [1e-4, 1e-2], "random_state": 7}
     distributed = make(**given, comm=WORLD).fit(X[mine(157)], y[mine(157)])
     got = everywhere(distributed.predict(T[mine(41)]))
-    serial = make(**given).fit(X, y)
+    serial = by_one(make(**given).fit, X, y)
     assert (distributed.sigma_, distributed.lam_) == (serial.sigma_, serial.lam_)
     close(got, serial.predict(T))
 
@@ -115,7 +115,7 @@ def test_weights(name, absent, mine, everywhere):
     everyone = everywhere(weights)
     make, given = ESTIMATORS[name], {"n_parts": 5, "sigma": 2.0, "lam": 1e-3, "random_state": 7}
     got = everywhere(make(**given, comm=WORLD).fit(X[my], y[my], weights).predict(T[mine(41)]))
-    close(got, make(**given).fit(X, y, everyone).predict(T))
+    close(got, by_one(make(**given).fit, X, y, everyone).predict(T))
 
 
 @methods
@@ -125,7 +125,7 @@ def test_float32(name, mine, everywhere):
     distributed = ESTIMATORS[name](**given, comm=WORLD).fit(X[mine(157)], y[mine(157)])
     got = everywhere(distributed.predict(T[mine(41)]))
     assert got.dtype == np.float64
-    close(got, ESTIMATORS[name](**given).fit(X, y).predict(T), 1e-6)  # standardised in single precision
+    close(got, by_one(ESTIMATORS[name](**given).fit, X, y).predict(T), 1e-6)  # standardised in single precision
 
 
 def test_default_parts():
@@ -168,7 +168,7 @@ def test_score_is_that_of_all_rows(mine):
     given = {"n_parts": 3, "sigma": 2.0, "lam": 1e-3, "random_state": 0}
     distributed = BKRR2(**given, comm=WORLD).fit(X[even(157)], y[even(157)])
     score = distributed.score(T[mine(41)], u[mine(41)])
-    assert score == pytest.approx(BKRR2(**given).fit(X, y).score(T, u), rel=1e-8)
+    assert score == pytest.approx(by_one(BKRR2(**given).fit, X, y).score(T, u), rel=1e-8)
     assert len(set(WORLD.allgather(score))) == 1
 
 
@@ -176,7 +176,7 @@ def test_saving_after_a_fit_needs_no_communicator(folder):
     X, y = rows()
     fitted = BKRR2(5, sigma=2.0, lam=1e-3, random_state=0, comm=WORLD).fit(X[even(157)], y[even(157)])
     fitted.model_.save(folder / "saved.h5")
-    serial = BKRR2(5, sigma=2.0, lam=1e-3, random_state=0).fit(X, y)
+    serial = by_one(BKRR2(5, sigma=2.0, lam=1e-3, random_state=0).fit, X, y)
     close(KRRModel.load(folder / "saved.h5").predict(X), serial.predict(X))
 
 
@@ -191,7 +191,7 @@ def test_folds_and_parts_that_choose(name, given, mine, everywhere):
     options = Options(partitions=5, sigma=(0.5, 1.0, 2.0), lam=(1e-4, 1e-2), seed=2, **given)
     method = METHODS[name]
     got = method(dataset(X, y, mine(157)), options, comm)
-    serial = method(dataset(X, y), options)
+    serial = by_one(method, dataset(X, y), options)
     key = f"{options.select}_mse"
     close(np.array([row[key] for row in got.grid]), np.array([row[key] for row in serial.grid]), 1e-9)
     if options.per_part:

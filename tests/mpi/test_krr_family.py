@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.checks import close, inodes, names
 from helpers.data import smooth as rows
-from helpers.distributed import RANK, WORLD, R, dataset, even, refused_by_all
+from helpers.distributed import RANK, WORLD, R, by_one, dataset, even, refused_by_all
 from scipy.spatial.distance import cdist
 
 from cacore.comm import Communicator
@@ -78,14 +78,14 @@ def all_equal(comm, result, serial, T, t, our, everywhere, tolerance=1e-8):
 def test_fixed_pair_csr(name, mine, everywhere):
     (X, y), (T, t), comm = rows(csr=True), rows(41, seed=1, csr=True), Communicator(WORLD)
     result = train(name, X, y, mine(157), comm, sigma=(1.5,), lam=(1e-3,))
-    serial = train(name, X, y, sigma=(1.5,), lam=(1e-3,))
+    serial = by_one(train, name, X, y, sigma=(1.5,), lam=(1e-3,))
     all_equal(comm, result, serial, T, t, mine(41), everywhere)
     assert bool(result.grid) == (name == "twolevel")  # which always has a coarse model to choose
 
 
 def grids_agree(name, my, our, everywhere, csr=False):
     (X, y), (T, t), comm = rows(csr=csr), rows(41, seed=1, csr=csr), Communicator(WORLD)
-    result, serial = train(name, X, y, my, comm, **PAIRS), train(name, X, y, **PAIRS)
+    result, serial = train(name, X, y, my, comm, **PAIRS), by_one(train, name, X, y, **PAIRS)
     all_equal(comm, result, serial, T, t, our, everywhere)
     assert len(result.grid) == 4 * (8 if name == "twolevel" else 1)
     assert ("soft_k" in result.params) == (result.model.route == "soft")
@@ -105,7 +105,7 @@ def test_grid_csr(name, everywhere):
 def test_grid_judged_by_test_rows(name, everywhere):
     (X, y), (T, t), comm = rows(), rows(41, seed=1), Communicator(WORLD)
     result = train(name, X, y, even(157), comm, dataset(T, t, even(41)), select="test", **PAIRS)
-    serial = train(name, X, y, test=dataset(T, t), select="test", **PAIRS)
+    serial = by_one(train, name, X, y, test=dataset(T, t), select="test", **PAIRS)
     all_equal(comm, result, serial, T, t, even(41), everywhere)
     assert all(row["validation_mse"] is None for row in result.grid)
 
@@ -116,7 +116,7 @@ def test_float32(name, everywhere):
     (X, y), (T, t), comm = rows(), rows(41, seed=1), Communicator(WORLD)
     one = {"sigma": (1.5,), "lam": (1e-2,), "dtype": np.float32}
     one |= {"centers": (12,), "coarse_sigma": (3.0,), "coarse_lam": (1e-3,)}
-    result, serial = train(name, X, y, even(157), comm, **one), train(name, X, y, **one)
+    result, serial = train(name, X, y, even(157), comm, **one), by_one(train, name, X, y, **one)
     T = T.astype(np.float32)
     all_equal(comm, result, serial, T, t, even(41), everywhere, 1e-6)
     assert 0 < result.residual.max() < 1e-11
@@ -134,7 +134,7 @@ def test_other_kernels(name, kernel, everywhere):
     (X, y), (T, t), comm = rows(), rows(41, seed=1), Communicator(WORLD)
     given = {"kernel": kernel, "degree": 2, "lam": (1e-4, 1e-2)}
     given |= {"coarse_sigma": None} if callable(kernel) else {"sigma": (1.5,)}
-    result, serial = train(name, X, y, even(157), comm, **given), train(name, X, y, **given)
+    result, serial = train(name, X, y, even(157), comm, **given), by_one(train, name, X, y, **given)
     all_equal(comm, result, serial, T, t, even(41), everywhere)
 
 
@@ -142,7 +142,7 @@ def test_other_kernels(name, kernel, everywhere):
 def test_weights(name, everywhere):
     (X, y), (T, t), comm = rows(), rows(41, seed=1), Communicator(WORLD)
     given = {"sigma": (0.5, 1.5), "lam": (1e-3,), "weights": np.random.default_rng(4).uniform(0.5, 3, 157)}
-    result, serial = train(name, X, y, even(157), comm, **given), train(name, X, y, **given)
+    result, serial = train(name, X, y, even(157), comm, **given), by_one(train, name, X, y, **given)
     all_equal(comm, result, serial, T, t, even(41), everywhere)
 
 
@@ -152,7 +152,7 @@ def test_many_lambdas(everywhere):
     for name in ("loo", "bkrr"):
         comm, lam = Communicator(WORLD), tuple(np.geomspace(1e-6, 1e-1, 13))
         result = train(name, X, y, even(157), comm, sigma=(1.5,), lam=lam)
-        serial = train(name, X, y, sigma=(1.5,), lam=lam)
+        serial = by_one(train, name, X, y, sigma=(1.5,), lam=lam)
         all_equal(comm, result, serial, T, t, even(41), everywhere)
 
 
@@ -192,7 +192,7 @@ def test_model_file(name, csr, folder, everywhere):
     given = {"sigma": (1.5,), "lam": (1e-3,)}
     model = train(name, X, y, even(157), comm, **given).model
     model.save(folder / "many.h5")
-    serial = train(name, X, y, **given).model
+    serial = by_one(train, name, X, y, **given).model
     if RANK == 0:
         serial.save(folder / "one.h5")
     WORLD.Barrier()
@@ -344,7 +344,7 @@ def test_refined(csr, mine, everywhere, folder):
     comm = Communicator(WORLD)
     result = train("twolevel", X, y, mine(157), comm, **one)
     got = everywhere(result.model.predict(T[mine(41)], comm))
-    close(got, train("twolevel", X, y, **one).model.predict(T), 1e-5)
+    close(got, by_one(train, "twolevel", X, y, **one).model.predict(T), 1e-5)
     for _ in range(2):
         kept = train("twolevel", X, y, mine(157), comm, **one, checkpoint=Checkpoint(folder / "kept"))
         np.testing.assert_array_equal(everywhere(kept.model.predict(T[mine(41)], comm)), got)

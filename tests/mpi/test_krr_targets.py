@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 from helpers.checks import close
 from helpers.data import drawn_clouds, formats, smooth
-from helpers.distributed import RANK, WORLD, R, even, refused_by_all
+from helpers.distributed import RANK, WORLD, R, by_one, even, refused_by_all
 from helpers.references import ridge
 from sklearn.preprocessing import StandardScaler
 
@@ -49,7 +49,7 @@ def by_column(got, expected, tolerance=1e-8):
 def test_is_the_same_on_one_rank(name, csr, mine, everywhere, folder):
     (X, Y), (T, U), my, our = rows(csr=csr), rows(41, 1, csr), mine(157), even(41)
     cls, more = METHODS[name]
-    model, serial = cls(5, **GRID, **more, comm=WORLD).fit(X[my], Y[my]), cls(5, **GRID, **more).fit(X, Y)
+    model, serial = cls(5, **GRID, **more, comm=WORLD).fit(X[my], Y[my]), by_one(cls(5, **GRID, **more).fit, X, Y)
     tolerance = 1e-5 if name == "float32" else 1e-8
     got = everywhere(model.predict(T[our]))
     assert (model.sigma_, model.lam_) == (serial.sigma_, serial.lam_)
@@ -70,11 +70,11 @@ def test_exact(dtype, csr, mine, everywhere, monkeypatch):
     weights = np.random.default_rng(0).uniform(0.5, 2, 157)
     model = DKRR(sigma=1.5, lam=1e-3, dtype=dtype, random_state=0, comm=WORLD).fit(X[my], Y[my], weights[my])
     scaler, mean = StandardScaler(with_mean=not sp.issparse(X)).fit(X, sample_weight=weights), np.average(Y, 0, weights)
-    one = ridge(1.5, 1e-3 * weights.sum()).fit(scaler.transform(X), Y - mean, sample_weight=weights)
+    one = by_one(ridge(1.5, 1e-3 * weights.sum()).fit, scaler.transform(X), Y - mean, sample_weight=weights)
     tolerance = 1e-8 if dtype == "float64" else 1e-5
     by_column(everywhere(model.predict(T[even(41)])), one.predict(scaler.transform(T)) + mean, tolerance)
     if dtype == "float64":
-        chosen, serial = DKRR(**GRID, comm=WORLD).fit(X[my], Y[my]), DKRR(**GRID).fit(X, Y)
+        chosen, serial = DKRR(**GRID, comm=WORLD).fit(X[my], Y[my]), by_one(DKRR(**GRID).fit, X, Y)
         errors = [[row["validation_mse"] for row in one.grid_] for one in (chosen, serial)]
         np.testing.assert_allclose(*errors, rtol=1e-8)
 
@@ -88,7 +88,7 @@ def test_classes(cls, k, mine, everywhere):
     names, my = np.array(["spam", "ham", "eggs"])[y], mine(157)
     given = {"sigma": 1.5, "lam": 1e-2, "class_weight": "balanced", "random_state": 0}
     given |= {"n_parts": 5} if cls is BKRR2Classifier else {}
-    model, serial = cls(**given, comm=WORLD).fit(X[my], names[my]), cls(**given).fit(X, names)
+    model, serial = cls(**given, comm=WORLD).fit(X[my], names[my]), by_one(cls(**given).fit, X, names)
     assert model.classes_.tolist() == serial.classes_.tolist() == sorted(set(names))
     close(everywhere(model.decision_function(T[even(41)])), serial.decision_function(T))
     assert model.score(X[my], names[my]) == pytest.approx(serial.score(X, names))

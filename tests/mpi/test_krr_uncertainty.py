@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers.checks import near
 from helpers.data import as_csr, formats, smooth
-from helpers.distributed import RANK, WORLD, R, even, refused_by_all, sent
+from helpers.distributed import RANK, WORLD, R, by_one, even, refused_by_all, sent
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 
@@ -90,7 +90,7 @@ def test_is_the_same_on_one_rank(name, csr, everywhere, folder):
     w = np.random.default_rng(0).uniform(0.5, 2, 157)
     more = more | ({"calibrate": "loo"} if name == "exact" else {"calibrate": 0.3, "keep_factors": True})
     model = cls(**FIXED, **more, comm=WORLD).fit(X[my], y[my], w[my])
-    serial = cls(**FIXED, **more).fit(X, y, w)
+    serial = by_one(cls(**FIXED, **more).fit, X, y, w)
     model.model_.save(folder / "m.h5")
     loaded = KRRModel.load(folder / "m.h5", WORLD)
     tolerance = 1e-8 * np.abs(y).max()
@@ -111,7 +111,7 @@ def test_jackknife_plus_on_one_rank(name, everywhere, folder):
     (X, y), (T, _), my, our = rows(), rows(41, 1), even(157), even(41)
     cls, more = METHODS[name]
     model = cls(**FIXED, **more, calibrate="jackknife+", comm=WORLD).fit(X[my], y[my])
-    serial = cls(**FIXED, **more, calibrate="jackknife+").fit(X, y).predict_interval(T, 0.8)
+    serial = by_one(cls(**FIXED, **more, calibrate="jackknife+").fit, X, y).predict_interval(T, 0.8)
     model.model_.save(folder / "m.h5")
     for one in (model, KRRModel.load(folder / "m.h5", WORLD)):
         for got, other in zip(one.predict_interval(T[our], 0.8), serial, strict=True):

@@ -7,6 +7,7 @@ import os
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from mpi4py import MPI
 
 from cacore.comm import Communicator, collective, mpi
@@ -150,6 +151,21 @@ def test_columns_have_other_names_on_one_rank(name):
         message = every_rank_raises(InputError, lambda: make(comm).fit(frame, given[target]))
     assert message.startswith(f"X, column 1: 'height' on rank {LAST}, 'y' on rank 0")
     comm.Free()
+
+
+@pytest.mark.parametrize("name", ["bkrr2", "casvm", "kbalance"])
+@pytest.mark.parametrize("what", ["features", "format"])
+def test_rows_of_one_rank_are_not_like_the_others(what, name):
+    """Not a hang, and not an error of MPI."""
+    given = rows()
+    X = given[0]
+    if RANK == LAST:
+        X = X[:, :2] if what == "features" else sp.csr_matrix(X)
+    if name == "kbalance":
+        every_rank_raises(InputError, lambda: KBalance(n_parts=SIZE).fit(X, comm=WORLD))
+    else:
+        make, target = ESTIMATORS[name]
+        every_rank_raises(InputError, lambda: make(WORLD).fit(X, given[target]))
 
 
 def test_a_partitioner_fails_on_one_rank():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from helpers.checks import close, near, scalapack_is_missing
-from helpers.distributed import RANK, WORLD, R, dataset, even, refused_by_all
+from helpers.distributed import RANK, WORLD, R, by_one, dataset, even, refused_by_all
 
 from cacore.comm import Communicator
 from cacore.io import Dataset
@@ -56,7 +56,7 @@ def test_ridge(name, metric, mine, everywhere):
     (X, y), (T, _), comm = rows(), rows(41, 1), Communicator(WORLD)
     got = ridge(name, X, y, mine(157), comm, metric=metric)
     values = everywhere(got.model.predict(T[mine(41)]))
-    serial = ridge(name, X, y, metric=metric)
+    serial = by_one(ridge, name, X, y, metric=metric)
     close(np.array(got.errors), np.array(serial.errors), 1e-5)
     close(got.model.standardizer.root, serial.model.standardizer.root, 1e-6)
     assert (got.model.sigma, got.model.lam) == (serial.model.sigma, serial.model.lam)
@@ -69,7 +69,7 @@ def test_csr(name, metric, everywhere):
     (X, y), (T, _), comm = rows(csr=True), rows(41, 1, True), Communicator(WORLD)
     got = ridge(name, X, y, even(157), comm, metric=metric)
     values = everywhere(got.model.predict(T[even(41)]))
-    serial = ridge(name, X, y, metric=metric)
+    serial = by_one(ridge, name, X, y, metric=metric)
     close(np.array(got.errors), np.array(serial.errors), 1e-5)
     close(values, serial.model.predict(T), 1e-5)
 
@@ -109,7 +109,7 @@ def test_svm(name, metric, mine, everywhere):
     options = SVMOptions(**more, C=10.0, gamma=0.3, tol=1e-6, metric=metric, metric_rounds=1, seed=2)
     got = method(Dataset(X[mine(157)].copy(), y[mine(157)] > 0), options, comm)
     values = everywhere(got.model.decision_function(T[mine(41)]))
-    serial = method(Dataset(X.copy(), y > 0), options)
+    serial = by_one(method, Dataset(X.copy(), y > 0), options)
     near(got.errors, serial.errors, 1e-12)
     roots = [one.model.standardizer and one.model.standardizer.root for one in (got, serial)]
     assert (roots[0] is None) == (roots[1] is None)
@@ -132,7 +132,7 @@ def test_estimators(mine, everywhere):
         given = {"n_parts": 5, "random_state": 0, "metric": "full", "metric_rounds": 1, **given}
         model = make(**given, comm=WORLD).fit(X[my], target[my], weights[my])
         got = everywhere(model.predict(T[mine(41)]))
-        serial = make(**given).fit(X, target, weights)
+        serial = by_one(make(**given).fit, X, target, weights)
         close(model.metric_, serial.metric_, 1e-5)
         close(model.feature_importances_, serial.feature_importances_, 1e-5)
         close(got.astype(float), serial.predict(T).astype(float), 1e-5)
@@ -142,7 +142,7 @@ def test_auto(everywhere):
     (X, y), (T, _), comm = rows(), rows(41, 1), Communicator(WORLD)
     got = ridge("bkrr2", X, y, even(157), comm, kernel="auto")
     values = everywhere(got.model.predict(T[even(41)]))
-    serial = ridge("bkrr2", X, y, kernel="auto")
+    serial = by_one(ridge, "bkrr2", X, y, kernel="auto")
     assert got.model.like == serial.model.like
     close(values, serial.model.predict(T))
     assert comm.totals()[0]["train"] == {"bytes": 0, "messages": 0}
@@ -186,7 +186,7 @@ def test_scalings_and_divisions(name, dtype, mine, everywhere):
     (X, y), (T, _), comm = rows(), rows(41, 1), Communicator(WORLD)
     X, T = np.exp(3 * X).astype(dtype), np.exp(3 * T).astype(dtype)
     more = {"scaling": "auto"} if name == "dkrr" else {"scaling": "auto", "divisions": 3}
-    got, serial = ridge(name, X, y, mine(157), comm, **more), ridge(name, X, y, **more)
+    got, serial = ridge(name, X, y, mine(157), comm, **more), by_one(ridge, name, X, y, **more)
     assert got.params["scaling"] == serial.params["scaling"] == "quantile"
     near(got.model.standardizer.quantiles, serial.model.standardizer.quantiles, 1e-6 if dtype == "float32" else 1e-12)
     close(everywhere(got.model.predict(T[mine(41)])), serial.model.predict(T), 1e-3 if dtype == "float32" else 1e-6)
@@ -196,7 +196,7 @@ def test_lengths(mine, everywhere):
     """Length scales: those of one process, from one Allreduce of d + 3 numbers an evaluation."""
     (X, y), (T, _), comm = rows(), rows(41, 1), Communicator(WORLD)
     got = ridge("bkrr2", X, y, mine(157), comm, metric="lengths")
-    serial = ridge("bkrr2", X, y, metric="lengths")
+    serial = by_one(ridge, "bkrr2", X, y, metric="lengths")
     close(got.model.standardizer.root, serial.model.standardizer.root, 1e-5)
     close(everywhere(got.model.predict(T[mine(41)])), serial.model.predict(T), 1e-5)
     evaluations, left = divmod(comm.totals()[0]["train"]["bytes"], R * 8 * (X.shape[1] + 3))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.checks import near
 from helpers.data import drawn_clouds
-from helpers.distributed import RANK, WORLD, R, even, labelled, refused_by_all, sent
+from helpers.distributed import RANK, WORLD, R, by_one, even, labelled, refused_by_all, sent
 from sklearn.metrics import log_loss
 
 from cacore.comm import Communicator
@@ -63,7 +63,7 @@ def test_probabilities_of_one_process(name, k, everywhere, folder, monkeypatch):
     options = Options(partitions={"cpsvm": 5, "dcsvm": 4}.get(name), seed=2, gamma=0.4, tol=1e-6, probability="sigmoid")
     model = METHODS[name](labelled(X, y, even(N)), options, WORLD).model
     P = everywhere(model.probabilities(T[even(41)]))
-    near(P, METHODS[name](labelled(X, y), options).model.probabilities(T), 1e-9 if name == "cpsvm" else 1e-4)
+    near(P, by_one(METHODS[name], labelled(X, y), options).model.probabilities(T), 1e-9 if name == "cpsvm" else 1e-4)
     assert log_loss(t, P) < np.log(k)
     model.save(folder / "m.h5")
     near(everywhere(SVMModel.load(folder / "m.h5", WORLD).probabilities(T[even(41)])), P, 1e-12)
@@ -87,7 +87,7 @@ def test_routes(route, everywhere):
     made = {"n_parts": 5, "partitioner": "kmeans", "route": route, "probability": True, "gamma": 0.4, "random_state": 0}
     mine = even(N)
     got = CASVC(**made, comm=WORLD).fit(X[mine], y[mine]).predict_proba(T[even(41)])
-    near(everywhere(got), CASVC(**made).fit(X, y).predict_proba(T), 1e-9)
+    near(everywhere(got), by_one(CASVC(**made).fit, X, y).predict_proba(T), 1e-9)
 
 
 def test_a_model_without_them():
@@ -104,4 +104,4 @@ def test_ridge_regression(cls, k, everywhere):
     given |= {"n_parts": 5} if cls is BKRR2Classifier else {}
     mine = even(N)
     got = everywhere(cls(**given, comm=WORLD).fit(X[mine], y[mine]).predict_proba(T[even(41)]))
-    near(got, cls(**given).fit(X, y).predict_proba(T), 1e-7)
+    near(got, by_one(cls(**given).fit, X, y).predict_proba(T), 1e-7)

@@ -15,7 +15,7 @@ import pytest
 import scipy.sparse as sp
 from helpers.checks import inodes, names, near, same_part
 from helpers.data import FORMS, dense, drawn_clouds, forms, write_hdf5
-from helpers.distributed import RANK, WORLD, R, even, in_order, labelled, refused_by_all
+from helpers.distributed import RANK, WORLD, R, by_one, even, in_order, labelled, refused_by_all
 from sklearn.exceptions import ConvergenceWarning
 
 from cacore.comm import Communicator
@@ -57,7 +57,7 @@ def test_parts_as_one_process_trains_them(name, csr, dtype, mine, everywhere):
     model, traffic = result.model, comm.totals()[0]
     parts = in_order(model.parts)
     got, decisions = everywhere(model.predict(T[mine(T_ROWS)])), everywhere(model.decision_function(T[mine(T_ROWS)]))
-    serial = train(name, X, y)
+    serial = by_one(train, name, X, y)
     assert model.sizes.tolist() == serial.model.sizes.tolist()
     assert model.classes.tolist() == serial.model.classes.tolist()
     np.testing.assert_allclose(model.centers, serial.model.centers, rtol=1e-6 if dtype == np.float32 else 1e-10)
@@ -75,7 +75,8 @@ def test_parts_as_one_process_trains_them(name, csr, dtype, mine, everywhere):
 @pytest.mark.parametrize(("kernel", "csr"), [("matern32", False), ("laplacian", True), ("l1", True), ("l1", False)])
 def test_parts_of_other_kernels(kernel, csr, everywhere):
     (X, y), (T, _), comm = drawn_clouds(csr=csr), drawn_clouds(T_ROWS, 1, csr=csr), Communicator(WORLD)
-    model, serial = train("bkmsvm", X, y, even(N), comm, kernel=kernel).model, train("bkmsvm", X, y, kernel=kernel)
+    model = train("bkmsvm", X, y, even(N), comm, kernel=kernel).model
+    serial = by_one(train, "bkmsvm", X, y, kernel=kernel)
     near(everywhere(model.decision_function(T[even(T_ROWS)])), serial.model.decision_function(T), 1e-10)
 
 
@@ -137,7 +138,7 @@ def test_routes_of_many_classes(name, route, mine, everywhere):
     (X, y), (T, _) = ((middles[c] + rng.normal(size=(len(c), 4)), c) for c in (np.arange(N) % 9, np.arange(T_ROWS) % 9))
     comm = Communicator(WORLD)
     model = train(name, X, y, mine(N), comm, route=route).model
-    serial = train(name, X, y, route=route).model
+    serial = by_one(train, name, X, y, route=route).model
     sent, seen = [], set()
     for soft in (model.soft, None) if route == "all" else (model.soft,):
         model.soft, before = soft, comm.totals()[0]["predict"]
@@ -158,12 +159,12 @@ def test_soft_route_of_a_rank_without_rows(everywhere):
     (X, y), (T, _) = drawn_clouds(), drawn_clouds(T_ROWS, 1)
     model = train("cpsvm", X, y, even(N), Communicator(WORLD), route="soft").model
     got = everywhere(model.decision_function(T if RANK == 0 else T[:0]))
-    near(got, train("cpsvm", X, y, route="soft").model.decision_function(T), 1e-10)
+    near(got, by_one(train, "cpsvm", X, y, route="soft").model.decision_function(T), 1e-10)
 
 
 def test_saved_by_one_and_loaded_by_many(folder, everywhere):
     (X, y), (T, _) = drawn_clouds(k=3), drawn_clouds(T_ROWS, 1, k=3)
-    serial = train("cpsvm", X, y).model
+    serial = by_one(train, "cpsvm", X, y).model
     if RANK == 0:
         serial.save(folder / "one.h5")
     WORLD.Barrier()
@@ -178,7 +179,7 @@ def weighed_over_all(name, my):
     model = train(name, X, y, my, Communicator(WORLD), gamma="scale", class_weight="balanced", C=0.01).model
     parts, gammas = in_order(model.parts), WORLD.allgather(model.kernel.gamma)
     if name != "casvm":
-        serial = train(name, X, y, gamma="scale", class_weight="balanced", C=0.01).model
+        serial = by_one(train, name, X, y, gamma="scale", class_weight="balanced", C=0.01).model
         # A sum over ranks ends with other bits, and the labels are noise: other rows may be at the bound.
         assert all(parts[number].classes.tolist() == part.classes.tolist() for number, part in serial.parts.items())
     assert model.kernel.gamma == pytest.approx(1 / (4 * X.var()), rel=1e-12)
@@ -228,7 +229,7 @@ def test_estimator(name, csr, dtype, mine, everywhere):
         assert coef.shape == (2, len(support))
     if name == "casvm":
         return
-    serial = CASVC(**given).fit(X, y)
+    serial = by_one(CASVC(**given).fit, X, y)
     np.testing.assert_array_equal(np.sort(np.concatenate([s[0] for s in supports])), np.sort(serial.support_))
     np.testing.assert_array_equal(labels, serial.predict(T))
     near(decisions, serial.decision_function(T), 1e-10 if dtype == np.float64 else 1e-5)
@@ -260,7 +261,7 @@ def test_partitioner_instance(mine, everywhere):
     (X, y), (T, _) = drawn_clouds(), drawn_clouds(T_ROWS, 1)
     model = CASVC(partitioner=FCFS(5), gamma=GAMMA, tol=1e-6, random_state=0, comm=WORLD).fit(X[mine(N)], y[mine(N)])
     got = everywhere(model.decision_function(T[mine(T_ROWS)]))
-    serial = CASVC(5, partitioner="fcfs", gamma=GAMMA, tol=1e-6, random_state=0).fit(X, y)
+    serial = by_one(CASVC(5, partitioner="fcfs", gamma=GAMMA, tol=1e-6, random_state=0).fit, X, y)
     near(got, serial.decision_function(T), 1e-10)
 
 
@@ -316,7 +317,7 @@ def test_words(partitioner, k, everywhere, folder):
     assert model.classes_.tolist() == ["aye", "nay", "żub"][:k]
     np.testing.assert_array_equal(SVMModel.load(folder / "m.h5").predict(T), got)
     if partitioner == "kmeans":
-        np.testing.assert_array_equal(got, CASVC(**given).fit(X, names).predict(T))
+        np.testing.assert_array_equal(got, by_one(CASVC(**given).fit, X, names).predict(T))
 
 
 @pytest.mark.mpi(min_size=2)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.checks import names
 from helpers.data import curved, drawn_clouds
-from helpers.distributed import WORLD, R, even, labelled, refused_by_all, sent
+from helpers.distributed import WORLD, R, by_one, even, labelled, refused_by_all, sent
 
 from cacore.io.checkpoint import Checkpoint
 from casvm import CASVC, casvm, cpsvm, dcfilter, dissmo
@@ -33,7 +33,7 @@ def test_choice_of_one_process(name, k, monkeypatch):
     options = Options(**{**vars(SETTINGS), "partitions": 5 if name == "cpsvm" else None, "seed": 2})
     one = Options(**{**vars(options), "partitions": R if name == "dcfilter" else options.partitions})
     found = METHODS[name](labelled(X, y, even(N)), options, WORLD).search
-    serial = METHODS[name](labelled(X, y), one).search
+    serial = by_one(METHODS[name], labelled(X, y), one).search
     np.testing.assert_array_equal(found.scores, serial.scores)
     assert found.axes == serial.axes
     assert (found.chosen, found.chosen_score) == (serial.chosen, serial.chosen_score)
@@ -45,7 +45,7 @@ def test_grid_that_is_made_up():
     X, y = rows(2)
     options = Options(partitions=5, C="grid", gamma="grid", quick=True)
     found = cpsvm.METHOD(labelled(X, y, even(N)), options, WORLD).search
-    serial = cpsvm.METHOD(labelled(X, y), options).search
+    serial = by_one(cpsvm.METHOD, labelled(X, y), options).search
     for name in ("C", "gamma"):
         np.testing.assert_allclose(found.axes[name], serial.axes[name], rtol=1e-12)
     assert found.chosen["C"] == serial.chosen["C"]
@@ -57,7 +57,7 @@ def test_every_part_its_own(everywhere):
     given = {"n_parts": 5, "partitioner": "kmeans", "C": [0.5, 20.0], "gamma": [0.05, 3.0], "per_part": True}
     mine = even(N)
     own = CASVC(**given, random_state=0, comm=WORLD).fit(X[mine], y[mine])
-    alone = CASVC(**given, random_state=0).fit(X, y)
+    alone = by_one(CASVC(**given, random_state=0).fit, X, y)
     for name in ("C", "gamma"):
         np.testing.assert_array_equal(own.best_params_[name], alone.best_params_[name])
     assert own.best_score_ == alone.best_score_

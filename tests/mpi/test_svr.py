@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.checks import near
 from helpers.data import FORMS, as_csr
-from helpers.distributed import RANK, WORLD, R, even, refused_by_all
+from helpers.distributed import RANK, WORLD, R, by_one, even, refused_by_all
 from sklearn.svm import SVR
 
 from cacore.comm import Communicator
@@ -42,7 +42,7 @@ def test_as_libsvm_solves_it(csr, dtype, block):
     mine = block(N)
     model = DisSMOSVR(**PARAMS, tol=1e-6, working_set=16, comm=WORLD)
     model.fit(X[mine], y[mine], sample_weight=weights[mine])
-    reference = SVR(**PARAMS, tol=1e-7).fit(X.astype(np.float64), y, sample_weight=weights)
+    reference = by_one(SVR(**PARAMS, tol=1e-7).fit, X.astype(np.float64), y, sample_weight=weights)
     near(model.predict(X[mine]), reference.predict(X[mine].astype(np.float64)) if mine.stop > mine.start else [], 1e-4)
     near(model.intercept_, reference.intercept_, 1e-4)
     support = np.concatenate(WORLD.allgather(model.support_))
@@ -55,7 +55,7 @@ def test_as_libsvm_solves_it(csr, dtype, block):
     assert model.objective_ == pytest.approx(
         y[support] @ beta - 0.5 * beta @ K @ beta - 0.1 * np.abs(beta).sum(), rel=1e-6
     )
-    alone = DisSMOSVR(**PARAMS, tol=1e-6).fit(X, y, sample_weight=weights)
+    alone = by_one(DisSMOSVR(**PARAMS, tol=1e-6).fit, X, y, sample_weight=weights)
     assert model.objective_ == pytest.approx(alone.objective_, rel=1e-6)
     near(model.score(X[mine], y[mine]), alone.score(X, y), 1e-4)
 
@@ -94,7 +94,8 @@ def test_parts_as_one_process_trains_them(partitioner):
         some = CASVR(P, route=route, n_divisions=n_divisions, comm=WORLD, **params).fit(
             X[mine], y[mine], sample_weight=weights[mine]
         )
-        alone = CASVR(P, route=route, n_divisions=n_divisions, **params).fit(X, y, sample_weight=weights)
+        alone = CASVR(P, route=route, n_divisions=n_divisions, **params)
+        alone = by_one(alone.fit, X, y, sample_weight=weights)
         near(some.predict(X[mine]), alone.predict(X)[mine], 1e-4)
         np.testing.assert_array_equal(some.sizes_, alone.sizes_)
         near(some.centers_, alone.centers_, 1e-6)
@@ -109,7 +110,7 @@ def test_parts_that_overlap(route):
     X, y, _ = rows()
     mine, params = even(N), {**PARAMS, "partitioner": "kmeans", "random_state": 0, "tol": 1e-6, "route": route}
     model = CASVR(P, overlap=0.5, **params, comm=WORLD).fit(X[mine], y[mine])
-    apart = CASVR(P, **params).fit(X, y)
+    apart = by_one(CASVR(P, **params).fit, X, y)
     near(model.centers_, apart.centers_, 1e-9)
     squares = ((X[:, None] - model.centers_) ** 2).sum(axis=2)
     own = squares.argmin(axis=1)
@@ -125,7 +126,8 @@ def test_parts_that_overlap(route):
     if route == "soft":
         assert model.model_.soft.t == pytest.approx(apart.model_.soft.t, rel=1e-9)
     else:
-        near(model.predict(X[mine]), CASVR(P, overlap=0.5, **{**params, "comm": None}).fit(X, y).predict(X)[mine], 1e-4)
+        alone = by_one(CASVR(P, overlap=0.5, **params).fit, X, y)
+        near(model.predict(X[mine]), alone.predict(X)[mine], 1e-4)
 
 
 def test_each_part_is_a_regression_of_its_rows():
