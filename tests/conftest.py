@@ -185,21 +185,25 @@ def in_one_job(mpiexec, tmp_path):
 
 # -- inside mpiexec ----------------------------------------------------------------------------
 
-# Files that take minutes: begun first, so that no worker is left alone with one of them at the end.
-LONGEST = ("test_under_mpi.py", "test_docs.py", "test_jobs.py", "test_magnitudes.py", "test_virtual_cluster.py")
+# Files that take minutes: begun first, so that no worker is left alone with one of them at the end. While one worker
+# compiles what all tests need, in the first file, the other one has two that need nothing: it would compile the same.
+FIRST = ("test_under_mpi.py", "test_jobs.py", "test_info.py", "test_docs.py", "test_magnitudes.py",
+         "test_virtual_cluster.py")  # fmt: skip
 
 
 def pytest_collection_modifyitems(items):
     """The longest files first; the order within a file stays."""
-    items.sort(key=lambda item: item.path.name not in LONGEST)
+    items.sort(key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST))
 
 
 if JOB:
     from mpi4py import MPI
 
+    from cacore.comm import failure
     from cacore.machine import threads
 
     threads.set_threads(1)  # the ranks share the machine
+    failure.SPIN = 1e-5  # and there may be fewer cores than ranks, which should not wait in a loop
     _PLACE = f"[rank {MPI.COMM_WORLD.rank} of {MPI.COMM_WORLD.size}]"
 
     @pytest.hookimpl(trylast=True)

@@ -90,7 +90,7 @@ def test_small_problems(working_set):
         assert abs(alpha @ y) <= 1e-9 * max(1.0, alpha.sum())
 
 
-@pytest.mark.parametrize(("kind", "working_set"), some(zip(FORMS, (2, None, None, 25), strict=True)))
+@pytest.mark.parametrize(("kind", "working_set"), [*zip(FORMS, (2, None, None, 25), strict=True)])
 def test_as_one_process(kind, working_set, mine, everywhere):
     """The pieces together are the model that one process finds, also where a rank has no rows."""
     (csr, dtype), my = FORMS[kind], mine(N)
@@ -436,7 +436,7 @@ def test_checkpoint(folder, monkeypatch):
 # -- the estimator --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("csr", "dtype"), some([FORMS["dense"], FORMS["csr float32"]]))
+@pytest.mark.parametrize(("csr", "dtype"), [FORMS["dense"], FORMS["csr float32"]], ids=["dense", "csr float32"])
 def test_estimator(csr, dtype, mine, everywhere):
     """Labels of text; rows of weight 0 count as absent."""
     (X, y), (T, u) = drawn_clouds(csr=csr, dtype=dtype, k=3), drawn_clouds(T_ROWS, 1, 3, csr, dtype)

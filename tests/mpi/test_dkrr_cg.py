@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from helpers.checks import close
+from helpers.data import formats
 from helpers.data import smooth as rows
 from helpers.distributed import RANK, WORLD, R, by_one, dataset, even, refused_by_all, some
 from helpers.references import matrix, ridge
@@ -50,7 +51,7 @@ def tiles(monkeypatch):
     monkeypatch.setattr(kernel_products, "_COLUMNS", 17)
 
 
-@pytest.mark.parametrize("csr", some([False, True]))
+@formats
 @pytest.mark.parametrize("ring", [False, True], ids=["gathered", "ring"])
 def test_is_kernel_ridge(csr, ring, mine, everywhere, monkeypatch):
     if ring:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.checks import close
 from helpers.data import as_csr, dense, formats
-from helpers.distributed import EVERY_ROW, RANK, WORLD, R, by_one, dataset, even
+from helpers.distributed import EVERY_ROW, RANK, WORLD, R, by_one, dataset, even, some
 from helpers.references import DISTANCES, matrix
 from scipy.spatial.distance import cdist
 from sklearn.kernel_ridge import KernelRidge
@@ -39,7 +39,7 @@ def block(monkeypatch):
 
 
 @formats
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("dtype", some([np.float64, np.float32]))
 @pytest.mark.parametrize(
     ("kernel", "sigma", "reference"),
     [

@@ -7,7 +7,7 @@ import pytest
 from helpers.checks import close, names
 from helpers.data import formats
 from helpers.data import smooth as rows
-from helpers.distributed import RANK, WORLD, R, by_one, dataset, even, refused_by_all
+from helpers.distributed import RANK, WORLD, R, by_one, dataset, even, refused_by_all, some
 
 from cacore.comm import Communicator
 from cacore.errors import InputError
@@ -65,7 +65,7 @@ def test_one_reduction_for_the_grid():
 
 
 @methods
-@pytest.mark.parametrize(("csr", "standardize"), [(False, True), (False, False), (True, True)])
+@pytest.mark.parametrize(("csr", "standardize"), some([(False, True), (False, False), (True, True)]))
 def test_model_file(name, csr, standardize, folder, everywhere):
     (X, y), (T, _) = rows(csr=csr), rows(41, seed=1, csr=csr)
     options = Options(partitions=6, sigma=(2.0,), standardize=standardize)

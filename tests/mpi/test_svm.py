@@ -15,7 +15,7 @@ import pytest
 import scipy.sparse as sp
 from helpers.checks import inodes, names, near, same_part
 from helpers.data import FORMS, dense, drawn_clouds, forms, write_hdf5
-from helpers.distributed import RANK, WORLD, R, by_one, even, in_order, labelled, refused_by_all
+from helpers.distributed import RANK, WORLD, R, by_one, even, in_order, labelled, refused_by_all, some
 from sklearn.exceptions import ConvergenceWarning
 
 from cacore.comm import Communicator
@@ -80,7 +80,7 @@ def test_parts_of_other_kernels(kernel, csr, everywhere):
     near(everywhere(model.decision_function(T[even(T_ROWS)])), serial.model.decision_function(T), 1e-10)
 
 
-@forms
+@pytest.mark.parametrize(("csr", "dtype"), some(FORMS.values()))
 def test_random_parts(csr, dtype):
     """Each rank deals its own rows to its own parts and sends nothing: as casvm on each rank's rows by itself."""
     k = 2 if csr else 3
@@ -106,7 +106,7 @@ def test_random_parts(csr, dtype):
 
 
 @methods
-@pytest.mark.parametrize(("route", "k"), [("nearest", 2), ("soft", 3), ("all", 3), ("all", 2)])
+@pytest.mark.parametrize(("route", "k"), some([("nearest", 2), ("soft", 3), ("all", 3), ("all", 2)]))
 def test_saved_by_many_and_loaded_by_one(name, route, k, folder, half, everywhere):
     """The same labels, and decisions to 1e-12 (a mean over ranks is summed in another order)."""
     csr, comm = name == "bkmsvm", Communicator(WORLD)
@@ -305,7 +305,7 @@ def test_rank_of_one_class(name, everywhere):
 
 
 @pytest.mark.parametrize("partitioner", ["random", "kmeans"])
-@pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.parametrize("k", some([2, 3]))
 def test_words(partitioner, k, everywhere, folder):
     """Labels of one length on all ranks, some of which lack a class."""
     (X, y), (T, _) = drawn_clouds(90, k=k), drawn_clouds(T_ROWS, 1, k=k)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.checks import near
 from helpers.data import FORMS, as_csr
-from helpers.distributed import RANK, WORLD, R, by_one, even, refused_by_all
+from helpers.distributed import RANK, WORLD, R, by_one, even, refused_by_all, some
 from sklearn.svm import SVR
 
 from cacore.comm import Communicator
@@ -35,7 +35,7 @@ def uneven(n):
 
 
 @pytest.mark.parametrize(("csr", "dtype"), FORMS.values(), ids=FORMS)
-@pytest.mark.parametrize("block", [even, uneven])
+@pytest.mark.parametrize("block", some([even, uneven]))
 def test_as_libsvm_solves_it(csr, dtype, block):
     """Rounds of 16 rows, so that there are many; with weights."""
     X, y, weights = rows(csr, dtype)
