@@ -180,7 +180,7 @@ def test_early():
     np.testing.assert_allclose(*least, rtol=0.1)
 
 
-@pytest.mark.parametrize("early", [None, 0.01])
+@pytest.mark.parametrize("early", some([None, 0.01]))
 def test_resumed(early, folder, monkeypatch):
     """Stopped between two iterations, it goes on from there, and ends with the same bits."""
     monkeypatch.setattr(solver, "SAVE_EVERY", 0.0)
