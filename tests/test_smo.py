@@ -369,6 +369,26 @@ def test_rows_that_left_too_early_come_back(rows, most, eager, counts, monkeypat
     assert returned > 0
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_dear_values_that_are_kept_are_not_computed_again(dtype, monkeypatch):
+    """The square of some rows, of which none, some or all are kept, over all columns and over some."""
+    X, kernel = many()[0][:300], HARD[0]
+    K = matrix(kernel, X)
+    gram = KernelRows(X, kernel, dtype, PLENTY)
+    monkeypatch.setattr(kernel_rows, "_DEAR", 0.0)
+    rows, tolerance = np.arange(20, 250, 3), 1e-12 if dtype == "float64" else 1e-5
+    for active in (np.arange(300), np.arange(0, 300, 2)):
+        gram.activate(active)
+        rows = np.intersect1d(rows, active)
+        for kept in (rows[:0], rows[5:20], rows):
+            gram.fetch(kept)
+            computed = gram.values_computed
+            square = gram.square(rows)[: len(rows), : len(rows)]
+            np.testing.assert_allclose(square, K[np.ix_(rows, rows)], rtol=tolerance, atol=tolerance)
+            left = np.count_nonzero(gram.table().where[np.searchsorted(active, rows)] < 0)
+            assert gram.values_computed == computed + left**2
+
+
 def test_few_rows_are_computed(small_set):
     """Bounds, not numbers that a better choice of rows would change."""
     (X, y), (kernel, C) = many(), HARD

@@ -14,7 +14,7 @@ from sklearn.kernel_ridge import KernelRidge
 from sklearn.svm import SVC
 
 from asygcd import AsyGCDSVC
-from cacore.kernels import Kernel, Points
+from cacore.kernels import Kernel, Points, wide
 from cacore.kernels.columns import WIDEST, Blocks, Layout
 from cacore.kernels.sums import NONZEROS, PRODUCTS
 from cacore.kernels.wide import COLUMNS, MOST, ROWS, Arranged, Features, Wide
@@ -79,6 +79,23 @@ def test_values_depend_neither_on_tasks_nor_on_sides(kind, often, dtype):
     picked = np.array([600, 3, 3, 0, 41])
     few = layout.columns(X, picked)
     assert np.array_equal(kept(few, kernel, layout.rows(X, picked[::-1]), dtype), K[np.ix_(picked[::-1], picked)])
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "l1"])
+def test_values_do_not_depend_on_tiles(kind, monkeypatch):
+    """Bit for bit, and ranges of columns need not be whole tiles; two beginnings of a list at most a nonzero."""
+    X, kernel = text(700, d=600, seed=19), KERNELS[kind]
+    features = Features.of(X)
+    layout = Layout(np.dtype("float64"), None, False, measure=kernel.measure(nonzeros=True), features=features)
+    one, rows = layout.columns(X), layout.rows(X)
+    monkeypatch.setattr(wide, "COLUMNS", 64)
+    many = layout.columns(X)
+    assert len(one.starts) < 5 < len(many.starts)
+    assert many.starts.size <= 2 * len(many.values) + features.listed + 1
+    K = kept(one, kernel, rows, "float64")
+    np.testing.assert_allclose(K, matrix(kernel, X), rtol=1e-12)
+    for tasks in (1, 2, 5, 30):
+        assert np.array_equal(kept(many, kernel, rows, "float64", tasks=tasks), K)
 
 
 @pytest.mark.parametrize("container", [sp.csr_matrix, sp.csr_array])

@@ -140,7 +140,7 @@ class Gram:
         data = room((panels, packed, width(real)), real)
         return (
             data, np.zeros(panels * width(real), real), np.zeros(listed, real), np.zeros(listed, np.int32),
-            np.zeros(lists, np.int64), np.zeros(numbers, real), np.zeros(numbers, np.int32),
+            np.zeros((1 if lists else 0, lists), np.int32), np.zeros(numbers, real), np.zeros(numbers, np.int32),
             np.zeros(rows + 1, np.int64), np.zeros(rows, np.int64),
         )  # fmt: skip
 
@@ -175,7 +175,7 @@ def check_memory(X: Rows, threads: int, cache_bytes: int, limit: int) -> None:
     n, d = X.shape
     wide = sp.issparse(X) and d > WIDEST
     numbers = X.nnz if sp.issparse(X) else n * d
-    packed = (24 if wide else 12) * numbers + 12 * n * (Features.of(X).packed if wide else d)
+    packed = (32 if wide else 12) * numbers + 12 * n * (Features.of(X).packed if wide else d)
     cache = min(cache_bytes, 8 * 2 * n * n * threads)  # no more columns are kept than there are
     needed = packed + 40 * n * threads + cache
     memory.require(needed, limit, "the rows, packed, and the kernel cache", "use a smaller cache, or fewer rows")

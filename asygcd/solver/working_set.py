@@ -198,7 +198,7 @@ def bring(board: Any, lo: Any, ws: Any, near: Any, count: Any) -> None:  # pragm
         near.list_starts[:] = 0
         wide.pack(near.own_values, near.own_columns, starts, middles, data)
         wide.enlist(
-            near.own_values, near.own_columns, starts, middles, data.shape[1], near.list_starts, near.list_values,
+            near.own_values, near.own_columns, starts, middles, data.shape[1], 0, near.list_starts[0], near.list_values,
             near.list_rows,
         )  # fmt: skip
     else:

@@ -146,7 +146,7 @@ class Layout:
         """Bytes that :meth:`columns` needs."""
         size = X.nnz * 2 if sp.issparse(X) and not self.packed else X.shape[0] * X.shape[1]
         if self.features is not None:
-            size += X.shape[0] * self.features.packed + 2 * self.features.listed
+            size += X.shape[0] * self.features.packed + 2 * X.nnz + 2 * self.features.listed
         return int(size * np.dtype(self.dtype).itemsize)
 
     def _points(self, X: Rows, rows: NDArray[np.int64] | None) -> Points:

@@ -25,7 +25,7 @@ from cacore.kernels.sums import (
     PRODUCTS,
     WHOLE,
     hand_over,
-    meet,
+    meet_at,
     pack,
     room,
     taken,
@@ -196,7 +196,7 @@ def accumulate(
     store : array of float32 or float64, shape (slots, >= hi)
     places : array of int64, shape (m,) or (0,)
     """
-    W, measure = data.shape[2], kernel[4]
+    W, size, measure = data.shape[2], data.shape[1] * data.shape[2], kernel[4]
     group = min(GROUP, max(1, CACHE_BYTES // (data.shape[1] * W * data.itemsize)))
     tile = np.empty((ROWS, group * W), data.dtype)
     for at in range(lo, hi, group * W):
@@ -205,10 +205,11 @@ def accumulate(
         for i in range(0, a.size, ROWS):
             rows = min(ROWS, a.size - i)
             for panel in range(at // W, -(-end // W)):
-                where = panel * W - at
                 for r in range(rows):
-                    out = tile[r, where : where + W]
-                    meet(values, columns, starts[i + r], starts[i + r + 1], data[panel], out, measure)
+                    to = r * tile.shape[1] + panel * W - at
+                    meet_at(
+                        values, columns, starts[i + r], starts[i + r + 1], data, panel * size, tile, to, measure
+                    )  # fmt: skip
             for r in range(rows):
                 line = tile[r, : end - at]
                 _add_norms(line, norms, measure)

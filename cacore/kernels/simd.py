@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
 
 LANES, CHAINS = 8, 4  # elements of a vector, and vectors in flight, whose comparisons do not wait for each other
 STEP = LANES * CHAINS
@@ -115,3 +117,18 @@ class Loop:
 
 def _bytes(real: Any) -> int:
     return {DOUBLE: 8, I64: 8, _I8: 1}.get(real, 4)
+
+
+@intrinsic
+def prefetch(typingctx: Any, array: Any, k: Any) -> Any:
+    """``prefetch(array, k)``: bring the cache line of ``array[k]``, which may be none of its elements, nearer."""
+
+    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        place = builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(8).as_pointer())
+        kind = ir.FunctionType(ir.VoidType(), [place.type, _I32, _I32, _I32])
+        ask = builder.module.declare_intrinsic("llvm.prefetch", [place.type], kind)
+        builder.call(ask, [place, *(ir.Constant(_I32, number) for number in (0, 3, 1))])  # read; keep near; data
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), build

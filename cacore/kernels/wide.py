@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 
 from cacore.data.rows import Rows
 from cacore.kernels.evaluate import finish
-from cacore.kernels.sums import NONZEROS, PRODUCTS, common, hand_over, meet, room, taken, width
+from cacore.kernels.simd import prefetch
+from cacore.kernels.sums import NONZEROS, PRODUCTS, common, hand_over, meet_at, room, taken, width
+from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
 
 if TYPE_CHECKING:
@@ -26,7 +28,10 @@ if TYPE_CHECKING:
 
 FREQUENT = 1 / 16  # share of the rows from which on a feature is packed: a list costs 20 times as much a row
 MOST = 1024  # packed features, whose panel still lies in the second cache
-ROWS, COLUMNS = 64, 2048  # of a tile at most: each row meets a panel while that is in cache, and some of each list
+COLUMNS = 2048  # of a tile, about: each row looks its lists up in each tile
+ROWS, LEAST = 256, 16  # of a tile at most, which meet a panel while it is in cache, and at least
+AREA = 1 << 19  # numbers of a tile
+AHEAD = 8  # nonzeros for which memory is asked in advance
 _PIECE = 4096  # rows arranged in one go
 
 
@@ -127,6 +132,16 @@ class Arranged:
         return cls(values, places, starts, middles, norms)
 
 
+def _tiles(n: int, panels: int, nonzeros: int, features: int) -> int:
+    """Into how many tiles columns with so many listed nonzeros and features are cut: as many to each thread.
+
+    Where lists are short, tiles are larger: there are no more than two beginnings of a list for each nonzero.
+    """
+    share = threads.current()
+    wanted = share * -(-n // (share * COLUMNS))
+    return max(1, min(wanted, panels, 1 + 2 * nonzeros // (features + 1)))
+
+
 class Wide:
     """Sparse rows as columns of kernel values; used as :class:`cacore.kernels.panels.Panels` is.
 
@@ -149,12 +164,14 @@ class Wide:
     norms : ndarray, shape (ceil(n / width) * width,)
         As those of :class:`Arranged`.
     values, rows : ndarray, ndarray of int32, shape (listed nonzeros,)
-        Feature by feature, rows ascending.
-    starts : ndarray of int64, shape (listed features + 1,)
+        Tile by tile, in it feature by feature, and rows ascending; a tile's rows have the numbers 0, 1, and so on.
+    starts : ndarray of int32 or int64, shape (tiles, listed features + 1)
+        Where the lists of each tile begin. All tiles have equally many panels, but for the last.
 
     Notes
     -----
-    The packed features of n rows, a value and a row number for each other nonzero, 8 bytes for each other feature.
+    The packed features of n rows, a value and a row number for each other nonzero, and beginnings of lists, no more
+    than two for each of these nonzeros and one for each feature.
     """
 
     def __init__(
@@ -162,31 +179,42 @@ class Wide:
     ) -> None:
         given = Arranged.of(X, features, dtype, rows, measure)
         self.n, self.measure, W = len(given), measure, width(dtype)
-        count = -(-self.n // W)
+        count, before = -(-self.n // W), np.append(0, np.cumsum(given.starts[1:] - given.middles))
         self.data = room((count, features.packed, W), dtype)
         self.norms = np.zeros(count * W, dtype)
         self.norms[: self.n] = given.norms
+        listed = int(before[-1])
+        tiles = _tiles(self.n, count, listed, features.listed)
+        self.starts = np.zeros((tiles, features.listed + 1), np.int32 if listed < 1 << 31 else np.int64)
+        self.values, self.rows = np.empty(listed, dtype), np.empty(listed, np.int32)
 
         def fill(lo: int, hi: int) -> None:
             some = slice(lo * W, hi * W)
             pack(given.values, given.features, given.starts[some], given.middles[some], self.data[lo:hi])
 
+        def enter(tile: int, lo: int, hi: int) -> None:
+            enlist(
+                given.values, given.features, given.starts[lo : hi + 1], given.middles[lo:hi], features.packed,
+                before[lo], self.starts[tile], self.values, self.rows,
+            )  # fmt: skip
+
         for_blocks(fill, blocks(count, 4))
-        self.starts = np.zeros(features.listed + 1, np.int64)
-        listed = int((given.starts[1:] - given.middles).sum())
-        self.values, self.rows = np.empty(listed, dtype), np.empty(listed, np.int32)
-        enlist(
-            given.values, given.features, given.starts, given.middles, features.packed, self.starts, self.values,
-            self.rows,
-        )  # fmt: skip
+        for_blocks(enter, [(tile, *ends) for tile, ends in enumerate(blocks(self.n, self._span))])
+
+    @property
+    def _span(self) -> int:
+        """Columns of a tile."""
+        return int(_span(self.data, self.starts))
 
     def tasks(self, count: int) -> list[tuple[int, int]]:
         """At most half of `count` ranges of columns, or one, each whole panels but for the last.
 
-        Lists are looked up in each range anew, which takes as long as 30 columns that they have there.
+        Lists are looked up in each range anew, so that these are tiles, where there are enough of them.
         """
-        W, count = self.data.shape[2], max(1, count // 2)
-        return [(lo * W, min(hi * W, self.n)) for lo, hi in blocks(len(self.data), max(1, -(-len(self.data) // count)))]
+        parts, span = max(1, count // 2), self._span
+        step = span if -(-self.n // span) >= parts else self.data.shape[2]
+        units = -(-self.n // step)
+        return [(lo * step, min(hi * step, self.n)) for lo, hi in blocks(units, max(1, -(-units // parts)))]
 
     def add(
         self, kernel: Kernel, A: Arranged, lo: int, hi: int, coefficients: NDArray[np.float64] | None = None,
@@ -272,10 +300,11 @@ def pack(values: Any, features: Any, starts: Any, middles: Any, data: Any) -> No
 
 @numba.njit(cache=True, nogil=True)
 def enlist(
-    values: Any, features: Any, starts: Any, middles: Any, packed: Any, list_starts: Any, list_values: Any,
+    values: Any, features: Any, starts: Any, middles: Any, packed: Any, first: Any, list_starts: Any, list_values: Any,
     list_rows: Any,
 ) -> None:  # fmt: skip  # pragma: no cover - compiled
-    """The lists of the features that are not packed; `list_starts` are zeros before."""
+    """The lists of the features that are not packed, from place `first` on; `list_starts` are zeros before."""
+    list_starts[0] = first
     for i in range(middles.size):
         for q in range(middles[i], starts[i + 1]):
             list_starts[features[q] - packed + 1] += 1
@@ -289,71 +318,112 @@ def enlist(
             list_starts[k] = at + 1
     for k in range(list_starts.size - 1, 0, -1):  # each has moved to the end of its list
         list_starts[k] = list_starts[k - 1]
-    list_starts[0] = 0
-
-
-@numba.njit(cache=True, nogil=True)
-def _cursors(sides: Any, lo: Any) -> Any:  # pragma: no cover - compiled
-    """For each nonzero whose feature is listed, the first place in the list with a column from `lo` on."""
-    data, _, _, list_rows, list_starts, _, features, starts, middles, _ = sides
-    packed, found = data.shape[1], np.empty(features.size, np.int64)
-    for i in range(middles.size):
-        for q in range(middles[i], starts[i + 1]):
-            at, end = list_starts[features[q] - packed], list_starts[features[q] - packed + 1]
-            while at < end and lo > 0:
-                middle = (at + end) // 2
-                if list_rows[middle] < lo:
-                    at = middle + 1
-                else:
-                    end = middle
-            found[q] = at
-    return found
+    list_starts[0] = first
 
 
 @numba.njit(inline="always")
-def _meet_list(
-    x: Any, values: Any, rows: Any, p: Any, last: Any, at: Any, end: Any, line: Any, measure: Any
-) -> Any:  # pragma: no cover - compiled
-    """A nonzero with the columns from `at` to `end` of its list, from place `p` on; the place where these end."""
-    if measure == PRODUCTS:
-        while p < last and rows[p] < end:
-            line[rows[p] - at] += x * values[p]
-            p += 1
-    else:
-        while p < last and rows[p] < end:
-            z = values[p]
-            line[rows[p] - at] += abs(z - x) - (abs(z) + abs(x))
-            p += 1
+def _span(data: Any, list_starts: Any) -> Any:  # pragma: no cover - compiled
+    """Columns of a tile, whole panels."""
+    return max(1, -(-data.shape[0] // list_starts.shape[0])) * data.shape[2]
+
+
+@numba.njit(cache=True, nogil=True)
+def _first(rows: Any, p: Any, end: Any, least: Any) -> Any:  # pragma: no cover - compiled
+    """The first place from `p` on, before `end`, whose row is at least `least`."""
+    while p < end:
+        middle = (p + end) // 2
+        if rows[middle] < least:
+            p = middle + 1
+        else:
+            end = middle
     return p
+
+
+@numba.njit(cache=True, nogil=True)
+def _within(rows: Any, p: Any, end: Any, left: Any, right: Any) -> Any:  # pragma: no cover - compiled
+    """Which places from `p` on, before `end`, have rows from `left` on, before `right`: the first, and the end."""
+    if p < end and rows[p] < left:
+        p = _first(rows, p, end, left)
+    if p < end and rows[end - 1] >= right:
+        end = _first(rows, p, end, right)
+    return p, end
+
+
+@numba.njit(inline="always")
+def _later(q: Any, last: Any, further: Any) -> Any:  # pragma: no cover - compiled
+    """A nonzero `q`, or where it lies if it is not among those before `last`."""
+    return q if q < last else q + further
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+def _meet_lists(
+    values: Any, features: Any, starts: Any, middles: Any, i: Any, count: Any, list_values: Any, list_rows: Any,
+    lists: Any, packed: Any, left: Any, right: Any, whole: Any, measure: Any, tile: Any,
+) -> None:  # fmt: skip  # pragma: no cover - compiled
+    """The listed nonzeros of `count` rows from `i` on with the columns `left` to `right` of a tile, added to `tile`.
+
+    `lists` says where the tile's lists begin; `whole`, that they have no other columns. Without slices, see
+    :mod:`cacore.kernels.sums`.
+    """
+    for r in range(count):
+        last = starts[i + r + 1]
+        further = middles[i + r + 1] - last if r + 1 < count else 0  # from the end of a row to what is met next
+        for q in range(middles[i + r], last):
+            # Memory is asked for lists to come, and for where they begin before.
+            ahead = _later(q + 2 * AHEAD, last, further)
+            if ahead < features.size and features[ahead] >= packed:
+                prefetch(lists, features[ahead] - packed)
+            ahead = _later(q + AHEAD, last, further)
+            if ahead < features.size and features[ahead] >= packed:
+                place = lists[features[ahead] - packed]
+                prefetch(list_values, place)
+                prefetch(list_rows, place)
+            x, k = values[q], features[q] - packed
+            p, stop = np.int64(lists[k]), np.int64(lists[k + 1])
+            if not whole:
+                p, stop = _within(list_rows, p, stop, left, right)
+            if measure == PRODUCTS:
+                for place in range(p, stop):
+                    tile[r, np.uint32(list_rows[place] - left)] += x * list_values[place]
+            else:
+                for place in range(p, stop):
+                    z = list_values[place]
+                    tile[r, np.uint32(list_rows[place] - left)] += abs(z - x) - (abs(z) + abs(x))
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def _fill(
-    sides: Any, measure: Any, i: Any, count: Any, at: Any, end: Any, cursors: Any, tile: Any
+    sides: Any, measure: Any, i: Any, count: Any, number: Any, at: Any, end: Any, tile: Any
 ) -> None:  # pragma: no cover - compiled
-    """What kernels are functions of, for `count` rows from `i` on and the columns `at` to `end`, into the tile.
-
-    `cursors` stand at the columns `at`, and stand at `end` after.
-    """
+    """What kernels are functions of, for `count` rows from `i` on and the columns `at` to `end` of a tile."""
     data, norms, list_values, list_rows, list_starts, values, features, starts, middles, a = sides
     W, packed = data.shape[2], data.shape[1]
     for panel in range(at // W, -(-end // W)):
-        where = panel * W - at
         for r in range(count):
-            first, last, line = starts[i + r], middles[i + r], tile[r, where : where + W]
+            here, to = panel * packed * W, r * tile.shape[1] + panel * W - at
             if measure == PRODUCTS:
-                meet(values, features, first, last, data[panel], line, PRODUCTS)
+                meet_at(values, features, starts[i + r], middles[i + r], data, here, tile, to, PRODUCTS)
             else:
-                common(values, features, first, last, data[panel], line)
-    for r in range(count):
-        line = tile[r, : end - at]
-        for q in range(middles[i + r], starts[i + r + 1]):
-            last = list_starts[features[q] - packed + 1]
-            cursors[q] = _meet_list(values[q], list_values, list_rows, cursors[q], last, at, end, line, measure)
-        if measure == NONZEROS:
-            norm, others = a[i + r], norms[at:end]
+                common(values, features, starts[i + r], middles[i + r], data, here, tile, to)
+    span = _span(data, list_starts)
+    left, right = at - number * span, end - number * span  # in the tile
+    whole = left == 0 and (right == span or end > norms.size - W)
+    _meet_lists(
+        values, features, starts, middles, i, count, list_values, list_rows, list_starts[number], packed, left, right,
+        whole, measure, tile,
+    )  # fmt: skip
+    if measure == NONZEROS:
+        others = norms[at:end]
+        for r in range(count):
+            norm, line = a[i + r], tile[r, : end - at]
             for k in range(line.size):
                 line[k] = max(norm * 0, line[k] + (norm + others[k]))
+
+
+@numba.njit(inline="always")
+def _rows(span: Any, count: Any) -> Any:  # pragma: no cover - compiled
+    """Rows that are met at a time."""
+    return max(1, min(count, ROWS, max(LEAST, AREA // span)))
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
@@ -361,29 +431,35 @@ def accumulate(
     sides: Any, kernel: Any, lo: Any, hi: Any, coefficients: Any, total: Any, store: Any, places: Any
 ) -> None:  # pragma: no cover - compiled
     """:meth:`Wide.add` for compiled code; `sides` is what :meth:`Wide._sides` returns."""
-    data, norms, a = sides[0], sides[1], sides[9]
-    cursors, tile = _cursors(sides, lo), np.empty((min(ROWS, a.size), COLUMNS), data.dtype)
-    for at in range(lo, hi, COLUMNS):
-        end = min(at + COLUMNS, hi)
-        for i in range(0, a.size, ROWS):
-            count = min(ROWS, a.size - i)
-            _fill(sides, kernel[4], i, count, at, end, cursors, tile)
+    data, norms, a, span = sides[0], sides[1], sides[9], _span(sides[0], sides[4])
+    some = _rows(span, a.size)
+    tile = np.empty((some, min(span, -(-(hi - lo) // data.shape[2]) * data.shape[2])), data.dtype)
+    at = lo
+    while at < hi:
+        number = at // span
+        end = min((number + 1) * span, hi)
+        for i in range(0, a.size, some):
+            count = min(some, a.size - i)
+            _fill(sides, kernel[4], i, count, number, at, end, tile)
             for r in range(count):
                 line = tile[r, : end - at]
                 finish(line, a[i + r], norms[at:end], kernel)
                 hand_over(line, i + r, at, end, coefficients, total, store, places)
+        at = end
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def _compare(sides: Any, measure: Any, n: Any, out: Any, ld: Any, first: Any) -> None:  # pragma: no cover - compiled
     """:meth:`Wide.compare` of `n` columns for compiled code; `sides` is what :meth:`Wide._sides` returns."""
-    data, m = sides[0], sides[9].size
-    cursors, tile = _cursors(sides, 0), np.empty((min(ROWS, m), COLUMNS), data.dtype)
-    for at in range(0, n, COLUMNS):
-        end = min(at + COLUMNS, n)
-        for i in range(0, m, ROWS):
-            count = min(ROWS, m - i)
-            _fill(sides, measure, i, count, at, end, cursors, tile)
+    data, m, span = sides[0], sides[9].size, _span(sides[0], sides[4])
+    some = _rows(span, m)
+    tile = np.empty((some, span), data.dtype)
+    for number in range(-(-n // span)):
+        at = number * span
+        end = min(at + span, n)
+        for i in range(0, m, some):
+            count = min(some, m - i)
+            _fill(sides, measure, i, count, number, at, end, tile)
             for k in range(end - at):
                 here = (at + k) * ld + first + i
                 for r in range(count):

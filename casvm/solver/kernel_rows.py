@@ -20,6 +20,8 @@ from casvm.solver.pair import Index, Vector, padded
 from casvm.solver.row_cache import RowCache, Table
 
 _SOME = 2048  # rows computed in one go
+_DEAR = 30.0  # price from which on a kernel value that is kept is looked for, and not computed again
+_LINES = 64  # rows copied in one go
 
 
 class KernelRows:
@@ -99,14 +101,26 @@ class KernelRows:
             self._cache.copy(self._all, rows)
 
     def square(self, rows: Index) -> NDArray[Any]:
-        """See :class:`casvm.solver.gram.Gram`."""
+        """See :class:`casvm.solver.gram.Gram`; dear values are read where a row or a column is kept."""
         size = padded(len(rows))
         if self._scratch.size < size * size:
             self._scratch = np.zeros(size * size, self.dtype)
         K = self._scratch[: size * size].reshape(size, size)
-        A, columns = self.layout.rows(self.sources, rows), self.layout.columns(self.sources, rows)
-        for_blocks(partial(columns.add, self.kernel, A, store=K), columns.tasks(2 * threads.current()))
-        self.values_computed += len(rows) ** 2
+        slots = np.full(len(rows), -1)
+        if self.price > _DEAR and self.sources is self.X:
+            slots = self._cache.slot[rows]
+        known, fresh = np.flatnonzero(slots >= 0), np.flatnonzero(slots < 0)
+        A, columns = self.layout.rows(self.sources, rows[fresh]), self.layout.columns(self.sources, rows[fresh])
+        own = np.empty((len(fresh),) * 2, self.dtype) if known.size else K
+        for_blocks(partial(columns.add, self.kernel, A, store=own), columns.tasks(2 * threads.current()))
+        self.values_computed += len(fresh) ** 2
+        if known.size:
+            self.values_read += len(known) * len(rows)
+            store, places = self._cache.values, np.searchsorted(self.active, rows)
+            for_blocks(lambda lo, hi: _copy_known(store, slots, places, known[lo:hi], K), blocks(len(known), _LINES))
+            for_blocks(
+                lambda lo, hi: _copy_fresh(own[lo:hi], known, fresh, fresh[lo:hi], K), blocks(len(fresh), _LINES)
+            )
         return K
 
     def arranged(self, rows: Index) -> Index:
@@ -211,3 +225,44 @@ def _add_columns(values: Any, slots: Any, change: Any, columns: Any, total: Any)
         row, c = values[slots[i]], change[i]
         for k in range(columns.size):
             total[k] += c * np.float64(row[columns[k]])
+
+
+@numba.njit(cache=True, nogil=True)
+def _copy_known(values: Any, slots: Any, places: Any, known: Any, K: Any) -> None:  # pragma: no cover - compiled
+    """Copy kept rows of K into a square of some rows.
+
+    Parameters
+    ----------
+    values : float32 or float64, shape (slots, stride)
+        The kept rows.
+    slots, places : int64, shape (m,)
+        Of the square's rows: where they are kept, and which columns they are.
+    known : int64, shape (any,)
+        The rows of the square to copy.
+    K : of the type of `values`, shape (>= m, >= m)
+    """
+    for i in known:
+        row, line = values[slots[i]], K[i]
+        for k in range(places.size):
+            line[k] = row[places[k]]
+
+
+@numba.njit(cache=True, nogil=True)
+def _copy_fresh(own: Any, known: Any, all_fresh: Any, fresh: Any, K: Any) -> None:  # pragma: no cover - compiled
+    """Fill rows of a square that are not kept: from their own values, and by symmetry from the rows that are kept.
+
+    Parameters
+    ----------
+    own : of the type of `K`, shape (fresh.size, all_fresh.size)
+    known, all_fresh : int64
+        The rows of the square that are kept, whose values stand in it, and all others.
+    fresh : int64
+        Those to fill.
+    K : float32 or float64, shape (size, size)
+    """
+    for r in range(fresh.size):
+        i, line, row = fresh[r], K[fresh[r]], own[r]
+        for k in range(all_fresh.size):
+            line[all_fresh[k]] = row[k]
+        for k in known:
+            line[k] = K[k, i]
