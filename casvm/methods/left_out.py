@@ -171,9 +171,8 @@ class Whole:
 
 def _of_pair(rows: Samples, chosen: NDArray[np.int64], training: Training, C: float) -> NDArray[Any]:
     """The same of a pair alone."""
-    kernel, m = training.kernel, len(chosen)
+    kernel, m, X = training.kernel, len(chosen), rows.X[chosen]
     assert kernel is not None
-    X = rows.X if m == len(rows) else rows.X[chosen]
     K = np.zeros((m, padded(m)), precision(X, [kernel], C, training.loose.tol))
     _fill(K, X, kernel)
     return K
