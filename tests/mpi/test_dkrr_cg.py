@@ -184,7 +184,7 @@ def test_early():
 def test_resumed(early, folder, monkeypatch):
     """Stopped between two iterations, it goes on from there, and ends with the same bits."""
     monkeypatch.setattr(solver, "SAVE_EVERY", 0.0)
-    options = replace(GRID, rank=10, early=early)
+    options = replace(GRID, sigma=GRID.sigma[:1], rank=10, early=early)
 
     def stopping(after):
         seen = iter(range(10**6))
