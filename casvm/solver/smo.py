@@ -2,7 +2,7 @@
 
 It begins in rounds: many violating rows at once, their problem solved in cache, the gradient of all active rows
 brought up to date by a product. Once the rows of K that matter are in memory, it goes on pair by pair over all active
-rows, which takes far fewer steps than rounds do near the solution. Narrow Gaussian kernels, whose values mostly vanish,
+rows, which takes far fewer steps than rounds do near the solution. Narrow kernels, whose values mostly vanish,
 have a way of their own, :mod:`casvm.solver.near_smo`. The dual and its words: :mod:`cacore.svm.dual`.
 """
 
