@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.tuning.folds import FOLDS
 
-ENOUGH = 4000  # rows of a problem of two classes that are left out, if it has so many
-_OF_A_CLASS = 300  # and of the smaller class
+ENOUGH = 5000  # rows of a problem of two classes that are left out, if it has so many
+_OF_A_CLASS = 500  # and of the smaller class
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,7 @@ def folds_to_leave_out(counts: NDArray[np.int64]) -> int:
     Returns
     -------
     int
-        So many that 4,000 rows of each pair of classes are left out, and 300 of each class, or all: two numbers of a
+        So many that 5,000 rows of each pair of classes are left out, and 500 of each class, or all: two numbers of a
         sigmoid take no more, and each fold costs a training on the others.
     """
     least, *_ = np.sort(counts)
