@@ -160,8 +160,9 @@ class System:
         m = len(self.points)
         some = longest(self.points.squares)
         ridge = lam * m / self.scale[some] ** 2
-        left = kernel.block(self.points[some], self.points) @ alpha.T + ridge[:, None] * alpha[:, some].T - Y[:, some].T
-        return credible(left, most)
+        with threads.one_blas_thread():  # numpy's, whose threads would meet those of LAPACK, which still wait for work
+            left = kernel.block(self.points[some], self.points) @ alpha.T
+        return credible(left + ridge[:, None] * alpha[:, some].T - Y[:, some].T, most)
 
     def factor(self, kernel: Kernel, lam: float) -> bool:
         """Cholesky factor of ``K + lambda m I`` in the workspace; whether there is one."""
