@@ -5,6 +5,7 @@ The pattern of a test: all that is collective first, on every rank; then the ser
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from helpers.distributed import RANK, WORLD, R
+from mpi4py import MPI
 
 from cacore.comm import Communicator
 
@@ -63,3 +65,17 @@ def half():
     part = WORLD.Split(RANK % 2, RANK)
     yield part
     part.Free()
+
+
+@pytest.fixture
+def few_communicators():
+    """Most of those that the MPI library has are taken: in MPICH, of about 2,000."""
+    taken = []
+    with contextlib.suppress(MPI.Exception):
+        while len(taken) < 5000:
+            taken.append(MPI.COMM_SELF.Dup())
+    for comm in taken[-30:]:
+        comm.Free()
+    yield
+    for comm in taken[:-30]:
+        comm.Free()

@@ -96,7 +96,7 @@ def test_ratio(name, mine, everywhere):
 
 @pytest.mark.parametrize("name", ["fcfs", "kmeans", "bkm", "kbalance"])
 def test_sorted_file(name, everywhere):
-    """Parts of a sorted file are as tight as those of a shuffled one: within 8 % in the mean over 6 seeds."""
+    """Parts of a sorted file are as tight as those of a shuffled one: within 5 % in the mean over 12 seeds."""
     n, P = 480, 6
     X = np.random.default_rng(0).random((n, 3))
     X = X[np.argsort(X[:, 0])]
@@ -105,11 +105,11 @@ def test_sorted_file(name, everywhere):
     tightness = {}
     for kind, rows in (("sorted", X), ("shuffled", shuffled)):
         spread = []
-        for seed in range(6):
+        for seed in range(12):
             labels = everywhere(BY_NAME[name](P, random_state=seed).fit(rows[lo:hi], comm=WORLD).labels_)
             spread.append(sum(((rows[labels == p] - rows[labels == p].mean(axis=0)) ** 2).sum() for p in range(P)))
         tightness[kind] = np.mean(spread)
-    assert tightness["sorted"] == pytest.approx(tightness["shuffled"], rel=0.08)
+    assert tightness["sorted"] == pytest.approx(tightness["shuffled"], rel=0.05)
 
 
 def test_in_place():
