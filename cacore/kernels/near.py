@@ -8,7 +8,6 @@ of soil is another.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numba
@@ -123,17 +122,13 @@ class NearPanels:
         int
             Kernel values computed.
         """
-        return self._counted(_add_near, kernel, A, reach, coefficients, total)
-
-    def _counted(self, compiled: Callable[..., int], kernel: Kernel, A: Points, reach: float, *outputs: Any) -> int:
-        """What `compiled` counts in all ranges of columns, on all threads."""
         panels, counts = self._panels, []
         parameters = kernel.parameters(panels.data.dtype, PRODUCTS)
 
         def work(lo: int, hi: int) -> None:
-            counts.append(compiled(
-                panels.data, panels.norms, A.X.data, A.X.indices, A.X.indptr, A.squares, parameters, lo, hi, *outputs,
-                self._low, self._high, self.size, reach,
+            counts.append(_add_near(
+                panels.data, panels.norms, A.X.data, A.X.indices, A.X.indptr, A.squares, parameters, lo, hi,
+                coefficients, total, self._low, self._high, self.size, reach,
             ))  # fmt: skip
 
         for_blocks(work, self.tasks(4 * threads.current()))

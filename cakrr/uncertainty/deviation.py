@@ -195,7 +195,7 @@ def learned_by_part(model: KRRModel, comm: Communicator) -> dict[int, NDArray[np
         with comm.agreed():
             return {part: learned(model, part) for part, _ in parts}
     weights = [row_weights(one) for _, one in parts]
-    total, _ = comm.allreduce(np.array([sum(one.sum() for one in weights), 0.0]))
+    (total,) = comm.allreduce(np.array([sum(one.sum() for one in weights)], np.float64))
     Z = concatenate([one.X for _, one in parts]) if parts else np.zeros((0, model.n_features), model.dtype)
     said, first, found = model._gathered(Z, comm), 0, {}
     for (part, one), weight in zip(parts, weights, strict=True):

@@ -105,9 +105,8 @@ def left_out(
         chosen = np.concatenate([np.flatnonzero(present & (codes == code)) for code in (i, j)])
         first, bound, own = codes[chosen] == i, scale[pair] * C[chosen], fold[chosen]
         if training.keeps(len(chosen), side_by_side):
-            limits = training.loose
             K = _of_pair(rows, chosen, training, float(bound.max())) if whole is None else whole.of_pair(i, j)
-            D = _in_memory(K, first, bound, own, folds, limits)
+            D = _in_memory(K, first, bound, own, folds, training.loose)
             if whole is not None:
                 whole.spare.append(K)
         else:

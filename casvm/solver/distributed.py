@@ -32,8 +32,8 @@ from cacore.svm.dual import Dual, Progress, Solution
 from cacore.svm.problem import precision
 from casvm.solver.active_set import SMO, ActiveSet, Shrinking
 from casvm.solver.kernel_rows import KernelRows
+from casvm.solver.near import VANISHED
 from casvm.solver.near_columns import NearColumns, near_round_size
-from casvm.solver.near_smo import VANISHED
 from casvm.solver.pair import Index, PairState, Vector, falling, rising
 from casvm.solver.pool import Pool
 from casvm.solver.smo import round_size
@@ -119,13 +119,13 @@ class _Distributed(SMO):
         near = comm.all(NearColumns.pays(X, kernel, layout, cut, sample))
         row = max(1, nbytes(X) // max(1, dual.n))
         self.row_bytes = int(comm.allreduce(np.array([row]), "max")[0])
+        least = int(comm.allreduce(np.array([cache_bytes]), "min")[0])
         if working_set is None and near:
-            least = int(comm.allreduce(np.array([cache_bytes]), "min")[0])
             working_set = near_round_size(self.n, self.row_bytes, least)
         elif working_set is None:
             working_set = round_size(self.n, layout.price, dual.epsilon > 0)
         self.q = max(2, min(working_set, self.n // (2 if near else 8)) // 2 * 2)
-        capacity = self._capacity(int(counts.max()), cache_bytes)
+        capacity = self._capacity(int(counts.max()), least)
         self.pool, room = Pool(X, capacity), cache_bytes - capacity * self.row_bytes
         with comm.agreed():
             dual.initial()
@@ -157,9 +157,8 @@ class _Distributed(SMO):
             self.objective = float(comm.allreduce(np.array([terms]))[0])
 
     def _capacity(self, most: int, cache_bytes: int) -> int:
-        """Rows of the pool, the same on all ranks."""
-        least = int(self.comm.allreduce(np.array([cache_bytes]), "min")[0])
-        return max(2 * self.q, min(3 * (self.n - most) // 4, least // (4 * self.row_bytes)))
+        """Rows of the pool, the same on all ranks, which have at least this cache."""
+        return max(2 * self.q, min(3 * (self.n - most) // 4, cache_bytes // (4 * self.row_bytes)))
 
     def _look(self) -> tuple[float, float, bool]:
         """Every rank's extremes and proposals, a line each, filled up with proposals of no row."""
@@ -266,6 +265,7 @@ class _Distributed(SMO):
         return done > 0
 
     def _solved(self, slots: Index, chosen: _WorkingSet, gap: float, most: int) -> PairState:
+        """The problem of a working set, solved; where most kernel values vanish, by what is near alone."""
         state = chosen.v, chosen.beta, chosen.lower, chosen.upper
         if not isinstance(self.gram, NearColumns):
             return self._solve(self.gram.square(slots), *state, gap, most)

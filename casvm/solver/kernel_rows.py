@@ -17,11 +17,10 @@ from cacore.kernels.panels import add_rows
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
 from casvm.solver.pair import Index, Vector, padded
-from casvm.solver.row_cache import RowCache, Table
+from casvm.solver.row_cache import LINES, RowCache, Table
 
 _SOME = 2048  # rows computed in one go
 _DEAR = 30.0  # price from which on a kernel value that is kept is looked for, and not computed again
-_LINES = 64  # rows copied in one go
 
 
 class KernelRows:
@@ -116,11 +115,8 @@ class KernelRows:
         self.values_computed += len(fresh) ** 2
         if known.size:
             self.values_read += len(known) * len(rows)
-            store, places = self._cache.values, np.searchsorted(self.active, rows)
-            for_blocks(lambda lo, hi: _copy_known(store, slots, places, known[lo:hi], K), blocks(len(known), _LINES))
-            for_blocks(
-                lambda lo, hi: _copy_fresh(own[lo:hi], known, fresh, fresh[lo:hi], K), blocks(len(fresh), _LINES)
-            )
+            self._cache.read(slots[known], np.searchsorted(self.active, rows), K, known)
+            for_blocks(lambda lo, hi: _copy_fresh(own[lo:hi], known, fresh, fresh[lo:hi], K), blocks(len(fresh), LINES))
         return K
 
     def arranged(self, rows: Index) -> Index:
@@ -225,26 +221,6 @@ def _add_columns(values: Any, slots: Any, change: Any, columns: Any, total: Any)
         row, c = values[slots[i]], change[i]
         for k in range(columns.size):
             total[k] += c * np.float64(row[columns[k]])
-
-
-@numba.njit(cache=True, nogil=True)
-def _copy_known(values: Any, slots: Any, places: Any, known: Any, K: Any) -> None:  # pragma: no cover - compiled
-    """Copy kept rows of K into a square of some rows.
-
-    Parameters
-    ----------
-    values : float32 or float64, shape (slots, stride)
-        The kept rows.
-    slots, places : int64, shape (m,)
-        Of the square's rows: where they are kept, and which columns they are.
-    known : int64, shape (any,)
-        The rows of the square to copy.
-    K : of the type of `values`, shape (>= m, >= m)
-    """
-    for i in known:
-        row, line = values[slots[i]], K[i]
-        for k in range(places.size):
-            line[k] = row[places[k]]
 
 
 @numba.njit(cache=True, nogil=True)

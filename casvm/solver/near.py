@@ -18,6 +18,7 @@ from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
 from casvm.solver.pair import Index
 
+VANISHED = 1e-3  # of the tolerance, what kernel values that count as 0 may change a gradient by
 _SAMPLE = 500  # rows whose kernel values tell whether most of them vanish
 
 

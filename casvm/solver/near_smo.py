@@ -20,14 +20,13 @@ from cacore.limits import Limits
 from cacore.svm.dual import Dual, Progress, Solution
 from cacore.svm.problem import precision
 from casvm.solver.active_set import SMO, ActiveSet, Shrinking
-from casvm.solver.near import share_near
+from casvm.solver.near import VANISHED, share_near
 from casvm.solver.near_pairs import NearPairs
 from casvm.solver.near_rows import NearRows
 from casvm.solver.pair import Index, Vector
 
 LEAST_ROWS = 8192  # of fewer the whole kernel matrix takes less than 256 MiB
 MOST_NEAR = 0.25  # share of the kernel values that may count
-VANISHED = 1e-3  # of the tolerance, what kernel values that count as 0 may change a gradient by
 SHRINKING = Shrinking(patience=3, share=0.4, share_if_copied=0.4)
 _CHUNK = 2000  # pairs between two looks at which rows are idle
 

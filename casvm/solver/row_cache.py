@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from cacore.machine.threads import blocks, for_blocks
 from casvm.solver.pair import Index, padded
 
+LINES = 64  # rows copied in one go
 _DOUBT = 20  # calls for which a row that was fetched and never read stays
 
 
@@ -104,8 +105,12 @@ class RowCache:
         self._used[places] = whole._used[slots]
         self.slot[self._row[places]] = places
         self._now = whole._now
+        whole.read(slots, columns, self.values, places)
+
+    def read(self, slots: Index, columns: Index, out: NDArray[Any], into: Index) -> None:
+        """``out[into, :k] = values[slots][:, columns]``, of k columns."""
         for_blocks(
-            lambda lo, hi: _copy(whole.values, slots[lo:hi], columns, self.values[lo:hi]), blocks(len(slots), 64)
+            lambda lo, hi: _copy(self.values, slots[lo:hi], columns, out, into[lo:hi]), blocks(len(slots), LINES)
         )
 
     def restrict(self, kept: Index) -> None:
@@ -115,7 +120,7 @@ class RowCache:
         while done < last:
             # Rows whose new places lie before all their old ones can move side by side.
             until = min(last, max(done + 1, done * old // max(1, new)))
-            tasks = [(done + a, done + b) for a, b in blocks(until - done, 64)]
+            tasks = [(done + a, done + b) for a, b in blocks(until - done, LINES)]
             for_blocks(lambda lo, hi: _cut(self._memory, lo, hi, old, new, kept), tasks)
             done = until
         self._shape(len(kept))
@@ -144,7 +149,7 @@ def _cut(memory: Any, lo: Any, hi: Any, old: Any, new: Any, kept: Any) -> None: 
 
 
 @numba.njit(cache=True, nogil=True)
-def _copy(values: Any, slots: Any, columns: Any, out: Any) -> None:  # pragma: no cover - compiled
+def _copy(values: Any, slots: Any, columns: Any, out: Any, into: Any) -> None:  # pragma: no cover - compiled
     """Copy some columns of some rows.
 
     Parameters
@@ -153,10 +158,11 @@ def _copy(values: Any, slots: Any, columns: Any, out: Any) -> None:  # pragma: n
     slots : int64, shape (m,)
         Rows to copy.
     columns : int64, shape (k,)
-    out : of the type of `values`, shape (m, >= k)
-        ``out[:, :k] = values[slots][:, columns]``.
+    out : of the type of `values`, shape (any, >= k)
+        ``out[into, :k] = values[slots][:, columns]``.
+    into : int64, shape (m,)
     """
     for i in range(slots.size):
-        row, line = values[slots[i]], out[i]
+        row, line = values[slots[i]], out[into[i]]
         for k in range(columns.size):
             line[k] = row[columns[k]]
