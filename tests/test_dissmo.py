@@ -30,7 +30,7 @@ from cacore.svm.dual import Dual
 from cacore.svm.options import GIB
 from casvm.dissmo import dissmo
 from casvm.options import Options
-from casvm.solver import distributed
+from casvm.solver import distributed, kernel_rows
 from casvm.solver.active_set import ActiveSet
 from casvm.solver.kernel_rows import KernelRows
 from casvm.solver.pair import padded
@@ -90,6 +90,7 @@ def check(share, K, y, bounds, tol, precision=1e-8):
 @pytest.fixture
 def eager(monkeypatch):
     """Rows leave at the first occasion: often too early, so that some have to come back."""
+    monkeypatch.setattr(kernel_rows, "TOUCH", 0.0)
     monkeypatch.setattr(distributed, "_LOOK", 1)
     eagerly = replace(distributed.SHRINKING, patience=1, share=0.05, share_if_copied=0.05)
     monkeypatch.setattr(distributed, "SHRINKING", eagerly)
@@ -356,8 +357,9 @@ def test_pool(capacity, csr, seed, sizes, variety):
 
 
 @pytest.fixture(params=[(form, dtype) for form in ("dense", "csr") for dtype in ("float64", "float32")], ids="-".join)
-def crossed(request):
-    """150 rows, 1500 sources, and kernel values of both with room for some rows of K."""
+def crossed(request, monkeypatch):
+    """150 rows, 1500 sources, and kernel values of both with room for some rows of K, which are kept at once."""
+    monkeypatch.setattr(kernel_rows, "TOUCH", 0.0)
     form, dtype = request.param
     X, S = FORMS[form](problem()[0][:150]), FORMS[form](problem(1700)[0][200:])
     layout = Layout.of(X, KERNEL, np.dtype(dtype))

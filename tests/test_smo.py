@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import io
 import itertools
+import math
 from collections import Counter
 from dataclasses import replace
 from functools import cache
@@ -24,11 +25,11 @@ from cacore.machine import threads
 from cacore.svm.dual import Dual
 from casvm.solver import active_set, kernel_rows, row_cache, smo
 from casvm.solver.gram import Precomputed
-from casvm.solver.kernel_rows import KernelRows
+from casvm.solver.kernel_rows import TOUCH, KernelRows
 from casvm.solver.pair import padded
 
 PLENTY = 1 << 28
-SMALL_SET = 128  # instead of 2048, so that small problems need all that large ones do
+SMALL_SET = 128  # instead of 2048
 
 
 def solve(gram, y, C, limits=None, start=None, watch=None):
@@ -166,7 +167,9 @@ def budget(X, kernel, dtype, rows):
 
 @pytest.fixture
 def small_set(monkeypatch):
+    """Small problems need all that large ones do: rounds, and rows of K that are read again."""
     monkeypatch.setattr(smo, "WORKING_SET", SMALL_SET)
+    monkeypatch.setattr(kernel_rows, "TOUCH", 0.0)
 
 
 @pytest.fixture
@@ -389,17 +392,35 @@ def test_dear_values_that_are_kept_are_not_computed_again(dtype, monkeypatch):
             assert gram.values_computed == computed + left**2
 
 
-def test_few_rows_are_computed(small_set):
+@pytest.mark.parametrize("touch", [0.0, TOUCH])
+def test_few_rows_are_computed(small_set, monkeypatch, touch):
     """Bounds, not numbers that a better choice of rows would change."""
+    monkeypatch.setattr(kernel_rows, "TOUCH", touch)
     (X, y), (kernel, C) = many(), HARD
-    got = solve(KernelRows(X, kernel, "float64", PLENTY), y, np.full(1500, C), LIMITS)
+    gram = KernelRows(X, kernel, "float64", PLENTY)
+    got, times = solve(gram, y, np.full(1500, C), LIMITS), max(1, math.ceil(touch / gram.price))
     support = np.count_nonzero(got.alpha)
-    assert support / 2 < got.kernel_rows < 2 * support
-    assert got.kernel_rows <= 1500
+    assert support / 2 < got.kernel_rows < 2 * times * support
+    assert got.kernel_rows <= 1500 * times
     assert got.kernel_values <= got.kernel_rows * 1500 + (got.rounds + 1) * SMALL_SET**2 + 1500**2
     assert got.values_read > 0
     assert support < got.iterations < 50 * support
     assert got.seconds > 0
+
+
+@pytest.mark.parametrize(("price", "times"), [(4.0, 4), (7.5, 2), (TOUCH, 1), (100.0, 1)])
+def test_a_row_is_kept_once_it_has_cost_more_than_fresh_memory(price, times):
+    """Cheap rows are computed some times before, dear ones once; all are the same rows."""
+    (X, _), (kernel, _) = many(), HARD
+    gram, rows, change = KernelRows(X, kernel, "float64", PLENTY), np.array([3, 700]), np.array([1.0, -2.0])
+    gram.price, expected = price, change @ matrix(kernel, X[rows], X)
+    for turn in range(1, times + 3):
+        v = np.zeros(1500)
+        gram.subtract(rows, change, v, np.array([True, True]))
+        np.testing.assert_allclose(-v, expected, rtol=1e-12, atol=1e-14)
+        assert gram.rows_computed == 2 * min(turn, times)
+    gram.subtract(np.array([5]), np.array([1.0]), np.zeros(1500), np.array([False]))
+    assert gram.table().where[[3, 5, 700]].min() == -1  # row 5 is not to be kept
 
 
 def test_the_same_bits_again(small_set):

@@ -17,7 +17,6 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from cacore.data.rows import Rows, dense
-from cacore.kernels.evaluate import finish
 from cacore.kernels.sums import (
     CACHE_BYTES,
     GROUP,
@@ -167,11 +166,17 @@ def _shifted(X: NDArray[Any], shift: NDArray[Any] | None, dtype: Any) -> NDArray
 
 
 @numba.njit(inline="always")
-def _add_norms(line: Any, norms: Any, measure: Any) -> None:  # pragma: no cover - compiled
-    """l1 distances from what the measure NONZEROS adds up and the l1 norms; of other measures nothing is missing."""
+def _add_norms(tile: Any, count: Any, b: Any, lo: Any, hi: Any, measure: Any) -> None:  # pragma: no cover - compiled
+    """l1 distances from what the measure NONZEROS adds up and the l1 norms; of other measures nothing is missing.
+
+    Of `count` rows, the lines of `tile`, with the columns lo to hi, of norms ``b[lo:hi]``.
+    """
     if measure == NONZEROS:
-        for k in range(line.size):
-            line[k] = max(norms[k] * 0, line[k] + norms[k])
+        norms = b[lo:hi]
+        for r in range(count):
+            line = tile[r, : hi - lo]
+            for k in range(line.size):
+                line[k] = max(norms[k] * 0, line[k] + norms[k])
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
@@ -202,7 +207,6 @@ def accumulate(
     tile = np.empty((ROWS, group * W), data.dtype)
     for at in range(lo, hi, group * W):
         end = min(at + group * W, hi)
-        norms = b[at:end]
         for i in range(0, a.size, ROWS):
             rows = min(ROWS, a.size - i)
             for panel in range(at // W, -(-end // W)):
@@ -211,11 +215,8 @@ def accumulate(
                     meet_at(
                         values, columns, starts[i + r], starts[i + r + 1], data, panel * size, tile, to, measure
                     )  # fmt: skip
-            for r in range(rows):
-                line = tile[r, : end - at]
-                _add_norms(line, norms, measure)
-                finish(line, a[i + r], norms, kernel)
-                hand_over(line, i + r, at, end, coefficients, total, store, places)
+            _add_norms(tile, rows, b, at, end, measure)
+            hand_over(tile, rows, i, at, end, a, b, kernel, coefficients, total, store, places)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})

@@ -119,16 +119,22 @@ def _bytes(real: Any) -> int:
     return {DOUBLE: 8, I64: 8, _I8: 1}.get(real, 4)
 
 
-@intrinsic
-def prefetch(typingctx: Any, array: Any, k: Any) -> Any:
-    """``prefetch(array, k)``: bring the cache line of ``array[k]``, which may be none of its elements, nearer."""
+def _prefetch(to_write: bool) -> Any:
+    @intrinsic
+    def prefetch(typingctx: Any, array: Any, k: Any) -> Any:
+        def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            data = context.make_array(signature.args[0])(context, builder, args[0]).data
+            place = builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(8).as_pointer())
+            kind = ir.FunctionType(ir.VoidType(), [place.type, _I32, _I32, _I32])
+            ask = builder.module.declare_intrinsic("llvm.prefetch", [place.type], kind)
+            how = int(to_write), 3, 1  # 3: to be kept near, 1: data
+            builder.call(ask, [place, *(ir.Constant(_I32, number) for number in how)])
+            return context.get_dummy_value()
 
-    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        place = builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(8).as_pointer())
-        kind = ir.FunctionType(ir.VoidType(), [place.type, _I32, _I32, _I32])
-        ask = builder.module.declare_intrinsic("llvm.prefetch", [place.type], kind)
-        builder.call(ask, [place, *(ir.Constant(_I32, number) for number in (0, 3, 1))])  # read; keep near; data
-        return context.get_dummy_value()
+        return types.void(array, types.int64), build
 
-    return types.void(array, types.int64), build
+    return prefetch
+
+
+# Bring the cache line of ``array[k]``, which may be none of its elements, nearer: ``prefetch(array, k)``.
+prefetch, prefetch_to_write = _prefetch(False), _prefetch(True)

@@ -16,6 +16,9 @@ from numba.core import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from cacore.kernels.evaluate import finish
+from cacore.kernels.simd import prefetch_to_write
+
 VECTORS = 8  # accumulators of 64 bytes: enough to hide the latency of multiply-and-add
 PANEL_BYTES = 64 * VECTORS
 GROUP = 8  # most panels of a tile
@@ -195,23 +198,58 @@ def taken(
 
 @numba.njit(inline="always")
 def hand_over(
-    line: Any, i: Any, lo: Any, hi: Any, coefficients: Any, total: Any, store: Any, places: Any
-) -> None:  # pragma: no cover - compiled
-    """Kernel values of row `i` with columns lo to hi: kept, added up, or both.
+    tile: Any, count: Any, first: Any, lo: Any, hi: Any, a: Any, b: Any, kernel: Any, coefficients: Any, total: Any,
+    store: Any, places: Any,
+) -> None:  # fmt: skip  # pragma: no cover - compiled
+    """Kernel values of `count` rows from `first` on with columns lo to hi: computed, and kept, added up, or both.
 
     Parameters
     ----------
-    line : array of float32 or float64, shape (hi - lo,)
-    i, lo, hi : int
+    tile : array of float32 or float64, shape (>= count, >= hi - lo)
+        What the kernel is a function of; overwritten.
+    count, first, lo, hi : int
+    a, b : arrays of that type, shape (> first + count,) and (>= hi,)
+        Norms of the rows and of the columns.
+    kernel : tuple
+        What :func:`cacore.kernels.evaluate.finish` takes.
     coefficients, total, store, places
         As for :func:`cacore.kernels.panels.accumulate`. What is added up is what is, or would be, kept.
     """
-    kept = store.dtype.type
-    if places.size and places[i] >= 0:
-        row = store[places[i], lo:hi]
-        for k in range(line.size):
-            row[k] = line[k]
+    kept, norms, size = store.dtype.type, b[lo:hi], hi - lo
+    for r in range(count):
+        if places.size and r + 1 < count and places[first + r + 1] >= 0:
+            # Writing to memory that is not at hand waits for it: a third of the time of short rows.
+            begin = places[first + r + 1] * store.shape[1] + lo
+            for k in range(begin, begin + size, _LINE // store.itemsize):
+                prefetch_to_write(store, k)
+        line = tile[r, :size]
+        finish(line, a[first + r], norms, kernel)
+        if places.size and places[first + r] >= 0:
+            row = store[places[first + r], lo:hi]
+            for k in range(size):
+                row[k] = line[k]
     if total.size:
-        c, sums = coefficients[i], total[lo:hi]
-        for k in range(line.size):
-            sums[k] += c * np.float64(kept(line[k]))
+        _add_up(tile, count, coefficients, first, total[lo:hi], kept)
+
+
+@numba.njit(inline="always")
+def _add_up(
+    tile: Any, count: Any, coefficients: Any, first: Any, total: Any, kept: Any
+) -> None:  # pragma: no cover - compiled
+    """Add `count` rows of a tile up, times their coefficients from `first` on: four a pass, each column's in order."""
+    r = 0
+    while r + 4 <= count:
+        at = first + r
+        p, q, s, t = coefficients[at], coefficients[at + 1], coefficients[at + 2], coefficients[at + 3]
+        w, x, y, z = tile[r], tile[r + 1], tile[r + 2], tile[r + 3]
+        for k in range(total.size):
+            some = total[k] + p * np.float64(kept(w[k]))
+            some += q * np.float64(kept(x[k]))
+            some += s * np.float64(kept(y[k]))
+            total[k] = some + t * np.float64(kept(z[k]))
+        r += 4
+    while r < count:
+        p, w = coefficients[first + r], tile[r]
+        for k in range(total.size):
+            total[k] += p * np.float64(kept(w[k]))
+        r += 1

@@ -17,7 +17,6 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from cacore.data.rows import Rows
-from cacore.kernels.evaluate import finish
 from cacore.kernels.simd import prefetch
 from cacore.kernels.sums import NONZEROS, PRODUCTS, common, hand_over, meet_at, room, taken, width
 from cacore.machine import threads
@@ -441,10 +440,7 @@ def accumulate(
         for i in range(0, a.size, some):
             count = min(some, a.size - i)
             _fill(sides, kernel[4], i, count, number, at, end, tile)
-            for r in range(count):
-                line = tile[r, : end - at]
-                finish(line, a[i + r], norms[at:end], kernel)
-                hand_over(line, i + r, at, end, coefficients, total, store, places)
+            hand_over(tile, count, i, at, end, a, norms, kernel, coefficients, total, store, places)
         at = end
 
 

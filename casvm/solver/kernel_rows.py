@@ -20,6 +20,9 @@ from casvm.solver.pair import Index, Vector, padded
 from casvm.solver.row_cache import LINES, RowCache, Table
 
 _SOME = 2048  # rows computed in one go
+# What a value costs that is put in memory which the process has not touched yet, in units of reading one again: 7 to
+# 50, as the system hands it out. Rows whose computing has cost less are computed again: ijcnn1 takes half the time.
+TOUCH = 15.0
 _DEAR = 30.0  # price from which on a kernel value that is kept is looked for, and not computed again
 
 
@@ -44,7 +47,8 @@ class KernelRows:
     Notes
     -----
     2 n nnz flops a row of K, with nnz the nonzeros of a row of `X` (or 2 n d where a matrix product is
-    faster); n numbers of memory a cached row. The least recently used rows make room.
+    faster); n numbers of memory a cached row. A row is kept once computing it has cost more than fresh memory does: a
+    dear one at once, a cheap one the third time. The least recently used rows make room.
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class KernelRows:
         self.price = self.layout.price
         self.rows_computed = self.values_computed = self.values_read = 0
         self._scratch = np.zeros(0, self.dtype)
+        self._spent = np.zeros(self.n_rows)  # by computing each row: what its values have cost, each
         kernel.largest(X, self.dtype)
         self._diagonal = kernel.diagonal(X)
         room = max(0, cache_bytes - self.layout.nbytes(X)) // self.dtype.itemsize
@@ -79,6 +84,10 @@ class KernelRows:
             self._cache.restrict(kept)
         self._turn_to(self.active[kept])
 
+    def _asked(self, columns: Index) -> Index | None:
+        """The rows of K that may be asked for while these columns are active; None: any."""
+        return columns if self.sources is self.X else None
+
     def copies(self, columns: int) -> bool:
         """See :class:`casvm.solver.gram.Gram`."""
         whole = self._all or (self._cache if len(self.active) == self.n else None)
@@ -97,7 +106,7 @@ class KernelRows:
         self.active = rows
         self.columns = self.layout.columns(self.X, None if len(rows) == self.n else rows)
         if self._all is not None:
-            self._cache.copy(self._all, rows)
+            self._cache.copy(self._all, rows, self._asked(rows))
 
     def square(self, rows: Index) -> NDArray[Any]:
         """See :class:`casvm.solver.gram.Gram`; dear values are read where a row or a column is kept."""
@@ -129,7 +138,8 @@ class KernelRows:
             self._subtract(rows[lo:hi], change[lo:hi], v, keep[lo:hi])
 
     def _subtract(self, rows: Index, change: Vector, v: Vector, keep: NDArray[np.bool_]) -> None:
-        slots, known = self._cache.places(rows, keep)
+        self._spent[rows] += self.price
+        slots, known = self._cache.places(rows, keep & (self._spent[rows] >= TOUCH))
         cached, at = change[known], slots[known]
         missing, weights, into = self.layout.rows(self.sources, rows[~known]), -change[~known], slots[~known]
         store = self._cache.values
@@ -192,6 +202,7 @@ class KernelRows:
 
     def forget(self, rows: Index) -> None:
         """These rows of the sources are about to become others."""
+        self._spent[rows] = 0.0
         self._cache.drop(rows)
         if self._all is not None:
             self._all.drop(rows)

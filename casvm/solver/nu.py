@@ -80,6 +80,9 @@ class _Twice(KernelRows):
     def __init__(self, X: Rows, kernel: Kernel, dtype: object, cache_bytes: int) -> None:
         super().__init__(concatenate([X, X]), kernel, dtype, cache_bytes, sources=X)
 
+    def _asked(self, columns: Index) -> Index | None:
+        return np.unique(columns % self.n_rows)
+
     def square(self, rows: Index) -> np.ndarray:
         """See :class:`casvm.solver.gram.Gram`."""
         return super().square(rows % self.n_rows)

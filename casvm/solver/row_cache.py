@@ -97,9 +97,10 @@ class RowCache:
         """Numbers of the memory in use, from its beginning."""
         return (int(np.flatnonzero(self._row >= 0).max(initial=-1)) + 1) * self.values.shape[1]
 
-    def copy(self, whole: RowCache, columns: Index) -> None:
-        """Take the rows of `whole`, over these of its columns; for an empty cache."""
-        slots = np.flatnonzero(whole._row >= 0)[: len(self._row)]
+    def copy(self, whole: RowCache, columns: Index, wanted: Index | None = None) -> None:
+        """Take the rows of `whole`, or those that are wanted, over these of its columns; for an empty cache."""
+        slots = np.flatnonzero(whole._row >= 0) if wanted is None else np.sort(whole.slot[wanted])
+        slots = slots[slots >= 0][: len(self._row)]
         places = np.arange(len(slots))
         self._row[places] = whole._row[slots]
         self._used[places] = whole._used[slots]

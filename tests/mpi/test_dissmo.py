@@ -25,7 +25,7 @@ from casvm import SMOSVC, DisSMOSVC, SVMModel
 from casvm.dissmo import dissmo
 from casvm.model.part import join
 from casvm.options import Options
-from casvm.solver import distributed, smo
+from casvm.solver import distributed, kernel_rows, smo
 from casvm.solver.active_set import ActiveSet, Shrinking
 from casvm.solver.kernel_rows import KernelRows
 from casvm.solver.near_columns import NearColumns
@@ -193,6 +193,7 @@ def test_rows_that_leave_and_come_back(shrinking, csr, monkeypatch):
     eagerly = Shrinking(patience=1, share=0.05, share_if_copied=0.05)
     for name, value in (("_LOOK", 1), ("SHRINKING", eagerly), ("_VISITORS", 10 * R)):
         monkeypatch.setattr(distributed, name, value)
+    monkeypatch.setattr(kernel_rows, "TOUCH", 0.0)
     left, original = [], ActiveSet.shrink
     monkeypatch.setattr(
         ActiveSet, "shrink", lambda self, *args: (original(self, *args), left.append(len(self.shrunk)))[0]
