@@ -167,8 +167,9 @@ def budget(X, kernel, dtype, rows):
 
 @pytest.fixture
 def small_set(monkeypatch):
-    """Small problems need all that large ones do: rounds, and rows of K that are read again."""
+    """Small problems need all that large ones do: rounds, looks between pairs, and rows of K that are read again."""
     monkeypatch.setattr(smo, "WORKING_SET", SMALL_SET)
+    monkeypatch.setattr(smo, "_CHUNK", 1000)
     monkeypatch.setattr(kernel_rows, "TOUCH", 0.0)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numba.core import types
 from numba.extending import intrinsic
 
-from cacore.kernels.simd import CHAINS, DOUBLE, I64, STEP, Loop, constant
+from cacore.kernels.simd import DOUBLE, STEP, Loop
 
 _FUSED = ("contract",)
 
@@ -24,10 +24,10 @@ def _largest(moves: bool) -> Any:
 
         def turn(carried: list[Any]) -> list[Any]:
             after: list[Any] = []
-            for chain in range(CHAINS):
+            for chain in range(loop.chains):
                 g = loop.load(gradient, chain)
                 if moves:
-                    change = builder.fmul(by, loop.double(loop.load(column, chain)), flags=_FUSED)
+                    change = builder.fmul(by, loop.cast(loop.load(column, chain), DOUBLE), flags=_FUSED)
                     g = builder.fadd(g, change, flags=_FUSED)
                     loop.store(g, gradient, chain)
                 b = loop.load(variables, chain)
@@ -37,7 +37,7 @@ def _largest(moves: bool) -> Any:
                 after += loop.best(violated, *carried[2 * chain : 2 * chain + 2])
             return after
 
-        results = loop.run(args[-3], [constant(DOUBLE, -1.0), constant(I64, 0)] * CHAINS, turn)
+        results = loop.run(args[-3], [loop.constant(DOUBLE, -1.0), loop.constant(loop.place, 0)] * loop.chains, turn)
         for k in range(2):
             loop.out(results[k::2], len(args) - 2 + k)
         return context.get_dummy_value()

@@ -6,34 +6,52 @@ machine has.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-LANES, CHAINS = 8, 4  # elements of a vector, and vectors in flight, whose comparisons do not wait for each other
-STEP = LANES * CHAINS
-DOUBLE, I64 = ir.DoubleType(), ir.IntType(64)
+STEP = 32  # elements of an iteration
+DOUBLE, SINGLE = ir.DoubleType(), ir.FloatType()
 
-_I8, _I32 = ir.IntType(8), ir.IntType(32)
-
-
-def constant(kind: Any, value: float) -> Any:
-    """A vector of copies."""
-    return ir.Constant(ir.VectorType(kind, LANES), [value] * LANES)
+_VECTOR = 64  # bytes
+_I8, _I32, _I64 = (ir.IntType(bits) for bits in (8, 32, 64))
 
 
 class Loop:
     """A loop over STEP elements of arrays at a time, with values carried from one iteration to the next.
 
     Built inside an intrinsic, from what its `build` function is given. Arrays are contiguous, of float32 or float64
-    (flags: uint8); the loop's size is above 0, a multiple of STEP. An iteration takes CHAINS vectors of LANES elements
-    of each; `chain` says which of them. The first element of an iteration has the number :attr:`k`.
+    (flags: uint8); the loop's size is above 0, a multiple of STEP. The first element of an iteration has the number
+    :attr:`k`.
+
+    Parameters
+    ----------
+    context, builder, signature, args
+        Numba's.
+    real : DOUBLE or SINGLE
+        In what the loop computes.
+
+    Attributes
+    ----------
+    lanes : int
+        Elements of a vector.
+    chains : int
+        Vectors of an iteration, whose comparisons do not wait for each other; `chain` says which of them is meant.
+    place : LLVM type
+        Of the numbers of elements: as long as `real`, so that they fill a vector as well.
     """
 
-    def __init__(self, context: Any, builder: Any, signature: Any, args: Any) -> None:
+    def __init__(self, context: Any, builder: Any, signature: Any, args: Any, real: Any = DOUBLE) -> None:
         self.context, self.b, self.kinds, self.args = context, builder, signature.args, args
+        self.real, self.lanes = real, _VECTOR // _bytes(real)
+        self.chains, self.place = STEP // self.lanes, ir.IntType(8 * _bytes(real))
+
+    def constant(self, kind: Any, value: float) -> Any:
+        """A vector of copies."""
+        return ir.Constant(ir.VectorType(kind, self.lanes), [value] * self.lanes)
 
     def pointer(self, k: int) -> Any:
         """Where array argument `k` begins."""
@@ -41,36 +59,34 @@ class Loop:
 
     def splat(self, scalar: Any) -> Any:
         """A vector of copies."""
-        vector = ir.VectorType(scalar.type, LANES)
+        vector = ir.VectorType(scalar.type, self.lanes)
         one = self.b.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.Constant(_I32, 0))
-        return self.b.shuffle_vector(one, ir.Constant(vector, ir.Undefined), constant(_I32, 0))
+        return self.b.shuffle_vector(one, ir.Constant(vector, ir.Undefined), self.constant(_I32, 0))
 
     def _at(self, pointer: Any, chain: int, vector: Any) -> Any:
-        place = self.b.gep(pointer, [self.b.add(self.k, ir.Constant(I64, chain * LANES))])
+        place = self.b.gep(pointer, [self.b.add(self.k, ir.Constant(_I64, chain * self.lanes))])
         return self.b.bitcast(place, vector.as_pointer())
 
     def load(self, pointer: Any, chain: int) -> Any:
         """A vector of this iteration's elements."""
         real = pointer.type.pointee
-        return self.b.load(self._at(pointer, chain, ir.VectorType(real, LANES)), align=_bytes(real))
+        return self.b.load(self._at(pointer, chain, ir.VectorType(real, self.lanes)), align=_bytes(real))
 
     def store(self, values: Any, pointer: Any, chain: int) -> None:
         """Write a vector to this iteration's elements."""
         self.b.store(values, self._at(pointer, chain, values.type), align=_bytes(pointer.type.pointee))
 
-    def double(self, values: Any) -> Any:
-        """A vector in double precision."""
-        wide = ir.VectorType(DOUBLE, LANES)
-        return values if values.type.element == DOUBLE else self.b.fpext(values, wide)
-
-    def narrow(self, values: Any, real: Any) -> Any:
-        """A vector of doubles in the precision `real`, an LLVM type."""
-        return values if real == DOUBLE else self.b.fptrunc(values, ir.VectorType(real, LANES))
+    def cast(self, values: Any, real: Any) -> Any:
+        """A vector in the precision `real`."""
+        kind = ir.VectorType(real, self.lanes)
+        if values.type == kind:
+            return values
+        return self.b.fpext(values, kind) if real == DOUBLE else self.b.fptrunc(values, kind)
 
     def may(self, pointer: Any, chain: int, flag: Any) -> Any:
         """A mask of the elements that have this flag, of an array of flags."""
-        both = self.b.and_(self.load(pointer, chain), constant(_I8, int(flag)))
-        return self.b.icmp_unsigned("!=", both, constant(_I8, 0))
+        both = self.b.and_(self.load(pointer, chain), self.constant(_I8, int(flag)))
+        return self.b.icmp_unsigned("!=", both, self.constant(_I8, 0))
 
     def larger(self, a: Any, b: Any) -> Any:
         """Elementwise."""
@@ -85,12 +101,12 @@ class Loop:
         before, loop, done = b.block, b.append_basic_block("turn"), b.append_basic_block("done")
         b.branch(loop)
         b.position_at_end(loop)
-        self.k = b.phi(I64)
+        self.k = b.phi(_I64)
         carried = [b.phi(start.type) for start in starts]
         after = turn(carried)
-        following = b.add(self.k, ir.Constant(I64, STEP))
+        following = b.add(self.k, ir.Constant(_I64, STEP))
         for phi, start, value in zip(
-            [self.k, *carried], [ir.Constant(I64, 0), *starts], [following, *after], strict=True
+            [self.k, *carried], [ir.Constant(_I64, 0), *starts], [following, *after], strict=True
         ):
             phi.add_incoming(start, before)
             phi.add_incoming(value, loop)
@@ -105,18 +121,43 @@ class Loop:
     def best(self, x: Any, most: Any, where: Any) -> tuple[Any, Any]:
         """The larger of `x` and `most`, and the number :attr:`k` of the iteration in which it was met."""
         better = self.b.fcmp_ordered(">", x, most)
-        return self.b.select(better, x, most), self.b.select(better, self.splat(self.k), where)
+        here = self.k if self.place == _I64 else self.b.trunc(self.k, self.place)
+        return self.b.select(better, x, most), self.b.select(better, self.splat(here), where)
+
+    def across(self, vectors: list[Any], combine: Callable[[Any, Any], Any]) -> Any:
+        """One number, combined of all lanes of these vectors."""
+        while len(vectors) > 1:
+            vectors = [*vectors[2:], combine(vectors[0], vectors[1])]
+        (x,), half = vectors, self.lanes // 2
+        while half:
+            turned = ir.Constant(ir.VectorType(_I32, self.lanes), [(k + half) % self.lanes for k in range(self.lanes)])
+            x, half = combine(x, self.b.shuffle_vector(x, ir.Constant(x.type, ir.Undefined), turned)), half // 2
+        return self.b.extract_element(x, ir.Constant(_I32, 0))
+
+    def winner(self, most: list[Any], where: list[Any]) -> tuple[Any, Any]:
+        """The number of the element with the largest value, an int64, and the value; of equals the first.
+
+        From what :meth:`best` has found in each chain.
+        """
+        largest = self.across(most, self.larger)
+        all_largest, nowhere = self.splat(largest), self.constant(self.place, 2**31 - 1)
+        places = []
+        for chain, (x, turn) in enumerate(zip(most, where, strict=True)):
+            offsets = ir.Constant(turn.type, [chain * self.lanes + lane for lane in range(self.lanes)])
+            places.append(self.b.select(self.b.fcmp_ordered("==", x, all_largest), self.b.add(turn, offsets), nowhere))
+        place = self.across(places, lambda a, b: self.b.select(self.b.icmp_signed("<", a, b), a, b))
+        return (place if self.place == _I64 else self.b.sext(place, _I64)), largest
 
     def out(self, values: list[Any], k: int) -> None:
         """Write the chains' results side by side into array argument `k`."""
         pointer = self.pointer(k)
         for chain, value in enumerate(values):
-            place = self.b.gep(pointer, [ir.Constant(I64, chain * LANES)])
+            place = self.b.gep(pointer, [ir.Constant(_I64, chain * self.lanes)])
             self.b.store(value, self.b.bitcast(place, value.type.as_pointer()), align=_bytes(value.type.element))
 
 
 def _bytes(real: Any) -> int:
-    return {DOUBLE: 8, I64: 8, _I8: 1}.get(real, 4)
+    return {DOUBLE: 8, _I64: 8, _I8: 1}.get(real, 4)
 
 
 def _prefetch(to_write: bool) -> Any:

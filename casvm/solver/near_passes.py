@@ -6,32 +6,20 @@ numbers that are added to their v: 0, the width of the kink, or an infinity wher
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba.core import types
 from numba.core.types.containers import UniTuple
 from numba.extending import intrinsic
 
-from cacore.kernels.simd import CHAINS, DOUBLE, LANES, Loop, constant
+from cacore.kernels.simd import DOUBLE, Loop
 
 _FUSED = ("contract",)
 
 
 class _Block(Loop):
     """A loop over the rows of a block."""
-
-    def across(self, vectors: list[Any], combine: Callable[[Any, Any], Any]) -> Any:
-        """One number, combined of all lanes of these vectors."""
-        while len(vectors) > 1:
-            vectors = [*vectors[2:], combine(vectors[0], vectors[1])]
-        (x,), i32 = vectors, ir.IntType(32)
-        for half in (4, 2, 1):
-            turned = ir.Constant(ir.VectorType(i32, LANES), [(k + half) % LANES for k in range(LANES)])
-            x = combine(x, self.b.shuffle_vector(x, ir.Constant(x.type, ir.Undefined), turned))
-        return self.b.extract_element(x, ir.Constant(i32, 0))
 
     def pair(self, largest: list[Any], smallest: list[Any], result: Any) -> Any:
         """The largest and the smallest number of these vectors, as a tuple."""
@@ -49,7 +37,7 @@ def extremes(typingctx: Any, a: Any, b: Any, size: Any) -> Any:
 
         def turn(carried: list[Any]) -> list[Any]:
             after = []
-            for chain in range(CHAINS):
+            for chain in range(loop.chains):
                 largest, smallest = carried[2 * chain : 2 * chain + 2]
                 after += [
                     loop.larger(loop.load(first, chain), largest),
@@ -57,7 +45,7 @@ def extremes(typingctx: Any, a: Any, b: Any, size: Any) -> Any:
                 ]
             return after
 
-        results = loop.run(args[2], [constant(DOUBLE, -np.inf), constant(DOUBLE, np.inf)] * CHAINS, turn)
+        results = loop.run(args[2], [loop.constant(DOUBLE, -np.inf), loop.constant(DOUBLE, np.inf)] * loop.chains, turn)
         return loop.pair(results[::2], results[1::2], signature.return_type)
 
     return UniTuple(types.float64, 2)(a, b, types.int64), build
@@ -89,11 +77,11 @@ def advance(
 
         def turn(carried: list[Any]) -> list[Any]:
             after = []
-            for chain in range(CHAINS):
+            for chain in range(loop.chains):
                 largest, smallest = carried[2 * chain : 2 * chain + 2]
                 x = loop.load(values, chain)
                 if rows:
-                    wide = [loop.double(loop.load(row, chain)) for row in rows]
+                    wide = [loop.cast(loop.load(row, chain), DOUBLE) for row in rows]
                     difference = wide[0] if len(wide) == 1 else builder.fsub(wide[0], wide[1])
                     x = builder.fsub(x, builder.fmul(by, difference, flags=_FUSED), flags=_FUSED)
                     loop.store(x, values, chain)
@@ -103,7 +91,7 @@ def advance(
                 ]
             return after
 
-        results = loop.run(args[6], [constant(DOUBLE, -np.inf), constant(DOUBLE, np.inf)] * CHAINS, turn)
+        results = loop.run(args[6], [loop.constant(DOUBLE, -np.inf), loop.constant(DOUBLE, np.inf)] * loop.chains, turn)
         return loop.pair(results[::2], results[1::2], signature.return_type)
 
     return UniTuple(types.float64, 2)(v, first, second, types.float64, up, down, types.int64), build
@@ -132,20 +120,20 @@ def largest_gain(
         values, fall, k_row = (loop.pointer(k) for k in range(3))
         real = k_row.type.pointee
         top_, diagonals_, least_ = (loop.splat(args[k]) for k in (3, 4, 5))
-        zero, two = constant(real, 0.0), constant(real, 2.0)
+        zero, two = loop.constant(real, 0.0), loop.constant(real, 2.0)
 
         def turn(carried: list[Any]) -> list[Any]:
             after = []
-            for chain in range(CHAINS):
+            for chain in range(loop.chains):
                 falling = builder.fadd(loop.load(values, chain), loop.load(fall, chain))
-                difference = loop.larger(loop.narrow(builder.fsub(top_, falling), real), zero)
+                difference = loop.larger(loop.cast(builder.fsub(top_, falling), real), zero)
                 twice = builder.fmul(two, loop.load(k_row, chain), flags=_FUSED)
                 curvature = loop.larger(builder.fsub(diagonals_, twice, flags=_FUSED), least_)
                 gain = builder.fdiv(builder.fmul(difference, difference), curvature)
                 after.append(loop.larger(gain, carried[chain]))
             return after
 
-        return loop.across(loop.run(args[6], [zero] * CHAINS, turn), loop.larger)
+        return loop.across(loop.run(args[6], [zero] * loop.chains, turn), loop.larger)
 
     real = row.dtype
     return real(v, down, row, types.float64, real, real, types.int64), build

@@ -1,9 +1,8 @@
 """The two passes over the rows of an SMO iteration, as vector instructions.
 
-A pass takes STEP elements a turn, each in its lane of the vector registers, and returns one result a lane. What rows
-may do is written down as RISE, FALL, both or 0, of type uint8. Where the dual has an epsilon, v is that of a row that
-rises; a row at the kink, marked AT_KINK, falls with a v that is larger by `width`. Without one `width` is None, and the
-code knows nothing of it.
+A pass takes STEP elements a turn. What rows may do is written down as RISE, FALL, both or 0, of type uint8. Where the
+dual has an epsilon, v is that of a row that rises; a row at the kink, marked AT_KINK, falls with a v that is larger by
+`width`. Without one `width` is None, and the code knows nothing of it.
 """
 
 from __future__ import annotations
@@ -13,9 +12,10 @@ from typing import Any
 
 import numpy as np
 from numba.core import types
+from numba.core.types.containers import Tuple
 from numba.extending import intrinsic
 
-from cacore.kernels.simd import CHAINS, DOUBLE, I64, Loop, constant
+from cacore.kernels.simd import DOUBLE, SINGLE, Loop
 
 RISE, FALL = np.uint8(1), np.uint8(2)  # what a row may do
 AT_KINK = np.uint8(4)
@@ -24,7 +24,11 @@ _FUSED = ("contract",)
 
 
 class _Pass(Loop):
-    """A loop over rows that may be at the kink."""
+    """A loop over rows that may be at the kink, in the precision of v, the first argument."""
+
+    def __init__(self, context: Any, builder: Any, signature: Any, args: Any) -> None:
+        single = signature.args[0].dtype == types.float32
+        super().__init__(context, builder, signature, args, SINGLE if single else DOUBLE)
 
     def kink(self, flags: Any, k: int) -> Callable[[Any, int], Any]:
         """A function of a vector of v and its chain, that adds the width, argument `k`, for rows at the kink."""
@@ -36,86 +40,82 @@ class _Pass(Loop):
 
 @intrinsic
 def update(
-    typingctx: Any, v: Any, may: Any, first: Any, second: Any, step: Any, width: Any, size: Any, most: Any, turns: Any,
-    least: Any,
+    typingctx: Any, v: Any, may: Any, first: Any, second: Any, step: Any, width: Any, size: Any
 ) -> Any:  # fmt: skip
-    """``v -= step * (first - second)``, and lane by lane the largest v that may rise and the smallest that may fall.
+    """``v -= step * (first - second)``; the row that rises with the largest v, that v, and the smallest that falls.
 
     Parameters
     ----------
-    v : float64, shape (size,)
+    v : float32 or float64, shape (size,)
         Updated.
     may : uint8, shape (size,)
     first, second : float32 or float64, shape (size,)
         The rows of K of the last pair.
-    step : float64
-    width : float64 or None
+    step : of the type of `v`
+    width : of the type of `v`, or None
     size : int64
         Above 0, a multiple of STEP.
-    most : float64, shape (STEP,)
-        Takes the largest v of a row that may rise.
-    turns : int64, shape (STEP,)
-        Takes the first element of the turn in which that was.
-    least : float64, shape (STEP,)
-        Takes the smallest v of a row that may fall.
+
+    Returns
+    -------
+    row : int64
+        The first of equals; 0 where no row may rise.
+    top, bottom : of the type of `v`
+        Infinite where no row may rise, or fall.
     """
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         loop = _Pass(context, builder, signature, args)
         values, flags, a, b = (loop.pointer(k) for k in range(4))
-        by, kink = loop.splat(args[4]), loop.kink(flags, 5)
+        by, kink, real = loop.splat(args[4]), loop.kink(flags, 5), loop.real
+        lowest, highest = loop.constant(real, -np.inf), loop.constant(real, np.inf)
 
         def turn(carried: list[Any]) -> list[Any]:
             after = []
-            for chain in range(CHAINS):
+            for chain in range(loop.chains):
                 largest, at, smallest = carried[3 * chain : 3 * chain + 3]
-                difference = builder.fsub(loop.double(loop.load(a, chain)), loop.double(loop.load(b, chain)))
+                difference = builder.fsub(loop.cast(loop.load(a, chain), real), loop.cast(loop.load(b, chain), real))
                 moved = builder.fmul(by, difference, flags=_FUSED)
                 x = builder.fsub(loop.load(values, chain), moved, flags=_FUSED)
                 loop.store(x, values, chain)
-                up = builder.select(loop.may(flags, chain, RISE), x, constant(DOUBLE, -np.inf))
-                down = builder.select(loop.may(flags, chain, FALL), kink(x, chain), constant(DOUBLE, np.inf))
+                up = builder.select(loop.may(flags, chain, RISE), x, lowest)
+                down = builder.select(loop.may(flags, chain, FALL), kink(x, chain), highest)
                 after += [
                     *loop.best(up, largest, at),
                     loop.smaller(down, smallest),
                 ]
             return after
 
-        lowest, nowhere = constant(DOUBLE, -np.inf), constant(I64, 0)
-        results = loop.run(args[6], [lowest, nowhere, constant(DOUBLE, np.inf)] * CHAINS, turn)
-        for k in range(3):
-            loop.out(results[k::3], 7 + k)
-        return context.get_dummy_value()
+        results = loop.run(args[6], [lowest, loop.constant(loop.place, 0), highest] * loop.chains, turn)
+        found = *loop.winner(results[::3], results[1::3]), loop.across(results[2::3], loop.smaller)
+        return context.make_tuple(builder, signature.return_type, found)
 
-    return types.void(v, may, first, second, types.float64, width, types.int64, most, turns, least), build
+    real = v.dtype
+    result = Tuple([types.int64, real, real])
+    return result(v, may, first, second, real, _optional(width, real), types.int64), build
 
 
 @intrinsic
 def partner(
-    typingctx: Any, v: Any, may: Any, row: Any, diagonal: Any, k_ii: Any, top: Any, width: Any, least: Any, size: Any,
-    most: Any, turns: Any,
+    typingctx: Any, v: Any, may: Any, row: Any, diagonal: Any, k_ii: Any, top: Any, width: Any, least: Any, size: Any
 ) -> Any:  # fmt: skip
-    """Lane by lane the largest gain (top - v_j)^2 / (K_ii + K_jj - 2 K_ij) of the rows j that may fall.
+    """The row j that may fall with the largest gain (top - v_j)^2 / (K_ii + K_jj - 2 K_ij), the first of equals.
 
     Parameters
     ----------
-    v : float64, shape (size,)
+    v : float32 or float64, shape (size,)
     may : uint8, shape (size,)
     row, diagonal : float32 or float64, shape (size,)
         K_ij and K_jj; in their type gains are compared.
     k_ii : of their type
         K_ii.
-    top : float64
+    top : of the type of `v`
         v_i.
-    width : float64 or None
+    width : of the type of `v`, or None
     least : of their type
         Least curvature.
     size : int64
         Above 0, a multiple of STEP.
-    most : of their type, shape (STEP,)
-        Takes the largest gain, -1 where no row may fall.
-    turns : int64, shape (STEP,)
-        Takes the first element of the turn in which that was.
     """
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -124,13 +124,13 @@ def partner(
         real = k_row.type.pointee
         k_ii_, top_, least_ = loop.splat(args[4]), loop.splat(args[5]), loop.splat(args[7])
         kink = loop.kink(flags, 6)
-        zero, two, none = (constant(real, x) for x in (0.0, 2.0, -1.0))
+        zero, two, none = (loop.constant(real, x) for x in (0.0, 2.0, -1.0))
 
         def turn(carried: list[Any]) -> list[Any]:
             after: list[Any] = []
-            for chain in range(CHAINS):
+            for chain in range(loop.chains):
                 most_, at = carried[2 * chain : 2 * chain + 2]
-                difference = loop.narrow(builder.fsub(top_, kink(loop.load(values, chain), chain)), real)
+                difference = loop.cast(builder.fsub(top_, kink(loop.load(values, chain), chain)), real)
                 difference = loop.larger(difference, zero)
                 twice = builder.fmul(two, loop.load(k_row, chain), flags=_FUSED)
                 curvature = builder.fsub(builder.fadd(k_ii_, loop.load(k_jj, chain)), twice, flags=_FUSED)
@@ -139,11 +139,12 @@ def partner(
                 after += loop.best(gain, most_, at)
             return after
 
-        results = loop.run(args[8], [none, constant(I64, 0)] * CHAINS, turn)
-        for k in range(2):
-            loop.out(results[k::2], 9 + k)
-        return context.get_dummy_value()
+        results = loop.run(args[8], [none, loop.constant(loop.place, 0)] * loop.chains, turn)
+        return loop.winner(results[::2], results[1::2])[0]
 
-    real = row.dtype
-    signature = types.void(v, may, row, diagonal, real, types.float64, width, real, types.int64, most, turns)
-    return signature, build
+    real, wide = row.dtype, v.dtype
+    return types.int64(v, may, row, diagonal, real, wide, _optional(width, wide), real, types.int64), build
+
+
+def _optional(width: Any, real: Any) -> Any:
+    return width if width == types.none else real

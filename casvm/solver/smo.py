@@ -24,7 +24,8 @@ from casvm.solver.pair import Index, Pairs, Vector
 
 WORKING_SET = 2048  # most rows of a round
 SHRINKING = Shrinking(patience=3, share=0.4, share_if_copied=0.65)
-_CHUNK = 1000  # pairs between two looks at which rows are idle
+_CHUNK = 8000  # pairs between two looks at which rows are idle
+_MISSED = 500  # rows of K that are computed meanwhile, at least, before rounds are the better way
 _FETCH = 64  # rows of K computed at once when pairs ask for one
 
 
@@ -55,7 +56,7 @@ def solve(
     limits : Limits, optional
         An iteration optimises a pair; the tolerance is that of the largest violation of a pair of rows.
     watch : callable, optional
-        Called after each round, or thousand pairs.
+        Called after each round, or some thousand pairs.
 
     Returns
     -------
@@ -149,14 +150,15 @@ class _Serial(SMO):
             missing = problem.optimise(
                 table.K, table.where, self.limits.tol, most - problem.iterations, table.used, table.now
             )
-            if missing < 0 or computed > _CHUNK // 2:
+            # A pair reads two rows: then computing costs half as much as the pairs.
+            too_many = computed > _MISSED + problem.iterations / self.gram.price
+            if missing < 0 or too_many:
                 break
             active.v, active.beta = problem.v, problem.beta
             wanted = self._wanted(missing, table.where)
             self.gram.fetch(active.rows[wanted])
             computed += len(wanted)
-        # Where rows have to be computed again and again, rounds are the better way.
-        self.by_pairs = computed <= _CHUNK // 2
+        self.by_pairs = not too_many
         self.objective += self._gain(v, beta, problem)
         active.v, active.beta = problem.v.copy(), problem.beta.copy()
         self.iterations += problem.iterations
