@@ -23,7 +23,6 @@ from asygcd.solver.greedy import advance, greediest, optimum, violation
 from asygcd.solver.working_set import FREE, FRESH, PENDING, bring, choose, note, settle, thread_state, working_set
 from cacore.errors import InputError
 from cacore.kernels import Kernel
-from cacore.kernels.simd import STEP
 
 KERNEL = Kernel("gaussian", 0.3)
 EXAMPLES = settings(max_examples=60, deadline=None)
@@ -244,15 +243,15 @@ def violated(low, high, beta, r):
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_the_greedy_choice_as_numpy_makes_it(dtype):
-    rng, lanes, places = np.random.default_rng(3), np.empty(STEP), np.empty(STEP, np.int64)
+    rng = np.random.default_rng(3)
     for n in [*range(201), 1000, 1023, 1024, 1025]:
         low, high, beta, r = variables(n, rng)
         v = violated(low, high, beta, r)
-        row, most = greediest(beta, r, low, high, lanes, places)
+        row, most = greediest(beta, r, low, high)
         assert (row, most) == ((v.argmax(), v.max()) if n else (-1, 0.0))
         # The column is one of a cache: it goes on where the rows have ended.
         column, before, step = rng.normal(size=n + 5).astype(dtype), r.copy(), float(rng.normal())
-        row, most = advance(beta, r, low, high, column, step, lanes, places)
+        row, most = advance(beta, r, low, high, column, step)
         np.testing.assert_allclose(r, before + step * column[:n].astype(np.float64), rtol=1e-14, atol=1e-15)
         v = violated(low, high, beta, r)
         assert (row, most) == ((v.argmax(), v.max()) if n else (-1, 0.0))
@@ -260,20 +259,18 @@ def test_the_greedy_choice_as_numpy_makes_it(dtype):
 
 @pytest.mark.parametrize("n", [1, 31, 32, 33, 64, 100])
 def test_every_place_is_found(n):
-    lanes, places = np.empty(STEP), np.empty(STEP, np.int64)
     low, high, beta = np.full(n, -5.0), np.full(n, 5.0), np.zeros(n)
     for where in range(n):
         for value in (3.0, -3.0, 1e300):
             r = np.full(n, 1e-3)
             r[where] = value
-            assert greediest(beta, r, low, high, lanes, places) == (where, min(5.0, abs(value)))
+            assert greediest(beta, r, low, high) == (where, min(5.0, abs(value)))
 
 
 @pytest.mark.parametrize("n", [1, 32, 50])
 def test_nothing_is_violated(n):
-    lanes, places = np.empty(STEP), np.empty(STEP, np.int64)
     zero = np.zeros(n)
-    row, most = greediest(zero, np.ones(n), zero, np.ones(n), lanes, places)
+    row, most = greediest(zero, np.ones(n), zero, np.ones(n))
     assert 0 <= row < n
     assert most == 0
 

@@ -11,7 +11,6 @@ from asygcd.solver.atomics import atomic_add, borrowed, publish, seen
 from asygcd.solver.board import BUSY, DONE, IDLE, LIMIT, LINE, STOPPED, count, over, quiet
 from asygcd.solver.cache import resident, store
 from asygcd.solver.greedy import greediest, optimum, share, violation
-from cacore.kernels.simd import STEP
 
 _SELDOM = 256  # turns after which a thread sums up its share of the objective
 
@@ -23,14 +22,14 @@ def work_atomic(
     """Algorithm 14: thread `me`, which owns the rows lo to hi, for so many turns; returns BUSY, IDLE or STOPPED."""
     board, whole = borrowed(board), borrowed(whole)
     beta, r, low, high = board.beta[lo:hi], board.r[lo:hi], board.low[lo:hi], board.high[lo:hi]
-    one, slot, lanes, places = np.empty(1, np.int64), np.empty(1, np.int64), np.empty(STEP), np.empty(STEP, np.int64)
+    one, slot = np.empty(1, np.int64), np.empty(1, np.int64)
     for turn in range(turns):
         if seen(board.stop, 0):
             return STOPPED
         # No update is under way if all that were begun later were done before.
         total = count(board.written)
         whole_gradient = count(board.started) == total
-        j, gap = greediest(beta, r, low, high, lanes, places)
+        j, gap = greediest(beta, r, low, high)
         board.gap[me * LINE] = gap
         if turn % _SELDOM == 0 or gap <= tol:
             board.part[me * LINE] = share(beta, r, high)

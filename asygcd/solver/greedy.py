@@ -7,6 +7,7 @@ from typing import Any
 import numba
 import numpy as np
 from numba.core import types
+from numba.core.types.containers import Tuple
 from numba.extending import intrinsic
 
 from cacore.kernels.simd import DOUBLE, STEP, Loop
@@ -15,7 +16,7 @@ _FUSED = ("contract",)
 
 
 def _largest(moves: bool) -> Any:
-    """How to build a pass over arrays beta, r, low, high (and column, step), size, most and where."""
+    """How to build a pass over arrays beta, r, low, high (and column, step), and size."""
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         loop = Loop(context, builder, signature, args)
@@ -37,26 +38,25 @@ def _largest(moves: bool) -> Any:
                 after += loop.best(violated, *carried[2 * chain : 2 * chain + 2])
             return after
 
-        results = loop.run(args[-3], [loop.constant(DOUBLE, -1.0), loop.constant(loop.place, 0)] * loop.chains, turn)
-        for k in range(2):
-            loop.out(results[k::2], len(args) - 2 + k)
-        return context.get_dummy_value()
+        results = loop.run(args[-1], [loop.constant(DOUBLE, -1.0), loop.constant(loop.place, 0)] * loop.chains, turn)
+        return context.make_tuple(builder, signature.return_type, loop.winner(results[::2], results[1::2]))
 
     return build
 
 
-@intrinsic
-def _search(typingctx: Any, beta: Any, r: Any, low: Any, high: Any, size: Any, most: Any, where: Any) -> Any:
-    """Of each of the STEP lanes the largest |projected gradient|, and its place; `size` is a multiple of STEP."""
-    return types.void(beta, r, low, high, types.int64, most, where), _largest(False)
+_FOUND = Tuple([types.int64, types.float64])
 
 
 @intrinsic
-def _advance(
-    typingctx: Any, beta: Any, r: Any, low: Any, high: Any, column: Any, step: Any, size: Any, most: Any, where: Any
-) -> Any:
+def _search(typingctx: Any, beta: Any, r: Any, low: Any, high: Any, size: Any) -> Any:
+    """The row with the largest |projected gradient|, the first of equals, and that; `size` is a multiple of STEP."""
+    return _FOUND(beta, r, low, high, types.int64), _largest(False)
+
+
+@intrinsic
+def _advance(typingctx: Any, beta: Any, r: Any, low: Any, high: Any, column: Any, step: Any, size: Any) -> Any:
     """``r += step * column``, then as :func:`_search`."""
-    return types.void(beta, r, low, high, column, types.float64, types.int64, most, where), _largest(True)
+    return _FOUND(beta, r, low, high, column, types.float64, types.int64), _largest(True)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -66,42 +66,31 @@ def violation(beta: Any, r: Any, low: Any, high: Any) -> Any:  # pragma: no cove
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def greediest(
-    beta: Any, r: Any, low: Any, high: Any, lanes: Any, places: Any
-) -> tuple[Any, Any]:  # pragma: no cover - compiled
-    """The row with the largest |projected gradient|, and that; -1 and 0 of no rows.
-
-    `lanes` and `places`, of STEP numbers, are scratch. 32 bytes a row are read.
-    """
+def greediest(beta: Any, r: Any, low: Any, high: Any) -> tuple[Any, Any]:  # pragma: no cover - compiled
+    """The row with the largest |projected gradient|, and that; -1 and 0 of no rows. 32 bytes a row are read."""
     whole = beta.size // STEP * STEP
-    if whole:
-        _search(beta, r, low, high, whole, lanes, places)
-    return _best(beta, r, low, high, whole, lanes, places)
+    row, best = _search(beta, r, low, high, whole) if whole else (-1, 0.0)
+    return _better(beta, r, low, high, whole, row, best)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def advance(
-    beta: Any, r: Any, low: Any, high: Any, column: Any, step: Any, lanes: Any, places: Any
+    beta: Any, r: Any, low: Any, high: Any, column: Any, step: Any
 ) -> tuple[Any, Any]:  # pragma: no cover - compiled
     """``r += step * column``, and then as :func:`greediest`, in one pass."""
     whole = beta.size // STEP * STEP
-    if whole:
-        _advance(beta, r, low, high, column, step, whole, lanes, places)
+    row, best = _advance(beta, r, low, high, column, step, whole) if whole else (-1, 0.0)
     for j in range(whole, beta.size):
         r[j] += step * np.float64(column[j])
-    return _best(beta, r, low, high, whole, lanes, places)
+    return _better(beta, r, low, high, whole, row, best)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _best(
-    beta: Any, r: Any, low: Any, high: Any, whole: Any, lanes: Any, places: Any
+def _better(
+    beta: Any, r: Any, low: Any, high: Any, first: Any, row: Any, best: Any
 ) -> tuple[Any, Any]:  # pragma: no cover - compiled
-    row, best = -1, 0.0
-    if whole:
-        for lane in range(STEP):
-            if lanes[lane] > best or row < 0:
-                row, best = places[lane] + lane, lanes[lane]
-    for j in range(whole, beta.size):
+    """The better one of `row` and those from `first` on."""
+    for j in range(first, beta.size):
         v = violation(beta[j], r[j], low[j], high[j])
         if v > best or row < 0:
             row, best = j, v

@@ -123,7 +123,7 @@ def step(board: Any, near: Any, ws: Any, state: Any, me: Any, lo: Any) -> None: 
     state.rows[0] = row
     resident(near, state.rows[:1], state.slots[:1])
     state.numbers[BEST], state.levels[MOST] = advance(
-        ws.beta[:n], ws.r[:n], ws.low[:n], ws.high[:n], store(near)[state.slots[0]], change, state.lanes, state.places
+        ws.beta[:n], ws.r[:n], ws.low[:n], ws.high[:n], store(near)[state.slots[0]], change
     )
 
 
@@ -134,7 +134,7 @@ def refresh(
     """All rows of the thread learn of all `total` updates; those that violate the tolerance join the working set."""
     numbers, r = state.numbers, board.r[lo:hi]
     settle(whole, state, r)
-    _, gap = greediest(board.beta[lo:hi], r, board.low[lo:hi], board.high[lo:hi], state.lanes, state.places)
+    _, gap = greediest(board.beta[lo:hi], r, board.low[lo:hi], board.high[lo:hi])
     board.gap[me * LINE], board.part[me * LINE] = gap, share(board.beta[lo:hi], r, board.high[lo:hi])
     numbers[STEPS] = 0
     if gap <= tol:

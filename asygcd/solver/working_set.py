@@ -16,7 +16,6 @@ from asygcd.solver.cache import ALIGNED, forget, resident, store
 from asygcd.solver.greedy import greediest, violation
 from cacore.kernels import wide
 from cacore.kernels.panels import add_rows, pack_csr, panel_norms
-from cacore.kernels.simd import STEP
 
 ROWS, PENDING, STEPS, FRESH, ROOM, BEST = range(6)  # places of a thread's numbers
 GOAL, SHOWN, MOST = range(3)  # and of its levels
@@ -63,8 +62,6 @@ class ThreadState(NamedTuple):
     levels : ndarray of float64
         GOAL, the violation at which the working set is done with; what was last SHOWN as `eager`; the violation
         of the best row, the MOST there is.
-    lanes, places : ndarray
-        Scratch of the search.
     rows, steps, slots : ndarray, shape (TAKE,)
         Updates that are being taken in.
     """
@@ -75,8 +72,6 @@ class ThreadState(NamedTuple):
     taken: NDArray[np.int64]
     numbers: NDArray[np.int64]
     levels: NDArray[np.float64]
-    lanes: NDArray[np.float64]
-    places: NDArray[np.int64]
     rows: NDArray[np.int64]
     steps: NDArray[np.float64]
     slots: NDArray[np.int64]
@@ -94,7 +89,7 @@ def thread_state(n: int, threads: int, beta: NDArray[np.float64]) -> ThreadState
     pending[: len(given)], numbers[PENDING] = given, len(given)
     return ThreadState(
         pending, beta.copy(), (beta != 0).astype(np.uint8), np.zeros(threads, np.int64),
-        numbers, np.zeros(3), np.zeros(STEP), np.zeros(STEP, np.int64),
+        numbers, np.zeros(3),
         np.zeros(TAKE, np.int64), np.zeros(TAKE), np.zeros(TAKE, np.int64),
     )  # fmt: skip
 
@@ -212,6 +207,4 @@ def bring(board: Any, lo: Any, ws: Any, near: Any, count: Any) -> None:  # pragm
 def look(ws: Any, state: Any) -> None:  # pragma: no cover - compiled
     """Find the best row of the working set."""
     n = state.numbers[ROWS]
-    state.numbers[BEST], state.levels[MOST] = greediest(
-        ws.beta[:n], ws.r[:n], ws.low[:n], ws.high[:n], state.lanes, state.places
-    )
+    state.numbers[BEST], state.levels[MOST] = greediest(ws.beta[:n], ws.r[:n], ws.low[:n], ws.high[:n])

@@ -148,13 +148,6 @@ class Loop:
         place = self.across(places, lambda a, b: self.b.select(self.b.icmp_signed("<", a, b), a, b))
         return (place if self.place == _I64 else self.b.sext(place, _I64)), largest
 
-    def out(self, values: list[Any], k: int) -> None:
-        """Write the chains' results side by side into array argument `k`."""
-        pointer = self.pointer(k)
-        for chain, value in enumerate(values):
-            place = self.b.gep(pointer, [ir.Constant(_I64, chain * self.lanes)])
-            self.b.store(value, self.b.bitcast(place, value.type.as_pointer()), align=_bytes(value.type.element))
-
 
 def _bytes(real: Any) -> int:
     return {DOUBLE: 8, _I64: 8, _I8: 1}.get(real, 4)
