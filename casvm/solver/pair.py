@@ -151,7 +151,7 @@ class Pairs(PairState):
         missing = self._optimise(single, K, where, max(tol, _ROUNDING * largest), max_iter, used, now)
         moved = np.flatnonzero(self.beta != beta)
         add_rows(K, where[moved], (beta - self.beta)[moved], v, 0, self.size)
-        self._state[0, : self.size] = rising(v, self.beta, self.epsilon) if self.epsilon else v
+        self._state[0, : self.size] = rising(v, self.beta, self.epsilon)
         return missing
 
     def _optimise(
