@@ -18,13 +18,18 @@ SMALL = {name: replace(like, rows=600, test=min(like.test, 100)) for name, like 
 SMALL["mg_scale"] = generated.FILES["mg_scale"]  # as many rows are to be split off
 
 
+@pytest.fixture(autouse=True)
+def rate(monkeypatch):
+    """Nobody waits to know the machine's."""
+    monkeypatch.setattr(race, "_A", np.ones((30, 30)))
+
+
 @pytest.fixture
 def no_data(elsewhere, monkeypatch):
-    """A machine without data sets, whose generated files are small, and whose rate nobody waits to know."""
+    """A machine without data sets, whose generated files are small."""
     monkeypatch.setattr(command, "BESIDE", elsewhere / "none")
     monkeypatch.delenv("CAKERNELS_DATA", raising=False)
     monkeypatch.setattr(generated, "FILES", SMALL)
-    monkeypatch.setattr(race, "_A", np.ones((30, 30)))
     return elsewhere
 
 

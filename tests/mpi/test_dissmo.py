@@ -437,9 +437,10 @@ def test_checkpoint(folder, monkeypatch):
 # -- the estimator --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("csr", "dtype"), [FORMS["dense"], FORMS["csr float32"]], ids=["dense", "csr float32"])
-def test_estimator(csr, dtype, mine, everywhere):
+@pytest.mark.parametrize("form", some(["dense", "csr float32"]))
+def test_estimator(form, mine, everywhere):
     """Labels of text; rows of weight 0 count as absent."""
+    csr, dtype = FORMS[form]
     (X, y), (T, u) = drawn_clouds(csr=csr, dtype=dtype, k=3), drawn_clouds(T_ROWS, 1, 3, csr, dtype)
     names, my, our = np.array(["aye", "nay", "żub"]), mine(N), mine(T_ROWS)
     w = np.random.default_rng(4).integers(0, 3, N).astype(float)

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from helpers.checks import inodes, names, near, same_part
-from helpers.data import FORMS, dense, drawn_clouds, forms, write_hdf5
-from helpers.distributed import RANK, WORLD, R, by_one, even, in_order, labelled, refused_by_all, some
+from helpers.data import FORMS, dense, drawn_clouds, write_hdf5
+from helpers.distributed import RANK, WORLD, R, by_one, crossed, even, in_order, labelled, refused_by_all, some
 from sklearn.exceptions import ConvergenceWarning
 
 from cacore.comm import Communicator
@@ -33,6 +33,7 @@ pytestmark = pytest.mark.mpi(min_size=1)
 METHODS = {"casvm": casvm.METHOD, "cpsvm": cpsvm.METHOD, "bkmsvm": bkmsvm.METHOD, "fcfssvm": fcfssvm.METHOD}
 NAMES = {"casvm": "random", "cpsvm": "kmeans", "bkmsvm": "bkm", "fcfssvm": "fcfs"}
 methods = pytest.mark.parametrize("name", METHODS)
+PARTITIONED = [name for name in METHODS if name != "casvm"]
 N, T_ROWS, GAMMA = 157, 41, 0.4  # 157 is no multiple of any number of ranks
 
 
@@ -45,10 +46,10 @@ def train(name, X, y, my=None, comm=None, weights=None, **options):
 # -- against one process ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["cpsvm", "bkmsvm", "fcfssvm"])
-@forms
-def test_parts_as_one_process_trains_them(name, csr, dtype, mine, everywhere):
+@pytest.mark.parametrize(("name", "form"), crossed(PARTITIONED, FORMS))
+def test_parts_as_one_process_trains_them(name, form, mine, everywhere):
     """The partitioners divide the rows of any number of ranks alike, and a part's rows come in the same order."""
+    csr, dtype = FORMS[form]
     k = 3 if csr else 2
     (X, y), (T, _) = drawn_clouds(csr=csr, dtype=dtype, k=k), drawn_clouds(T_ROWS, 1, k, csr, dtype)
     comm = Communicator(WORLD)
@@ -128,8 +129,7 @@ def test_saved_by_many_and_loaded_by_one(name, route, k, folder, half, everywher
     assert names(folder) == ["many.h5"]
 
 
-@pytest.mark.parametrize("name", ["cpsvm", "bkmsvm", "fcfssvm"])
-@pytest.mark.parametrize("route", ["soft", "all"])
+@pytest.mark.parametrize(("name", "route"), crossed(PARTITIONED, ["soft", "all"]))
 def test_routes_of_many_classes(name, route, mine, everywhere):
     """Parts hold different classes; shares and weights are those of one process, and weights cost no byte."""
     rng = np.random.default_rng(3)
@@ -197,7 +197,7 @@ def test_gamma_and_balance_of_all_rows(name):
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("name", ["cpsvm", "bkmsvm", "fcfssvm"])
+@pytest.mark.parametrize("name", PARTITIONED)
 def test_gamma_and_balance_with_a_rank_without_rows(name):
     share = np.cumsum([0, 2, 0, 3, 1][: R + 1])
     cuts = N * share // share[-1]
@@ -207,9 +207,9 @@ def test_gamma_and_balance_with_a_rank_without_rows(name):
 # -- the estimator -----------------------------------------------------------------------------------
 
 
-@methods
-@pytest.mark.parametrize(("csr", "dtype"), [FORMS["dense"], FORMS["csr float32"]], ids=["dense", "csr float32"])
-def test_estimator(name, csr, dtype, mine, everywhere):
+@pytest.mark.parametrize(("name", "form"), crossed(METHODS, ["dense", "csr float32"]))
+def test_estimator(name, form, mine, everywhere):
+    csr, dtype = FORMS[form]
     (X, y), (T, u) = drawn_clouds(csr=csr, dtype=dtype, k=3), drawn_clouds(T_ROWS, 1, 3, csr, dtype)
     given = {"n_parts": 5, "partitioner": NAMES[name], "gamma": GAMMA, "tol": 1e-6, "random_state": 7}
     my, our = mine(N), mine(T_ROWS)
@@ -312,12 +312,12 @@ def data(folder):
     return folder / "in.h5"
 
 
-@methods
-@pytest.mark.parametrize("initial", ["local", "root"])
+@pytest.mark.parametrize(
+    ("name", "initial"),  # casvm alone reads at the root, and is there on every number of ranks
+    some([("casvm", "local"), ("casvm", "root"), *((name, "local") for name in PARTITIONED)]),
+)
 def test_command(name, initial, data):
     """The report's counts are those of all ranks; only a root that deals rows out sends them."""
-    if name != "casvm" and initial == "root":
-        pytest.skip("casvm alone reads at the root")
     folder = data.parent
     words = [str(data), "--partitions", str(R + 1), "--model", str(folder / "m.h5"), "--report", str(folder / "r.json")]
     words += ["--initial", initial] if name == "casvm" else []
