@@ -61,7 +61,8 @@ def wrong(done):
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_what_it_finds(ranks, mpiexec, tmp_path):
-    done = mpiexec(ranks, "-m", "cacore.info", "--report", "r.json", cwd=tmp_path)
+    program = ("-m", "cacore.info") if ranks == 1 else ("-c", QUICK)
+    done = mpiexec(ranks, *program, "--report", "r.json", cwd=tmp_path)
     made = json.loads((tmp_path / "r.json").read_text())
     assert done.stderr == ""
     crowded = ranks > len(CORES)  # then there is something wrong on this machine, and it has to be told
@@ -117,8 +118,8 @@ def test_quiet_says_what_is_wrong_and_nothing_else(alone):
 
 @pytest.mark.skipif(os.cpu_count() == 1, reason="a machine of one core: nothing is bound to another than it could be")
 def test_ranks_on_one_core(tmp_path, mpiexec):
-    job = "import os, runpy; os.sched_setaffinity(0, {%d}); runpy.run_module('cacore.info', run_name='__main__')"
-    done = mpiexec(2, "-c", job % CORES[-1], cwd=tmp_path)
+    job = f"import os; os.sched_setaffinity(0, {{{CORES[-1]}}}){QUICK}"
+    done = mpiexec(2, "-c", job, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (1, "")
     assert wrong(done) == [
         f"{platform.node()}: 2 ranks are all bound to core {CORES[-1]}, of {os.cpu_count()} cores: "
@@ -128,7 +129,7 @@ def test_ranks_on_one_core(tmp_path, mpiexec):
 
 
 def test_more_threads_than_cores(mpiexec, tmp_path):
-    done = mpiexec(2, "-m", "cacore.info", "--threads", str(len(CORES)), cwd=tmp_path)
+    done = mpiexec(2, "-c", QUICK, "--threads", str(len(CORES)), cwd=tmp_path)
     assert (done.returncode, done.stderr) == (1, "")
     (line,) = wrong(done)
     assert f": {2 * len(CORES)} threads of 2 ranks share {len(CORES)} core" in line

@@ -135,30 +135,34 @@ def test_the_scale_of_the_targets_does_not_matter(times, files, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("machine", "kind", "ranks"),
-    [("epsilon", "parts", 3), ("epsilon", "exact", 2), ("one class", "parts", 2), ("one class", "exact", 3)],
+    ("ranks", "kinds"),
+    [(2, {"epsilon": "exact", "one class": "parts"}), (3, {"epsilon": "parts", "one class": "exact"})],
 )
-def test_ranks(machine, kind, ranks, files, tmp_path, in_one_job):
+def test_ranks(ranks, kinds, files, tmp_path, in_one_job):
     """They come to the model and the report of one; and train parts without a byte."""
-    more = {"parts": ["--partitions", "4", "--route", "soft"], "exact": ["--exact"]}[kind]
-    program, words, _, _ = MACHINES[machine]
-    words = [data_of(machine, files), *COMMON, *words, *more]
-    alone = reported(program, [*words, "--model", tmp_path / "m.h5"], tmp_path)
+    more, commands, expected = {"parts": ["--partitions", "4", "--route", "soft"], "exact": ["--exact"]}, [], {}
     T = rows("test")[0]
-    expected = SVRModel.load(tmp_path / "m.h5").decision_function(T)
-    out = ["--quiet", "--model", "m.h5", "--report", "r.json"]
-    predict = ["casvm.predict", "m.h5", data_of(machine, files), "--report", "p.json", "--quiet"]
-    in_one_job(ranks, [program, *words, *out], predict)
-    made = read(tmp_path / "r.json")
-    assert made["ranks"] == ranks
-    near(SVRModel.load(tmp_path / "m.h5").decision_function(T), expected, 1e-4)
-    assert made["params"] == pytest.approx(alone["params"])
-    for told in (made, read(tmp_path / "p.json")):
-        assert set(told["metrics"]) == set(alone["metrics"])
-        for name, value in told["metrics"].items():
-            np.testing.assert_allclose(value, alone["metrics"][name], rtol=1e-4)
-    sent = made["comm"]["train"]
-    assert (sent["bytes"] > 0, sent["messages"] > 0) == ((kind == "exact"),) * 2
+    for machine, kind in kinds.items():
+        program, words, _, _ = MACHINES[machine]
+        words, folder = [data_of(machine, files), *COMMON, *words, *more[kind]], tmp_path / kind
+        folder.mkdir()
+        alone = reported(program, [*words, "--model", folder / "1.h5"], folder)
+        expected[kind] = alone, SVRModel.load(folder / "1.h5").decision_function(T)
+        commands.append([program, *words, "--quiet", "--model", f"{kind}/m.h5", "--report", f"{kind}/r.json"])
+        report = ["--report", f"{kind}/p.json", "--quiet"]
+        commands.append(["casvm.predict", f"{kind}/m.h5", data_of(machine, files), *report])
+    in_one_job(ranks, *commands)
+    for kind, (alone, decisions) in expected.items():
+        made = read(tmp_path / kind / "r.json")
+        assert made["ranks"] == ranks
+        near(SVRModel.load(tmp_path / kind / "m.h5").decision_function(T), decisions, 1e-4)
+        assert made["params"] == pytest.approx(alone["params"])
+        for told in (made, read(tmp_path / kind / "p.json")):
+            assert set(told["metrics"]) == set(alone["metrics"])
+            for name, value in told["metrics"].items():
+                np.testing.assert_allclose(value, alone["metrics"][name], rtol=1e-4)
+        sent = made["comm"]["train"]
+        assert (sent["bytes"] > 0, sent["messages"] > 0) == ((kind == "exact"),) * 2
 
 
 @pytest.mark.parametrize("more", [["--partitions", "3"], ["--exact"]], ids=["parts", "exact"])
@@ -277,22 +281,31 @@ def test_no_options_choose_a_good_model(files, tmp_path, capsys):
     assert len(reported("casvm.svr", [files / "reg.h5", "--quick"], tmp_path)["grid"]) == 12
 
 
-@pytest.mark.parametrize("more", [["--partitions", "4"], ["--exact"]], ids=["parts", "exact"])
-def test_choice_on_ranks(more, files, tmp_path, in_one_job, monkeypatch):
-    """Three ranks compare as one does, and send nothing but sums; a search that was killed goes on from its pieces."""
-    words = [files / "reg.h5", *more, "--C", "2,20", "--epsilon", "0.5,2", "--gamma", "0.3,1", "--cv", "3"]
-    kept = ["--checkpoint", tmp_path / "kept", "--model", tmp_path / "1.h5"]
-    alone = reported("casvm.svr", [*words, *kept], tmp_path)
-    in_one_job(3, ["casvm.svr", *words, "--quiet", "--report", "r3.json"])
-    made = read(tmp_path / "r3.json")
-    assert [row["cv_r2"] for row in made["grid"]] == pytest.approx([row["cv_r2"] for row in alone["grid"]], rel=1e-6)
-    assert made["params"] == pytest.approx(alone["params"])
-    assert made["comm"]["search"]["bytes"] < 10_000
+CHOICE = {kind: [*more, "--C", "2,20", "--epsilon", "0.5,2", "--gamma", "0.3,1", "--cv", "3"]
+          for kind, more in {"parts": ["--partitions", "4"], "exact": ["--exact"]}.items()}  # fmt: skip
+
+
+def test_choice_on_ranks(files, tmp_path, in_one_job):
+    """Three ranks compare as one does, and send nothing but sums."""
+    data = files / "reg.h5"
+    in_one_job(3, *(["casvm.svr", data, *CHOICE[kind], "--quiet", "--report", f"{kind}.json"] for kind in CHOICE))
+    for kind, words in CHOICE.items():
+        alone, made = reported("casvm.svr", [data, *words], tmp_path), read(tmp_path / f"{kind}.json")
+        scores = [[row["cv_r2"] for row in one["grid"]] for one in (made, alone)]
+        assert scores[0] == pytest.approx(scores[1], rel=1e-6)
+        assert made["params"] == pytest.approx(alone["params"])
+        assert made["comm"]["search"]["bytes"] < 10_000
+
+
+@pytest.mark.parametrize("kind", CHOICE)
+def test_a_search_goes_on_from_its_pieces(kind, files, tmp_path, monkeypatch):
+    words = [files / "reg.h5", *CHOICE[kind], "--checkpoint", tmp_path / "kept", "--quiet", "--model"]
+    run("casvm.svr", [*words, tmp_path / "1.h5"])
     pieces = sorted((tmp_path / "kept").glob("search-*.npz"))
-    assert len(pieces) == (4 if "--partitions" in more else 1)
+    assert len(pieces) == (4 if kind == "parts" else 1)
     monkeypatch.setattr("casvm.search.regression.judge", lambda *_: pytest.fail("was kept"))
     monkeypatch.setattr("casvm.value_family.Values.warm_up", lambda *_: None)  # which searches on purpose
-    run("casvm.svr", [*words, *kept[:3], tmp_path / "2.h5", "--quiet"])
+    run("casvm.svr", [*words, tmp_path / "2.h5"])
     assert (tmp_path / "2.h5").read_bytes() == (tmp_path / "1.h5").read_bytes()
 
 

@@ -8,6 +8,7 @@ import warnings
 
 import numpy as np
 import pytest
+from helpers.commands import run
 
 from cacore import traffic
 from cacore.comm import PHASES, Communicator
@@ -176,8 +177,8 @@ def matplotlib():
 def files(ran, tmp_path):
     """One run of three ranks, another of one method, and one of one process."""
     silent = Traffic("casvm", ran.phases, 0 * ran.bytes, 0 * ran.messages, ran.seconds, 0 * ran.seconds)
-    for name, run in {"a": ran, "again": ran, "silent": silent}.items():
-        run.save(tmp_path / f"{name}.npz")
+    for name, one in {"a": ran, "again": ran, "silent": silent}.items():
+        one.save(tmp_path / f"{name}.npz")
     traffic.collect(Communicator(), "bkrr2").save(tmp_path / "alone.npz")
     return [str(tmp_path / f"{name}.npz") for name in ("a", "again", "silent", "alone")]
 
@@ -274,17 +275,19 @@ def test_as_a_module(files, matplotlib, python, tmp_path):
 
 
 @pytest.mark.parametrize("method", ["cakrr.bkrr2", "casvm.cpsvm"])
-def test_option_of_training_commands(method, python, tmp_path):
+def test_option_of_training_commands(method, tmp_path, capfd):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(40, 2))
     np.savetxt(tmp_path / "a.csv", np.column_stack([X, X[:, 0] > 0]), "%.9g", ",")
     words = [tmp_path / "a.csv", "--partitions", 2, "--threads", 1, "--quiet"]
-    done = python("-m", method, *words, "--comm-matrix", tmp_path / "t.npz")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    run(method, [*words, "--comm-matrix", tmp_path / "t.npz"])
+    assert capfd.readouterr() == ("", "")
     got = traffic.load(tmp_path / "t.npz")
     assert got.method == method.split(".")[1]
     assert got.phases[:4] == PHASES
     assert not got.bytes.any()
-    done = python("-m", method, *words, "--comm-matrix", tmp_path / "none" / "t.npz")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "does not exist; create it first" in done.stderr
+    with pytest.raises(SystemExit) as ended:
+        run(method, [*words, "--comm-matrix", tmp_path / "none" / "t.npz"])
+    out, err = capfd.readouterr()
+    assert (ended.value.code, out, err.count("\n")) == (2, "", 1)
+    assert "does not exist; create it first" in err
