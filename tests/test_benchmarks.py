@@ -20,8 +20,10 @@ SMALL["mg_scale"] = generated.FILES["mg_scale"]  # as many rows are to be split 
 
 @pytest.fixture(autouse=True)
 def rate(monkeypatch):
-    """Nobody waits to know the machine's."""
+    """Nobody waits to know the machine's, and no moment is a slow one, whose rounds are run again."""
     monkeypatch.setattr(race, "_A", np.ones((30, 30)))
+    monkeypatch.setattr(race, "machine_rate", lambda: 1.0)
+    monkeypatch.setattr("benchmarks.asygcd_speed.machine_rate", lambda: 1.0)
 
 
 @pytest.fixture
@@ -131,6 +133,17 @@ def test_a_bound_that_is_not_kept(no_data, monkeypatch):
     with pytest.raises(SystemExit):
         command.main(["krr-grid", "--results", "kept.json"])
     assert len(Results.load(no_data / "kept.json").records) == 1
+
+
+@pytest.mark.parametrize(("retries", "runs"), [(6, 3), (1, 2), (0, 1)])
+def test_rounds_in_slow_moments_are_run_again(retries, runs, monkeypatch):
+    """Slow after the first run, and before the second; the best of the first three rates is 10."""
+    rates, made = iter([9.0, 10.0, 9.0, 9.0, 7.9, 7.9, 9.0, 8.0, 9.0]), []
+    monkeypatch.setattr(race, "machine_rate", lambda: next(rates))
+    results = race.race({"one": lambda: made.append(0)}, rounds=1, retries=retries, warm=False)
+    assert len(made) == runs
+    assert len(results["one"].seconds) == 1
+    assert results["one"].rates == [8.0 if runs == 3 else 7.9]
 
 
 def test_a_rival_that_is_not_done_is_ended():

@@ -109,21 +109,21 @@ def test_no_row_may_move(solve):
 @solvers
 def test_regression(solve):
     """Two rows of the dual for each row of the data, as LIBSVM has them; and one, with a kink at 0."""
-    X, epsilon, C = rows(300), 0.1, 2.0
+    X, epsilon, C = rows(150), 0.1, 2.0
     y = np.sin(2 * X[:, 0]) + 0.1 * X[:, 1]
-    none, bound = np.zeros(300), np.full(300, C)
+    none, bound = np.zeros(150), np.full(150, C)
     dual = Dual(np.r_[epsilon - y, -epsilon - y], np.r_[none, -bound], np.r_[bound, none])
     twice = np.r_[X, X]
     got = solve(twice, dual)
     check(dual, rbf_kernel(twice, gamma=0.5), got)
     reference = SVR(C=C, gamma=0.5, epsilon=epsilon, tol=1e-7).fit(X, y)
-    np.testing.assert_allclose(got.decision[:300], reference.predict(X), rtol=0, atol=1e-4)
+    np.testing.assert_allclose(got.decision[:150], reference.predict(X), rtol=0, atol=1e-4)
     once = Dual(-y, -bound, bound, epsilon=epsilon)
     short = solve(X, once)
     check(once, rbf_kernel(X, gamma=0.5), short)
     assert short.objective == pytest.approx(got.objective, rel=1e-9)
-    np.testing.assert_allclose(short.decision, got.decision[:300], rtol=0, atol=1e-6)
-    again = solve(X, replace(once, start=np.where(np.arange(300) % 7, short.beta, 0.0)).repaired())
+    np.testing.assert_allclose(short.decision, got.decision[:150], rtol=0, atol=1e-6)
+    again = solve(X, replace(once, start=np.where(np.arange(150) % 7, short.beta, 0.0)).repaired())
     check(once, rbf_kernel(X, gamma=0.5), again)
     assert again.objective == pytest.approx(got.objective, rel=1e-9)
 
