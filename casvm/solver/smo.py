@@ -24,7 +24,7 @@ from casvm.solver.pair import Index, Pairs, Vector
 
 WORKING_SET = 2048  # most rows of a round
 SHRINKING = Shrinking(patience=3, share=0.4, share_if_copied=0.65)
-_CHUNK = 8000  # pairs between two looks at which rows are idle
+_CHUNK, _PASSED = 8000, 4 * 10**8  # pairs between two looks at which rows are idle, and rows that they pass, at most
 _MISSED = 500  # rows of K that are computed meanwhile, at least, before rounds are the better way
 _FETCH = 64  # rows of K computed at once when pairs ask for one
 
@@ -144,7 +144,7 @@ class _Serial(SMO):
         """Pairs among all active rows, from rows of K that are in memory, and some that are added to them."""
         active, v, beta, dual = self.active, self.active.v, self.active.beta, self.active.dual
         problem = Pairs(v, beta, active.lower, active.upper, self.gram.diagonal(), dual.epsilon, dual.by_sign)
-        most, computed = min(most, _CHUNK), 0
+        most, computed = min(most, _CHUNK, 1 + _PASSED // active.size), 0
         while True:
             table = self.gram.table()
             missing = problem.optimise(
