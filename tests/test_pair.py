@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cacore.kernels import Kernel
+from casvm.solver import pair
 from casvm.solver.pair import Pairs, padded
 from casvm.solver.passes import AT_KINK, FALL, RISE, partner, update
 
@@ -109,3 +110,30 @@ def test_a_limit_and_rows_that_are_missing(most):
         np.testing.assert_allclose(pairs.beta, whole.beta, rtol=0, atol=1e-5)
     ends = [0.5 * (y + one.v) @ one.beta - 0.1 * np.abs(one.beta).sum() for one in (pairs, whole)]
     assert ends[0] == pytest.approx(ends[1], rel=1e-5)
+
+
+def test_a_row_that_may_not_move_does_not_count():
+    """Its v, however large, takes nothing from the precision of the others; and one that is infinite is left alone."""
+    n, tol = 60, 1e-6
+    _, y, _, wide = problem(n, np.float32, 1.0, 0.1)
+    ends = []
+    for strange in (0.0, 1e9, np.inf):
+        y[7], C = strange, np.where(np.arange(n) == 7, 0.0, 5.0)
+        pairs = Pairs(y, np.zeros(n), -C, C, np.ones(n), 0.1)
+        assert pairs.optimise(wide, np.arange(n), tol, 100_000) == -1
+        assert pairs.beta[7] == 0
+        ends.append(pairs.beta)
+    for beta in ends[1:]:
+        np.testing.assert_allclose(beta, ends[0], rtol=0, atol=1e-4)
+
+
+def test_rounding_does_not_add_up(monkeypatch):
+    """v is brought up to date now and then: as good an end, whatever the number of steps between."""
+    n, ends = 150, []
+    for steps in (3, 10_000):
+        monkeypatch.setattr(pair, "_STEPS", steps)
+        pairs, y, K, wide = problem(n, np.float32, 1.0, 0.1)
+        pairs.optimise(wide, np.arange(n), 1e-4, 100_000)
+        np.testing.assert_allclose(pairs.v, y - K.astype(np.float64) @ pairs.beta, rtol=0, atol=1e-11)
+        ends.append(0.5 * (y + pairs.v) @ pairs.beta - 0.1 * np.abs(pairs.beta).sum())
+    assert ends[0] == pytest.approx(ends[1], rel=1e-6)

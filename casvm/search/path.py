@@ -74,9 +74,9 @@ def along(K: NDArray[Any], y: Vector, factor: Vector, Cs: tuple[float, ...], tol
 
     Notes
     -----
-    About 1 ns a row of K and pair; beside `K` a few numbers a row. The start is t times the last solution, feasible
-    for t from 1 to the ratio of the C's, with the t that makes most of the dual: sum(alpha) / beta'K beta, cut to that
-    range. Its gradient costs one pass over m numbers.
+    Pairs as :class:`casvm.solver.pair.Pairs` takes them; beside `K` a few numbers a row. The start is t times the last
+    solution, feasible for t from 1 to the ratio of the C's, with the t that makes most of the dual: sum(alpha) / beta'K
+    beta, cut to that range. Its gradient costs one pass over m numbers.
     """
     bound = factor * y
     return _path(K, y, np.minimum(bound, 0.0), np.maximum(bound, 0.0), 0.0, Cs, tol, most)

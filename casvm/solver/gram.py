@@ -65,7 +65,7 @@ class Gram(Shrinkable, Protocol):
         """K(rows, rows), filled up as :func:`casvm.solver.pair.padded` says; valid until the next call."""
 
     def subtract(self, rows: Index, change: Vector, v: Vector, keep: NDArray[np.bool_]) -> None:
-        """``v -= change @ K(rows, active)``; rows marked in `keep` are likely to be asked for again."""
+        """``v -= change @ K(rows, active)``; rows marked in `keep` may be kept: they are likely to come again."""
 
     def outside(self, rows: Index, change: Vector, columns: Index) -> Vector:
         """``change @ K(rows, columns)``, for any columns."""

@@ -48,7 +48,7 @@ class KernelRows:
     -----
     2 n nnz flops a row of K, with nnz the nonzeros of a row of `X` (or 2 n d where a matrix product is
     faster); n numbers of memory a cached row. A row is kept once computing it has cost more than fresh memory does: a
-    dear one at once, a cheap one the third time. The least recently used rows make room.
+    dear one at once, a cheap one after a few times. The least recently used rows make room.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class KernelRows:
         self.price = self.layout.price
         self.rows_computed = self.values_computed = self.values_read = 0
         self._scratch = np.zeros(0, self.dtype)
-        self._spent = np.zeros(self.n_rows)  # by computing each row: what its values have cost, each
+        self._spent = np.zeros(self.n_rows)  # by computing a row to use it once: what a value of it has cost
         kernel.largest(X, self.dtype)
         self._diagonal = kernel.diagonal(X)
         room = max(0, cache_bytes - self.layout.nbytes(X)) // self.dtype.itemsize
@@ -138,8 +138,8 @@ class KernelRows:
             self._subtract(rows[lo:hi], change[lo:hi], v, keep[lo:hi])
 
     def _subtract(self, rows: Index, change: Vector, v: Vector, keep: NDArray[np.bool_]) -> None:
-        self._spent[rows] += self.price
-        slots, known = self._cache.places(rows, keep & (self._spent[rows] >= TOUCH))
+        slots, known = self._cache.places(rows, keep & (self._spent[rows] + self.price >= TOUCH))
+        self._spent[rows[~known]] += self.price
         cached, at = change[known], slots[known]
         missing, weights, into = self.layout.rows(self.sources, rows[~known]), -change[~known], slots[~known]
         store = self._cache.values

@@ -16,7 +16,8 @@ from cacore.kernels.simd import STEP
 from casvm.solver.passes import AT_KINK, FALL, RISE, partner, update
 
 LEAST = 1e-12  # least curvature of a pair, as in LIBSVM
-_ROUNDING = 300 * float(np.finfo(np.float32).eps)  # times the largest |v|: errors of v after some 10,000 steps
+_STEPS = 10_000  # in single precision, before v is brought up to date
+_ROUNDING = 300 * float(np.finfo(np.float32).eps)  # times the largest |v|: errors of v after so many steps
 _LARGEST = 1e18  # |v| whose square single precision holds
 
 Vector = NDArray[np.float64]
@@ -132,9 +133,11 @@ class Pairs(PairState):
         rounding. One thread.
         """
         used = np.zeros(len(K), np.int64) if used is None else used
-        most, missing = self.iterations + max_iter, -1
-        if K.dtype == np.float32:
-            missing = self._in_single_precision(K, where, tol, max_iter, used, now)
+        most, missing, going_on = self.iterations + max_iter, -1, K.dtype == np.float32
+        while going_on and missing < 0:
+            steps, before = min(_STEPS, most - self.iterations), self.iterations
+            missing = self._in_single_precision(K, where, tol, steps, used, now)
+            going_on = 0 < steps == self.iterations - before
         if missing < 0:
             missing = self._optimise(self._state[0], K, where, tol, most - self.iterations, used, now)
         return missing
@@ -142,12 +145,12 @@ class Pairs(PairState):
     def _in_single_precision(
         self, K: NDArray[Any], where: Index, tol: float, max_iter: int, used: Index, now: int
     ) -> int:
-        """Optimise with v in single precision, as far as that can be told; v is then brought up to date in double."""
-        largest = float(np.abs(self._state[0]).max())
-        if not largest < _LARGEST:
+        """Optimise with v in single precision, as far as that tells violations; then bring v up to date in double."""
+        sizes = np.abs(self._state[0])
+        if not sizes.max() < _LARGEST:
             return -1
-        v, beta = self.v.copy(), self.beta.copy()
-        single = self._state[0].astype(np.float32)
+        largest = float(np.max(sizes, where=self._may.any(axis=0), initial=0.0))
+        v, beta, single = np.array(self.v), self.beta.copy(), self._state[0].astype(np.float32)
         missing = self._optimise(single, K, where, max(tol, _ROUNDING * largest), max_iter, used, now)
         moved = np.flatnonzero(self.beta != beta)
         add_rows(K, where[moved], (beta - self.beta)[moved], v, 0, self.size)
@@ -247,6 +250,6 @@ def _violating(v: Any, may: Any, first: Any, second: Any, step: Any, width: Any)
     violation, side = top - bottom, 0
     if len(may) > 1:
         other, highest, lowest = update(v, may[1], first, second, 0.0, width, v.size)
-        if highest - lowest > violation or np.isnan(highest):
+        if highest - lowest > violation:
             i, top, violation, side = other, highest, highest - lowest, 1
     return i, top, violation, side

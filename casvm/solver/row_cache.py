@@ -79,7 +79,7 @@ class RowCache:
 
     def doubt(self, slots: Index) -> None:
         """These rows have not been read yet: as long as they are not, they are among the first to make room."""
-        self._used[slots] = self._now - _DOUBT
+        self._used[slots[slots >= 0]] = self._now - _DOUBT
 
     def drop(self, rows: Index) -> None:
         """Give up these rows, where they are kept."""
