@@ -25,10 +25,12 @@ room, env, base = Path(sys.argv[1]), Path(sys.prefix), Path(sys.base_prefix)
 version = f"python{sysconfig.get_python_version()}"
 if env == base:
     sys.exit("stage.sh: python on PATH is not that of a virtual environment: activate one, or put its bin first on PATH")
+# Files that Python and numba are just writing beside compiled code are gone before they are copied.
+unfinished = shutil.ignore_patterns("*.tmp.*", "*.pyc.*")
 # Not what the environment has beside Python's own folders: another MPI, tests' caches.
 for part in ("bin", "lib", "include", "share", "pyvenv.cfg"):
     if (env / part).is_dir():
-        shutil.copytree(env / part, room / "env" / part, symlinks=True)
+        shutil.copytree(env / part, room / "env" / part, symlinks=True, ignore=unfinished)
     elif (env / part).exists():
         shutil.copy2(env / part, room / "env" / part)
 if not base.is_relative_to("/usr"):  # else each node has it already
@@ -39,11 +41,11 @@ if not base.is_relative_to("/usr"):  # else each node has it already
     for link in ("python", "python3", version):
         (room / "env/bin" / link).unlink(missing_ok=True)
         (room / "env/bin" / link).symlink_to(f"../../base/bin/{version}")
-shutil.copytree(Path(sys.argv[2], "benchmarks"), room / "src/benchmarks")  # which is not installed
+shutil.copytree(Path(sys.argv[2], "benchmarks"), room / "src/benchmarks", ignore=unfinished)  # which is not installed
 for package in ("asygcd", "cacore", "cakrr", "casvm", "partition"):
     found = find_spec(package)
     if found is not None and not Path(found.origin).is_relative_to(env):  # an editable installation, or PYTHONPATH
-        shutil.copytree(Path(found.origin).parent, room / "src" / package)
+        shutil.copytree(Path(found.origin).parent, room / "src" / package, ignore=unfinished)
 PYTHON
   home "$room"
   (
