@@ -88,8 +88,7 @@ def thread_state(n: int, threads: int, beta: NDArray[np.float64]) -> ThreadState
     pending, numbers = np.zeros(n, np.int64), np.zeros(6, np.int64)
     pending[: len(given)], numbers[PENDING] = given, len(given)
     return ThreadState(
-        pending, beta.copy(), (beta != 0).astype(np.uint8), np.zeros(threads, np.int64),
-        numbers, np.zeros(3),
+        pending, beta.copy(), (beta != 0).astype(np.uint8), np.zeros(threads, np.int64), numbers, np.zeros(3),
         np.zeros(TAKE, np.int64), np.zeros(TAKE), np.zeros(TAKE, np.int64),
     )  # fmt: skip
 

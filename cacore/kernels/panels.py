@@ -26,6 +26,7 @@ from cacore.kernels.sums import (
     hand_over,
     meet_at,
     pack,
+    portions,
     room,
     taken,
     width,
@@ -33,7 +34,6 @@ from cacore.kernels.sums import (
 from cacore.kernels.values import Kernel, Points
 from cacore.machine.threads import blocks, for_blocks
 
-_TASK = 1 << 18  # numbers packed by a task: a millisecond; small ones cost several times more than they save
 ROWS = 16  # most rows of a tile: pages of kernel values at a time
 
 
@@ -83,7 +83,7 @@ class Panels:
                 pack(_shifted(block, shift, dtype), self.data[lo:hi])
             panel_norms(self.data[lo:hi], measure, self.norms[lo * W : hi * W])
 
-        for_blocks(fill, blocks(count, max(4, _TASK // max(1, X.shape[1] * W))))
+        for_blocks(fill, portions(count, X.shape[1] * W))
 
     def tasks(self, count: int) -> list[tuple[int, int]]:
         """At most `count` ranges of columns, each whole panels but for the last."""

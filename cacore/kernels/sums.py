@@ -18,12 +18,14 @@ from numpy.typing import NDArray
 
 from cacore.kernels.evaluate import finish
 from cacore.kernels.simd import prefetch_to_write
+from cacore.machine.threads import blocks
 
 VECTORS = 8  # accumulators of 64 bytes: enough to hide the latency of multiply-and-add
 PANEL_BYTES = 64 * VECTORS
 GROUP = 8  # most panels of a tile
 CACHE_BYTES = 1 << 19  # of the panels of a tile, which every row meets
 _LINE = 64
+_TASK = 1 << 18  # numbers packed by a task: a millisecond; small ones cost several times more than they save
 
 PRODUCTS, WHOLE, NONZEROS = range(3)  # what is added up, see :func:`meet`
 
@@ -42,6 +44,11 @@ def room(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     values = np.zeros(count + _LINE // np.dtype(dtype).itemsize, dtype)
     first = -values.ctypes.data % _LINE // values.itemsize
     return values[first : first + count].reshape(shape)
+
+
+def portions(panels: int, each: int) -> list[tuple[int, int]]:
+    """Ranges of so many panels of `each` numbers, to be packed by one task each."""
+    return blocks(panels, max(4, _TASK // max(1, each)))
 
 
 def _size(b: Any, x: Any) -> Any:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from cacore.data.rows import Rows
 from cacore.kernels.simd import prefetch
-from cacore.kernels.sums import NONZEROS, PRODUCTS, common, hand_over, meet_at, room, taken, width
+from cacore.kernels.sums import NONZEROS, PRODUCTS, common, hand_over, meet_at, portions, room, taken, width
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
 
@@ -197,7 +197,7 @@ class Wide:
                 before[lo], self.starts[tile], self.values, self.rows,
             )  # fmt: skip
 
-        for_blocks(fill, blocks(count, 4))
+        for_blocks(fill, portions(count, features.packed * W))
         for_blocks(enter, [(tile, *ends) for tile, ends in enumerate(blocks(self.n, self._span))])
 
     @property
