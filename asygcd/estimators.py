@@ -13,11 +13,12 @@ from sklearn.exceptions import ConvergenceWarning
 from asygcd.model import AsyGCDModel
 from asygcd.options import METHOD, Fit, Options
 from asygcd.training import described
+from cacore.checks import yes_or_no
 from cacore.comm import Communicator
 from cacore.data.labels import all_classes
 from cacore.data.validation import shared_seed
+from cacore.learn.options import from_estimator
 from cacore.machine import memory
-from cacore.run.options import from_estimator, yes_or_no
 from cacore.svm.classifier import KernelClassifier, printer
 
 

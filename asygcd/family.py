@@ -19,10 +19,10 @@ from cacore.data.dataset import Dataset
 from cacore.errors import InputError
 from cacore.io.fingerprints import row_hashes
 from cacore.kernels import Kernel
+from cacore.learn.options import reported
 from cacore.limits import Limits
+from cacore.progress import spinner
 from cacore.run.job import Training
-from cacore.run.options import reported
-from cacore.run.progress import spinner
 from cacore.svm.family import Classifiers
 
 

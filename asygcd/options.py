@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.run import job
-from cacore.run import options as declare
-from cacore.run.method import Method as AnyMethod
-from cacore.run.options import option
+from cacore import checks
+from cacore.learn import shared
+from cacore.learn.method import Method as AnyMethod
+from cacore.learn.options import option
 from cacore.svm.options import DualOptions
 
 if TYPE_CHECKING:
-    from asygcd.family import AsyGCDFamily
     from asygcd.model import AsyGCDModel
     from asygcd.solver.team import Progress, Solution
 
@@ -33,14 +32,14 @@ class Options(DualOptions):
     """
 
     multi_class: str = option(
-        "ovr", "each class against the rest, or pairs", declare.one_of(*MULTI_CLASS), report=True, choices=MULTI_CLASS
+        "ovr", "each class against the rest, or pairs", checks.one_of(*MULTI_CLASS), report=True, choices=MULTI_CLASS
     )
     update: str = option(
         "owned", "of the gradient: one writer a row and logs, atomic adds (Algorithm 14), or none kept (PSCD)",
-        declare.one_of(*UPDATES), report=True, choices=UPDATES,
+        checks.one_of(*UPDATES), report=True, choices=UPDATES,
     )  # fmt: skip
-    probability: str | None = job.probability()
-    threads: int | None = option(None, "", declare.whole(1, 4096), flag="")
+    probability: str | None = shared.probability()
+    threads: int | None = option(None, "", checks.whole(1, 4096), flag="")
     start: NDArray[np.float64] | None = None
     watch: Callable[[Progress], None] | None = None
 
@@ -60,12 +59,6 @@ class Method(AnyMethod):
     def has(self, name: str) -> bool:
         """Whether its command has the option `name`."""
         return name not in ("comm_matrix", "libsvm", "plot")
-
-    def family(self) -> AsyGCDFamily:
-        """What its command needs of the family."""
-        from asygcd.family import AsyGCDFamily
-
-        return AsyGCDFamily()
 
 
 def _train(*args: Any) -> Fit:

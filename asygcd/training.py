@@ -37,7 +37,7 @@ def described(progress: Progress) -> str:
 def fit(method: Method, train: Dataset, options: Options, comm: Communicator, test: Any = None) -> Fit:
     """Train an SVM without a bias.
 
-    Arguments and result are those of :meth:`cacore.run.method.Method.__call__`.
+    Arguments and result are those of :meth:`cacore.learn.method.Method.__call__`.
 
     Raises
     ------

@@ -59,7 +59,7 @@ def limit() -> float:
 def ours(X: Any, y: Any, T: Any, sigma: float, lams: tuple[float, ...], **told: Any) -> Answer:
     """A solver of :class:`cakrr.DKRR`, on rows that are standardised already."""
     from cacore.io import Dataset
-    from cacore.run.options import from_estimator
+    from cacore.learn.options import from_estimator
     from cakrr import DKRR
     from cakrr.dkrr import dkrr
     from cakrr.options import Options

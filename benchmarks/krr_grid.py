@@ -24,7 +24,7 @@ from cacore.comm import Communicator
 from cacore.io import load
 from cacore.kernels import Kernel
 from cacore.machine import threads
-from cacore.run.grid import spaced
+from cacore.tuning.grid import spaced
 from cakrr.bkrr2 import METHOD
 from cakrr.fit import Fit
 from cakrr.methods.parts import fit

@@ -15,7 +15,7 @@ from cacore import __version__
 from cacore.errors import InputError
 from cacore.files import replacing
 from cacore.machine import threads
-from cacore.run.report import cpu_name
+from cacore.machine.cpu import cpu_name
 
 SLOWER = 1.1  # times the seconds before, from which on it counts
 Record = dict[str, Any]

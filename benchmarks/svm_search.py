@@ -29,8 +29,8 @@ from benchmarks.generated import label
 from benchmarks.race import headline, machine_rate
 from benchmarks.results import record
 from benchmarks.svm_data import SETS, Problem
-from cacore.run.grid import spaced
 from cacore.tuning.folds import stratified
+from cacore.tuning.grid import spaced
 from casvm import CASVC, SMOSVC
 
 ROWS = 2000  # of a part, about

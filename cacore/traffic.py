@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.checks import path_argument
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.files import check_writable, replacing
 from cacore.run import figures
-from cacore.run.job import path_argument
 from cacore.run.launch import Parser, run
 
 SCHEMA = "cakernels-traffic/1"

@@ -16,4 +16,6 @@ METHOD = bkrr = Method(
 )
 
 if __name__ == "__main__":
-    METHOD.main()
+    from cakrr.command import main
+
+    main(METHOD)

@@ -20,4 +20,6 @@ METHOD = bkrr2 = Method(
 )
 
 if __name__ == "__main__":
-    METHOD.main()
+    from cakrr.command import main
+
+    main(METHOD)

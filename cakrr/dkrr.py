@@ -18,4 +18,6 @@ METHOD = dkrr = Method(
 )
 
 if __name__ == "__main__":
-    METHOD.main()
+    from cakrr.command import main
+
+    main(METHOD)

@@ -17,12 +17,12 @@ from cacore.errors import InputError
 from cacore.io.fingerprints import row_hashes
 from cacore.io.predictions import Column, Labels
 from cacore.io.table import Targets
+from cacore.learn.options import reported
 from cacore.linalg import thin
+from cacore.metrics.probabilistic import probability_scores
 from cacore.run import reading
 from cacore.run.family import Family, described_metric
 from cacore.run.job import Predicting, Training
-from cacore.run.options import reported
-from cacore.run.probabilistic import probability_scores
 from cacore.tuning.results import Columns, at_the_end, best_lines
 from cakrr.bkrr2 import bkrr2
 from cakrr.fit import Fit

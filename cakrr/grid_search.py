@@ -16,7 +16,7 @@ from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint, remembered
 from cacore.kernels import Kernel
 from cacore.machine import memory, threads
-from cacore.run.progress import Advance
+from cacore.progress import Advance
 from cakrr.judges import Judges, weighted_sum
 from cakrr.options import Options, Width
 from cakrr.solver.coarse import Candidates

@@ -17,4 +17,6 @@ METHOD = kkrr = Method(
 )
 
 if __name__ == "__main__":
-    METHOD.main()
+    from cakrr.command import main
+
+    main(METHOD)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from cacore.run import grid
-from cacore.run.method import Method as AnyMethod
+from cacore.learn.method import Method as AnyMethod
+from cacore.tuning import grid
 from cakrr.options import EXACT, LOCAL_LAMS, LOCAL_SIGMAS, ROUTES, Options
-
-if TYPE_CHECKING:
-    from cakrr.family import Ridge
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,9 +74,3 @@ class Method(AnyMethod):
     def choices(self) -> Mapping[str, tuple[str, ...]]:
         """Of its command's options."""
         return {"route": tuple(dict.fromkeys([self.route, *ROUTES]))}
-
-    def family(self) -> Ridge:
-        """What its command needs of the family."""
-        from cakrr.family import Ridge
-
-        return Ridge()

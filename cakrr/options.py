@@ -7,12 +7,14 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cacore import checks
 from cacore.errors import InputError
 from cacore.kernels.registry import KINDS, MOST_DEGREE
-from cacore.run import grid, job
-from cacore.run import options as declare
-from cacore.run.options import option
-from cacore.run.progress import Advance, silent
+from cacore.learn import shared
+from cacore.learn.options import Options as AnyOptions
+from cacore.learn.options import option
+from cacore.progress import Advance, silent
+from cacore.tuning import grid
 
 if TYPE_CHECKING:
     from cacore.io.checkpoint import Checkpoint
@@ -44,7 +46,7 @@ LENGTHS = "lengths"  # the metric of length scales that lessen the leave-one-out
 def _route(value: Any, name: str) -> str:
     """A route that can be asked for, or one of those that methods have of their own."""
     own = isinstance(value, str) and value in ("oracle", "sum")
-    return str(value) if own else declare.one_of(*ROUTES)(value, name)
+    return str(value) if own else checks.one_of(*ROUTES)(value, name)
 
 
 LEFT_OUT, JACKKNIFE = "loo", "jackknife+"  # rows that are left out one at a time, for intervals
@@ -55,7 +57,7 @@ def _calibrate(value: Any, name: str) -> float | str:
     if isinstance(value, str) and value in (LEFT_OUT, JACKKNIFE):
         return value
     try:
-        return float(declare.share(value, name))
+        return float(checks.share(value, name))
     except InputError as error:
         raise InputError(f"{error}, or {LEFT_OUT}, or {JACKKNIFE}") from None
 
@@ -86,95 +88,93 @@ CoarseGrid = list[tuple[Width, list[int], tuple[float, ...]]]  # width, numbers 
 
 
 @dataclass(frozen=True)
-class Options(declare.Options):
+class Options(AnyOptions):
     """Options of a training run; each option's text says what it is.
 
     `partitions` None is one part a rank, or as many as keep a part at 8,000 rows and its matrix inside the limit;
     `sigma` None is the kernel's natural width, or with a coarse model :meth:`Method.sigmas` of it.
     `class_weight` maps a class's code to its weight; "balanced" is n / (classes x rows of the class), over all ranks.
-    `memory_limit` is in bytes a rank; `progress` is as :func:`cacore.run.progress.bar` yields it.
+    `memory_limit` is in bytes a rank; `progress` is as :func:`cacore.progress.bar` yields it.
     """
 
     partitions: int | None = option(
-        None, "number of parts (default: what ranks and memory ask for)", declare.whole(1), estimator="n_parts",
+        None, "number of parts (default: what ranks and memory ask for)", checks.whole(1), estimator="n_parts",
         metavar="P",
     )  # fmt: skip
     divisions: int = option(
-        1, "divide the rows so many times: the mean of the divisions' models answers", declare.whole(1, 1000),
+        1, "divide the rows so many times: the mean of the divisions' models answers", checks.whole(1, 1000),
         estimator="n_divisions", report=True, metavar="N",
     )  # fmt: skip
     route: str | None = option(None, "which models answer for a row", _route, choices=ROUTES)
     sigma: tuple[float, ...] | None = option(
         None,
         "number, comma list or lo:hi:COUNT (default: 5 around sqrt(features), l1: features; 4 from 1/8 of it with "
-        "centers)", declare.values, metavar="GRID",
+        "centers)", checks.values, metavar="GRID",
     )  # fmt: skip
     lam: tuple[float, ...] = option(
-        (1e-4,), "number, comma list or lo:hi:COUNT", declare.values, flag="--lambda", metavar="GRID"
+        (1e-4,), "number, comma list or lo:hi:COUNT", checks.values, flag="--lambda", metavar="GRID"
     )
-    kernel: Any = option(
-        "gaussian", "sigma is its width", declare.kernel_or_auto, report=True, choices=(*KINDS, "auto")
-    )
+    kernel: Any = option("gaussian", "sigma is its width", checks.kernel_or_auto, report=True, choices=(*KINDS, "auto"))
     degree: int = option(
-        3, "of the polynomial kernel; exponent of the rational one", declare.whole(0, MOST_DEGREE), metavar="D"
+        3, "of the polynomial kernel; exponent of the rational one", checks.whole(0, MOST_DEGREE), metavar="D"
     )
-    coef0: float = option(0.0, "of the polynomial and sigmoid kernels", declare.finite, metavar="R")
+    coef0: float = option(0.0, "of the polynomial and sigmoid kernels", checks.finite, metavar="R")
     centers: tuple[int, ...] | None = option(
-        None, f"of the coarse model, or a list (default: {grid.listed(CENTERS)})", declare.whole_values, metavar="M"
+        None, f"of the coarse model, or a list (default: {grid.listed(CENTERS)})", checks.whole_values, metavar="M"
     )
     coarse_sigma: tuple[float, ...] | None = option(
-        None, "as --sigma (default: 1/2 and 2 of sqrt(features))", declare.values, metavar="GRID"
+        None, "as --sigma (default: 1/2 and 2 of sqrt(features))", checks.values, metavar="GRID"
     )
     coarse_lam: tuple[float, ...] | None = option(
-        None, f"as --lambda (default: {grid.listed(LAMS)})", declare.values, flag="--coarse-lambda", metavar="GRID"
+        None, f"as --lambda (default: {grid.listed(LAMS)})", checks.values, flag="--coarse-lambda", metavar="GRID"
     )
     refine: int = option(
-        0, "iterations from the coarse model towards the exact one of its kernel", declare.whole(0), report=True,
+        0, "iterations from the coarse model towards the exact one of its kernel", checks.whole(0), report=True,
         metavar="N",
     )  # fmt: skip
     select: str = option(
         "validation", "what judges the grid: rows held out, rows left out one by one, or the test rows, which leaks",
-        declare.one_of(*SELECTIONS), report=True, choices=SELECTIONS,
+        checks.one_of(*SELECTIONS), report=True, choices=SELECTIONS,
     )  # fmt: skip
-    validation_fraction: float = option(0.1, "of each part's rows", declare.share, metavar="F")
+    validation_fraction: float = option(0.1, "of each part's rows", checks.share, metavar="F")
     cv: int | None = option(
-        None, "judge by so many folds, every row once, instead of one share held out", declare.whole(2), report=True,
+        None, "judge by so many folds, every row once, instead of one share held out", checks.whole(2), report=True,
         metavar="FOLDS",
     )  # fmt: skip
     per_part: bool = option(
-        False, "every part chooses its own sigma and lambda, by its own rows", declare.yes_or_no, report=True,
+        False, "every part chooses its own sigma and lambda, by its own rows", checks.yes_or_no, report=True,
         action="store_true",
     )  # fmt: skip
     solver: str = option(
-        "cholesky", "factor the matrix, iterate, or whichever costs less and fits", declare.one_of(*SOLVERS),
+        "cholesky", "factor the matrix, iterate, or whichever costs less and fits", checks.one_of(*SOLVERS),
         choices=SOLVERS,
     )  # fmt: skip
     preconditioner: str = option(
         "pivoted", "of --solver cg: a factor of pivots or of random rows, blocks of rows, or both",
-        declare.one_of(*PRECONDITIONERS), choices=PRECONDITIONERS,
+        checks.one_of(*PRECONDITIONERS), choices=PRECONDITIONERS,
     )  # fmt: skip
     rank: int | None = option(
-        None, "of the factor (default: until more costs more than it saves)", declare.whole(1), metavar="K"
+        None, "of the factor (default: until more costs more than it saves)", checks.whole(1), metavar="K"
     )
-    tol: float = option(1e-6, "residual over the targets' size at which cg stops", declare.share, metavar="TOL")
+    tol: float = option(1e-6, "residual over the targets' size at which cg stops", checks.share, metavar="TOL")
     early: float | None = option(
-        None, "cg stops where the validation error moves by less than this share", declare.share, metavar="SHARE"
+        None, "cg stops where the validation error moves by less than this share", checks.share, metavar="SHARE"
     )
-    max_time: float | None = option(None, "seconds after which a run of cg stops", declare.seconds, metavar="S")
-    scratch: Path | None = job.scratch(
+    max_time: float | None = option(None, "seconds after which a run of cg stops", checks.seconds, metavar="S")
+    scratch: Path | None = shared.scratch(
         "directory for what does not fit into memory: kernel values or a factor, or the rows of --out-of-core"
     )
-    out_of_core: bool = job.out_of_core()
-    metric: str = job.metric(LENGTHS)
-    metric_rounds: int = job.metric_rounds()
+    out_of_core: bool = shared.out_of_core()
+    metric: str = shared.metric(LENGTHS)
+    metric_rounds: int = shared.metric_rounds()
     scaling: str = option(
         "deviation", "features by their deviation, by normal scores of their quantiles, or as validation prefers",
-        declare.one_of(*SCALINGS), report=True, choices=SCALINGS,
+        checks.one_of(*SCALINGS), report=True, choices=SCALINGS,
     )  # fmt: skip
-    standardize: bool = job.switch(True, "scale features by the training rows' mean and deviation", report=True)
-    seed: int = option(0, "of everything random", job.seed, estimator="", report=True, metavar="S")
+    standardize: bool = shared.switch(True, "scale features by the training rows' mean and deviation", report=True)
+    seed: int = option(0, "of everything random", shared.seed, estimator="", report=True, metavar="S")
     classify: bool = option(
-        False, "targets are classes: one column a class, the largest answers", declare.yes_or_no, estimator="",
+        False, "targets are classes: one column a class, the largest answers", checks.yes_or_no, estimator="",
         action="store_true",
     )  # fmt: skip
     class_weight: Any = option(
@@ -183,14 +183,14 @@ class Options(declare.Options):
     )  # fmt: skip
     keep_factors: bool = option(
         False, "keep what standard deviations need: 8 m^2 bytes of memory a part of m rows, half in the file",
-        declare.yes_or_no, action="store_true",
+        checks.yes_or_no, action="store_true",
     )  # fmt: skip
     calibrate: float | str | None = option(
         None, "for intervals: set this share of the rows aside; or leave each row out of its part's model: loo, their "
         "errors alone, or jackknife+, and what a row does to each answer", _calibrate, report=True, metavar="F",
     )  # fmt: skip
-    probability: str | None = job.probability()
-    checkpoint: Checkpoint | None = job.checkpoint()
+    probability: str | None = shared.probability()
+    checkpoint: Checkpoint | None = shared.checkpoint()
     wide: bool = False  # the command's grid of sigmas, where none is given, and not the natural width alone
     of_several: bool = False  # whether the kernel is one of `auto`, with rounds of its own
     memory_limit: int = 1 << 62
@@ -336,7 +336,7 @@ class Options(declare.Options):
             "--calibrate": self.calibrate is not None, "--probability": self.probability is not None,
         }  # fmt: skip
         if method.partitioner:
-            job.check_out_of_core(self.out_of_core, self.scratch, given)
+            shared.check_out_of_core(self.out_of_core, self.scratch, given)
 
     def _check_solver(self) -> None:
         if self.solver == "cholesky" and (told := self.of_iteration()):

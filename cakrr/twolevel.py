@@ -26,4 +26,6 @@ METHOD = twolevel = Method(
 )
 
 if __name__ == "__main__":
-    METHOD.main()
+    from cakrr.command import main
+
+    main(METHOD)

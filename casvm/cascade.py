@@ -18,4 +18,6 @@ METHOD = cascade = Method(
 )
 
 if __name__ == "__main__":
-    METHOD.main()
+    from casvm.command import main
+
+    main(METHOD)

@@ -19,4 +19,6 @@ METHOD = casvm = Method(
 )
 
 if __name__ == "__main__":
-    METHOD.main()
+    from casvm.command import main
+
+    main(METHOD)

@@ -16,4 +16,6 @@ METHOD = dissmo = Method(
 )
 
 if __name__ == "__main__":
-    METHOD.main()
+    from casvm.command import main
+
+    main(METHOD)

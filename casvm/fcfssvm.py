@@ -15,4 +15,6 @@ METHOD = fcfssvm = Method(
 )
 
 if __name__ == "__main__":
-    METHOD.main()
+    from casvm.command import main
+
+    main(METHOD)

@@ -17,4 +17,6 @@ METHOD = oneclass = Method(
 )
 
 if __name__ == "__main__":
-    METHOD.main()
+    from casvm.command import main
+
+    main(METHOD)

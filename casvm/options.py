@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from cacore import checks
 from cacore.errors import InputError
-from cacore.run import job
-from cacore.run import options as declare
-from cacore.run.method import Method as AnyMethod
-from cacore.run.options import option
-from cacore.run.progress import Advance, silent
+from cacore.learn import shared
+from cacore.learn.method import Method as AnyMethod
+from cacore.learn.options import option
+from cacore.progress import Advance, silent
 from cacore.svm.options import DualOptions
 from cacore.svm.solvers import solver_names
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from cacore.io.checkpoint import Checkpoint
     from cacore.tuning.results import Results
-    from casvm.family import SupportVectors
     from casvm.model.model import SVMModel
     from casvm.volume import Terms
 
@@ -41,7 +40,7 @@ def _scorer(value: Any, name: str) -> str:
 
 
 def _solver(value: Any, name: str) -> str:
-    return str(declare.one_of(*solver_names())(value, name))
+    return str(checks.one_of(*solver_names())(value, name))
 
 
 @dataclass(frozen=True)
@@ -49,60 +48,60 @@ class Options(DualOptions):
     """Options of a training run, beside those of the dual problem; each option's text says what it is.
 
     Of C and gamma there may be several, as a tuple, or :data:`GRID`; they are chosen before the methods begin.
-    `partitions` None is one part a rank; `progress` is as :func:`cacore.run.progress.bar` yields it.
+    `partitions` None is one part a rank; `progress` is as :func:`cacore.progress.bar` yields it.
     """
 
     C: Any = option(
         1.0, "bound of the coefficients alpha: number, comma list, lo:hi:COUNT, or grid for values that are made up "
         "(which methods in parts do where neither --C nor --gamma is given)",
-        declare.one_or(declare.positive, GRID), metavar="C",
+        checks.one_or(checks.positive, GRID), metavar="C",
     )  # fmt: skip
     gamma: Any = option(
         "scale", "as --C, around 1 / median squared distance; scale = 1 / (features x variance; of laplacian and l1 "
-        "their lengths); or auto", declare.one_or(declare.number_or("scale", "auto"), GRID), metavar="G",
+        "their lengths); or auto", checks.one_or(checks.number_or("scale", "auto"), GRID), metavar="G",
     )  # fmt: skip
     cv: int | None = option(
-        None, "folds by which C and gamma are chosen (default: 5 where there are several)", declare.whole(2),
+        None, "folds by which C and gamma are chosen (default: 5 where there are several)", checks.whole(2),
         metavar="FOLDS",
     )  # fmt: skip
     scoring: str = option(
         PLAIN, "what is compared: accuracy, balanced_accuracy, f1, precision, recall, jaccard or f1_macro, ...",
         _scorer, metavar="NAME",
     )  # fmt: skip
-    per_part: bool = option(False, "every part chooses its own C and gamma", declare.yes_or_no, action="store_true")
+    per_part: bool = option(False, "every part chooses its own C and gamma", checks.yes_or_no, action="store_true")
     quick: bool = option(
-        False, "5 x 5 values instead of 10 x 10 where they are made up", declare.yes_or_no, estimator="",
+        False, "5 x 5 values instead of 10 x 10 where they are made up", checks.yes_or_no, estimator="",
         action="store_true",
     )  # fmt: skip
     partitions: int | None = option(
-        None, "number of parts (default: one a rank)", declare.whole(1), estimator="n_parts", metavar="P"
+        None, "number of parts (default: one a rank)", checks.whole(1), estimator="n_parts", metavar="P"
     )  # fmt: skip
-    route: str = option("nearest", "which models answer for a row", declare.one_of(*ROUTES), choices=ROUTES)
+    route: str = option("nearest", "which models answer for a row", checks.one_of(*ROUTES), choices=ROUTES)
     initial: str = option(
-        "local", "who reads the rows: each rank its own, or rank 0, which deals them out", declare.one_of(*INITIAL),
+        "local", "who reads the rows: each rank its own, or rank 0, which deals them out", checks.one_of(*INITIAL),
         estimator="", report=True, choices=INITIAL,
     )  # fmt: skip
     ratio: bool = option(
-        False, "balance every class as well as the parts' sizes", declare.yes_or_no, report=True, action="store_true"
+        False, "balance every class as well as the parts' sizes", checks.yes_or_no, report=True, action="store_true"
     )
     passes: int = option(
-        1, "most passes, made while the objective changes", declare.whole(1), report=True, metavar="N"
+        1, "most passes, made while the objective changes", checks.whole(1), report=True, metavar="N"
     )  # fmt: skip
     solver: str = option(
         "smo", "of each part: exact, or asynchronous and without a bias", _solver, report=True, choices=solver_names(),
     )  # fmt: skip
     working_set: int | None = option(
-        None, "rows of a round (default: the solver's; 2: the textbook's)", declare.whole(2), report=True, metavar="Q"
+        None, "rows of a round (default: the solver's; 2: the textbook's)", checks.whole(2), report=True, metavar="Q"
     )
-    metric: str = job.metric()
-    metric_rounds: int = job.metric_rounds()
+    metric: str = shared.metric()
+    metric_rounds: int = shared.metric_rounds()
     validation_fraction: float = option(
-        0.1, "of the rows, that judge the rounds of --metric", declare.share, metavar="F"
+        0.1, "of the rows, that judge the rounds of --metric", checks.share, metavar="F"
     )  # fmt: skip
-    probability: str | None = job.probability()
-    out_of_core: bool = job.out_of_core()
-    scratch: Path | None = job.scratch("directory for the rows of --out-of-core", estimator="")
-    checkpoint: Checkpoint | None = job.checkpoint()
+    probability: str | None = shared.probability()
+    out_of_core: bool = shared.out_of_core()
+    scratch: Path | None = shared.scratch("directory for the rows of --out-of-core", estimator="")
+    checkpoint: Checkpoint | None = shared.checkpoint()
     progress: Callable[[str, int], Advance] = silent
 
     def __post_init__(self) -> None:
@@ -171,7 +170,7 @@ class Options(DualOptions):
         InputError
         """
         given = {"--metric": self.metric != "none", "--initial root": self.initial == "root", "--libsvm": libsvm}
-        job.check_out_of_core(self.out_of_core, self.scratch, given)
+        shared.check_out_of_core(self.out_of_core, self.scratch, given)
 
     def check_search(self) -> None:
         """Refuse options of a search where there is none.
@@ -248,12 +247,6 @@ class Method(AnyMethod):
     def choices(self) -> Mapping[str, tuple[str, ...]]:
         """Of its command's options."""
         return {"route": ("nearest",)} if self.one_model else {}
-
-    def family(self) -> SupportVectors:
-        """What its command needs of the family."""
-        from casvm.family import SupportVectors
-
-        return SupportVectors()
 
 
 @dataclass

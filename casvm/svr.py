@@ -16,4 +16,6 @@ METHOD = svr = Method(
 )
 
 if __name__ == "__main__":
-    METHOD.main()
+    from casvm.command import main
+
+    main(METHOD)

@@ -16,10 +16,11 @@ from cacore.io.fingerprints import row_hashes
 from cacore.io.predictions import Column
 from cacore.io.table import Targets
 from cacore.kernels.registry import declaration
-from cacore.run import reading, report
+from cacore.learn.options import reported
+from cacore.metrics import errors
+from cacore.run import reading
 from cacore.run.family import Family
 from cacore.run.job import Predicting, Training
-from cacore.run.options import reported
 from cacore.tuning.results import Columns, at_the_end, best_lines
 from casvm.model.libsvm import export_libsvm
 from casvm.model.svr import SVRModel
@@ -111,7 +112,7 @@ class Values(Family):
         """Errors of a regression; of one class the outliers, and who is one where labels are 1 and -1. Collective."""
         with comm.phase("predict"):
             if model.svm_type != "one_class":
-                return dict(report.regression_metrics(rows.target(), answers, comm))
+                return dict(errors.regression_metrics(rows.target(), answers, comm))
             return outlier_metrics(rows.y, model.answers(answers), comm)
 
     def report(self, method: Method, fitted: Fit, options: Options, job: Training) -> dict[str, Any]:
@@ -216,7 +217,7 @@ def outlier_metrics(y: NDArray[Any] | None, predicted: NDArray[np.int64], comm: 
     told: dict[str, Any] = {"outliers": out / max(1, n)}
     if not comm.all(known or not len(predicted)) or y is None:
         return told
-    told |= report.classification_metrics(y, predicted, np.array([-1, 1]), comm)
+    told |= errors.classification_metrics(y, predicted, np.array([-1, 1]), comm)
     (right, missed), (wrong, _) = told["confusion"]
     for name, others in (("precision", wrong), ("recall", missed)):
         told[name] = right / (right + others) if right + others else None

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from cacore import checks
 from cacore.errors import InputError
 from cacore.kernels.registry import declaration
-from cacore.run import job
-from cacore.run import options as declare
-from cacore.run.method import Method as AnyMethod
-from cacore.run.options import option
-from cacore.run.progress import Advance, silent
+from cacore.learn import shared
+from cacore.learn.method import Method as AnyMethod
+from cacore.learn.options import option
+from cacore.progress import Advance, silent
 from cacore.svm.options import DualOptions
 from casvm.options import GRID, ROUTES
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from cacore.io.checkpoint import Checkpoint
     from cacore.tuning.results import Results
     from casvm.model.svr import SVRModel
-    from casvm.value_family import Values
 
 SCALE = "scale"  # of C, epsilon and tol: these numbers times the targets' deviation
 _SEARCHED = ("C", "epsilon", "gamma")
@@ -34,7 +33,7 @@ SCALED = {"C": 1.0, "epsilon": 0.1, "tol": 1e-3}
 NU = 0.5  # of one class
 PARTITIONERS = ("kbalance", "kmeans", "bkm", "fcfs", "random")  # of the commands; the first one by default
 
-nu_share = declare.number(lambda nu: 0 < nu <= 1, "a number above 0 and at most 1")
+nu_share = checks.number(lambda nu: 0 < nu <= 1, "a number above 0 and at most 1")
 
 
 def _partitioner(value: Any, name: str) -> Any:
@@ -43,7 +42,7 @@ def _partitioner(value: Any, name: str) -> Any:
     from partition.divide import named
 
     if not isinstance(value, str | Algorithm):
-        raise declare.refused(name, value, "the name of a partitioner, or a Partitioner")
+        raise checks.refused(name, value, "the name of a partitioner, or a Partitioner")
     named(value)
     return value
 
@@ -52,7 +51,7 @@ def _at_least_zero_or_scale(value: Any, name: str) -> Any:
     if value == SCALE:
         return value
     try:
-        return declare.at_least_zero(value, name)
+        return checks.at_least_zero(value, name)
     except InputError as error:
         raise InputError(f"{error}, or {SCALE}") from None
 
@@ -64,20 +63,20 @@ class Options(DualOptions):
     Of C, epsilon and gamma there may be several, as a tuple, or :data:`casvm.options.GRID`. Where none of them, nor nu,
     is named (None), all three are a grid; otherwise those that are not are "scale". Of one class, nu None is
     :data:`NU`. `partitions` None is one part a rank, `partitioner` None the first of :data:`PARTITIONERS`; `progress`
-    is as :func:`cacore.run.progress.bar` yields it.
+    is as :func:`cacore.progress.bar` yields it.
     """
 
     C: Any = option(
         1.0, "bound of the coefficients: number, comma list, lo:hi:COUNT, grid for values that are made up, or scale = "
-        "the targets' deviation", declare.one_or(declare.number_or(SCALE), GRID), metavar="C",
+        "the targets' deviation", checks.one_or(checks.number_or(SCALE), GRID), metavar="C",
     )  # fmt: skip
     epsilon: Any = option(
         SCALE, "errors up to it cost nothing; as --C, scale = 0.1 of the targets' deviation",
-        declare.one_or(_at_least_zero_or_scale, GRID), metavar="E",
+        checks.one_or(_at_least_zero_or_scale, GRID), metavar="E",
     )  # fmt: skip
     gamma: Any = option(
         SCALE, "as --C, scale = 1 / (features x variance; of laplacian and l1 their lengths); or auto",
-        declare.one_or(declare.number_or(SCALE, "auto"), GRID), metavar="G",
+        checks.one_or(checks.number_or(SCALE, "auto"), GRID), metavar="G",
     )  # fmt: skip
     nu: float | None = option(
         None, "at most this share of the rows is outside, at least this share are support vectors; of a regression it "
@@ -85,40 +84,40 @@ class Options(DualOptions):
     )  # fmt: skip
     tol: Any = option(
         1e-3, "largest violation at which training stops; scale = 0.001 of the targets' deviation",
-        declare.number_or(SCALE), metavar="T",
+        checks.number_or(SCALE), metavar="T",
     )  # fmt: skip
     cv: int | None = option(
         None, "folds by which C, epsilon and gamma are chosen (default, where there are several: 5; of more than 5,000 "
-        "rows a tenth judges)", declare.whole(2), metavar="FOLDS",
+        "rows a tenth judges)", checks.whole(2), metavar="FOLDS",
     )  # fmt: skip
     quick: bool = option(
-        False, "3 x 1 x 4 values instead of 4 x 2 x 6 where they are made up", declare.yes_or_no, estimator="",
+        False, "3 x 1 x 4 values instead of 4 x 2 x 6 where they are made up", checks.yes_or_no, estimator="",
         action="store_true",
     )  # fmt: skip
     partitions: int | None = option(
-        None, "number of parts (default: one a rank)", declare.whole(1), estimator="n_parts", metavar="P"
+        None, "number of parts (default: one a rank)", checks.whole(1), estimator="n_parts", metavar="P"
     )  # fmt: skip
     partitioner: Any = option(
         None, f"makes the parts (default: {PARTITIONERS[0]}); random leaves rows where they are", _partitioner,
         choices=PARTITIONERS, exclusive=True,
     )  # fmt: skip
     divisions: int = option(
-        1, "divide the rows so many times: the mean of the divisions' models answers", declare.whole(1, 1000),
+        1, "divide the rows so many times: the mean of the divisions' models answers", checks.whole(1, 1000),
         estimator="n_divisions", report=True, metavar="N",
     )  # fmt: skip
     overlap: float = option(
         0.0, "each part learns from so many times its own rows beside them, the closest ones of other parts",
-        declare.number(lambda share: 0 <= share <= 100, "a number from 0 to 100"), report=True, metavar="SHARE",
+        checks.number(lambda share: 0 <= share <= 100, "a number from 0 to 100"), report=True, metavar="SHARE",
     )  # fmt: skip
     exact: bool = option(
-        False, "one problem of all rows, of which every rank holds a share", declare.yes_or_no, estimator="",
+        False, "one problem of all rows, of which every rank holds a share", checks.yes_or_no, estimator="",
         report=True, action="store_true", exclusive=True,
     )  # fmt: skip
-    route: str = option("nearest", "which models answer for a row", declare.one_of(*ROUTES), choices=ROUTES)
+    route: str = option("nearest", "which models answer for a row", checks.one_of(*ROUTES), choices=ROUTES)
     working_set: int | None = option(
-        None, "rows of a round of --exact (default: the solver's; 2: the textbook's)", declare.whole(2), metavar="Q"
+        None, "rows of a round of --exact (default: the solver's; 2: the textbook's)", checks.whole(2), metavar="Q"
     )
-    checkpoint: Checkpoint | None = job.checkpoint()
+    checkpoint: Checkpoint | None = shared.checkpoint()
     progress: Callable[[str, int], Advance] = silent
 
     def __post_init__(self) -> None:
@@ -193,12 +192,6 @@ class Method(AnyMethod):
         if self.one_class:
             return {"nu": NU}
         return {**dict.fromkeys(_SEARCHED), "tol": SCALE}
-
-    def family(self) -> Values:
-        """What its command needs of the family."""
-        from casvm.value_family import Values
-
-        return Values()
 
 
 @dataclass

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.checks import yes_or_no
 from cacore.errors import InputError
-from cacore.run.options import yes_or_no
 from partition.assign import PartRows, power_of_two
 from partition.base import Algorithm
 from partition.kmeans import LLOYD, lloyd

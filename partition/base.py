@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cacore.checks import Convert, whole
 from cacore.comm import Communicator, as_communicator
 from cacore.data.rows import Rows, check_alike, check_range
 from cacore.data.validation import checked_rows, shared_seed
 from cacore.errors import InputError
-from cacore.run.options import Convert, whole
 from partition.assign import PartRows
 
 REGISTERED: dict[str, type[Algorithm]] = {}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.run.options import at_least_zero, whole
+from cacore.checks import at_least_zero, whole
 from partition.assign import PartRows
 from partition.base import Algorithm
 

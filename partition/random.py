@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.checks import yes_or_no
 from cacore.comm import Communicator
 from cacore.errors import InputError
-from cacore.run.options import yes_or_no
 from partition.assign import PartRows
 from partition.base import Algorithm
 

@@ -22,7 +22,7 @@ from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.linalg import lapack
-from cacore.run.probabilistic import gaussian_scores
+from cacore.metrics.probabilistic import gaussian_scores
 from cakrr import BKRR2, DCKRR, DKRR, BKRR2Classifier, KRRModel, TwoLevelKRR
 from cakrr.solver.variance import factored
 from cakrr.uncertainty.conformal import Calibration, kept_ranks

@@ -17,40 +17,43 @@ from helpers.checks import refusal
 import asygcd
 import cakrr
 import casvm
+from cacore import checks
 from cacore.errors import InputError
-from cacore.run import job, options
+from cacore.learn import shared
+from cacore.learn.options import Options, add_options, declared, from_arguments, from_estimator, option, reported
+from cacore.run import job
 from cacore.run.launch import Parser
-from cacore.run.options import Options, add_options, declared, from_arguments, from_estimator, option, reported
 
 # -- every kind of value -----------------------------------------------------------------------
 
 # The declaration of a kind of value: what is good, and what it is then; what is refused, and what must be instead.
 KINDS = {
     "whole": (
-        options.whole(1, 9),
+        checks.whole(1, 9),
         {1: 1, np.int32(3): 3},
         [0, 10, 2.5, 9.0, np.float32(4), Fraction(8, 2), math.nan, math.inf, True, "3", None, [3], 1j, 10**400],
         "a whole number from 1 to 9",
     ),
-    "whole, from": (options.whole(2), {2: 2, (1 << 60) + 1: (1 << 60) + 1}, [1, "x"], "a whole number of at least 2"),
-    "whole, any": (options.whole(), {-1: -1, 0: 0}, [0.5, None], "a whole number"),
-    "positive": (options.positive, {1: 1, 1e-300: 1e-300, np.float32(0.5): 0.5}, [0, -1, math.nan, math.inf, False],
+    "whole, from": (checks.whole(2), {2: 2, (1 << 60) + 1: (1 << 60) + 1}, [1, "x"], "a whole number of at least 2"),
+    "whole, any": (checks.whole(), {-1: -1, 0: 0}, [0.5, None], "a whole number"),
+    "positive": (checks.positive, {1: 1, 1e-300: 1e-300, np.float32(0.5): 0.5}, [0, -1, math.nan, math.inf, False],
                  "a positive number"),
-    "finite": (options.finite, {-1: -1, 0: 0}, [math.nan, -math.inf, "0"], "a finite number"),
-    "at least 0": (options.at_least_zero, {0: 0, 2: 2}, [-1e-9, math.nan, math.inf], "a number of at least 0"),
-    "seconds": (options.seconds, {1e-3: 1e-3, math.inf: math.inf}, [0, -1, math.nan], "a positive number of seconds"),
-    "share": (options.share, {0.5: 0.5}, [0, 1, math.nan, "0.5"], "a number between 0 and 1"),
-    "one of": (options.one_of("a", "b"), {"a": "a", "b": "b"}, ["c", 1, None, ""], "one of a, b"),
-    "number or": (options.number_or("scale", "auto"), {"auto": "auto", 3: 3.0}, ["3", "x", 0, None, True],
+    "finite": (checks.finite, {-1: -1, 0: 0}, [math.nan, -math.inf, "0"], "a finite number"),
+    "at least 0": (checks.at_least_zero, {0: 0, 2: 2}, [-1e-9, math.nan, math.inf], "a number of at least 0"),
+    "seconds": (checks.seconds, {1e-3: 1e-3, math.inf: math.inf}, [0, -1, math.nan], "a positive number of seconds"),
+    "share": (checks.share, {0.5: 0.5}, [0, 1, math.nan, "0.5"], "a number between 0 and 1"),
+    "one of": (checks.one_of("a", "b"), {"a": "a", "b": "b"}, ["c", 1, None, ""], "one of a, b"),
+    "number or": (checks.number_or("scale", "auto"), {"auto": "auto", 3: 3.0}, ["3", "x", 0, None, True],
                   "a positive number, scale or auto"),
-    "kernel": (options.kernel, {"linear": "linear", "rbf": "gaussian", "poly": "polynomial"}, ["cosine", ""],
+    "kernel": (checks.kernel, {"linear": "linear", "rbf": "gaussian", "poly": "polynomial"}, ["cosine", ""],
                "one of "),
-    "kernel, a function": (options.kernel, {}, [len, 3, None], "the name of a kernel"),
-    "seed": (job.seed, {0: 0, (1 << 32) - 1: (1 << 32) - 1}, [-1, 1 << 32, 0.5], "a whole number from 0 to 4294967295"),
-    "values": (options.values, {(3, 1.0, 3): (1.0, 3.0), 2: (2.0,), range(1, 3): (1.0, 2.0)}, [], ""),
-    "whole values": (options.whole_values, {(30, 10): (10, 30), 5.0: (5,)}, [], ""),
+    "kernel, a function": (checks.kernel, {}, [len, 3, None], "the name of a kernel"),
+    "seed": (shared.seed, {0: 0, (1 << 32) - 1: (1 << 32) - 1}, [-1, 1 << 32, 0.5],
+             "a whole number from 0 to 4294967295"),
+    "values": (checks.values, {(3, 1.0, 3): (1.0, 3.0), 2: (2.0,), range(1, 3): (1.0, 2.0)}, [], ""),
+    "whole values": (checks.whole_values, {(30, 10): (10, 30), 5.0: (5,)}, [], ""),
     "yes or no": (
-        options.yes_or_no,
+        checks.yes_or_no,
         {1: True, False: False},
         ["no", "", None, 2, math.nan, [], np.ones(2)],
         "True or False",
@@ -84,12 +87,12 @@ def test_values_that_are_refused(name, value):
 )  # fmt: skip
 def test_grids_that_are_refused(value, named):
     """The one value among several that is wrong, and not the flag's text in place of numbers."""
-    for convert in (options.values, options.whole_values):
+    for convert in (checks.values, checks.whole_values):
         assert refusal(convert, value, "x =").startswith(named)
 
 
 def test_grids_of_whole_numbers():
-    assert refusal(options.whole_values, [1, 2.5], "centers =") == "centers 2.5: it must be a whole number"
+    assert refusal(checks.whole_values, [1, 2.5], "centers =") == "centers 2.5: it must be a whole number"
 
 
 # What a user types, as text: what it is then, or the end of the one line that refuses it.
@@ -123,18 +126,18 @@ def test_values_that_are_typed(name, text, made):
 class Few(Options):
     """Options of each form."""
 
-    tol: float = option(1e-3, "when to stop", options.positive, report=True, metavar="T")
-    lam: tuple = option((1.0,), "ridges", options.values, flag="--lambda", report="lambda")
-    n: int | None = option(None, "parts", options.whole(1), flag="--parts", estimator="n_parts")
-    max_time: float | None = option(None, "seconds", options.seconds)
-    route: str = option("near", "who answers", options.one_of("near", "far", "hidden"), choices=("near", "far"))
-    seed: int = option(0, "of everything", options.whole(0), estimator="", report=True)
-    inside: int = option(3, "not on a command line", options.whole(1), flag="", report=True)
+    tol: float = option(1e-3, "when to stop", checks.positive, report=True, metavar="T")
+    lam: tuple = option((1.0,), "ridges", checks.values, flag="--lambda", report="lambda")
+    n: int | None = option(None, "parts", checks.whole(1), flag="--parts", estimator="n_parts")
+    max_time: float | None = option(None, "seconds", checks.seconds)
+    route: str = option("near", "who answers", checks.one_of("near", "far", "hidden"), choices=("near", "far"))
+    seed: int = option(0, "of everything", checks.whole(0), estimator="", report=True)
+    inside: int = option(3, "not on a command line", checks.whole(1), flag="", report=True)
     data: str = option(None, "a file", flag="data")
     output: str | None = option(None, "another", short="-o")
-    balanced: bool = option(False, "classes alike", options.yes_or_no, action="store_true")
-    quiet: bool = option(False, "nothing", options.yes_or_no, exclusive=True, action="store_true")
-    verbose: bool = option(False, "much", options.yes_or_no, exclusive=True, action="store_true")
+    balanced: bool = option(False, "classes alike", checks.yes_or_no, action="store_true")
+    quiet: bool = option(False, "nothing", checks.yes_or_no, exclusive=True, action="store_true")
+    verbose: bool = option(False, "much", checks.yes_or_no, exclusive=True, action="store_true")
     limit: int = 7  # no option
 
 

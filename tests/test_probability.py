@@ -24,11 +24,11 @@ from cacore.data.dataset import Samples
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.limits import Limits
+from cacore.metrics.probabilistic import class_scores, reliability
 from cacore.probability import isotonic, platt
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.coupling import coupled
 from cacore.probability.left_out import FOLDS, LeftOut, folds_to_leave_out, global_folds, pairs_of
-from cacore.run.probabilistic import class_scores, reliability
 from casvm import (
     CASVC,
     DCSVC,

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from sklearn.metrics import mean_squared_error, r2_score
 
-from cacore import files
+from cacore import files, progress
 from cacore.comm import PHASES, Communicator
 from cacore.errors import InputError
-from cacore.run import progress, report
+from cacore.metrics import errors
+from cacore.run import report
 
 COMM = Communicator()
 RNG = np.random.default_rng(0)
@@ -29,7 +30,7 @@ def test_regression_metrics(dtype, offset):
     y = (RNG.standard_normal(500) * 10 + offset).astype(dtype)
     predicted = y + RNG.standard_normal(500)
     before = y.copy(), predicted.copy()
-    got = report.regression_metrics(y, predicted, COMM)
+    got = errors.regression_metrics(y, predicted, COMM)
     mse = mean_squared_error(y.astype(float), predicted)
     want = {"mse": mse, "rmse": math.sqrt(mse), "r2": r2_score(y.astype(float), predicted)}
     assert got == pytest.approx(want, rel=1e-9)
@@ -38,13 +39,13 @@ def test_regression_metrics(dtype, offset):
 
 
 def test_r2_of_a_constant_is_unknown():
-    got = report.regression_metrics(np.full(7, 0.1), np.zeros(7), COMM)
+    got = errors.regression_metrics(np.full(7, 0.1), np.zeros(7), COMM)
     assert got == {"mse": pytest.approx(0.01), "rmse": pytest.approx(0.1), "r2": None}
 
 
 def test_errors_of_huge_targets_are_infinite():
     """Of rows to predict; a model of them is refused."""
-    got = report.regression_metrics(np.array([0.0, 1e160]), np.zeros(2), COMM)
+    got = errors.regression_metrics(np.array([0.0, 1e160]), np.zeros(2), COMM)
     assert got == {"mse": math.inf, "rmse": math.inf, "r2": None}
 
 

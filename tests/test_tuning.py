@@ -9,8 +9,8 @@ from sklearn.metrics import get_scorer
 from sklearn.model_selection import GridSearchCV, PredefinedSplit
 from sklearn.tree import DecisionTreeClassifier
 
+from cacore.checks import one_or, positive
 from cacore.run import figures
-from cacore.run.options import one_or, positive
 from cacore.tuning.folds import FOLDS, stratified, usable
 from cacore.tuning.race import rounds, survivors
 from cacore.tuning.results import Columns, Results, at_the_end, best_lines

@@ -27,7 +27,6 @@ from benchmarks.cluster.trace import Step, collectives
 from benchmarks.cluster.world import World
 from benchmarks.results import Results
 from cacore.errors import InputError
-from cacore.run.command import train
 
 LINK = Link(latency=1.0, overhead=0.25, gap=0.5, per_byte=0.01)
 NETWORK = Network("test", "none", LINK, LINK)
@@ -51,8 +50,9 @@ def test_same_as_under_mpiexec(data, in_one_job, tmp_path):
     in_one_job(ranks, *([module, *words[module], "--report", reports[module]] for module in words))
     for module, path in reports.items():
         method = __import__(module, fromlist=["METHOD"]).METHOD
+        command = __import__(f"{module.split('.')[0]}.command", fromlist=["train"])
         argv = [*words[module], "--memory-limit", "4", "--report", str(tmp_path / "virtual.json")]
-        World(ranks).run(lambda comm, method=method, argv=argv: train(method, comm, argv))
+        World(ranks).run(lambda comm, train=command.train, method=method, argv=argv: train(method, comm, argv))
         real, virtual = read(path), read(tmp_path / "virtual.json")
         assert virtual["partition_sizes"] == real["partition_sizes"]
         for metric, value in real["metrics"].items():

@@ -15,7 +15,6 @@ from typing import Any
 from benchmarks.cluster.trace import Trace
 from benchmarks.cluster.world import World
 from cacore.comm import Communicator
-from cacore.run.command import train
 
 PHASES = ("partition", "train", "predict")  # of a method; reading and compiling are the machine's affair
 
@@ -56,10 +55,11 @@ class Program:
         `limit` is the memory of a rank in GiB, `words` are more options.
         """
         method = importlib.import_module(f"{self.package}.{self.method}").METHOD
+        command = importlib.import_module(f"{self.package}.command")
         argv = [*self.arguments(data, ranks), "--memory-limit", str(limit), *words]
 
         def work(comm: Communicator) -> None:
-            train(method, comm, argv)
+            command.train(method, comm, argv)
 
         return least([World(ranks).run(work) for _ in range(repeats)])
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.errors import InputError
-from cacore.run import report
-from cacore.run.probabilistic import class_scores, reliability
+from cacore.metrics import errors
+from cacore.metrics.probabilistic import class_scores, reliability
 
 MOST_CLASSES = 1000  # half a million pairs
 
@@ -98,7 +98,7 @@ def tested(classes: NDArray[Any], test: Dataset, predicted: NDArray[Any], comm: 
     if (classes.dtype.kind in "biuf") != (y.dtype.kind in "biuf"):
         return {}  # text and numbers, which are never equal
     with comm.phase("predict"):
-        return report.classification_metrics(y, predicted, np.union1d(classes, all_classes(y, comm)), comm)
+        return errors.classification_metrics(y, predicted, np.union1d(classes, all_classes(y, comm)), comm)
 
 
 def tested_probabilities(

@@ -14,7 +14,7 @@ from cacore.comm import collective
 from cacore.data.dataset import Dataset
 from cacore.data.validation import checked_weights, validated
 from cacore.errors import InputError
-from cacore.run import report
+from cacore.metrics import errors
 
 
 class Regressing(RegressorMixin, BaseEstimator):
@@ -52,5 +52,5 @@ class Regressing(RegressorMixin, BaseEstimator):
         with collective(ranks) as comm:
             with comm.agreed():
                 weights = None if sample_weight is None else checked_weights(sample_weight, len(predicted))
-            r2 = report.regression_metrics(np.asarray(y), predicted, comm, weights)["r2"]
+            r2 = errors.regression_metrics(np.asarray(y), predicted, comm, weights)["r2"]
         return float("nan") if r2 is None else r2

@@ -10,9 +10,9 @@ from typing import Any
 from cacore.comm import Communicator, launched_rank, launched_size
 from cacore.errors import InputError
 from cacore.files import check_writable, printing
+from cacore.learn.options import add_options, from_arguments
 from cacore.run.job import Job
 from cacore.run.launch import Parser, ranks, run, start
-from cacore.run.options import add_options, from_arguments
 
 PROG = "cacore.info"
 SCHEMA = "cakernels-info/1"
@@ -31,7 +31,7 @@ def inspect(job: Job, comm: Communicator, known: list[str]) -> dict[str, Any]:
     begin = perf_counter()
     limit = start(replace(job, quiet=True), comm)  # too many threads are told as a fault
     from cacore.info import facts, faults, measure
-    from cacore.run.report import cpu_name
+    from cacore.machine.cpu import cpu_name
 
     everyone = facts.ranks(comm)
     sent, speeds = measure.messages(comm), measure.rates(comm, limit)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from cacore.checks import path_argument
 from cacore.comm import Communicator, launched
-from cacore.run.job import path_argument
 from cacore.run.launch import Parser, run
 
 

@@ -25,7 +25,7 @@ from cacore.io.spool import ANY, Spool, Stored, Wanted
 from cacore.io.stream import REMEDY, Told
 from cacore.io.table import Table, plain
 from cacore.machine import memory
-from cacore.run.progress import Advance, bar
+from cacore.progress import Advance, bar
 
 _DRAWN = 16  # bytes a row while an order is drawn
 

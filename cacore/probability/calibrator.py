@@ -15,8 +15,8 @@ from cacore.errors import InputError
 from cacore.io.layout import Array, Layout
 from cacore.io.model_file import require
 from cacore.probability import isotonic, platt
+from cacore.probability.forms import FORMS
 from cacore.probability.left_out import LeftOut
-from cacore.run.job import FORMS
 
 # Arrays of a model's file: p problems of two classes, which are pairs of classes or each class against the rest.
 CALIBRATOR: Layout = {
@@ -115,19 +115,6 @@ class Calibrator:
         assert made.steps is not None
         made.steps.check()
         return made
-
-
-def check_form(value: Any, name: str) -> str | None:
-    """How decisions become probabilities, as an option is checked; None is not at all."""
-    if value is None or (isinstance(value, bool | np.bool_) and not value):
-        return None
-    if isinstance(value, bool | np.bool_):
-        return FORMS[0]
-    if isinstance(value, str) and value in FORMS:
-        return value
-    shown = value if isinstance(value, str) and name.startswith("-") else repr(value)
-    words = "" if name.startswith("-") else "True, False, "
-    raise InputError(f"{name} {shown}: it must be one of {words}{', '.join(FORMS)}")
 
 
 NONE = "the model has no probabilities: train it with probability=True, --probability"

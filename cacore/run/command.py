@@ -14,11 +14,11 @@ from cacore.data import stored
 from cacore.data.rows import is_sparse
 from cacore.errors import InputError
 from cacore.files import check_apart, check_writable, printing
+from cacore.learn.method import Method
+from cacore.learn.options import add_options, from_arguments
 from cacore.machine.threads import blocks
 from cacore.run.job import Job, Predicting, Training
 from cacore.run.launch import Parser, compiled, start
-from cacore.run.method import Method
-from cacore.run.options import add_options, from_arguments
 from cacore.run.output import Unwritten, save_model
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ OWN = (
 )  # options of predicting commands that not all families have
 
 
-def train(method: Method, comm: Communicator, argv: list[str] | None) -> None:
+def train(method: Method, load_family: Callable[[], Family], comm: Communicator, argv: list[str] | None) -> None:
     """``python -m PACKAGE.METHOD DATA``: read, train, test, save, report."""
     parser = Parser(prog=f"python -m {method.prog}", description=f"{method.name}: {method.summary}.", rank=comm.rank)
     for some in (Training, method.options):
@@ -46,7 +46,7 @@ def train(method: Method, comm: Communicator, argv: list[str] | None) -> None:
         args = parser.parse_args(argv)
         job, options = from_arguments(Training, args), from_arguments(method.options, args)
     limit = start(job, comm)
-    family = method.family()
+    family = load_family()
     with comm.agreed():
         others = family.check(method, job, options, comm)
         if job.plot is not None and not family.draws(method, options):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from cacore.comm import Communicator
 from cacore.io.table import LABELS, Targets
+from cacore.progress import bar
 from cacore.run.job import Predicting, Training
-from cacore.run.progress import bar
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

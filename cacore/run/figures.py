@@ -165,7 +165,7 @@ def metric(described: dict[str, Any], standardizer: Any) -> Figure:
 def reliability(lines: Sequence[dict[str, float]], said: dict[str, Any], classes: int) -> Figure:
     """How often what was predicted with a probability came true, and how many rows there were of each probability.
 
-    `lines` and `said` are what the report's `probability` says; see :func:`cacore.run.probabilistic.reliability`.
+    `lines` and `said` are what the report's `probability` says; see :func:`cacore.metrics.probabilistic.reliability`.
     """
     predicted, observed, rows = (np.array([line[key] for line in lines]) for key in ("predicted", "observed", "rows"))
     figure = blank(5.0, 5.5)

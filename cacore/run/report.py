@@ -18,66 +18,12 @@ from cacore.comm import PHASES, Communicator
 from cacore.files import replacing
 from cacore.io.words import printable
 from cacore.machine import memory, threads
+from cacore.machine.cpu import cpu_name
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 SCHEMA = "cakernels-report/1"
-
-
-def regression_metrics(
-    y: NDArray[Any], predicted: NDArray[Any], comm: Communicator, weights: NDArray[Any] | None = None
-) -> dict[str, float | None]:
-    """Mean squared error, its root, and R^2, in the target's own units; one Allreduce of four numbers.
-
-    Of t targets, shape (n_local, t), the plain mean over the targets of each, as scikit-learn's "uniform_average", with
-    its R^2 of a constant target: 1 where all is right, else 0. One Allreduce of 3 t + 1 numbers.
-    """
-    y = np.asarray(y, np.float64)
-    if y.ndim > 1:
-        return _mean_metrics(y, predicted, comm, weights)
-    shift = comm.bcast(y[:1] if comm.rank == 0 and len(y) else np.zeros(1))[0]  # R^2 far from 0 loses digits otherwise
-    w = np.ones(len(y)) if weights is None else weights
-    with np.errstate(over="ignore", invalid="ignore"):  # of huge targets: the error is infinite, and says so
-        error, about = predicted - y, y - shift
-        n, sse, total, square = comm.allreduce(np.array([w.sum(), w @ error**2, w @ about, w @ about**2]))
-        spread = square - total * total / n
-    mse = sse / n
-    return {"mse": mse, "rmse": math.sqrt(mse), "r2": 1.0 - sse / spread if spread > 0 else None}
-
-
-def _mean_metrics(
-    y: NDArray[np.float64], predicted: NDArray[Any], comm: Communicator, weights: NDArray[Any] | None
-) -> dict[str, float | None]:
-    shift = comm.bcast(y[:1] if comm.rank == 0 and len(y) else np.zeros((1, y.shape[1])))[0]
-    w = np.ones(len(y)) if weights is None else weights
-    sums = np.array([w @ np.square(predicted - y), w @ (y - shift), w @ np.square(y - shift)])
-    *flat, n = comm.allreduce(np.append(sums.ravel(), w.sum()))
-    sse, total, square = np.reshape(flat, sums.shape)
-    spread = square - total * total / n
-    varied = spread > 0
-    r2 = np.where(varied, 1.0 - sse / np.where(varied, spread, 1.0), np.where(sse > 0, 0.0, 1.0))
-    mse = sse / n
-    return {"mse": float(mse.mean()), "rmse": float(np.sqrt(mse).mean()), "r2": float(r2.mean())}
-
-
-def classification_metrics(
-    y: NDArray[Any], predicted: NDArray[Any], classes: NDArray[Any], comm: Communicator
-) -> dict[str, Any]:
-    """Accuracy, the mean of the classes' recalls, and the confusion matrix; one Allreduce of k^2 numbers.
-
-    Row i, column j of the matrix counts the rows of the i-th of `classes` that were taken for the j-th.
-    """
-    k = len(classes)
-    places = np.searchsorted(classes, y) * k + np.searchsorted(classes, predicted)
-    confusion = comm.allreduce(np.bincount(places, minlength=k * k).astype(np.int64)).reshape(k, k)
-    counts = confusion.sum(axis=1)
-    right, there = np.diagonal(confusion), counts > 0
-    return {
-        "accuracy": float(right.sum() / max(1, counts.sum())),
-        "balanced_accuracy": float((right[there] / counts[there]).mean()) if there.any() else 0.0,
-        "confusion": confusion.tolist(),
-    }
 
 
 def build(
@@ -168,16 +114,6 @@ def mpi_version() -> str:
     from mpi4py import MPI
 
     return MPI.Get_library_version().splitlines()[0].strip("\0 ")
-
-
-def cpu_name() -> str:
-    """Of this machine's processor."""
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
 
 
 def write(path: Path, report: dict[str, Any]) -> None:

@@ -16,7 +16,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from cacore.data.classifier import ROWS, Labelled
 from cacore.data.validation import validated
-from cacore.probability.calibrator import Calibrator, check_form
+from cacore.probability.calibrator import Calibrator
+from cacore.probability.forms import check_form
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

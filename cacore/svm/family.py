@@ -11,10 +11,10 @@ from cacore.comm import Communicator
 from cacore.data import labels
 from cacore.data.dataset import Dataset
 from cacore.io.predictions import Column, Labels
+from cacore.metrics.probabilistic import probability_scores
 from cacore.probability.calibrator import require_calibrator
 from cacore.run.family import Family
 from cacore.run.job import Predicting
-from cacore.run.probabilistic import probability_scores
 from cacore.svm.options import DualOptions
 
 Answers = dict[str, NDArray[np.float64]]  # "scores", and "probabilities" where there are some

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
+from cacore import checks
 from cacore.kernels.registry import KINDS, MOST_DEGREE
+from cacore.learn import shared
+from cacore.learn.options import Options, option
 from cacore.limits import Limits
-from cacore.run import job
-from cacore.run import options as declare
-from cacore.run.options import option
 
 if TYPE_CHECKING:
     from cacore.kernels import Kernel
@@ -19,7 +19,7 @@ GIB = 1 << 30
 
 
 @dataclass(frozen=True)
-class DualOptions(declare.Options):
+class DualOptions(Options):
     """Options of the training of any kernel SVM; each option's text says what it is.
 
     C is multiplied by the weights of the class and the row. `class_weight` maps a class's code to its weight;
@@ -27,30 +27,30 @@ class DualOptions(declare.Options):
     and `memory_limit` is in bytes a rank.
     """
 
-    C: float = option(1.0, "bound of the coefficients alpha", declare.positive, metavar="C")
-    kernel: Any = option("gaussian", "of the rows", declare.kernel_or_callable, choices=tuple(KINDS))
+    C: float = option(1.0, "bound of the coefficients alpha", checks.positive, metavar="C")
+    kernel: Any = option("gaussian", "of the rows", checks.kernel_or_callable, choices=tuple(KINDS))
     gamma: float | str = option(
         "scale", "number, scale = 1 / (features x variance; of laplacian and l1 their lengths), or auto",
-        declare.number_or("scale", "auto"), metavar="G",
+        checks.number_or("scale", "auto"), metavar="G",
     )  # fmt: skip
     degree: int = option(
-        3, "of the polynomial kernel; exponent of the rational one", declare.whole(0, MOST_DEGREE), metavar="D"
+        3, "of the polynomial kernel; exponent of the rational one", checks.whole(0, MOST_DEGREE), metavar="D"
     )
-    coef0: float = option(0.0, "of the polynomial and sigmoid kernels", declare.finite, metavar="R")
+    coef0: float = option(0.0, "of the polynomial and sigmoid kernels", checks.finite, metavar="R")
     tol: float = option(
-        1e-3, "largest violation at which training stops", declare.positive, report=True, metavar="T"
+        1e-3, "largest violation at which training stops", checks.positive, report=True, metavar="T"
     )  # fmt: skip
     cache_gib: float = option(
-        1.0, "of kernel values that a rank keeps", declare.at_least_zero, report=True, metavar="GIB"
+        1.0, "of kernel values that a rank keeps", checks.at_least_zero, report=True, metavar="GIB"
     )  # fmt: skip
-    max_iter: int = option(-1, "iterations a part's solver may take", declare.whole(types=Real), metavar="N")
-    max_time: float | None = option(None, "seconds it may take", declare.seconds, metavar="S")
+    max_iter: int = option(-1, "iterations a part's solver may take", checks.whole(types=Real), metavar="N")
+    max_time: float | None = option(None, "seconds it may take", checks.seconds, metavar="S")
     class_weight: Any = option(
         None, "weigh the classes so that each counts as much", flag="--balanced", estimator="",
         action="store_const", const="balanced",
     )  # fmt: skip
-    standardize: bool = job.switch(False, "scale features by the training rows' mean and deviation", report=True)
-    seed: int = option(0, "of everything random", job.seed, estimator="", report=True, metavar="S")
+    standardize: bool = shared.switch(False, "scale features by the training rows' mean and deviation", report=True)
+    seed: int = option(0, "of everything random", shared.seed, estimator="", report=True, metavar="S")
     memory_limit: int = 1 << 62
 
     @property

@@ -12,14 +12,15 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from cacore.checks import one_of
 from cacore.comm import Communicator, collective
 from cacore.data.dataset import Dataset
 from cacore.data.metric import expose as expose_metric
 from cacore.data.regressor import Regressing
 from cacore.data.validation import check_same_names, shared_seed, validated
 from cacore.errors import InputError
+from cacore.learn.options import from_estimator
 from cacore.machine import memory, threads
-from cacore.run.options import from_estimator, one_of
 from cakrr.fit import Fit
 from cakrr.method import Method
 from cakrr.model import KRRModel

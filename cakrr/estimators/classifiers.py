@@ -12,7 +12,7 @@ from cacore.comm import Communicator
 from cacore.data.classifier import Labelled
 from cacore.data.dataset import Dataset
 from cacore.data.labels import all_classes, require_classes
-from cacore.run.options import from_estimator
+from cacore.learn.options import from_estimator
 from cakrr.bkrr import bkrr
 from cakrr.bkrr2 import bkrr2
 from cakrr.dckrr import dckrr

@@ -14,7 +14,7 @@ from cacore.data.dataset import Dataset
 from cacore.data.validation import checked_weights
 from cacore.errors import InputError
 from cacore.kernels.given import Precomputed, numbered, of_new_rows
-from cacore.run.options import from_estimator
+from cacore.learn.options import from_estimator
 from cakrr.dkrr import dkrr
 from cakrr.estimators.base import Regressor
 from cakrr.fit import Fit

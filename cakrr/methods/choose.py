@@ -14,7 +14,7 @@ from cacore.data.dataset import Samples
 from cacore.data.standardize import Standardizer
 from cacore.data.stored import some
 from cacore.errors import InputError
-from cacore.run.progress import Advance
+from cacore.progress import Advance
 from cakrr.fit import Fit
 from cakrr.grid_search import CHOOSING, Search, best, best_of_each, cost, left_out, table
 from cakrr.judges import Judges, fold, hold_out

@@ -42,7 +42,7 @@ _COLUMN_BYTES = 48  # in memory, of a row in a file: its target, what is left of
 def fit(method: Method, train: Dataset, options: Options, comm: Communicator, test: Dataset | None = None) -> Fit:
     """Train one model a part (Algorithms 8, 10 and 11); a collective call.
 
-    Arguments and result are those of :meth:`cacore.run.method.Method.__call__`.
+    Arguments and result are those of :meth:`cacore.learn.method.Method.__call__`.
 
     Raises
     ------

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.machine import memory
-from cacore.run import report
+from cacore.metrics import errors
+from cacore.metrics.probabilistic import gaussian_scores, interval_metrics
 from cacore.run.job import Predicting
-from cacore.run.probabilistic import gaussian_scores, interval_metrics
 from cakrr.model import KRRModel
 from cakrr.uncertainty.answer import Asked, answered
 
@@ -71,7 +71,7 @@ class Predicted:
 
     def metrics(self, y: NDArray[Any], comm: Communicator) -> dict[str, Any]:
         """Errors, and scores of the normal distributions where there are standard deviations; collective."""
-        found: dict[str, Any] = report.regression_metrics(y, self.mean, comm)
+        found: dict[str, Any] = errors.regression_metrics(y, self.mean, comm)
         return found if self.std is None else found | gaussian_scores(y, self.mean, self.std, comm)
 
     def intervals(self, y: NDArray[Any] | None, comm: Communicator) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from cacore.data.labels import all_classes
 from cacore.data.metric import expose as expose_metric
 from cacore.data.validation import check_same_names, shared_seed
 from cacore.errors import InputError
+from cacore.learn.options import from_estimator
 from cacore.machine import memory, threads
-from cacore.run.options import from_estimator
 from cacore.svm.classifier import KernelClassifier
 from casvm.bkmsvm import bkmsvm
 from casvm.cascade import cascade

@@ -11,12 +11,13 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
+from cacore.checks import whole
 from cacore.comm import Communicator, collective
 from cacore.data.classifier import ROWS
 from cacore.data.regressor import Regressing
 from cacore.data.validation import check_same_names, shared_seed
+from cacore.learn.options import from_estimator
 from cacore.machine import memory, threads
-from cacore.run.options import from_estimator, whole
 from cacore.svm.classifier import KernelMachine
 from casvm.estimators.exact import expose_search
 from casvm.svr import svr

@@ -11,17 +11,18 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from cacore.checks import one_of
 from cacore.comm import Communicator
 from cacore.data.classifier import Labelled
 from cacore.data.dataset import Samples
 from cacore.data.labels import all_classes, class_factors, require_classes
 from cacore.data.rows import concatenate
 from cacore.errors import InputError
+from cacore.learn.options import from_estimator
 from cacore.machine import memory
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.coupling import coupled
 from cacore.probability.left_out import folds_to_leave_out
-from cacore.run.options import from_estimator, one_of
 from cacore.svm.classifier import Probabilistic
 from cacore.svm.dual import Solution
 from cacore.tuning.results import Results

@@ -12,12 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import OutlierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
+from cacore.checks import at_least_zero
 from cacore.comm import Communicator
 from cacore.data.classifier import ROWS
 from cacore.data.rows import Rows
 from cacore.data.validation import checked_weights, validated
 from cacore.errors import InputError
-from cacore.run.options import at_least_zero, from_estimator
+from cacore.learn.options import from_estimator
 from cacore.svm.dual import Dual, Solution
 from cacore.svm.options import DualOptions
 from casvm.estimators.one_process import OneProcess, Setting

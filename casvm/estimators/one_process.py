@@ -10,13 +10,13 @@ from typing import Any
 import scipy.sparse as sp
 from sklearn.exceptions import ConvergenceWarning
 
+from cacore.checks import yes_or_no
 from cacore.comm import Communicator
 from cacore.data.rows import Rows, check_range
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.machine import memory
-from cacore.run.options import yes_or_no
 from cacore.svm.classifier import KernelMachine, printer
 from cacore.svm.dual import Progress, Solution
 from cacore.svm.options import DualOptions

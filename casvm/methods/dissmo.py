@@ -24,7 +24,7 @@ from casvm.solver import distributed
 def fit(method: Method, train: Dataset, options: Options, comm: Communicator) -> Fit:
     """Solve the problem of all rows, pair of classes by pair; a collective call.
 
-    Arguments and result are those of :meth:`cacore.run.method.Method.__call__`.
+    Arguments and result are those of :meth:`cacore.learn.method.Method.__call__`.
 
     Raises
     ------

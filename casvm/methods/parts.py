@@ -43,7 +43,7 @@ from partition.routing import SOFT, Soft, double_variance, gap
 def fit(method: Method, train: Dataset, options: Options, comm: Communicator) -> Fit:
     """Train one SVM a part (Algorithm 5 and its clustered relatives); a collective call.
 
-    Arguments and result are those of :meth:`cacore.run.method.Method.__call__`.
+    Arguments and result are those of :meth:`cacore.learn.method.Method.__call__`.
 
     Raises
     ------

@@ -16,7 +16,7 @@ from cacore.data.stored import in_memory, some
 from cacore.io.checkpoint import remembered
 from cacore.kernels import Kernel
 from cacore.machine import memory, threads
-from cacore.run.progress import Advance
+from cacore.progress import Advance
 from cacore.svm.dual import Progress, Solution
 from cacore.svm.options import DualOptions
 from casvm.model.part import PartSVM, placed

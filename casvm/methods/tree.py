@@ -93,7 +93,7 @@ def neighbours(sizes: NDArray[np.int64], ranks: int) -> NDArray[np.int64]:
 def fit(method: Method, train: Dataset, options: Options, comm: Communicator) -> Fit:
     """Train a tree of SVMs that ends in one model; a collective call.
 
-    Arguments and result are those of :meth:`cacore.run.method.Method.__call__`.
+    Arguments and result are those of :meth:`cacore.learn.method.Method.__call__`.
 
     Raises
     ------

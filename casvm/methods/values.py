@@ -40,7 +40,7 @@ _ADDED = "added"  # a column: rows of other parts, where parts overlap
 def fit(method: Method, train: Dataset, options: Options, comm: Communicator, test: Dataset | None = None) -> Fit:
     """Train, in parts or exactly; a collective call.
 
-    Arguments and result are those of :meth:`cacore.run.method.Method.__call__`.
+    Arguments and result are those of :meth:`cacore.learn.method.Method.__call__`.
 
     Raises
     ------

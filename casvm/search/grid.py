@@ -12,9 +12,9 @@ from cacore.comm import Communicator
 from cacore.data.rows import Rows
 from cacore.kernels import Kernel
 from cacore.kernels.registry import KernelKind
-from cacore.run.grid import spaced
 from cacore.svm.options import DualOptions
 from cacore.svm.problem import numeric_gamma
+from cacore.tuning.grid import spaced
 from casvm.options import GRID, Options
 
 SETTINGS, QUICK = 10, 5  # values of C and of gamma in the grid that is made up

@@ -20,8 +20,8 @@ from cacore.errors import InputError
 from cacore.io.checkpoint import remembered
 from cacore.kernels import Kernel
 from cacore.machine import memory, threads
-from cacore.run.grid import spaced
 from cacore.tuning.folds import FOLDS
+from cacore.tuning.grid import spaced
 from cacore.tuning.results import Results
 from casvm.options import GRID
 from casvm.search.grid import kernels

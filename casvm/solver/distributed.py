@@ -27,7 +27,7 @@ from cacore.kernels.columns import Layout
 from cacore.kernels.near import reach
 from cacore.limits import Limits
 from cacore.machine import threads
-from cacore.run.report import cpu_name
+from cacore.machine.cpu import cpu_name
 from cacore.svm.dual import Dual, Progress, Solution
 from cacore.svm.problem import precision
 from casvm.solver.active_set import SMO, ActiveSet, Shrinking

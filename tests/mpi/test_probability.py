@@ -10,9 +10,9 @@ from helpers.distributed import RANK, WORLD, R, by_one, even, labelled, refused_
 from sklearn.metrics import log_loss
 
 from cacore.comm import Communicator
+from cacore.metrics.probabilistic import class_scores, reliability
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.left_out import LeftOut, global_folds
-from cacore.run.probabilistic import class_scores, reliability
 from cakrr import BKRR2Classifier, DKRRClassifier
 from casvm import CASVC, SVMModel, cpsvm, dcsvm, dissmo
 from casvm.options import Options

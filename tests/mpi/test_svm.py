@@ -22,8 +22,7 @@ from cacore.comm import Communicator
 from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint
 from cacore.limits import Limits
-from cacore.run import command
-from casvm import CASVC, SMOSVC, SVMModel, bkmsvm, casvm, cpsvm, export_libsvm, fcfssvm
+from casvm import CASVC, SMOSVC, SVMModel, bkmsvm, casvm, command, cpsvm, export_libsvm, fcfssvm
 from casvm.options import Options
 from casvm.solver.part import fit_part
 from partition import FCFS

@@ -11,8 +11,7 @@ from helpers.distributed import RANK, WORLD, R, by_one, even, labelled, some
 from cacore.comm import Communicator
 from cacore.data.rows import bcast_rows, exchange_rows, gather_rows, recv_rows, send_rows
 from cacore.io.checkpoint import Checkpoint
-from cacore.run import command
-from casvm import DCSVC, SMOSVC, CascadeSVC, DCFilterSVC, DisSMOSVC, SVMModel, cascade, dcfilter, dcsvm, dissmo
+from casvm import DCSVC, SMOSVC, CascadeSVC, DCFilterSVC, DisSMOSVC, SVMModel, cascade, command, dcfilter, dcsvm, dissmo
 from casvm.options import Options
 
 pytestmark = pytest.mark.mpi(min_size=1)

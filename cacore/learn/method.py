@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-if TYPE_CHECKING:
-    from cacore.run.family import Family
+from cacore.comm import collective
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
     """A method: its name, its options, and what trains it.
 
-    The command (:meth:`main`), the estimators and a notebook all train through :meth:`__call__`.
+    Its command, the estimators and a notebook all train through :meth:`__call__`.
 
     Attributes
     ----------
@@ -58,8 +57,6 @@ class Method:
         InputError, RankError
             On all ranks.
         """
-        from cacore.comm import collective
-
         with collective(comm) as ranks:
             fitted = self.trainer(self, train, options, ranks, test)
         if hasattr(fitted.model, "comm"):  # a model that lies on the ranks that trained it
@@ -84,14 +81,3 @@ class Method:
     def prog(self) -> str:
         """Its command."""
         return f"{self.package}.{self.name}"
-
-    def family(self) -> Family:
-        """What its command needs of the family."""
-        raise NotImplementedError
-
-    def main(self, argv: list[str] | None = None) -> None:
-        """``python -m PACKAGE.NAME``."""
-        from cacore.run.command import train
-        from cacore.run.launch import run
-
-        run(lambda comm: train(self, comm, argv), self.prog, argv=argv)

@@ -1,0 +1,129 @@
+"""Options: each is declared once, as a field of a dataclass, and everything that knows it comes from there.
+
+A declaration has the option's type and default, what values are good, its help text, its flag, and what it is called in
+an estimator and in the report. The parser of a command, the checks, the mapping from an estimator's parameters and the
+report's `params` read it (:func:`add_options`, :class:`Options`, :func:`from_estimator`, :func:`reported`).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import Field, dataclass, field, fields
+from typing import Any
+
+from cacore.checks import Convert, as_it_is
+
+
+@dataclass(frozen=True)
+class Option:
+    """What is known about an option beside its name, type and default.
+
+    Attributes
+    ----------
+    help : str
+    convert : callable
+        Makes the value from what a user gave, text or number, or refuses it in one line.
+    flag : str
+        On a command line; "" where commands do not have it.
+    estimator : str
+        The parameter of an estimator; "" where estimators do not have it.
+    report : str
+        The key in the report's `params`; "" where it is not reported.
+    parser : dict
+        Further arguments of :meth:`argparse.ArgumentParser.add_argument`; ``short``, a second flag, and
+        ``exclusive``, for options of which only one may be given.
+    """
+
+    help: str
+    convert: Convert
+    flag: str
+    estimator: str
+    report: str
+    parser: dict[str, Any]
+
+
+def option(
+    default: Any, text: str, convert: Convert | None = None, *, flag: str | None = None, estimator: str | None = None,
+    report: str | bool = False, **parser: Any,
+) -> Any:  # fmt: skip
+    """Declare an option, as the default of a dataclass' field; its names are the field's unless given."""
+    return field(default=default, metadata={"option": (text, convert or as_it_is, flag, estimator, report, parser)})
+
+
+def declared(options: type | Any) -> Iterator[tuple[Field[Any], Option]]:
+    """The options of a dataclass, in their order."""
+    for one in fields(options):
+        if "option" in one.metadata:
+            text, convert, flag, estimator, report, parser = one.metadata["option"]
+            yield one, Option(
+                text, convert, f"--{one.name.replace('_', '-')}" if flag is None else flag,
+                one.name if estimator is None else estimator,
+                one.name if report is True else report or "", parser,
+            )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Options:
+    """Base of the dataclasses of options: every value is converted and checked when one is made.
+
+    Raises
+    ------
+    InputError
+        In one line: the option, its value, what it must be.
+    """
+
+    def __post_init__(self) -> None:
+        for one, known in declared(self):
+            value = getattr(self, one.name)
+            if value is not one.default:  # a default may be None where no value a user gives can be
+                object.__setattr__(self, one.name, known.convert(value, f"{one.name} ="))
+
+
+def add_options(
+    parser: argparse.ArgumentParser, options: type, has: Callable[[str], bool],
+    defaults: Mapping[str, Any] | None = None, choices: Mapping[str, tuple[str, ...]] | None = None,
+) -> None:  # fmt: skip
+    """Give a parser those options of a dataclass that a command `has`, with other defaults and choices."""
+    defaults, choices = defaults or {}, choices or {}
+    exclusive: Any = None
+    for one, known in declared(options):
+        if not (known.flag and has(one.name)):
+            continue
+        more = dict(known.parser)
+        target: Any = parser
+        if more.pop("exclusive", False):
+            target = exclusive = exclusive or parser.add_mutually_exclusive_group()
+        words = [*([more.pop("short")] if "short" in more else []), known.flag]
+        if one.name in choices:
+            more["choices"] = choices[one.name]
+        if known.flag.startswith("-"):
+            more |= {"dest": one.name, "default": defaults.get(one.name, one.default)}
+        target.add_argument(*words, help=known.help, **more)
+
+
+def from_arguments(options: type, arguments: argparse.Namespace) -> Any:
+    """The dataclass of options from parsed arguments; messages name the flags."""
+    given = {}
+    for one, known in declared(options):
+        if known.flag and one.name in vars(arguments):
+            value = getattr(arguments, one.name)
+            given[one.name] = value if value is None else known.convert(value, known.flag)
+    return options(**given)
+
+
+def from_estimator(options: type, estimator: Any, **more: Any) -> Any:
+    """The dataclass of options from an estimator's parameters; messages name the parameters."""
+    given = dict(more)
+    for one, known in declared(options):
+        if known.estimator and one.name not in given and hasattr(estimator, known.estimator):
+            value = getattr(estimator, known.estimator)
+            if value is not None or one.default is not None:
+                given[one.name] = known.convert(value, f"{known.estimator} =")
+    return options(**given)
+
+
+def reported(options: Any, has: Callable[[str], bool]) -> dict[str, Any]:
+    """The report's `params` of those options that the command `has`."""
+    shown = [(one.name, known.report) for one, known in declared(options) if known.report and has(one.name)]
+    return {key: getattr(options, name) for name, key in shown}

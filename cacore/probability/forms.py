@@ -1,0 +1,24 @@
+"""The forms of calibrated probabilities that options name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cacore.errors import InputError
+
+FORMS = ("sigmoid", "isotonic")
+
+
+def check_form(value: Any, name: str) -> str | None:
+    """How decisions become probabilities, as an option is checked; None is not at all."""
+    if value is None or (isinstance(value, bool | np.bool_) and not value):
+        return None
+    if isinstance(value, bool | np.bool_):
+        return FORMS[0]
+    if isinstance(value, str) and value in FORMS:
+        return value
+    shown = value if isinstance(value, str) and name.startswith("-") else repr(value)
+    words = "" if name.startswith("-") else "True, False, "
+    raise InputError(f"{name} {shown}: it must be one of {words}{', '.join(FORMS)}")

@@ -1,0 +1,32 @@
+"""The commands of kernel ridge regression: training, one for each method, and predicting with a saved model."""
+
+from __future__ import annotations
+
+from cacore.comm import Communicator
+from cacore.learn.method import Method as AnyMethod
+from cacore.run import command
+from cacore.run.family import Family
+from cacore.run.launch import run
+
+
+def _load() -> Family:
+    """The family's face; it loads compiled code, and is not imported for --help."""
+    from cakrr.family import Ridge
+
+    return Ridge()
+
+
+def train(method: AnyMethod, comm: Communicator, argv: list[str] | None = None) -> None:
+    """Train as the command of `method` does; collective."""
+    command.train(method, _load, comm, argv)
+
+
+def main(method: AnyMethod, argv: list[str] | None = None) -> None:
+    """Run the command of `method`, ``python -m cakrr.METHOD DATA``, and end the process."""
+    run(lambda comm: train(method, comm, argv), method.prog, argv=argv)
+
+
+def main_predict(argv: list[str] | None = None) -> None:
+    """Run ``python -m cakrr.predict MODEL DATA``, and end the process."""
+    prog, own = "cakrr.predict", ("probability", "std", "interval", "adaptive")
+    run(lambda comm: command.predict(_load, prog, comm, argv, own), prog, argv=argv)

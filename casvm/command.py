@@ -1,0 +1,42 @@
+"""The commands of kernel SVMs: training, one for each method, and predicting with a saved model."""
+
+from __future__ import annotations
+
+from cacore.comm import Communicator
+from cacore.learn.method import Method as AnyMethod
+from cacore.run import command
+from cacore.run.family import Family
+from cacore.run.launch import run
+from casvm.options import Method
+
+
+def _load(method: AnyMethod) -> Family:
+    """The family that trains `method`; it loads compiled code, and is not imported for --help."""
+    if isinstance(method, Method):
+        return _of_models()
+    from casvm.value_family import Values
+
+    return Values()
+
+
+def _of_models() -> Family:
+    """The family that tells what a saved model is."""
+    from casvm.family import SupportVectors
+
+    return SupportVectors()
+
+
+def train(method: AnyMethod, comm: Communicator, argv: list[str] | None = None) -> None:
+    """Train as the command of `method` does; collective."""
+    command.train(method, lambda: _load(method), comm, argv)
+
+
+def main(method: AnyMethod, argv: list[str] | None = None) -> None:
+    """Run the command of `method`, ``python -m casvm.METHOD DATA``, and end the process."""
+    run(lambda comm: train(method, comm, argv), method.prog, argv=argv)
+
+
+def main_predict(argv: list[str] | None = None) -> None:
+    """Run ``python -m casvm.predict MODEL DATA``, and end the process."""
+    prog, own = "casvm.predict", ("decisions", "probability")
+    run(lambda comm: command.predict(_of_models, prog, comm, argv, own), prog, argv=argv)
