@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from cacore import checks
 from cacore.learn import shared
 from cacore.learn.method import Method as AnyMethod
-from cacore.learn.options import option
+from cacore.learn.options import KERNEL, SOLVER, option
 from cacore.svm.options import DualOptions
 
 if TYPE_CHECKING:
@@ -32,11 +32,13 @@ class Options(DualOptions):
     """
 
     multi_class: str = option(
-        "ovr", "each class against the rest, or pairs", checks.one_of(*MULTI_CLASS), report=True, choices=MULTI_CLASS
-    )
+        "ovr", "several classes: each against the rest, or pairs of classes", checks.one_of(*MULTI_CLASS), report=True,
+        group=KERNEL, choices=MULTI_CLASS,
+    )  # fmt: skip
     update: str = option(
-        "owned", "of the gradient: one writer a row and logs, atomic adds (Algorithm 14), or none kept (PSCD)",
-        checks.one_of(*UPDATES), report=True, choices=UPDATES,
+        "owned", "update of the gradient: one writer per row, and logs (owned); atomic additions, as in Algorithm 14 "
+        "(atomic); or random coordinates, PSCD (stochastic)", checks.one_of(*UPDATES), report=True, group=SOLVER,
+        choices=UPDATES,
     )  # fmt: skip
     probability: str | None = shared.probability()
     threads: int | None = option(None, "", checks.whole(1, 4096), flag="")
@@ -56,9 +58,15 @@ class Method(AnyMethod):
         """Its command."""
         return self.package
 
-    def has(self, name: str) -> bool:
-        """Whether its command has the option `name`."""
-        return name not in ("comm_matrix", "libsvm", "plot")
+    @property
+    def without(self) -> Collection[str]:
+        """Options of every command that this one does not have: it is one process, and searches no grid."""
+        return "comm_matrix", "libsvm", "plot"
+
+    @property
+    def example(self) -> str:
+        """A command that a user can type, for ``--help``."""
+        return "python -m asygcd DATA.h5 --C 10 --gamma 0.5 --model MODEL.h5"
 
 
 def _train(*args: Any) -> Fit:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from cacore.learn.method import Method as AnyMethod
 from cacore.tuning import grid
-from cakrr.options import EXACT, LOCAL_LAMS, LOCAL_SIGMAS, ROUTES, Options
+from cakrr.options import LOCAL_LAMS, LOCAL_SIGMAS, Options
+from cakrr.rules import ROUTES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,28 +50,17 @@ class Method(AnyMethod):
         """Lambdas that its command tries."""
         return LOCAL_LAMS if self.coarse else (1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
 
-    def has(self, name: str) -> bool:
-        """Whether its command has the option `name`."""
-        if name == "out_of_core":
-            return bool(self.partitioner) and not self.coarse
-        if name in EXACT:
-            return not self.partitioner or (name == "scratch" and not self.coarse)
-        if name in ("centers", "coarse_sigma", "coarse_lam", "refine"):
-            return self.coarse
-        if name in ("keep_factors", "calibrate"):
-            return not self.oracle and (name == "calibrate" or bool(self.partitioner))
-        if name == "divisions":
-            return bool(self.partitioner) and not self.oracle
-        if name in ("cv", "per_part"):
-            return bool(self.partitioner) and not self.oracle and not self.coarse
-        return name != "libsvm"
+    @property
+    def without(self) -> Collection[str]:
+        """Options of every command that this one does not have."""
+        return ("libsvm",)
 
     @property
     def defaults(self) -> Mapping[str, Any]:
-        """Of its command's options."""
+        """Defaults of the command's options that differ from the declared ones."""
         return {"route": self.route, "lam": grid.listed(self.lams)}
 
     @property
     def choices(self) -> Mapping[str, tuple[str, ...]]:
-        """Of its command's options."""
+        """Choices of the command's options that differ from the declared ones."""
         return {"route": tuple(dict.fromkeys([self.route, *ROUTES]))}

@@ -11,10 +11,12 @@ from cacore import checks
 from cacore.errors import InputError
 from cacore.kernels.registry import KINDS, MOST_DEGREE
 from cacore.learn import shared
+from cacore.learn.options import KERNEL, METRIC, PARTS, SEARCH, SOLVER, UNCERTAINTY, option
 from cacore.learn.options import Options as AnyOptions
-from cacore.learn.options import option
+from cacore.learn.rules import check
 from cacore.progress import Advance, silent
 from cacore.tuning import grid
+from cakrr.rules import JACKKNIFE, LEFT_OUT, LENGTHS, ROUTES, RULES
 
 if TYPE_CHECKING:
     from cacore.io.checkpoint import Checkpoint
@@ -22,10 +24,8 @@ if TYPE_CHECKING:
     from cakrr.method import Method
 
 SELECTIONS = ("validation", "test", "loo")
-ROUTES = ("nearest", "soft", "all")
 SCALINGS = ("deviation", "quantile", "auto")
 SOLVERS = ("cholesky", "cg", "auto")
-LEAST_LAM = 1e-30  # of cg, whose directions grow with 1 / lambda
 PRECONDITIONERS = ("pivoted", "nystrom", "local", "two-level")
 EXACT = ("solver", "preconditioner", "rank", "tol", "early", "max_time", "scratch")  # options of the exact method
 
@@ -40,16 +40,26 @@ ALONE = 1e3  # a lambda so large that the parts' models add next to nothing to t
 LOCAL_LAMS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, ALONE)
 
 
-LENGTHS = "lengths"  # the metric of length scales that lessen the leave-one-out error
-
-
 def _route(value: Any, name: str) -> str:
     """A route that can be asked for, or one of those that methods have of their own."""
     own = isinstance(value, str) and value in ("oracle", "sum")
     return str(value) if own else checks.one_of(*ROUTES)(value, name)
 
 
-LEFT_OUT, JACKKNIFE = "loo", "jackknife+"  # rows that are left out one at a time, for intervals
+def _exact(method: Method) -> bool:
+    return not method.partitioner
+
+
+def _coarse(method: Method) -> bool:
+    return method.coarse
+
+
+def _divides(method: Method) -> bool:
+    return bool(method.partitioner) and not method.oracle
+
+
+def _by_parts(method: Method) -> bool:
+    return _divides(method) and not method.coarse
 
 
 def _calibrate(value: Any, name: str) -> float | str:
@@ -98,96 +108,117 @@ class Options(AnyOptions):
     """
 
     partitions: int | None = option(
-        None, "number of parts (default: what ranks and memory ask for)", checks.whole(1), estimator="n_parts",
-        metavar="P",
+        None, "number of parts (default: at least one per rank, and no more than 8,000 rows per part)",
+        checks.whole(1), estimator="n_parts", metavar="P",
     )  # fmt: skip
     divisions: int = option(
-        1, "divide the rows so many times: the mean of the divisions' models answers", checks.whole(1, 1000),
-        estimator="n_divisions", report=True, metavar="N",
+        1, "number of partitions of the rows that are trained; predictions are averaged over them",
+        checks.whole(1, 1000), estimator="n_divisions", report=True, group=PARTS, only=_divides, metavar="N",
     )  # fmt: skip
-    route: str | None = option(None, "which models answer for a row", _route, choices=ROUTES)
+    route: str | None = option(
+        None, "models that predict a row: of the nearest centre, a weighted mean of the nearest few, or all", _route,
+        group=PARTS, choices=ROUTES,
+    )  # fmt: skip
     sigma: tuple[float, ...] | None = option(
         None,
-        "number, comma list or lo:hi:COUNT (default: 5 around sqrt(features), l1: features; 4 from 1/8 of it with "
-        "centers)", checks.values, metavar="GRID",
+        "width of the kernel: a number, comma list or lo:hi:COUNT (default: some around the kernel's natural width, "
+        "sqrt(features), or features for l1)", checks.values, metavar="GRID",
     )  # fmt: skip
     lam: tuple[float, ...] = option(
-        (1e-4,), "number, comma list or lo:hi:COUNT", checks.values, flag="--lambda", metavar="GRID"
+        (1e-4,), "ridge parameter: a number, comma list or lo:hi:COUNT", checks.values, flag="--lambda", metavar="GRID"
     )
-    kernel: Any = option("gaussian", "sigma is its width", checks.kernel_or_auto, report=True, choices=(*KINDS, "auto"))
+    kernel: Any = option(
+        "gaussian", "kernel, of width --sigma; auto tries several", checks.kernel_or_auto, report=True,
+        choices=(*KINDS, "auto"),
+    )  # fmt: skip
     degree: int = option(
-        3, "of the polynomial kernel; exponent of the rational one", checks.whole(0, MOST_DEGREE), metavar="D"
+        3, "degree of the polynomial kernel, exponent of the rational kernel", checks.whole(0, MOST_DEGREE),
+        group=KERNEL, metavar="D",
+    )  # fmt: skip
+    coef0: float = option(
+        0.0, "constant term of the polynomial and sigmoid kernels", checks.finite, group=KERNEL, metavar="R"
     )
-    coef0: float = option(0.0, "of the polynomial and sigmoid kernels", checks.finite, metavar="R")
     centers: tuple[int, ...] | None = option(
-        None, f"of the coarse model, or a list (default: {grid.listed(CENTERS)})", checks.whole_values, metavar="M"
-    )
+        None, f"number of centres of the coarse model, or a list to compare (default: {grid.listed(CENTERS)})",
+        checks.whole_values, group=SOLVER, only=_coarse, metavar="M",
+    )  # fmt: skip
     coarse_sigma: tuple[float, ...] | None = option(
-        None, "as --sigma (default: 1/2 and 2 of sqrt(features))", checks.values, metavar="GRID"
-    )
+        None, "width of the coarse model's kernel, as --sigma (default: 1/2 and 2 times sqrt(features))", checks.values,
+        group=SOLVER, only=_coarse, metavar="GRID",
+    )  # fmt: skip
     coarse_lam: tuple[float, ...] | None = option(
-        None, f"as --lambda (default: {grid.listed(LAMS)})", checks.values, flag="--coarse-lambda", metavar="GRID"
-    )
+        None, f"ridge parameter of the coarse model, as --lambda (default: {grid.listed(LAMS)})", checks.values,
+        flag="--coarse-lambda", group=SOLVER, only=_coarse, metavar="GRID",
+    )  # fmt: skip
     refine: int = option(
-        0, "iterations from the coarse model towards the exact one of its kernel", checks.whole(0), report=True,
-        metavar="N",
+        0, "iterations that refine the coarse model towards the exact one of its kernel", checks.whole(0), report=True,
+        group=SOLVER, only=_coarse, metavar="N",
     )  # fmt: skip
     select: str = option(
-        "validation", "what judges the grid: rows held out, rows left out one by one, or the test rows, which leaks",
-        checks.one_of(*SELECTIONS), report=True, choices=SELECTIONS,
+        "validation", "rows that judge the settings: held-out rows, rows left out one at a time, or the test rows "
+        "(which leaks)", checks.one_of(*SELECTIONS), report=True, group=SEARCH, choices=SELECTIONS,
     )  # fmt: skip
-    validation_fraction: float = option(0.1, "of each part's rows", checks.share, metavar="F")
+    validation_fraction: float = option(
+        0.1, "share of each part's rows that is held out to judge the settings", checks.share, group=SEARCH,
+        metavar="F",
+    )  # fmt: skip
     cv: int | None = option(
-        None, "judge by so many folds, every row once, instead of one share held out", checks.whole(2), report=True,
-        metavar="FOLDS",
+        None, "number of folds that judge the settings, instead of one held-out share", checks.whole(2), report=True,
+        group=SEARCH, only=_by_parts, metavar="FOLDS",
     )  # fmt: skip
     per_part: bool = option(
-        False, "every part chooses its own sigma and lambda, by its own rows", checks.yes_or_no, report=True,
-        action="store_true",
+        False, "let every part choose its own sigma and lambda, by its own rows", checks.yes_or_no, report=True,
+        group=SEARCH, only=_by_parts, action="store_true",
     )  # fmt: skip
     solver: str = option(
-        "cholesky", "factor the matrix, iterate, or whichever costs less and fits", checks.one_of(*SOLVERS),
-        choices=SOLVERS,
+        "cholesky", "factorise the matrix, iterate (cg), or choose the cheaper one that fits (auto)",
+        checks.one_of(*SOLVERS), group=SOLVER, only=_exact, choices=SOLVERS,
     )  # fmt: skip
     preconditioner: str = option(
-        "pivoted", "of --solver cg: a factor of pivots or of random rows, blocks of rows, or both",
-        checks.one_of(*PRECONDITIONERS), choices=PRECONDITIONERS,
+        "pivoted", "preconditioner of --solver cg: low-rank factor of pivots or random rows, blocks of rows, or both",
+        checks.one_of(*PRECONDITIONERS), group=SOLVER, only=_exact, choices=PRECONDITIONERS,
     )  # fmt: skip
     rank: int | None = option(
-        None, "of the factor (default: until more costs more than it saves)", checks.whole(1), metavar="K"
-    )
-    tol: float = option(1e-6, "residual over the targets' size at which cg stops", checks.share, metavar="TOL")
+        None, "rank of the preconditioner's factor (default: as long as a larger rank saves time)", checks.whole(1),
+        group=SOLVER, only=_exact, metavar="K",
+    )  # fmt: skip
+    tol: float = option(
+        1e-6, "stop cg at this residual, relative to the targets", checks.share, group=SOLVER, only=_exact,
+        metavar="TOL",
+    )  # fmt: skip
     early: float | None = option(
-        None, "cg stops where the validation error moves by less than this share", checks.share, metavar="SHARE"
+        None, "stop cg when the validation error changes by less than this share", checks.share, group=SOLVER,
+        only=_exact, metavar="SHARE",
+    )  # fmt: skip
+    max_time: float | None = option(
+        None, "time limit of cg, in seconds", checks.seconds, group=SOLVER, only=_exact, metavar="S"
     )
-    max_time: float | None = option(None, "seconds after which a run of cg stops", checks.seconds, metavar="S")
     scratch: Path | None = shared.scratch(
-        "directory for what does not fit into memory: kernel values or a factor, or the rows of --out-of-core"
+        "folder for data that does not fit in memory: kernel values, a factor, or the rows of --out-of-core",
+        only=lambda method: not method.coarse,
     )
-    out_of_core: bool = shared.out_of_core()
+    out_of_core: bool = shared.out_of_core(only=lambda method: bool(method.partitioner) and not method.coarse)
     metric: str = shared.metric(LENGTHS)
     metric_rounds: int = shared.metric_rounds()
     scaling: str = option(
-        "deviation", "features by their deviation, by normal scores of their quantiles, or as validation prefers",
-        checks.one_of(*SCALINGS), report=True, choices=SCALINGS,
+        "deviation", "scale features by their standard deviation, by normal scores of their quantiles, or as "
+        "validation prefers (auto)", checks.one_of(*SCALINGS), report=True, group=METRIC, choices=SCALINGS,
     )  # fmt: skip
-    standardize: bool = shared.switch(True, "scale features by the training rows' mean and deviation", report=True)
-    seed: int = option(0, "of everything random", shared.seed, estimator="", report=True, metavar="S")
+    standardize: bool = shared.standardize(True)
+    seed: int = shared.random_state()
     classify: bool = option(
-        False, "targets are classes: one column a class, the largest answers", checks.yes_or_no, estimator="",
-        action="store_true",
+        False, "targets are classes: fit one indicator column per class; the largest answer wins", checks.yes_or_no,
+        estimator="", group=KERNEL, action="store_true",
     )  # fmt: skip
-    class_weight: Any = option(
-        None, "with --classify: weigh the classes so that each counts as much", flag="--balanced", estimator="",
-        action="store_const", const="balanced",
-    )  # fmt: skip
+    class_weight: Any = shared.balanced("with --classify: weight the classes so that each counts the same")
     keep_factors: bool = option(
-        False, "keep what standard deviations need: 8 m^2 bytes of memory a part of m rows, half in the file",
-        checks.yes_or_no, action="store_true",
+        False, "keep what standard deviations need: 8 m^2 bytes of memory per part of m rows, half of it in the file",
+        checks.yes_or_no, group=UNCERTAINTY, only=_divides, action="store_true",
     )  # fmt: skip
     calibrate: float | str | None = option(
-        None, "for intervals: set this share of the rows aside; or leave each row out of its part's model: loo, their "
-        "errors alone, or jackknife+, and what a row does to each answer", _calibrate, report=True, metavar="F",
+        None, "prepare intervals: from this share of the rows, set aside; or from rows left out of their part's model, "
+        "by their errors alone (loo) or with their effect on each prediction (jackknife+)", _calibrate, report=True,
+        group=UNCERTAINTY, only=lambda method: not method.oracle, metavar="F",
     )  # fmt: skip
     probability: str | None = shared.probability()
     checkpoint: Checkpoint | None = shared.checkpoint()
@@ -202,100 +233,10 @@ class Options(AnyOptions):
         Raises
         ------
         InputError
+            The first of :data:`cakrr.rules.RULES` that they break.
         """
-        if self.route is not None and self.route != method.route:
-            if method.oracle or not method.partitioner:
-                raise InputError(f"route {self.route}: {method.name} has a route of its own; leave it out")
-            if self.route not in ROUTES:
-                raise InputError(f"route {self.route!r}: choose one of {', '.join(ROUTES)}")
-        self._check_kernel()
-        self._check_solver()
-        if self.select == "loo" and (method.coarse or (self.route or method.route) not in ("nearest", "soft")):
-            fixed = method.coarse or method.oracle or not method.partitioner
-            raise InputError(
-                f"select loo: a row is left out of its own part's model, and {method.name} answers otherwise; "
-                f"use select validation{'' if fixed else ', or route nearest'}"
-            )
-        if self.divisions > 1 and (method.oracle or not method.partitioner):
-            why = "looks at the answers" if method.oracle else "has one model of all rows"
-            raise InputError(f"divisions = {self.divisions}: {method.name} {why}; leave it out")
-        if self.scaling != "deviation" and not self.standardize:
-            raise InputError(f"scaling {self.scaling}: features are not scaled without standardize; leave one out")
-        self._check_judges(method)
-        self._check_lengths(method)
-        self._check_uncertainty(method)
-        if self.classify and method.oracle:
-            raise InputError(f"classify: {method.name} looks at the one number that is the answer; leave it out")
-        if self.class_weight is not None and not self.classify:
-            raise InputError("class_weight, --balanced: there are no classes without --classify")
-        if not method.partitioner and (self.partitions or 1) != 1:
-            raise InputError(f"partitions = {self.partitions}: {method.name} has one model of all rows; leave it out")
+        check(RULES, self, method)
         return self
-
-    def _check_uncertainty(self, method: Method) -> None:
-        """Refuse factors and rows for intervals where there can be none."""
-        for name, value in (("keep_factors", self.keep_factors), ("calibrate", self.calibrate)):
-            if value and (method.oracle or self.classify):
-                why = "classes have no standard deviations" if self.classify else f"{method.name} does not predict"
-                raise InputError(f"{name}: {why}; leave it out")
-        if self.probability is not None:
-            self._check_probability(method)
-        if self.keep_factors and not method.partitioner:
-            raise InputError(
-                f"keep_factors: {method.name} has one factor of all rows, which no file keeps; leave it out, and "
-                "standard deviations make it when they are asked for"
-            )
-        if self.calibrate not in (LEFT_OUT, JACKKNIFE):
-            return
-        if self.divisions > 1:
-            raise InputError(
-                f"calibrate {self.calibrate}: a row is left out of one division's model; set a share of the rows aside"
-            )
-        if method.coarse or (self.route or method.route) == "all":
-            raise InputError(
-                f"calibrate {self.calibrate}: a row is left out of its own part's model, and {method.name} answers "
-                "otherwise; set a share of the rows aside"
-            )
-
-    def _check_probability(self, method: Method) -> None:
-        """Refuse probabilities from left-out rows where several models answer for a row, or there are no classes."""
-        if not self.classify:
-            raise InputError("probability: there are no classes without --classify; leave it out")
-        if self.divisions > 1 or (self.route or method.route) == "all":
-            raise InputError(
-                f"probability: a row is left out of its own part's model, and several models of {method.name} answer; "
-                "leave it out, and values are clipped"
-            )
-
-    def _check_judges(self, method: Method) -> None:
-        """Refuse folds, and choices of parts, where something else judges."""
-        for name, value in (("cv", self.cv), ("per_part", self.per_part)):
-            if not value:
-                continue
-            if not method.partitioner or method.coarse:
-                why = "a coarse model" if method.coarse else "one model"
-                raise InputError(f"{name}: {method.name} has {why} of all rows, which one share judges; leave it out")
-            if method.oracle or self.select == "test":
-                raise InputError(f"{name}: the test rows judge; use select validation")
-        if self.cv and self.select == "loo":
-            raise InputError("cv: select loo leaves out every row already; leave one of them out")
-        if self.per_part and self.chooses_kernel:
-            raise InputError("per_part: parts choose sigma and lambda, and kernel auto is one choice; name a kernel")
-        if self.per_part and self.divisions > 1:
-            raise InputError(
-                "per_part: what the parts of one division choose does not fit those of another; leave out one"
-            )
-
-    def _check_lengths(self, method: Method) -> None:
-        """Refuse length scales where there is no leave-one-out error of parts, or no distance."""
-        if self.metric != LENGTHS:
-            return
-        if not method.partitioner or method.coarse:
-            why = "a coarse model" if method.coarse else "one model"
-            raise InputError(f"metric {LENGTHS}: {method.name} has {why} of all rows; use metric diagonal")
-        for like in self.kernels():
-            if not like.of_distance:
-                raise InputError(f"metric {LENGTHS}: the {like.kind} kernel is of no distance; use metric diagonal")
 
     @property
     def rounds(self) -> int:
@@ -338,14 +279,6 @@ class Options(AnyOptions):
         if method.partitioner:
             shared.check_out_of_core(self.out_of_core, self.scratch, given)
 
-    def _check_solver(self) -> None:
-        if self.solver == "cholesky" and (told := self.of_iteration()):
-            raise InputError(f"{told[0]}: a factorisation has none; use --solver cg, or leave it out")
-        if self.solver == "cg" and min(self.lam) < LEAST_LAM:
-            raise InputError(
-                f"lambda {min(self.lam):g}: cg needs {LEAST_LAM:g} or more, a ridge that single precision holds"
-            )
-
     def of_iteration(self) -> list[str]:
         """Options that are given, and mean nothing to a factorisation, by the names of their flags."""
         given = {one.name: one.default for one in fields(self) if one.name in EXACT and one.name != "solver"}
@@ -353,13 +286,15 @@ class Options(AnyOptions):
         given = {name: usual for name, usual in given.items() if name not in apart}
         return [name.replace("_", "-") for name, usual in given.items() if getattr(self, name) != usual]
 
-    def _check_kernel(self) -> None:
-        from cacore.data.metric import check_kernel
+    @property
+    def without_width(self) -> str:
+        """The first kernel that has no width; "" if all have one."""
+        return next((like.kind for like in self.kernels() if not like.declared.has_width), "")
 
-        for like in self.kernels():
-            if not like.declared.has_width and (self.sigma or self.coarse_sigma):
-                raise InputError(f"sigma: the {like.kind} kernel has no width; leave it out")
-        check_kernel(self.metric, self.kernel)
+    @property
+    def without_distance(self) -> str:
+        """The first kernel that is not a function of a distance; "" if all are."""
+        return next((like.kind for like in self.kernels() if not like.of_distance), "")
 
     def kernels(self) -> tuple[Kernel, ...]:
         """The kernel, of any width, or those that are tried."""

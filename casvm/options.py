@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from cacore import checks
 from cacore.errors import InputError
+from cacore.learn import options as groups
 from cacore.learn import shared
 from cacore.learn.method import Method as AnyMethod
-from cacore.learn.options import option
+from cacore.learn.options import FILES, METRIC, PARTS, SOLVER, option
+from cacore.learn.rules import check
 from cacore.progress import Advance, silent
 from cacore.svm.options import DualOptions
 from cacore.svm.solvers import solver_names
+from casvm.rules import GRID, PLAIN, RULES, SEARCH
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,10 +28,8 @@ if TYPE_CHECKING:
     from casvm.model.model import SVMModel
     from casvm.volume import Terms
 
-PLAIN = "accuracy"
 ROUTES = ("nearest", "soft", "all")
 INITIAL = ("local", "root")
-GRID = "grid"  # of C or gamma: several values are compared, around what the data say
 UNNAMED = None  # of a command: a grid where neither C nor gamma is given, otherwise 1 and "scale"
 UNSEARCHED = "a class, or every part, has one row only: C = 1 and gamma = scale, where none was named"
 
@@ -37,6 +38,10 @@ def _scorer(value: Any, name: str) -> str:
     from cacore.tuning.scorers import scorer
 
     return scorer(value, name)
+
+
+def _many_models(method: Method) -> bool:
+    return not method.one_model
 
 
 def _solver(value: Any, name: str) -> str:
@@ -52,55 +57,67 @@ class Options(DualOptions):
     """
 
     C: Any = option(
-        1.0, "bound of the coefficients alpha: number, comma list, lo:hi:COUNT, or grid for values that are made up "
-        "(which methods in parts do where neither --C nor --gamma is given)",
+        1.0, "upper bound of the coefficients alpha: a number, comma list, lo:hi:COUNT, or grid for default values "
+        "(methods in parts search a grid if neither --C nor --gamma is given)",
         checks.one_or(checks.positive, GRID), metavar="C",
     )  # fmt: skip
     gamma: Any = option(
-        "scale", "as --C, around 1 / median squared distance; scale = 1 / (features x variance; of laplacian and l1 "
-        "their lengths); or auto", checks.one_or(checks.number_or("scale", "auto"), GRID), metavar="G",
+        "scale", "kernel parameter gamma, as --C; grid: around 1 / median squared distance; scale = 1 / (features x "
+        "variance; for laplacian and l1 the same as a length); auto = 1 / features",
+        checks.one_or(checks.number_or("scale", "auto"), GRID), metavar="G",
     )  # fmt: skip
     cv: int | None = option(
-        None, "folds by which C and gamma are chosen (default: 5 where there are several)", checks.whole(2),
+        None, "number of folds that compare values of C and gamma (default: 5)", checks.whole(2), group=groups.SEARCH,
         metavar="FOLDS",
     )  # fmt: skip
     scoring: str = option(
-        PLAIN, "what is compared: accuracy, balanced_accuracy, f1, precision, recall, jaccard or f1_macro, ...",
-        _scorer, metavar="NAME",
+        PLAIN, "score that is compared: accuracy, balanced_accuracy, f1, precision, recall, jaccard or f1_macro, ...",
+        _scorer, group=groups.SEARCH, metavar="NAME",
     )  # fmt: skip
-    per_part: bool = option(False, "every part chooses its own C and gamma", checks.yes_or_no, action="store_true")
+    per_part: bool = option(
+        False, "let every part choose its own C and gamma", checks.yes_or_no, group=groups.SEARCH, only=_many_models,
+        action="store_true",
+    )  # fmt: skip
     quick: bool = option(
-        False, "5 x 5 values instead of 10 x 10 where they are made up", checks.yes_or_no, estimator="",
+        False, "default grids of 5 x 5 values instead of 10 x 10", checks.yes_or_no, estimator="", group=groups.SEARCH,
         action="store_true",
     )  # fmt: skip
     partitions: int | None = option(
-        None, "number of parts (default: one a rank)", checks.whole(1), estimator="n_parts", metavar="P"
+        None, "number of parts (default: one per rank)", checks.whole(1), estimator="n_parts", metavar="P"
+    )
+    route: str = option(
+        "nearest", "models that predict a row: of the nearest centre, a weighted mean of the nearest few, or all",
+        checks.one_of(*ROUTES), group=PARTS, choices=ROUTES,
     )  # fmt: skip
-    route: str = option("nearest", "which models answer for a row", checks.one_of(*ROUTES), choices=ROUTES)
     initial: str = option(
-        "local", "who reads the rows: each rank its own, or rank 0, which deals them out", checks.one_of(*INITIAL),
-        estimator="", report=True, choices=INITIAL,
+        "local", "who reads the rows: each rank its own, or rank 0, which scatters them", checks.one_of(*INITIAL),
+        estimator="", report=True, group=FILES, only=lambda method: not method.partitioner, choices=INITIAL,
     )  # fmt: skip
     ratio: bool = option(
-        False, "balance every class as well as the parts' sizes", checks.yes_or_no, report=True, action="store_true"
-    )
+        False, "balance every class as well as the sizes of the parts", checks.yes_or_no, report=True, group=PARTS,
+        only=lambda method: bool(method.partitioner), action="store_true",
+    )  # fmt: skip
     passes: int = option(
-        1, "most passes, made while the objective changes", checks.whole(1), report=True, metavar="N"
+        1, "most passes through the tree; it stops once the objective no longer changes", checks.whole(1), report=True,
+        group=SOLVER, only=lambda method: method.merge == "support", metavar="N",
     )  # fmt: skip
     solver: str = option(
-        "smo", "of each part: exact, or asynchronous and without a bias", _solver, report=True, choices=solver_names(),
+        "smo", "solver of each part: exact (smo), or asynchronous and without a bias (asygcd)", _solver, report=True,
+        group=SOLVER, only=lambda method: not method.whole, choices=solver_names(),
     )  # fmt: skip
     working_set: int | None = option(
-        None, "rows of a round (default: the solver's; 2: the textbook's)", checks.whole(2), report=True, metavar="Q"
-    )
+        None, "rows that each round optimises (default: the solver's choice; 2: one pair, as in the textbook)",
+        checks.whole(2), report=True, group=SOLVER, only=lambda method: method.whole, metavar="Q",
+    )  # fmt: skip
     metric: str = shared.metric()
     metric_rounds: int = shared.metric_rounds()
     validation_fraction: float = option(
-        0.1, "of the rows, that judge the rounds of --metric", checks.share, metavar="F"
+        0.1, "share of the rows that is held out to judge the rounds of --metric", checks.share, group=METRIC,
+        metavar="F",
     )  # fmt: skip
     probability: str | None = shared.probability()
-    out_of_core: bool = shared.out_of_core()
-    scratch: Path | None = shared.scratch("directory for the rows of --out-of-core", estimator="")
+    out_of_core: bool = shared.out_of_core(only=_many_models)
+    scratch: Path | None = shared.scratch("folder for the rows of --out-of-core", estimator="", only=_many_models)
     checkpoint: Checkpoint | None = shared.checkpoint()
     progress: Callable[[str, int], Advance] = silent
 
@@ -141,17 +158,9 @@ class Options(DualOptions):
         Raises
         ------
         InputError
+            The first of :data:`casvm.rules.RULES` that the options break; fewer parts than ranks.
         """
-        if self.ratio:
-            from partition.divide import named
-
-            if not method.partitioner:
-                raise InputError(f"ratio: {method.name} leaves the rows where they are, and does not balance classes")
-            if not named(method.partitioner).balances_classes:
-                raise InputError(f"ratio: the partitioner of {method.name} does not balance classes")
-        if self.per_part:
-            self._check_per_part(method)
-        self.check_search()
+        check(RULES, self, method)
         P = self.partitions or ranks
         if method.whole and ranks != P:
             raise InputError(
@@ -173,24 +182,13 @@ class Options(DualOptions):
         shared.check_out_of_core(self.out_of_core, self.scratch, given)
 
     def check_search(self) -> None:
-        """Refuse options of a search where there is none.
+        """Refuse options of a search where there is none, for estimators without a method.
 
         Raises
         ------
         InputError
         """
-        if self.scoring != PLAIN and not self.searches:
-            raise InputError(f"scoring = {self.scoring}: there is one value of C and of gamma; give several, or cv")
-        if self.quick and GRID not in (self.C, self.gamma):
-            raise InputError(f"quick: neither C nor gamma is a {GRID} that is made up; leave it out")
-
-    def _check_per_part(self, method: Method) -> None:
-        if method.one_model:
-            raise InputError(f"per_part: training of {method.name} ends in one model; leave it out")
-        if self.metric != "none":
-            raise InputError("per_part: a metric is learned at one setting; leave one of the two out")
-        if not self.searches:
-            raise InputError("per_part: there is one value of C and of gamma; give several")
+        check(SEARCH, self, None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,29 +221,22 @@ class Method(AnyMethod):
         """Whether training ends in one model, so that there is nothing to route."""
         return self.whole or bool(self.merge)
 
-    def has(self, name: str) -> bool:
-        """Whether its command has the option `name`."""
-        only = {
-            "initial": not self.partitioner,
-            "ratio": bool(self.partitioner),
-            "passes": self.merge == "support",
-            "solver": not self.whole,
-            "working_set": self.whole,
-            "per_part": not self.one_model,
-            "out_of_core": not self.one_model,
-            "scratch": not self.one_model,
-        }
-        return only.get(name, True)
+    @property
+    def balances_classes(self) -> bool:
+        """True if the partitioner can balance every class as well as the sizes of the parts."""
+        from partition.divide import named
+
+        return bool(self.partitioner) and named(self.partitioner).balances_classes
 
     @property
     def defaults(self) -> Mapping[str, Any]:
-        """Of its command's options."""
+        """Defaults of the command's options that differ from the declared ones."""
         searched = {} if self.one_model else {"C": UNNAMED, "gamma": UNNAMED}
         return {"passes": self.passes, **searched}
 
     @property
     def choices(self) -> Mapping[str, tuple[str, ...]]:
-        """Of its command's options."""
+        """Choices of the command's options that differ from the declared ones."""
         return {"route": ("nearest",)} if self.one_model else {}
 
 

@@ -5,8 +5,8 @@ They are regression and one class; :mod:`casvm.options` has the classifiers'.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from cacore import checks
@@ -14,10 +14,12 @@ from cacore.errors import InputError
 from cacore.kernels.registry import declaration
 from cacore.learn import shared
 from cacore.learn.method import Method as AnyMethod
-from cacore.learn.options import option
+from cacore.learn.options import KERNEL, PARTS, SEARCH, SOLVER, option
+from cacore.learn.rules import check
 from cacore.progress import Advance, silent
 from cacore.svm.options import DualOptions
-from casvm.options import GRID, ROUTES
+from casvm.options import ROUTES
+from casvm.rules import GRID, VALUE_RULES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,6 +36,10 @@ NU = 0.5  # of one class
 PARTITIONERS = ("kbalance", "kmeans", "bkm", "fcfs", "random")  # of the commands; the first one by default
 
 nu_share = checks.number(lambda nu: 0 < nu <= 1, "a number above 0 and at most 1")
+
+
+def _regression(method: Method) -> bool:
+    return not method.one_class
 
 
 def _partitioner(value: Any, name: str) -> Any:
@@ -67,56 +73,62 @@ class Options(DualOptions):
     """
 
     C: Any = option(
-        1.0, "bound of the coefficients: number, comma list, lo:hi:COUNT, grid for values that are made up, or scale = "
-        "the targets' deviation", checks.one_or(checks.number_or(SCALE), GRID), metavar="C",
+        1.0, "upper bound of the coefficients: a number, comma list, lo:hi:COUNT, grid for default values, or scale = "
+        "the targets' standard deviation", checks.one_or(checks.number_or(SCALE), GRID), only=_regression, metavar="C",
     )  # fmt: skip
     epsilon: Any = option(
-        SCALE, "errors up to it cost nothing; as --C, scale = 0.1 of the targets' deviation",
-        checks.one_or(_at_least_zero_or_scale, GRID), metavar="E",
+        SCALE, "errors up to this cost nothing; values as for --C, with scale = 0.1 of the targets' standard deviation",
+        checks.one_or(_at_least_zero_or_scale, GRID), only=_regression, metavar="E",
     )  # fmt: skip
     gamma: Any = option(
-        SCALE, "as --C, scale = 1 / (features x variance; of laplacian and l1 their lengths); or auto",
-        checks.one_or(checks.number_or(SCALE, "auto"), GRID), metavar="G",
+        SCALE, "kernel parameter gamma, values as for --C, with scale = 1 / (features x variance; for laplacian and l1 "
+        "the same as a length); or auto = 1 / features", checks.one_or(checks.number_or(SCALE, "auto"), GRID),
+        metavar="G",
     )  # fmt: skip
     nu: float | None = option(
-        None, "at most this share of the rows is outside, at least this share are support vectors; of a regression it "
-        "finds epsilon", nu_share, estimator="", metavar="NU",
+        None, "upper bound of the share of outliers and lower bound of the share of support vectors; in regression it "
+        "replaces epsilon", nu_share, estimator="", group=KERNEL, metavar="NU",
     )  # fmt: skip
     tol: Any = option(
-        1e-3, "largest violation at which training stops; scale = 0.001 of the targets' deviation",
-        checks.number_or(SCALE), metavar="T",
+        1e-3, "stop when the largest violation of the optimality conditions is below this; scale = 0.001 of the "
+        "targets' standard deviation", checks.number_or(SCALE), group=SOLVER, metavar="T",
     )  # fmt: skip
     cv: int | None = option(
-        None, "folds by which C, epsilon and gamma are chosen (default, where there are several: 5; of more than 5,000 "
-        "rows a tenth judges)", checks.whole(2), metavar="FOLDS",
+        None, "number of folds that compare values of C, epsilon and gamma (default: 5; above 5,000 rows one split "
+        "that holds out a tenth)", checks.whole(2), group=SEARCH, only=_regression, metavar="FOLDS",
     )  # fmt: skip
     quick: bool = option(
-        False, "3 x 1 x 4 values instead of 4 x 2 x 6 where they are made up", checks.yes_or_no, estimator="",
-        action="store_true",
+        False, "default grids of 3 x 1 x 4 values instead of 4 x 2 x 6", checks.yes_or_no, estimator="", group=SEARCH,
+        only=_regression, action="store_true",
     )  # fmt: skip
     partitions: int | None = option(
-        None, "number of parts (default: one a rank)", checks.whole(1), estimator="n_parts", metavar="P"
-    )  # fmt: skip
+        None, "number of parts (default: one per rank)", checks.whole(1), estimator="n_parts", metavar="P"
+    )
     partitioner: Any = option(
-        None, f"makes the parts (default: {PARTITIONERS[0]}); random leaves rows where they are", _partitioner,
-        choices=PARTITIONERS, exclusive=True,
+        None, f"partitioner that makes the parts (default: {PARTITIONERS[0]}); random leaves rows where they are",
+        _partitioner, group=PARTS, choices=PARTITIONERS, exclusive=True,
     )  # fmt: skip
     divisions: int = option(
-        1, "divide the rows so many times: the mean of the divisions' models answers", checks.whole(1, 1000),
-        estimator="n_divisions", report=True, metavar="N",
+        1, "number of partitions of the rows that are trained; predictions are averaged over them",
+        checks.whole(1, 1000), estimator="n_divisions", report=True, group=PARTS, metavar="N",
     )  # fmt: skip
     overlap: float = option(
-        0.0, "each part learns from so many times its own rows beside them, the closest ones of other parts",
-        checks.number(lambda share: 0 <= share <= 100, "a number from 0 to 100"), report=True, metavar="SHARE",
+        0.0, "rows of other parts that a part also learns from, the closest ones, as a multiple of its own",
+        checks.number(lambda share: 0 <= share <= 100, "a number from 0 to 100"), report=True, group=PARTS,
+        only=_regression, metavar="SHARE",
     )  # fmt: skip
     exact: bool = option(
-        False, "one problem of all rows, of which every rank holds a share", checks.yes_or_no, estimator="",
-        report=True, action="store_true", exclusive=True,
+        False, "solve one problem of all rows, of which every rank holds a share", checks.yes_or_no, estimator="",
+        report=True, group=PARTS, action="store_true", exclusive=True,
     )  # fmt: skip
-    route: str = option("nearest", "which models answer for a row", checks.one_of(*ROUTES), choices=ROUTES)
+    route: str = option(
+        "nearest", "models that predict a row: of the nearest centre, a weighted mean of the nearest few, or all",
+        checks.one_of(*ROUTES), group=PARTS, choices=ROUTES,
+    )  # fmt: skip
     working_set: int | None = option(
-        None, "rows of a round of --exact (default: the solver's; 2: the textbook's)", checks.whole(2), metavar="Q"
-    )
+        None, "rows that each round of --exact optimises (default: the solver's choice; 2: one pair, as in the "
+        "textbook)", checks.whole(2), group=SOLVER, metavar="Q",
+    )  # fmt: skip
     checkpoint: Checkpoint | None = shared.checkpoint()
     progress: Callable[[str, int], Advance] = silent
 
@@ -145,26 +157,13 @@ class Options(DualOptions):
         ------
         InputError
         """
-        if self.searches and method.one_class:
-            raise InputError("gamma: there are no targets by which several values could be compared; give one")
-        if self.searches and self.nu is not None:
-            raise InputError("nu: settings are compared with an epsilon; give one value of C and of gamma")
-        if self.exact and self.nu is not None and not method.one_class and ranks > 1:
+        if self.exact and self.nu is not None and not method.one_class and ranks > 1 and not self.searches:
             raise InputError("nu: rows on many ranks keep one sum, and not one of each sign; give epsilon, or one rank")
-        P = self.partitions or ranks
-        if not self.exact:
-            if self.working_set is not None:
-                raise InputError("working_set: parts are solved each by one rank; it is of --exact")
-            if self.overlap and self.partitioner == "random":
-                raise InputError("overlap: random parts lie everywhere and have no borders; choose another partitioner")
-            if ranks > P:
-                raise InputError(f"partitions = {P} on {ranks} ranks: every rank needs a part; ask for {ranks} or more")
-            return P
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if one.name in ("partitions", "partitioner", "divisions", "overlap", "route") and value != one.default:
-                raise InputError(f"{one.name} = {value}: exact is one problem of all rows; leave one of them out")
-        return 1
+        check(VALUE_RULES, self, method)
+        P = 1 if self.exact else self.partitions or ranks
+        if not self.exact and ranks > P:
+            raise InputError(f"partitions = {P} on {ranks} ranks: every rank needs a part; ask for {ranks} or more")
+        return P
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,14 +180,14 @@ class Method(AnyMethod):
 
     one_class: bool = False
 
-    def has(self, name: str) -> bool:
-        """Whether its command has the option `name`."""
-        of_regression = ("C", "epsilon", "cv", "overlap", "quick", "plot")
-        return name != "class_weight" and not (self.one_class and name in of_regression)
+    @property
+    def without(self) -> Collection[str]:
+        """Options of every command that this one does not have: there are no classes, and one class has no search."""
+        return ("class_weight", "plot") if self.one_class else ("class_weight",)
 
     @property
     def defaults(self) -> Mapping[str, Any]:
-        """Of its command's options."""
+        """Defaults of the command's options that differ from the declared ones."""
         if self.one_class:
             return {"nu": NU}
         return {**dict.fromkeys(_SEARCHED), "tol": SCALE}

@@ -16,11 +16,21 @@ from helpers.checks import refusal
 
 import asygcd
 import cakrr
-import casvm
+import casvm.casvm
+import casvm.command
 from cacore import checks
 from cacore.errors import InputError
 from cacore.learn import shared
-from cacore.learn.options import Options, add_options, declared, from_arguments, from_estimator, option, reported
+from cacore.learn.options import (
+    GROUPS,
+    Options,
+    add_options,
+    declared,
+    from_arguments,
+    from_estimator,
+    option,
+    reported,
+)
 from cacore.run import job
 from cacore.run.launch import Parser
 
@@ -147,7 +157,7 @@ def every(_):
 
 def parsed(words, has=every, **more):
     parser = Parser(prog="few")
-    add_options(parser, Few, has, **more)
+    add_options(parser, (Few,), has, **more)
     return from_arguments(Few, parser.parse_args(["in.h5", *words]))
 
 
@@ -236,7 +246,7 @@ def test_reported():
 
 def test_help_shows_every_option(capsys):
     parser = Parser(prog="few")
-    add_options(parser, Few, every)
+    add_options(parser, (Few,), every)
     with pytest.raises(SystemExit):
         parser.parse_args(["--help"])
     shown = " ".join(capsys.readouterr().out.split())
@@ -287,8 +297,7 @@ def test_a_command_parses_nothing_but_its_data(program):
     method = method_of(program)
     assert method.prog == program
     parser = Parser(prog=program)
-    for some in (job.Training, method.options):
-        add_options(parser, some, method.has, method.defaults, method.choices)
+    add_options(parser, (job.Training, method.options), method.has, method.defaults, method.choices)
     arguments = parser.parse_args(["in.h5"])
     assert from_arguments(job.Training, arguments).data == Path("in.h5")
     made = from_arguments(method.options, arguments)
@@ -364,3 +373,29 @@ def test_modules_that_help_loads(program, python):
     count, usage, *heavy = done.stdout.split()
     assert (usage, heavy) == ("True", [])
     assert int(count) <= 500
+
+
+@of_every_command
+def test_help_is_in_groups(program, capsys):
+    """The options that most people need first come first; every other one is in a group; an example ends the help."""
+    method = method_of(program)
+    kinds = job.Training, method.options
+    shown = [known for kind in kinds for one, known in declared(kind) if known.flag and method.has(one.name)]
+    assert {known.group for known in shown} <= {"", *GROUPS}
+    assert len([known for known in shown if not known.group]) <= 12
+    with pytest.raises(SystemExit):
+        import_module(f"{program.split('.')[0]}.command").main(method, ["--help"])
+    text = capsys.readouterr().out
+    places = [text.index(f"\n{title}:") for title in ("common options", *GROUPS) if f"\n{title}:" in text]
+    assert places == sorted(places)
+    assert len(places) > 5
+    assert text.index("\n  DATA") < text.index("\n  --test")
+    assert f"example: {method.example}".split() == text[text.index("example:") :].split()
+
+
+def test_a_default_of_zero_is_shown(capsys):
+    with pytest.raises(SystemExit):
+        casvm.command.main(casvm.casvm.METHOD, ["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "seed of the random number generator (default: 0)" in text
+    assert "constant term of the polynomial and sigmoid kernels (default: 0.0)" in text

@@ -77,7 +77,7 @@ def main(argv: list[str] | None = None) -> None:
             prog=f"python -m {PROG}", rank=comm.rank,
             description="Versions, ranks, cores, memory and speeds of this job, and what is wrong with it.",
         )  # fmt: skip
-        add_options(parser, Job, lambda name: name != "verbose")
+        add_options(parser, (Job,), lambda name: name != "verbose")
         with comm.agreed():
             job = from_arguments(Job, parser.parse_args(argv))
         with comm.agreed():

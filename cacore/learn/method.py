@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from cacore.comm import collective
+from cacore.learn.options import declared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,20 +65,31 @@ class Method:
         return fitted
 
     def has(self, name: str) -> bool:
-        """Whether its command has the option `name`."""
-        return True
+        """True if the command of this method has the option `name`, of its own options or of every command's."""
+        only = next((known.only for one, known in declared(self.options) if one.name == name), None)
+        return name not in self.without and (only is None or only(self))
+
+    @property
+    def without(self) -> Collection[str]:
+        """Options of every command that this one does not have."""
+        return ()
 
     @property
     def defaults(self) -> Mapping[str, Any]:
-        """Of its command's options, where they are not those of the declarations."""
+        """Defaults of the command's options that differ from the declared ones."""
         return {}
 
     @property
     def choices(self) -> Mapping[str, tuple[str, ...]]:
-        """Likewise."""
+        """Choices of the command's options that differ from the declared ones."""
         return {}
 
     @property
+    def example(self) -> str:
+        """A command that a user can type, for ``--help``."""
+        return f"mpiexec -n 4 python -m {self.prog} DATA.h5 --model MODEL.h5 --report REPORT.json"
+
+    @property
     def prog(self) -> str:
-        """Its command."""
+        """Name of the command: ``python -m PROG``."""
         return f"{self.package}.{self.name}"

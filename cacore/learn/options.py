@@ -8,11 +8,22 @@ report's `params` read it (:func:`add_options`, :class:`Options`, :func:`from_es
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
 from cacore.checks import Convert, as_it_is
+
+FILES, PARTS, KERNEL, SEARCH, METRIC, SOLVER, UNCERTAINTY, RESOURCES = GROUPS = (
+    "files and reports",
+    "parts and routing",
+    "kernel and classes",
+    "choice of parameters",
+    "metric and scaling",
+    "solver",
+    "probabilities and intervals",
+    "resources",
+)
 
 
 @dataclass(frozen=True)
@@ -30,6 +41,11 @@ class Option:
         The parameter of an estimator; "" where estimators do not have it.
     report : str
         The key in the report's `params`; "" where it is not reported.
+    group : str
+        One of :data:`GROUPS`, under which ``--help`` shows it; "" for the first one, of the options that most people
+        need first.
+    only : callable or None
+        ``only(method)`` is True if the command of `method` has the option; None if every command has it.
     parser : dict
         Further arguments of :meth:`argparse.ArgumentParser.add_argument`; ``short``, a second flag, and
         ``exclusive``, for options of which only one may be given.
@@ -40,26 +56,29 @@ class Option:
     flag: str
     estimator: str
     report: str
+    group: str
+    only: Callable[[Any], bool] | None
     parser: dict[str, Any]
 
 
 def option(
     default: Any, text: str, convert: Convert | None = None, *, flag: str | None = None, estimator: str | None = None,
-    report: str | bool = False, **parser: Any,
+    report: str | bool = False, group: str = "", only: Callable[[Any], bool] | None = None, **parser: Any,
 ) -> Any:  # fmt: skip
     """Declare an option, as the default of a dataclass' field; its names are the field's unless given."""
-    return field(default=default, metadata={"option": (text, convert or as_it_is, flag, estimator, report, parser)})
+    declaration = text, convert or as_it_is, flag, estimator, report, group, only, parser
+    return field(default=default, metadata={"option": declaration})
 
 
 def declared(options: type | Any) -> Iterator[tuple[Field[Any], Option]]:
     """The options of a dataclass, in their order."""
     for one in fields(options):
         if "option" in one.metadata:
-            text, convert, flag, estimator, report, parser = one.metadata["option"]
+            text, convert, flag, estimator, report, group, only, parser = one.metadata["option"]
             yield one, Option(
                 text, convert, f"--{one.name.replace('_', '-')}" if flag is None else flag,
                 one.name if estimator is None else estimator,
-                one.name if report is True else report or "", parser,
+                one.name if report is True else report or "", group, only, parser,
             )  # fmt: skip
 
 
@@ -81,25 +100,36 @@ class Options:
 
 
 def add_options(
-    parser: argparse.ArgumentParser, options: type, has: Callable[[str], bool],
+    parser: argparse.ArgumentParser, kinds: Sequence[type], has: Callable[[str], bool],
     defaults: Mapping[str, Any] | None = None, choices: Mapping[str, tuple[str, ...]] | None = None,
 ) -> None:  # fmt: skip
-    """Give a parser those options of a dataclass that a command `has`, with other defaults and choices."""
+    """Give a parser the options of some dataclasses that a command `has`, in their groups.
+
+    Defaults and choices that are given replace those of the declarations. The options of a dataclass that exclude each
+    other are in one group.
+    """
     defaults, choices = defaults or {}, choices or {}
-    exclusive: Any = None
-    for one, known in declared(options):
+    groups = {title: parser.add_argument_group(title or "common options") for title in ("", *GROUPS)}
+    exclusive: dict[type, Any] = {}
+    for source, one, known in ((kind, *option) for kind in kinds for option in _in_order(kind)):
         if not (known.flag and has(one.name)):
             continue
         more = dict(known.parser)
-        target: Any = parser
+        target: Any = groups[known.group]
         if more.pop("exclusive", False):
-            target = exclusive = exclusive or parser.add_mutually_exclusive_group()
+            target = exclusive[source] = exclusive.get(source) or target.add_mutually_exclusive_group()
         words = [*([more.pop("short")] if "short" in more else []), known.flag]
         if one.name in choices:
             more["choices"] = choices[one.name]
         if known.flag.startswith("-"):
             more |= {"dest": one.name, "default": defaults.get(one.name, one.default)}
         target.add_argument(*words, help=known.help, **more)
+
+
+def _in_order(kind: type) -> list[tuple[Field[Any], Option]]:
+    """The options as help shows them: arguments without a flag first, and what the class inherits last."""
+    own = vars(kind)["__annotations__"]
+    return sorted(declared(kind), key=lambda one: (one[1].flag.startswith("-"), one[0].name not in own))
 
 
 def from_arguments(options: type, arguments: argparse.Namespace) -> Any:

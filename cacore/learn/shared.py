@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from cacore.checks import one_of, path, whole, yes_or_no
 from cacore.errors import InputError
-from cacore.io.checkpoint import Checkpoint
-from cacore.learn.options import option
+from cacore.learn.options import KERNEL, METRIC, RESOURCES, UNCERTAINTY, option
 from cacore.probability.forms import FORMS, check_form
 
 METRICS = ("none", "diagonal", "full")
@@ -18,28 +18,36 @@ seed = whole(0, (1 << 32) - 1)
 
 
 def _checkpoint(value: Any, name: str) -> Any:
+    from cacore.io.checkpoint import Checkpoint
+
     return value if isinstance(value, Checkpoint) else Checkpoint(value)
 
 
+def random_state() -> Any:
+    """Declare the seed."""
+    text = "seed of the random number generator"
+    return option(0, text, seed, estimator="", report=True, group=RESOURCES, metavar="S")
+
+
 def checkpoint() -> Any:
-    """Declare the option of a directory of finished parts, as :class:`cacore.io.checkpoint.Checkpoint`."""
-    text = "keep finished parts here; the same command goes on from them if it is killed"
-    return option(None, text, _checkpoint, estimator="", metavar="DIR")
+    """Declare the folder of finished parts, a :class:`cacore.io.checkpoint.Checkpoint`."""
+    text = "keep finished parts in this folder: the same command continues from them if it is killed"
+    return option(None, text, _checkpoint, estimator="", group=RESOURCES, metavar="DIR")
 
 
-def out_of_core() -> Any:
-    """Declare the option of rows in a file, see :mod:`cacore.data.stored`."""
-    text = "keep the rows in a file, and read a part when its turn comes: for HDF5 data larger than memory"
-    return option(False, text, yes_or_no, estimator="", action="store_true")
+def out_of_core(only: Callable[[Any], bool] | None = None) -> Any:
+    """Declare that rows stay in a file, see :mod:`cacore.data.stored`."""
+    text = "keep the rows in a file and read each part when it is trained, for HDF5 data larger than memory"
+    return option(False, text, yes_or_no, estimator="", group=RESOURCES, only=only, action="store_true")
 
 
 def scratch(text: str, **more: Any) -> Any:
-    """Declare the folder of what does not fit into memory, see :class:`cacore.machine.scratch.Scratch`."""
-    return option(None, text, path, metavar="DIR", **more)
+    """Declare the folder for data that does not fit in memory, see :class:`cacore.machine.scratch.Scratch`."""
+    return option(None, text, path, group=RESOURCES, metavar="DIR", **more)
 
 
 def check_out_of_core(wanted: bool, scratch: Path | None, given: dict[str, bool]) -> None:
-    """Refuse the options that are `given` beside ``--out-of-core``, and ``--scratch`` without it.
+    """Refuse options, of those `given`, that exclude ``--out-of-core``; and ``--scratch`` without it.
 
     Raises
     ------
@@ -55,15 +63,16 @@ def check_out_of_core(wanted: bool, scratch: Path | None, given: dict[str, bool]
 
 
 def metric(*more: str) -> Any:
-    """Declare the option of a learned metric, see :mod:`cacore.data.metric`, which may have `more` values."""
-    text = "learn, in rounds of training, how much each feature counts, or each direction of them"
+    """Declare the learned metric, see :mod:`cacore.data.metric`; `more` are further forms of it."""
+    text = "learn, in rounds of training, how much each feature counts (diagonal) or each direction (full)"
+    text += "; or length scales that reduce the leave-one-out error (lengths)" if more else ""
     forms = (*METRICS, *more)
-    return option("none", text, one_of(*forms), choices=forms)
+    return option("none", text, one_of(*forms), group=METRIC, choices=forms)
 
 
 def metric_rounds() -> Any:
-    """Declare how many rounds the metric is learned in at most."""
-    return option(10, "most rounds of --metric; the best one is kept", whole(1), metavar="N")
+    """Declare the number of rounds in which the metric is learned."""
+    return option(10, "most rounds of --metric; the best one is kept", whole(1), group=METRIC, metavar="N")
 
 
 def _form(value: Any, name: str) -> str | None:
@@ -71,11 +80,19 @@ def _form(value: Any, name: str) -> str | None:
 
 
 def probability() -> Any:
-    """Declare the option of a model with probabilities, see :mod:`cacore.probability.calibrator`."""
-    text = "probabilities of the classes as well, from decisions on rows that are left out (default: sigmoid)"
-    return option(None, text, _form, choices=FORMS, nargs="?", const=FORMS[0])
+    """Declare that a model has probabilities, see :mod:`cacore.probability.calibrator`."""
+    text = "also train probabilities of the classes, from decisions on held-out rows (without a value: sigmoid)"
+    return option(None, text, _form, group=UNCERTAINTY, choices=FORMS, nargs="?", const=FORMS[0])
 
 
-def switch(default: bool, text: str, **more: Any) -> Any:
-    """Declare an option that is ``--name`` or ``--no-name``."""
-    return option(default, text, yes_or_no, action=argparse.BooleanOptionalAction, **more)
+def balanced(text: str = "weight the classes so that each counts the same") -> Any:
+    """Declare that classes are weighted by the inverse of their frequency."""
+    return option(
+        None, text, flag="--balanced", estimator="", group=KERNEL, action="store_const", const="balanced"
+    )  # fmt: skip
+
+
+def standardize(default: bool) -> Any:
+    """Declare ``--standardize`` and ``--no-standardize``."""
+    text = "scale each feature by the training rows' mean and standard deviation"
+    return option(default, text, yes_or_no, report=True, group=METRIC, action=argparse.BooleanOptionalAction)

@@ -39,9 +39,11 @@ OWN = (
 
 def train(method: Method, load_family: Callable[[], Family], comm: Communicator, argv: list[str] | None) -> None:
     """``python -m PACKAGE.METHOD DATA``: read, train, test, save, report."""
-    parser = Parser(prog=f"python -m {method.prog}", description=f"{method.name}: {method.summary}.", rank=comm.rank)
-    for some in (Training, method.options):
-        add_options(parser, some, method.has, method.defaults, method.choices)
+    parser = Parser(
+        prog=f"python -m {method.prog}", description=f"{method.name}: {method.summary}.", rank=comm.rank,
+        epilog=f"example: {method.example}",
+    )  # fmt: skip
+    add_options(parser, (Training, method.options), method.has, method.defaults, method.choices)
     with comm.agreed():
         args = parser.parse_args(argv)
         job, options = from_arguments(Training, args), from_arguments(method.options, args)
@@ -193,7 +195,7 @@ def predict(
     `own` are the options that only this family has.
     """
     parser = Parser(prog=f"python -m {prog}", description="Predict with a saved model.", rank=comm.rank)
-    add_options(parser, Predicting, lambda name: name in own or name not in OWN)
+    add_options(parser, (Predicting,), lambda name: name in own or name not in OWN)
     with comm.agreed():
         job = from_arguments(Predicting, parser.parse_args(argv))
     with comm.agreed():

@@ -7,23 +7,27 @@ from pathlib import Path
 
 from cacore.checks import one_of, path, positive, share, whole, yes_or_no
 from cacore.errors import InputError
-from cacore.learn.options import Options, option
+from cacore.learn.options import FILES, RESOURCES, UNCERTAINTY, Options, option
 
 ADAPTIVE = ("std", "parts")
 
 
 @dataclass(frozen=True)
 class Job(Options):
-    """Options of training and prediction alike; sizes in GiB."""
+    """Options that training and predicting commands share; sizes are in GiB."""
 
-    threads: int | None = option(None, "threads a rank (default: its share of the cores)", whole(1), metavar="T")
-    memory_limit: float | None = option(
-        None, "memory a rank may use (default: its share)", positive, metavar="GIB"
+    threads: int | None = option(
+        None, "threads per rank (default: the rank's share of the cores)", whole(1), metavar="T"
     )  # fmt: skip
-    report: Path | None = option(None, "write a report", path, metavar="OUT.json")
-    quiet: bool = option(False, "print nothing but errors", yes_or_no, exclusive=True, action="store_true")
+    memory_limit: float | None = option(
+        None, "memory that a rank may use (default: its share of what is free)", positive, group=RESOURCES,
+        metavar="GIB",
+    )  # fmt: skip
+    report: Path | None = option(None, "write a report of the run", path, metavar="OUT.json")
+    quiet: bool = option(False, "print nothing but errors", yes_or_no, group=FILES, exclusive=True, action="store_true")
     verbose: bool = option(
-        False, "print the grid and each part as well", yes_or_no, exclusive=True, action="store_true"
+        False, "also print every setting that was compared, and every part", yes_or_no, group=FILES, exclusive=True,
+        action="store_true",
     )  # fmt: skip
 
 
@@ -31,28 +35,36 @@ class Job(Options):
 class Training(Job):
     """Options of every training command."""
 
-    data: Path = option(None, "HDF5 (native layout), LIBSVM, CSV, TSV or NPZ", path, flag="data", metavar="DATA")
-    test: Path | None = option(None, "test rows, if DATA has none", path, metavar="DATA")
-    target: str | None = option(
-        None, "target column of CSV files, or several: A,B (default: the last)", metavar="COLUMN"
-    )
-    strict: bool = option(False, "refuse test rows that are also training rows", yes_or_no, action="store_true")
-    allow_overlap: bool = option(
-        False, "do not look for test rows that are also training rows", yes_or_no, action="store_true"
+    data: Path = option(
+        None, "training rows: HDF5 (native layout), LIBSVM, CSV, TSV, NPZ, NPY, Parquet or Arrow", path, flag="data",
+        metavar="DATA",
     )  # fmt: skip
-    dtype: str = option("float64", "of the rows", one_of("float32", "float64"), choices=("float32", "float64"))
-    model: Path | None = option(None, "save the model", path, metavar="OUT.h5")
+    test: Path | None = option(None, "test rows (default: those of DATA, if it has some)", path, metavar="DATA")
+    target: str | None = option(
+        None, "target column of a table, by name or number, or several: A,B (default: the last)", metavar="COLUMN"
+    )
+    strict: bool = option(
+        False, "refuse test rows that are also training rows", yes_or_no, group=FILES, action="store_true"
+    )
+    allow_overlap: bool = option(
+        False, "do not search for test rows that are also training rows", yes_or_no, group=FILES, action="store_true"
+    )
+    dtype: str = option(
+        "float64", "floating-point type of the rows", one_of("float32", "float64"), group=RESOURCES,
+        choices=("float32", "float64"),
+    )  # fmt: skip
+    model: Path | None = option(None, "save the trained model", path, metavar="OUT.h5")
     comm_matrix: Path | None = option(
-        None, "save bytes and messages by phase, sender and receiver (cacore.traffic draws them)", path,
+        None, "save bytes and messages by phase, sender and receiver, for python -m cacore.traffic", path, group=FILES,
         metavar="FILE.npz",
     )  # fmt: skip
     plot: Path | None = option(
-        None, "draw the metric that was learned, or a calibration curve, or else the settings that were compared", path,
-        metavar="FILE.png",
+        None, "draw the learned metric, or else a calibration curve, or else the settings that were compared", path,
+        group=FILES, metavar="FILE.png",
     )  # fmt: skip
     libsvm: Path | None = option(
-        None, "write each part's model in LIBSVM's text format as well", path, metavar="OUT.model"
-    )  # fmt: skip
+        None, "also write each part's model in LIBSVM's text format", path, group=FILES, metavar="OUT.model"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,28 +76,37 @@ class Training(Job):
 class Predicting(Job):
     """Options of every predicting command."""
 
-    model: Path = option(None, "that a training command saved", path, flag="model", metavar="MODEL")
-    data: Path = option(None, "its test rows, if it has some, or all rows", path, flag="data", metavar="DATA")
-    target: str | None = option(None, "target column of CSV files that have one", metavar="COLUMN")
+    model: Path = option(None, "model that a training command saved", path, flag="model", metavar="MODEL")
+    data: Path = option(
+        None, "rows to predict: the file's test rows, if it has some, or all its rows", path, flag="data",
+        metavar="DATA",
+    )  # fmt: skip
+    target: str | None = option(
+        None, "target column of a table that has one, to compare the predictions with", metavar="COLUMN"
+    )
     output: Path | None = option(
-        None, "write the predictions: CSV, or Parquet or HDF5 if its name ends with .parquet or .h5", path, short="-o",
+        None, "write the predictions: CSV, or Parquet or HDF5 if the name ends with .parquet or .h5", path, short="-o",
         metavar="OUT.csv",
     )  # fmt: skip
-    decisions: bool = option(False, "write the decisions beside the labels", yes_or_no, action="store_true")
+    decisions: bool = option(
+        False, "also write the decision values", yes_or_no, group=FILES, action="store_true"
+    )  # fmt: skip
     probability: bool = option(
-        False, "write the probability of each class beside the labels; the model needs --probability", yes_or_no,
-        action="store_true",
+        False, "also write the probability of each class; the model must have been trained with --probability",
+        yes_or_no, group=UNCERTAINTY, action="store_true",
     )  # fmt: skip
     std: bool = option(
-        False, "standard deviations of new targets, beside the predictions", yes_or_no, action="store_true"
+        False, "also write the standard deviation of a new target at each row", yes_or_no, group=UNCERTAINTY,
+        action="store_true",
     )  # fmt: skip
     interval: float | None = option(
-        None, "ends of intervals that hold a new target with this probability; the model needs --calibrate", share,
-        metavar="COVERAGE",
+        None, "also write intervals that hold a new target with this probability; the model must have been trained "
+        "with --calibrate", share, group=UNCERTAINTY, metavar="COVERAGE",
     )  # fmt: skip
     adaptive: str | None = option(
-        None, "--interval in standard deviations, narrow where the model is sure, which needs --keep-factors; or from "
-        "each part's own errors", one_of(*ADAPTIVE), choices=ADAPTIVE, nargs="?", const="std",
+        None, "width of --interval: std, proportional to the standard deviation (the model must have been trained with "
+        "--keep-factors), or parts, from the errors of each part; without a value: std", one_of(*ADAPTIVE),
+        group=UNCERTAINTY, choices=ADAPTIVE, nargs="?", const="std",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
     """Show a default where there is one to show."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        return action.help if action.default in (None, False) else super()._get_help_string(action)
+        return action.help if action.default is None or action.default is False else super()._get_help_string(action)
 
 
 class Parser(argparse.ArgumentParser):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cacore import checks
 from cacore.kernels.registry import KINDS, MOST_DEGREE
 from cacore.learn import shared
-from cacore.learn.options import Options, option
+from cacore.learn.options import KERNEL, RESOURCES, SOLVER, Options, option
 from cacore.limits import Limits
 
 if TYPE_CHECKING:
@@ -27,30 +27,38 @@ class DualOptions(Options):
     and `memory_limit` is in bytes a rank.
     """
 
-    C: float = option(1.0, "bound of the coefficients alpha", checks.positive, metavar="C")
-    kernel: Any = option("gaussian", "of the rows", checks.kernel_or_callable, choices=tuple(KINDS))
+    C: float = option(1.0, "upper bound of the coefficients alpha", checks.positive, metavar="C")
+    kernel: Any = option(
+        "gaussian", "kernel; --gamma, --degree and --coef0 are its parameters", checks.kernel_or_callable,
+        choices=tuple(KINDS),
+    )  # fmt: skip
     gamma: float | str = option(
-        "scale", "number, scale = 1 / (features x variance; of laplacian and l1 their lengths), or auto",
-        checks.number_or("scale", "auto"), metavar="G",
+        "scale", "kernel parameter gamma: a number, scale = 1 / (features x variance; for laplacian and l1 the same as "
+        "a length), or auto = 1 / features", checks.number_or("scale", "auto"), metavar="G",
     )  # fmt: skip
     degree: int = option(
-        3, "of the polynomial kernel; exponent of the rational one", checks.whole(0, MOST_DEGREE), metavar="D"
+        3, "degree of the polynomial kernel, exponent of the rational kernel", checks.whole(0, MOST_DEGREE),
+        group=KERNEL, metavar="D",
+    )  # fmt: skip
+    coef0: float = option(
+        0.0, "constant term of the polynomial and sigmoid kernels", checks.finite, group=KERNEL, metavar="R"
     )
-    coef0: float = option(0.0, "of the polynomial and sigmoid kernels", checks.finite, metavar="R")
     tol: float = option(
-        1e-3, "largest violation at which training stops", checks.positive, report=True, metavar="T"
+        1e-3, "stop when the largest violation of the optimality conditions is below this", checks.positive,
+        report=True, group=SOLVER, metavar="T",
     )  # fmt: skip
     cache_gib: float = option(
-        1.0, "of kernel values that a rank keeps", checks.at_least_zero, report=True, metavar="GIB"
-    )  # fmt: skip
-    max_iter: int = option(-1, "iterations a part's solver may take", checks.whole(types=Real), metavar="N")
-    max_time: float | None = option(None, "seconds it may take", checks.seconds, metavar="S")
-    class_weight: Any = option(
-        None, "weigh the classes so that each counts as much", flag="--balanced", estimator="",
-        action="store_const", const="balanced",
-    )  # fmt: skip
-    standardize: bool = shared.switch(False, "scale features by the training rows' mean and deviation", report=True)
-    seed: int = option(0, "of everything random", shared.seed, estimator="", report=True, metavar="S")
+        1.0, "size of a rank's kernel cache", checks.at_least_zero, report=True, group=RESOURCES, metavar="GIB"
+    )
+    max_iter: int = option(
+        -1, "most iterations of a part's solver (-1: no limit)", checks.whole(types=Real), group=SOLVER, metavar="N"
+    )
+    max_time: float | None = option(
+        None, "time limit of a part's solver, in seconds", checks.seconds, group=SOLVER, metavar="S"
+    )
+    class_weight: Any = shared.balanced()
+    standardize: bool = shared.standardize(False)
+    seed: int = shared.random_state()
     memory_limit: int = 1 << 62
 
     @property

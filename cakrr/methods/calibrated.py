@@ -17,7 +17,8 @@ from cakrr.fit import Fit
 from cakrr.method import Method
 from cakrr.methods.prepare import default_parts
 from cakrr.model import KRRModel
-from cakrr.options import JACKKNIFE, LEFT_OUT, Options
+from cakrr.options import Options
+from cakrr.rules import JACKKNIFE, LEFT_OUT
 from cakrr.solver.variance import LeftOut
 from cakrr.uncertainty import conformal, deviation
 from cakrr.uncertainty.answer import has_parts, scales, to_parts

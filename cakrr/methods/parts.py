@@ -27,7 +27,8 @@ from cakrr.method import Method
 from cakrr.methods.choose import Choice
 from cakrr.methods.prepare import Prepared, prepare, scalings
 from cakrr.model import KRRModel, PartModel
-from cakrr.options import LENGTHS, CoarseGrid, Options, Width
+from cakrr.options import CoarseGrid, Options, Width
+from cakrr.rules import LENGTHS
 from cakrr.solver import refine
 from cakrr.solver.coarse import Candidates, CoarseModel
 from cakrr.solver.local import Workspace

@@ -15,7 +15,8 @@ from cacore.kernels.registry import KernelKind
 from cacore.svm.options import DualOptions
 from cacore.svm.problem import numeric_gamma
 from cacore.tuning.grid import spaced
-from casvm.options import GRID, Options
+from casvm.options import Options
+from casvm.rules import GRID
 
 SETTINGS, QUICK = 10, 5  # values of C and of gamma in the grid that is made up
 _C = 0.1, 1000.0

@@ -23,7 +23,7 @@ from cacore.machine import memory, threads
 from cacore.tuning.folds import FOLDS
 from cacore.tuning.grid import spaced
 from cacore.tuning.results import Results
-from casvm.options import GRID
+from casvm.rules import GRID
 from casvm.search.grid import kernels
 from casvm.search.part import PAIRS, bytes_needed, for_kernels, precision
 from casvm.search.path import along_regression

@@ -1,0 +1,171 @@
+"""What goes with what in kernel ridge regression: every refusal of options, in the order of the checks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cacore.learn.rules import Rule
+
+if TYPE_CHECKING:
+    from cakrr.method import Method
+    from cakrr.options import Options
+
+ROUTES = ("nearest", "soft", "all")
+LENGTHS = "lengths"  # the metric of length scales that reduce the leave-one-out error
+LEFT_OUT, JACKKNIFE = "loo", "jackknife+"  # rows that are left out one at a time, for intervals
+LEAST_LAM = 1e-30  # of cg, whose directions grow with 1 / lambda
+
+
+def _route(o: Options, m: Method) -> str:
+    return o.route or m.route
+
+
+def _other_route(o: Options, m: Method) -> bool:
+    return o.route is not None and o.route != m.route
+
+
+def _of_all_rows(m: Method) -> str:
+    """Why parts alone do not decide: the method has a model of all rows."""
+    return "a coarse model" if m.coarse else "one model"
+
+
+def _has_one_model(name: str) -> Rule[Options, Method]:
+    return Rule(
+        lambda o, m: bool(getattr(o, name)) and (not m.partitioner or m.coarse),
+        lambda o, m: f"{name}: {m.name} has {_of_all_rows(m)} of all rows, which one share judges; leave it out",
+    )
+
+
+def _judged_by_test(name: str) -> Rule[Options, Method]:
+    return Rule(
+        lambda o, m: bool(getattr(o, name)) and (m.oracle or o.select == "test"),
+        f"{name}: the test rows judge; use select validation",
+    )
+
+
+def _has_deviations(name: str) -> Rule[Options, Method]:
+    return Rule(
+        lambda o, m: bool(getattr(o, name)) and (m.oracle or o.classify),
+        lambda o, m: (
+            f"{name}: {'classes have no standard deviations' if o.classify else f'{m.name} does not predict'}; "
+            "leave it out"
+        ),
+    )
+
+
+def _leaves_out(o: Options) -> bool:
+    return o.calibrate in (LEFT_OUT, JACKKNIFE)
+
+
+RULES: tuple[Rule[Options, Method], ...] = (
+    # Routes and kernels
+    Rule(
+        lambda o, m: _other_route(o, m) and (m.oracle or not m.partitioner),
+        "route {o.route}: {m.name} has a route of its own; leave it out",
+    ),
+    Rule(
+        lambda o, m: _other_route(o, m) and o.route not in ROUTES,
+        "route {o.route!r}: choose one of " + ", ".join(ROUTES),
+    ),
+    Rule(
+        lambda o, m: bool(o.sigma or o.coarse_sigma) and bool(o.without_width),
+        "sigma: the {o.without_width} kernel has no width; leave it out",
+    ),
+    Rule(
+        lambda o, m: o.metric != "none" and callable(o.kernel),
+        "metric: it needs the derivative of the kernel, and this one is a function; name a kernel",
+    ),
+    # The exact method's solver
+    Rule(
+        lambda o, m: o.solver == "cholesky" and bool(o.of_iteration()),
+        lambda o, m: f"{o.of_iteration()[0]}: a factorisation has none; use --solver cg, or leave it out",
+    ),
+    Rule(
+        lambda o, m: o.solver == "cg" and min(o.lam) < LEAST_LAM,
+        lambda o, m: f"lambda {min(o.lam):g}: cg needs {LEAST_LAM:g} or more, a ridge that single precision holds",
+    ),
+    # Choice of parameters
+    Rule(
+        lambda o, m: o.select == "loo" and (m.coarse or _route(o, m) not in ("nearest", "soft")),
+        lambda o, m: (
+            f"select loo: a row is left out of its own part's model, and {m.name} answers otherwise; use select "
+            f"validation{'' if m.coarse or m.oracle or not m.partitioner else ', or route nearest'}"
+        ),
+    ),
+    Rule(
+        lambda o, m: o.divisions > 1 and m.oracle,
+        "divisions = {o.divisions}: {m.name} looks at the answers; leave it out",
+    ),
+    Rule(
+        lambda o, m: o.divisions > 1 and not m.partitioner,
+        "divisions = {o.divisions}: {m.name} has one model of all rows; leave it out",
+    ),
+    Rule(
+        lambda o, m: o.scaling != "deviation" and not o.standardize,
+        "scaling {o.scaling}: features are not scaled without standardize; leave one out",
+    ),
+    _has_one_model("cv"),
+    _judged_by_test("cv"),
+    _has_one_model("per_part"),
+    _judged_by_test("per_part"),
+    Rule(
+        lambda o, m: bool(o.cv) and o.select == "loo",
+        "cv: select loo leaves out every row already; leave one of them out",
+    ),
+    Rule(
+        lambda o, m: o.per_part and o.chooses_kernel,
+        "per_part: parts choose sigma and lambda, and kernel auto is one choice; name a kernel",
+    ),
+    Rule(
+        lambda o, m: o.per_part and o.divisions > 1,
+        "per_part: what the parts of one division choose does not fit those of another; leave out one",
+    ),
+    # Length scales
+    Rule(
+        lambda o, m: o.metric == LENGTHS and (not m.partitioner or m.coarse),
+        lambda o, m: f"metric {LENGTHS}: {m.name} has {_of_all_rows(m)} of all rows; use metric diagonal",
+    ),
+    Rule(
+        lambda o, m: o.metric == LENGTHS and bool(o.without_distance),
+        f"metric {LENGTHS}: the {{o.without_distance}} kernel is of no distance; use metric diagonal",
+    ),
+    # Probabilities and intervals
+    _has_deviations("keep_factors"),
+    _has_deviations("calibrate"),
+    Rule(
+        lambda o, m: o.probability is not None and not o.classify,
+        "probability: there are no classes without --classify; leave it out",
+    ),
+    Rule(
+        lambda o, m: o.probability is not None and (o.divisions > 1 or _route(o, m) == "all"),
+        "probability: a row is left out of its own part's model, and several models of {m.name} answer; "
+        "leave it out, and values are clipped",
+    ),
+    Rule(
+        lambda o, m: o.keep_factors and not m.partitioner,
+        "keep_factors: {m.name} has one factor of all rows, which no file keeps; leave it out, and "
+        "standard deviations make it when they are asked for",
+    ),
+    Rule(
+        lambda o, m: _leaves_out(o) and o.divisions > 1,
+        "calibrate {o.calibrate}: a row is left out of one division's model; set a share of the rows aside",
+    ),
+    Rule(
+        lambda o, m: _leaves_out(o) and (m.coarse or _route(o, m) == "all"),
+        "calibrate {o.calibrate}: a row is left out of its own part's model, and {m.name} answers "
+        "otherwise; set a share of the rows aside",
+    ),
+    # Classes and parts
+    Rule(
+        lambda o, m: o.classify and m.oracle,
+        "classify: {m.name} looks at the one number that is the answer; leave it out",
+    ),
+    Rule(
+        lambda o, m: o.class_weight is not None and not o.classify,
+        "class_weight, --balanced: there are no classes without --classify",
+    ),
+    Rule(
+        lambda o, m: not m.partitioner and (o.partitions or 1) != 1,
+        "partitions = {o.partitions}: {m.name} has one model of all rows; leave it out",
+    ),
+)
