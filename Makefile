@@ -21,6 +21,7 @@ check: $(VENV)/.test
 	@$(BIN)/ruff check -q .
 	@$(BIN)/ruff format -q --check .
 	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/lint-imports --no-logo --cache-dir $(VENV)/imports > $(VENV)/imports.txt || { cat $(VENV)/imports.txt; exit 1; }
 	@$(BIN)/shellcheck -x jobs/* tests/slurm/install.sh .ci/run
 
 # The pages, into build/docs; a warning is an error. Everything is read anew: a page that is as before has its warnings too.

@@ -22,8 +22,8 @@ from cacore.kernels import Kernel
 from cacore.learn.options import reported
 from cacore.limits import Limits
 from cacore.progress import spinner
+from cacore.run.classifiers import Classifiers
 from cacore.run.job import Training
-from cacore.svm.family import Classifiers
 
 
 class AsyGCDFamily(Classifiers):

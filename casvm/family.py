@@ -16,9 +16,9 @@ from cacore.io.fingerprints import row_hashes
 from cacore.kernels.registry import declaration
 from cacore.learn.options import reported
 from cacore.run import reading
+from cacore.run.classifiers import Classifiers
 from cacore.run.family import Family, described_metric
 from cacore.run.job import Training
-from cacore.svm.family import Classifiers
 from cacore.tuning.results import Columns, at_the_end, best_lines
 from casvm.casvm import casvm
 from casvm.model.libsvm import export_libsvm

@@ -13,6 +13,7 @@ from cacore.learn.options import KERNEL, METRIC, RESOURCES, UNCERTAINTY, option
 from cacore.probability.forms import FORMS, check_form
 
 METRICS = ("none", "diagonal", "full")
+ADAPTIVE = ("std", "parts")  # widths of intervals that vary with the row
 
 seed = whole(0, (1 << 32) - 1)
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from cacore.checks import one_of, path, positive, share, whole, yes_or_no
 from cacore.errors import InputError
 from cacore.learn.options import FILES, RESOURCES, UNCERTAINTY, Options, option
-
-ADAPTIVE = ("std", "parts")
+from cacore.learn.shared import ADAPTIVE
 
 
 @dataclass(frozen=True)

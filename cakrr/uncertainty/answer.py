@@ -12,7 +12,7 @@ from cacore.comm import Communicator
 from cacore.data.rows import Rows
 from cacore.errors import InputError
 from cacore.kernels.given import is_of_new_rows
-from cacore.run.job import ADAPTIVE
+from cacore.learn.shared import ADAPTIVE
 from cakrr.model import KRRModel
 from cakrr.uncertainty import deviation, jackknife
 from cakrr.uncertainty.conformal import HELD_OUT, JACKKNIFE, Calibration, check_coverage, rank_of, rows_for

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,11 @@ from cacore.errors import InputError
 from cacore.machine import memory
 from cacore.metrics import errors
 from cacore.metrics.probabilistic import gaussian_scores, interval_metrics
-from cacore.run.job import Predicting
 from cakrr.model import KRRModel
 from cakrr.uncertainty.answer import Asked, answered
+
+if TYPE_CHECKING:
+    from cacore.run.job import Predicting
 
 
 @dataclass
