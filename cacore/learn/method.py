@@ -1,4 +1,4 @@
-"""A method of a family: its record, which is also the call that trains it."""
+"""The record of a method, which is also the call that trains it."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from cacore.learn.options import declared
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A method: its name, its options, and what trains it.
+    """A method: its name, its options, and the algorithm that trains it.
 
     Its command, the estimators and a notebook all train through :meth:`__call__`.
 
     Attributes
     ----------
     name : str
-        Of its command, its model and its report.
+        Name of its command, in its model and in its report.
     summary : str
         One line for the command's help.
     trainer : callable
         ``trainer(method, train, options, comm, test)``: the algorithm, on all ranks' rows.
     package : str
-        The family's.
+        The family's package.
     options : type
         The family's dataclass of options.
     """
@@ -43,11 +43,11 @@ class Method:
         Parameters
         ----------
         train : Dataset
-            This rank's rows, which are taken from it: it is empty afterwards, so that they are not held twice.
+            This rank's rows. They are taken out of it, so that memory does not hold them twice: it is empty afterwards.
         options : Options
         comm : mpi4py communicator, Communicator or None
         test : Dataset, optional
-            Test rows, for a method that can look at them.
+            Test rows, for methods that can use them.
 
         Returns
         -------

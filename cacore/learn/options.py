@@ -1,8 +1,8 @@
-"""Options: each is declared once, as a field of a dataclass, and everything that knows it comes from there.
+"""Options, each declared once as a field of a dataclass.
 
-A declaration has the option's type and default, what values are good, its help text, its flag, and what it is called in
-an estimator and in the report. The parser of a command, the checks, the mapping from an estimator's parameters and the
-report's `params` read it (:func:`add_options`, :class:`Options`, :func:`from_estimator`, :func:`reported`).
+A declaration has the option's type and default, the check of its values, its help text, its flag and group, and its
+names in an estimator and in the report. The parser of a command, the checks, the mapping from an estimator's parameters
+and the report's `params` read it (:func:`add_options`, :class:`Options`, :func:`from_estimator`, :func:`reported`).
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ FILES, PARTS, KERNEL, SEARCH, METRIC, SOLVER, UNCERTAINTY, RESOURCES = GROUPS = 
 
 @dataclass(frozen=True)
 class Option:
-    """What is known about an option beside its name, type and default.
+    """Everything about an option except its name, type and default.
 
     Attributes
     ----------
     help : str
     convert : callable
-        Makes the value from what a user gave, text or number, or refuses it in one line.
+        Converts what a user gave, text or object, to the value, or refuses it in one line.
     flag : str
-        On a command line; "" where commands do not have it.
+        Name of the command-line option; "" if commands do not have it.
     estimator : str
-        The parameter of an estimator; "" where estimators do not have it.
+        Name of the estimator's parameter; "" if estimators do not have it.
     report : str
-        The key in the report's `params`; "" where it is not reported.
+        Key in the report's `params`; "" if it is not reported.
     group : str
         One of :data:`GROUPS`, under which ``--help`` shows it; "" for the first one, of the options that most people
         need first.

@@ -1,4 +1,4 @@
-"""What the families of kernel SVMs have in common, as the commands see them."""
+"""The commands' interface to families of classifiers: scores, labels and probabilities."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Answers = dict[str, NDArray[np.float64]]  # "scores", and "probabilities" where 
 
 
 class Classifiers(Family):
-    """Families whose models have classes, scores, labels and maybe probabilities."""
+    """Base of the families whose models have classes, scores, labels and, on request, probabilities."""
 
     def tested(self, model: Any, test: Dataset, comm: Communicator) -> Answers:
-        """Scores of this rank's test rows, and probabilities where the model has some; collective."""
+        """Scores of this rank's test rows, and probabilities if the model has them; collective."""
         return self._answers(model, test, comm, model.calibrator is not None)
 
     def metrics(self, model: Any, test: Dataset, answers: Answers, comm: Communicator) -> dict[str, Any]:
@@ -39,7 +39,7 @@ class Classifiers(Family):
         return {**described, "balanced": options.class_weight == "balanced", "dtype": model.dtype}
 
     def check_prediction(self, model: Any, job: Predicting) -> None:
-        """Probabilities are those of a model that was trained for them."""
+        """Refuse probabilities of a model that was not trained for them."""
         if job.probability:
             require_calibrator(model.calibrator)
 
@@ -62,7 +62,7 @@ class Classifiers(Family):
     def probability(
         self, model: Any, rows: Dataset | None, answers: Answers, metrics: dict[str, Any], comm: Communicator
     ) -> dict[str, Any]:
-        """How decisions became probabilities, and how good these are where the rows have labels; collective."""
+        """Form of the calibration, and scores of the probabilities if the rows have labels; collective."""
         if model.calibrator is None or (rows is not None and "probabilities" not in answers):
             return {}
         said = {"form": model.calibrator.form, "left_out": model.calibrator.rows}
@@ -72,7 +72,7 @@ class Classifiers(Family):
         return {**said, **probability_scores(metrics), "reliability": lines}
 
     def predictions(self, model: Any, answers: Answers, decisions: bool) -> dict[str, Column]:
-        """Column ``prediction``, one or more of decisions, and one of probabilities a class."""
+        """Column ``prediction``; on request columns of decision values, and one of probabilities per class."""
         scores = answers["scores"]
         names = [str(label) for label in model.classes]
         codes = np.searchsorted(model.classes, model.labels(scores)).astype(np.int64)

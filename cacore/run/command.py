@@ -1,4 +1,4 @@
-"""The two commands of every family: train a model, and predict with one."""
+"""The two commands of every family: train a model, and predict with a saved one."""
 
 from __future__ import annotations
 
@@ -27,14 +27,8 @@ if TYPE_CHECKING:
     from cacore.data.dataset import Dataset
     from cacore.run.family import Family
 
-_TEST_SHARE = 16  # of the memory, for test rows that are read: they are standardised, sorted by part and sent
-OWN = (
-    "decisions",
-    "probability",
-    "std",
-    "interval",
-    "adaptive",
-)  # options of predicting commands that not all families have
+_TEST_SHARE = 16  # share of the memory for a block of test rows: they are standardised, sorted by part and sent
+OWN = ("decisions", "probability", "std", "interval", "adaptive")  # predicting options that not all families have
 
 
 def train(method: Method, load_family: Callable[[], Family], comm: Communicator, argv: list[str] | None) -> None:
@@ -85,7 +79,7 @@ def _write(
     method: Method, family: Family, job: Training, options: Any, fitted: Any, made: dict[str, Any], notes: list[str],
     comm: Communicator,
 ) -> None:  # fmt: skip
-    """Write the model, the other files and the table, each of them also if another cannot be written; collective."""
+    """Write model, other files and table; if one cannot be written, the others still are. Collective."""
     unwritten = Unwritten()
     with unwritten, comm.agreed():
         kept = vars(options).get("checkpoint")
@@ -123,7 +117,7 @@ def _write(
 def _draw(
     path: Path, method: Method, family: Family, options: Any, fitted: Any, made: dict[str, Any]
 ) -> Iterator[str]:  # fmt: skip
-    """Draw the metric, a calibration curve, or the settings that were compared, or say why there are none."""
+    """Draw the metric, a calibration curve or the compared settings, or return a note that says why not."""
     from cacore.run import figures
 
     drawn = family.draws(method, options)
@@ -141,7 +135,7 @@ def _draw(
 
 
 def _notes(data: dict[str, Any]) -> Iterator[str]:
-    """What is to be said of the test rows."""
+    """Notes about the test rows."""
     if not data["n_test"]:
         yield "no test rows: give --test, or convert the data with --split"
     if data.get("overlap"):
@@ -149,7 +143,7 @@ def _notes(data: dict[str, Any]) -> Iterator[str]:
 
 
 def _tested(family: Family, model: Any, test: Dataset | None, comm: Communicator, limit: int) -> dict[str, Any]:
-    """What the report says of the test rows: of all of them, and of those that are no training rows if not all are."""
+    """Metrics of all test rows, and of those that are not training rows, for the report."""
     if test is None:
         return {"probability": family.probability(model, None, {}, {}, comm)}
     answers = _answers(family, model, test, comm, limit)
@@ -174,7 +168,7 @@ def _tested(family: Family, model: Any, test: Dataset | None, comm: Communicator
 def _answers(
     family: Family, model: Any, test: Dataset, comm: Communicator, limit: int
 ) -> dict[str, NDArray[Any]]:  # fmt: skip
-    """The model's answers for the test rows; for those in a file some at a time, which `limit` has room for."""
+    """Predict the test rows; rows in a file in blocks that fit in `limit` bytes."""
     if not stored.is_stored(test.X):
         return family.tested(model, test, comm)
     step = max(1, min(limit // _TEST_SHARE, 1 << 30) // test.X.row_bytes)
@@ -190,9 +184,9 @@ def _answers(
 def predict(
     load_family: Callable[[], Family], prog: str, comm: Communicator, argv: list[str] | None, own: tuple[str, ...] = ()
 ) -> None:
-    """``python -m PACKAGE.predict MODEL DATA``: answers of a saved model, on any number of ranks or none.
+    """``python -m PACKAGE.predict MODEL DATA``: predict with a saved model, on any number of ranks or without MPI.
 
-    `own` are the options that only this family has.
+    `own` names the options of :data:`OWN` that this family has.
     """
     parser = Parser(prog=f"python -m {prog}", description="Predict with a saved model.", rank=comm.rank)
     add_options(parser, (Predicting,), lambda name: name in own or name not in OWN)
@@ -236,7 +230,7 @@ def predict(
 
 
 def _warm_up(family: Family, dtype: str, options: Any) -> None:
-    """Compile what the family uses, and the kernels, which may be others than the warm-up's."""
+    """Compile the family's code, and the kernels that will be used, which the warm-up may not have touched."""
     from cacore.kernels.registry import KINDS
 
     family.warm_up(dtype, options)
@@ -246,7 +240,7 @@ def _warm_up(family: Family, dtype: str, options: Any) -> None:
 
 
 def _check_files(outputs: dict[str, Path | None], inputs: dict[str, Path | None], comm: Communicator) -> None:
-    """Refuse, before the work is done, what rank 0 could not write after it, or what would replace another file."""
+    """Refuse, before training, outputs that rank 0 could not write or that would replace another file."""
     if comm.rank == 0:
         check_apart(outputs.items(), inputs.items())
         for path in outputs.values():
@@ -255,7 +249,7 @@ def _check_files(outputs: dict[str, Path | None], inputs: dict[str, Path | None]
 
 
 def _check_rows(*paths: Path | None, comm: Communicator) -> None:
-    """Refuse what is no file of rows, before what may take minutes to compile is compiled."""
+    """Refuse files that hold no rows before code is compiled, which may take minutes."""
     if comm.rank == 0:
         from cacore.io import text
 

@@ -1,4 +1,4 @@
-"""What a family of methods says to the commands that all families share."""
+"""The interface between a family of methods and the commands that all families share."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class Family(ABC):
     Attributes
     ----------
     also : str
-        What else ``--plot`` can draw, at the end of a line that refuses it.
+        End of the message that refuses ``--plot``: names what else can be drawn.
     """
 
     also: ClassVar[str] = ""
 
     def check(self, method: Any, job: Training, options: Any, comm: Communicator) -> dict[str, Path]:
-        """Refuse what does not go together; the files, by their flags, that will be written beside model and report."""
+        """Refuse options that exclude each other; return the files, by flag, that are written besides model and report."""
         return {}
 
     @abstractmethod
     def warm_up(self, dtype: str, options: Any) -> None:
-        """Compile what these options use, or load what was compiled, before anything is timed."""
+        """Compile the code that these options use, or load it from the cache, before anything is timed."""
 
     def kernels(self, options: Any) -> tuple[str, ...]:
         """Names of the kernels that training will use."""
@@ -46,7 +46,7 @@ class Family(ABC):
 
     @abstractmethod
     def warm_up_prediction(self, dtype: str) -> None:
-        """The same for prediction alone, whatever the options were."""
+        """Compile the code that prediction uses, whatever the options of training were."""
 
     def read(
         self, method: Any, job: Training, options: Any, comm: Communicator, limit: int
@@ -57,12 +57,12 @@ class Family(ABC):
         return reading.read(job, comm, limit)
 
     def options(self, method: Any, options: Any, train: Dataset) -> Any:
-        """The options, where they depend on the training rows."""
+        """Options that depend on the training rows."""
         return options
 
     @contextmanager
     def progress(self, shown: bool) -> Iterator[dict[str, Any]]:
-        """The options by which training tells how far it is."""
+        """Options that let training report its progress."""
         with bar(shown) as progress:
             yield {"progress": progress}
 
@@ -71,81 +71,81 @@ class Family(ABC):
         raise NotImplementedError
 
     def of(self, model: Any) -> Family:
-        """The family of a model that :meth:`load` has read, where one predicting command serves several."""
+        """The family of a loaded model, if one predicting command serves several families."""
         return self
 
     def targets(self, model: Any) -> tuple[Targets, tuple[int, ...]]:
-        """Targets that the model's answers can be compared with, and the shape of a row's."""
+        """The kind of targets that the model's answers can be compared with, and the shape of one row's target."""
         return LABELS, ()
 
     @abstractmethod
     def tested(self, model: Any, test: Dataset, comm: Communicator) -> dict[str, NDArray[Any]]:
-        """The model's answers for this rank's test rows, by routes or under one name; collective."""
+        """Predict this rank's test rows, by route or under one name; collective."""
 
     @abstractmethod
     def metrics(
         self, model: Any, test: Dataset, answers: dict[str, NDArray[Any]], comm: Communicator
     ) -> dict[str, Any]:
-        """Of what :meth:`tested` returns, or of some rows of it; collective."""
+        """Metrics of the answers that :meth:`tested` returned, or of some of their rows; collective."""
 
     @abstractmethod
     def report(self, method: Any, fitted: Any, options: Any, job: Training) -> dict[str, Any]:
-        """The family's fields of the report; see :func:`cacore.run.report.build`."""
+        """Fields of the report that only this family has; see :func:`cacore.run.report.build`."""
 
     def draws(self, method: Any, options: Any) -> str:
-        """What ``--plot`` draws: "metric", "reliability", "grid", or "" if there is nothing to draw."""
+        """Name of the figure that ``--plot`` draws: "metric", "reliability", "grid", or "" for none."""
         return "metric" if options.metric != "none" else ""
 
     def columns(self, made: dict[str, Any]) -> Columns:
-        """What the columns of the report's `grid` are."""
+        """Names and meaning of the columns of the report's `grid`."""
         raise NotImplementedError
 
     def save(self, fitted: Any, job: Training) -> None:  # noqa: B027 - most families have nothing to write
-        """Write what is written beside model and report."""
+        """Write the family's other files, besides model and report."""
 
     def lines(self, made: dict[str, Any]) -> Iterator[tuple[str, str]]:
-        """Lines of the table that only this family has, from the report."""
+        """Lines that this family adds to the printed table, from the report."""
         yield from ()
 
     @abstractmethod
     def notes(self, method: Any, fitted: Any, options: Any) -> list[str]:
-        """Lines under the table."""
+        """Notes under the printed table."""
 
     @abstractmethod
     def details(self, made: dict[str, Any]) -> Iterator[str]:
-        """Lines of ``--verbose``, from the report."""
+        """Lines that ``--verbose`` prints, from the report."""
 
     def check_prediction(self, model: Any, job: Predicting) -> None:  # noqa: B027 - most models have all that is asked
-        """Refuse what this model cannot tell, before rows are read."""
+        """Refuse requests that this model cannot answer, before rows are read."""
 
     @abstractmethod
     def answers(self, model: Any, rows: Dataset, job: Predicting, comm: Communicator) -> Any:
-        """The model's answers for this rank's rows; collective."""
+        """Predict this rank's rows; collective."""
 
     def intervals(self, rows: Dataset, answers: Any, comm: Communicator) -> dict[str, Any]:
-        """What the report says of intervals; collective."""
+        """Width and coverage of the intervals, for the report; collective."""
         return {}
 
     def probability(
         self, model: Any, rows: Dataset | None, answers: Any, metrics: dict[str, Any], comm: Communicator
     ) -> dict[str, Any]:
-        """What the report says of probabilities of classes, with their scores out of these metrics; collective.
+        """Origin and scores of the class probabilities, for the report; collective.
 
-        Without `rows`, of the model alone.
+        The scores are taken from `metrics`. Without `rows` there are none.
         """
         return {}
 
     @abstractmethod
     def judged(self, model: Any, rows: Dataset, answers: Any, comm: Communicator) -> dict[str, Any]:
-        """Metrics of these answers, where the rows have targets; collective."""
+        """Metrics of these answers, if the rows have targets; collective."""
 
     @abstractmethod
     def predictions(self, model: Any, answers: Any, decisions: bool) -> dict[str, Column]:
-        """The columns of the file of predictions, of this rank's rows; decisions if they are asked for."""
+        """Columns of the file of predictions for this rank's rows, with decision values on request."""
 
 
 def described_metric(form: str, fitted: Any) -> dict[str, Any]:
-    """What the report says of the metric; nothing if none was learned."""
+    """Description of the learned metric for the report; empty if none was learned."""
     if form == "none":
         return {}
     from cacore.data.metric import described

@@ -1,4 +1,4 @@
-"""What every command takes beside its method's options: files, threads, memory, how much to print."""
+"""Options of every command besides its method's: files, threads, memory, verbosity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starting a command: its parser, one-line errors, exit statuses, threads, compilation."""
+"""Start of a command: its parser, one-line errors, exit status, threads, compilation."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
-    """Show a default where there is one to show."""
+    """Help that shows every default except None and False."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         return action.help if action.default is None or action.default is False else super()._get_help_string(action)
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, but usage errors are one line, and only rank 0 prints help."""
+    """An argparse parser whose usage errors are one line and whose help is printed by rank 0 alone."""
 
     def __init__(self, *, rank: int = 0, **kwargs: Any) -> None:
         super().__init__(formatter_class=_Help, allow_abbrev=False, **kwargs)
@@ -45,7 +45,7 @@ class Parser(argparse.ArgumentParser):
 def run(
     work: Callable[[Communicator], None], prog: str, comm: Communicator | None = None, argv: list[str] | None = None
 ) -> None:
-    """Do `work` on all ranks of the job and end the process as a command line should.
+    """Do `work` on all ranks of the job, and end the process as a command should.
 
     One line on stderr and exit status 2 for an :class:`InputError`, 1 for an :class:`OutputError`; anything else on one
     rank ends the whole job with that rank's message and status 1.
@@ -72,12 +72,12 @@ def run(
 
 
 def ranks(words: list[str]) -> Communicator:
-    """All ranks of the job; for a call for help of one process, that process, and no MPI library is loaded."""
+    """All ranks of the job. A single process that is asked for help does not load the MPI library."""
     return Communicator() if {"-h", "--help"} & set(words) and not launched() else world()
 
 
 def start(job: Job, comm: Communicator) -> int:
-    """Set this rank's threads, and return the bytes it may use; what killed jobs left in memory is given back."""
+    """Set this rank's threads, remove shared memory that killed jobs left, and return the bytes that it may use."""
     from cacore.machine import memory, segments, threads
 
     if comm.size > 1 and comm.node().rank == 0:
@@ -90,7 +90,7 @@ def start(job: Job, comm: Communicator) -> int:
 
 
 def compiled(work: Callable[[], object], comm: Communicator) -> None:
-    """Do `work`, which compiles or loads what was compiled, before anything is timed; collective.
+    """Do `work`, which compiles code or loads it from the cache, before anything is timed; collective.
 
     numba's cache is on disk, often a shared one, and ranks that all fill it at once do the same work and
     race for the files: so rank 0 goes first, then one rank of each other machine, then the rest. What numba
