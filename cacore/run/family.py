@@ -33,7 +33,7 @@ class Family(ABC):
     also: ClassVar[str] = ""
 
     def check(self, method: Any, job: Training, options: Any, comm: Communicator) -> dict[str, Path]:
-        """Refuse options that exclude each other; return the files, by flag, that are written besides model and report."""
+        """Refuse options that exclude each other; the files, by flag, that are written besides model and report."""
         return {}
 
     @abstractmethod
