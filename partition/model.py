@@ -92,6 +92,14 @@ class InParts:
         """Of a row."""
         return int(self.centers.shape[1])
 
+    def add(self, other: Self) -> None:
+        """Take over the parts of a model that was trained on another division of the same rows."""
+        P = len(self.sizes)
+        self.parts |= {P + part: one for part, one in other.parts.items()}
+        for name in ("centers", "sizes", "owners"):
+            setattr(self, name, np.concatenate([getattr(self, name), getattr(other, name)]))
+        self.divisions += 1
+
     def save(self, path: str | Path, comm: Any = None) -> None:
         """Write the model to one HDF5 file; collective, by default on the ranks that trained or loaded it."""
         attributes = {name: getattr(self, name) for name in ("method", "route", "dtype", "source")}

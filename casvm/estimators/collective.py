@@ -28,7 +28,9 @@ from casvm.dcsvm import dcsvm
 from casvm.dissmo import dissmo
 from casvm.estimators.exact import expose, expose_search
 from casvm.fcfssvm import fcfssvm
-from casvm.options import UNSEARCHED, Fit, Method, Options
+from casvm.fit import SVMFit
+from casvm.model.model import SVMModel
+from casvm.options import UNSEARCHED, Method, Options
 from partition import Partitioner
 from partition.base import REGISTERED
 
@@ -78,7 +80,7 @@ class CollectiveSVC(KernelClassifier):
             warnings.warn(UNSEARCHED, stacklevel=2)
         return self
 
-    def _take(self, fitted: Fit) -> None:
+    def _take(self, fitted: SVMFit[SVMModel]) -> None:
         """The fitted attributes; collective."""
         expose(self, fitted.model)
         self.sizes_, self.solver_ = fitted.sizes, fitted.solver
@@ -192,7 +194,7 @@ class CASVC(CollectiveSVC):
     per_part: bool = False
     random_state: Any = None
 
-    def _take(self, fitted: Fit) -> None:
+    def _take(self, fitted: SVMFit[SVMModel]) -> None:
         super()._take(fitted)
         self.centers_ = fitted.model.centers
 
@@ -212,7 +214,7 @@ class CASVC(CollectiveSVC):
 class OneModelSVC(CollectiveSVC):
     """What the classifiers share whose training ends in one model."""
 
-    def _take(self, fitted: Fit) -> None:
+    def _take(self, fitted: SVMFit[SVMModel]) -> None:
         super()._take(fitted)
         self.n_iter_ = self.n_iter_.sum(keepdims=True)  # a layer's start may leave nothing to do
         b = fitted.model.intercepts()

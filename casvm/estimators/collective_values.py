@@ -20,8 +20,10 @@ from cacore.learn.options import from_estimator
 from cacore.machine import memory, threads
 from cacore.svm.classifier import KernelMachine
 from casvm.estimators.exact import expose_search
+from casvm.fit import SVMFit
+from casvm.model.svr import SVRModel
 from casvm.svr import svr
-from casvm.value_options import Fit, Options
+from casvm.value_options import Options
 from partition import Partitioner
 
 
@@ -61,7 +63,7 @@ class CollectiveSVR(Regressing, KernelMachine):
         """The options that the parameters are; collective."""
         raise NotImplementedError
 
-    def _take(self, fitted: Fit, comm: Communicator) -> None:
+    def _take(self, fitted: SVMFit[SVRModel], comm: Communicator) -> None:
         """The fitted attributes; collective."""
         self.model_, self.solver_ = fitted.model, fitted.solver
         parts = [self.model_.parts[number] for number in sorted(self.model_.parts)]
@@ -122,7 +124,7 @@ class DisSMOSVR(CollectiveSVR):
             options: Options = from_estimator(Options, self, exact=True, memory_limit=limit)
         return options
 
-    def _take(self, fitted: Fit, comm: Communicator) -> None:
+    def _take(self, fitted: SVMFit[SVRModel], comm: Communicator) -> None:
         super()._take(fitted, comm)
         self.objective_ = float(self.solver_["objective"][0])
         self.intercept_ = comm.allreduce(self.model_.parts[comm.rank].b)
@@ -203,6 +205,6 @@ class CASVR(CollectiveSVR):
             options: Options = from_estimator(Options, self, **more)
         return options
 
-    def _take(self, fitted: Fit, comm: Communicator) -> None:
+    def _take(self, fitted: SVMFit[SVRModel], comm: Communicator) -> None:
         super()._take(fitted, comm)
         self.centers_ = self.model_.centers
