@@ -1,4 +1,4 @@
-"""Pieces of parts that a search looks at: a whole part, or some rows of a large one, whose kernel values stay in cache."""
+"""Pieces of parts that a search looks at: a whole part, or some rows of one whose kernel values would leave cache."""
 
 from __future__ import annotations
 
