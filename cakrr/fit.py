@@ -58,11 +58,7 @@ class Fit:
 
     def add(self, other: Fit) -> None:
         """Take over what was trained on another division of the same rows."""
-        model, more, P = self.model, other.model, len(self.sizes)
-        model.parts |= {P + part: one for part, one in more.parts.items()}
-        for name in ("centers", "sizes", "owners"):
-            setattr(model, name, np.concatenate([getattr(model, name), getattr(more, name)]))
-        model.divisions += 1
+        self.model.add(other.model)
         for name in ("sizes", "seconds", "residual"):
             setattr(self, name, np.concatenate([getattr(self, name), getattr(other, name)]))
         self.notes += other.notes

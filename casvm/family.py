@@ -21,10 +21,11 @@ from cacore.run.family import Family, described_metric
 from cacore.run.job import Training
 from cacore.tuning.results import Columns, at_the_end, best_lines
 from casvm.casvm import casvm
+from casvm.fit import SVMFit
 from casvm.model.libsvm import export_libsvm
 from casvm.model.model import SVMModel
 from casvm.model.svr import SVRModel
-from casvm.options import UNSEARCHED, Fit, Method, Options
+from casvm.options import UNSEARCHED, Method, Options
 from casvm.value_family import Values
 from casvm.volume import predicted
 from partition.model import InParts, load_one_of
@@ -97,13 +98,13 @@ class SupportVectors(Classifiers):
         """The family of such a model."""
         return Values() if isinstance(model, SVRModel) else self
 
-    def report(self, method: Method, fitted: Fit, options: Options, job: Training) -> dict[str, Any]:
+    def report(self, method: Method, fitted: SVMFit[SVMModel], options: Options, job: Training) -> dict[str, Any]:
         """The kernel's parameters, what each part's solver did, and the volume that theory predicts."""
         model = fitted.model
         soft = {} if model.soft is None else {"soft_k": model.soft.k, "soft_t": model.soft.t}
         more = options.searches or options.probability is not None
         other = options.initial == "root" or options.metric != "none" or (method.one_model and more)
-        volume = {} if other else predicted(method.name, fitted.terms)
+        volume = {} if other or fitted.terms is None else predicted(method.name, fitted.terms)
         if volume and fitted.more.get("passes", 1) > 1:
             volume["formula"] += ", one pass"
         return {
@@ -119,7 +120,7 @@ class SupportVectors(Classifiers):
             "volume": volume,
         }  # fmt: skip
 
-    def save(self, fitted: Fit, job: Training) -> None:
+    def save(self, fitted: SVMFit[SVMModel], job: Training) -> None:
         """LIBSVM's files."""
         if job.libsvm is not None:
             export_libsvm(fitted.model, job.libsvm)
@@ -142,7 +143,7 @@ class SupportVectors(Classifiers):
         if "average_parallelism" in made["solver"]:
             yield "parallelism", f"{made['solver']['average_parallelism']:.2f} ranks busy on average (eq. 2.13)"
 
-    def notes(self, method: Method, fitted: Fit, options: Options) -> list[str]:
+    def notes(self, method: Method, fitted: SVMFit[SVMModel], options: Options) -> list[str]:
         """That a solver stopped early; which route suits random parts."""
         notes = [*fitted.notes, *_of_search(fitted, options)]
         if not method.partitioner and not method.one_model and len(fitted.sizes) > 1 and options.route == "nearest":
@@ -172,7 +173,7 @@ def _own(model: SVMModel) -> dict[str, Any]:
     return {name: values for name, values in own.items() if values is not None}
 
 
-def _of_search(fitted: Fit, options: Options) -> Iterator[str]:
+def _of_search(fitted: SVMFit[SVMModel], options: Options) -> Iterator[str]:
     """What a user should know about the choice of C and gamma."""
     found = fitted.search
     if found is None:

@@ -1,9 +1,9 @@
-"""What the methods of this family have in common: the record of a method, its options, and what training returns."""
+"""What the classifiers' methods have in common: the record of a method, and its options."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,13 +20,8 @@ from cacore.svm.solvers import solver_names
 from casvm.rules import GRID, PLAIN, RULES, SEARCH
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from cacore.io.checkpoint import Checkpoint
     from cacore.tuning.results import Results
-    from casvm.model.model import SVMModel
-    from casvm.volume import Terms
 
 ROUTES = ("nearest", "soft", "all")
 INITIAL = ("local", "root")
@@ -238,38 +233,3 @@ class Method(AnyMethod):
     def choices(self) -> Mapping[str, tuple[str, ...]]:
         """Choices of the command's options that differ from the declared ones."""
         return {"route": ("nearest",)} if self.one_model else {}
-
-
-@dataclass
-class Fit:
-    """What training returns: the model, and what the report says about it.
-
-    Attributes
-    ----------
-    model : SVMModel
-    sizes : ndarray of int64, shape (P,)
-    solver : dict of str to ndarray
-        An entry a part, or a layer: iterations, n_support, objective, gap, seconds, kernel_rows, kernel_values.
-    busy : ndarray, shape (R,)
-        Seconds each rank worked on its problems.
-    terms : Terms
-        What a prediction of the volume needs.
-    notes : list of str
-        That a solver did not meet its rule.
-    more : dict
-        What the report says besides: a tree's layers.
-    errors : list of float
-        Of every round of a metric: the share of wrong answers for the validation rows.
-    search : Results or None
-        Of the settings that were compared.
-    """
-
-    model: SVMModel
-    sizes: NDArray[np.int64]
-    solver: dict[str, NDArray[Any]]
-    busy: NDArray[np.float64]
-    terms: Terms
-    notes: list[str] = field(default_factory=list)
-    more: dict[str, Any] = field(default_factory=dict)
-    errors: list[float] = field(default_factory=list)
-    search: Results | None = None

@@ -22,12 +22,13 @@ from cacore.run import reading
 from cacore.run.family import Family
 from cacore.run.job import Predicting, Training
 from cacore.tuning.results import Columns, at_the_end, best_lines
+from casvm.fit import SVMFit
 from casvm.model.libsvm import export_libsvm
 from casvm.model.svr import SVRModel
 from casvm.oneclass import oneclass
 from casvm.search.regression import SCORE
 from casvm.svr import svr
-from casvm.value_options import PARTITIONERS, Fit, Method, Options
+from casvm.value_options import PARTITIONERS, Method, Options
 
 _NUMBERS = Targets(remedy="python -m casvm.casvm and its relatives learn classes")
 _NOT_NEEDED = Targets(text=True, needed=False)
@@ -115,7 +116,7 @@ class Values(Family):
                 return dict(errors.regression_metrics(rows.target(), answers, comm))
             return outlier_metrics(rows.y, model.answers(answers), comm)
 
-    def report(self, method: Method, fitted: Fit, options: Options, job: Training) -> dict[str, Any]:
+    def report(self, method: Method, fitted: SVMFit[SVRModel], options: Options, job: Training) -> dict[str, Any]:
         """The parameters as numbers, and what each part's solver did."""
         model = fitted.model
         kernel = model.kernel
@@ -134,7 +135,7 @@ class Values(Family):
             "busy": fitted.busy,
         }  # fmt: skip
 
-    def save(self, fitted: Fit, job: Training) -> None:
+    def save(self, fitted: SVMFit[SVRModel], job: Training) -> None:
         """LIBSVM's files."""
         if job.libsvm is not None:
             export_libsvm(fitted.model, job.libsvm)
@@ -148,7 +149,7 @@ class Values(Family):
             said = f"{SCORE} of {folds} fold{'s' * (folds != 1)}, {settings} settings"
             yield "best settings", "\n".join([*lines, said])
 
-    def notes(self, method: Method, fitted: Fit, options: Options) -> list[str]:
+    def notes(self, method: Method, fitted: SVMFit[SVRModel], options: Options) -> list[str]:
         """That a solver stopped early; which route suits random parts."""
         notes, found = list(fitted.notes), fitted.search
         if found is None and options.searches:

@@ -1,12 +1,12 @@
-"""What SVMs whose answer is a number a row have in common: the record of a command, its options, what training returns.
+"""What regression and one-class SVMs have in common: the record of a command, and its options.
 
-They are regression and one class; :mod:`casvm.options` has the classifiers'.
+:mod:`casvm.options` has the classifiers'.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from cacore import checks
@@ -22,12 +22,7 @@ from casvm.options import ROUTES
 from casvm.rules import GRID, VALUE_RULES
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from cacore.io.checkpoint import Checkpoint
-    from cacore.tuning.results import Results
-    from casvm.model.svr import SVRModel
 
 SCALE = "scale"  # of C, epsilon and tol: these numbers times the targets' deviation
 _SEARCHED = ("C", "epsilon", "gamma")
@@ -191,33 +186,3 @@ class Method(AnyMethod):
         if self.one_class:
             return {"nu": NU}
         return {**dict.fromkeys(_SEARCHED), "tol": SCALE}
-
-
-@dataclass
-class Fit:
-    """What training returns: the model, and what the report says about it.
-
-    Attributes
-    ----------
-    model : SVRModel
-    sizes : ndarray of int64, shape (P,)
-        Rows of the parts; where one problem lies on all ranks, of these.
-    solver : dict of str to ndarray
-        An entry a part: iterations, n_support, objective, gap, seconds, kernel_rows, kernel_values, converged.
-    busy : ndarray, shape (R,)
-        Seconds each rank worked on its problems.
-    tol : float
-        As a number.
-    notes : list of str
-        That a solver did not meet its rule.
-    search : Results or None
-        Of the settings that were compared.
-    """
-
-    model: SVRModel
-    sizes: NDArray[np.int64]
-    solver: dict[str, NDArray[Any]]
-    busy: NDArray[np.float64]
-    tol: float
-    notes: list[str] = field(default_factory=list)
-    search: Results | None = None

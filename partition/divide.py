@@ -12,7 +12,7 @@ from cacore.comm import Communicator
 from cacore.data.dataset import Samples
 from cacore.data.rows import Rows
 from cacore.data.shuffle import Shuffle
-from cacore.data.stored import is_stored
+from cacore.data.stored import StoredRows, is_stored, permuted
 from cacore.errors import InputError
 from cacore.machine import memory
 from partition import balanced, kmeans, random  # noqa: F401 - their classes register themselves
@@ -109,3 +109,27 @@ def hand_out(
     if is_stored(parts.X):
         memory.give_back()  # numbers of all rows, which make room for those of a part
     return parts
+
+
+def deal(rows: Samples, P: int, seed: int, comm: Communicator) -> Parts:
+    """Deal this rank's rows at random to its own parts (Algorithm 5, line 1). Sends nothing.
+
+    Raises
+    ------
+    InputError
+        On all ranks: fewer rows of a rank than it has parts.
+    """
+    lo, hi = P * comm.rank // comm.size, P * (comm.rank + 1) // comm.size
+    n, count = len(rows), hi - lo
+    with comm.uncounted(), comm.agreed():
+        if n < count:
+            raise InputError(
+                f"{count} parts of the {n} rows of rank {comm.rank}: every part needs a row; ask for fewer"
+            )
+    place = np.random.default_rng([seed, comm.rank]).permutation(n)
+    if isinstance(rows.X, StoredRows) and count > 1:
+        rows = Samples(permuted(rows.X, place), {name: values[place] for name, values in rows.columns.items()})
+    elif count > 1:
+        rows = rows.take(place)
+    bounds = np.array([n * k // count for k in range(count + 1)], np.int64)
+    return Parts(rows.X, rows.columns, np.arange(lo, hi), bounds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -20,7 +21,7 @@ from cacore.io import layout, model_file
 from cacore.io.layout import STANDARDIZER, Array, Layout
 from cacore.io.model_file import check_rows, require
 from cacore.machine.threads import blocks
-from partition.routing import Soft, closest
+from partition.routing import Soft, closest, nearest
 
 # Of every model in parts: P parts, d features. C is P, or 0 for pieces of one model.
 SHARED: Layout = {
@@ -91,6 +92,14 @@ class InParts:
     def n_features(self) -> int:
         """Of a row."""
         return int(self.centers.shape[1])
+
+    def add(self, other: Self) -> None:
+        """Take over the parts of a model that was trained on another division of the same rows."""
+        P = len(self.sizes)
+        self.parts |= {P + part: one for part, one in other.parts.items()}
+        for name in ("centers", "sizes", "owners"):
+            setattr(self, name, np.concatenate([getattr(self, name), getattr(other, name)]))
+        self.divisions += 1
 
     def save(self, path: str | Path, comm: Any = None) -> None:
         """Write the model to one HDF5 file; collective, by default on the ranks that trained or loaded it."""
@@ -175,6 +184,33 @@ class InParts:
         """What the model of a part of this rank says of the rows, shape (len(rows), ...)."""
         raise NotImplementedError
 
+    def _answered(
+        self, Z: Rows, comm: Communicator, shape: tuple[int, ...] = (), answer: Answer | None = None
+    ) -> NDArray[np.float64]:
+        """The answer of the route for each of this rank's rows, shape (n_local, *shape); collective.
+
+        A part's answer is that of :meth:`_answer`, or of `answer` in its place. "sum" and "all": every row visits
+        every rank. Otherwise each row travels to the ranks of the models that it asks, and the answers back.
+        """
+        ask, P = answer or self._answer, len(self.sizes)
+        if self.route == "sum" or (self.route == "all" and P > 1):
+            total = visit(Z, partial(self._together, shape, ask), comm, shape)
+            return total / P if self.route == "all" and self.soft is None else total
+        if self.soft is None and self.divisions == 1:
+            labels = nearest(Z, self.centers) if P > 1 else np.zeros(Z.shape[0], np.int32)
+            return self._asked(Z, labels, comm, shape, ask)
+        values, weights = self._weighted(Z, comm, shape, ask)
+        return np.asarray(np.einsum("ij...,ij->i...", values, weights))
+
+    def _together(self, shape: tuple[int, ...], answer: Answer, rows: Rows) -> NDArray[np.float64]:
+        """The sum of the answers of this rank's parts, weighted by `soft` if there is one."""
+        total = np.zeros((rows.shape[0], *shape))
+        weights = None if self.soft is None else self.soft.of_all(rows, self.centers)
+        for number in self.parts:
+            said = answer(number, rows)
+            total += said if weights is None else weights[:, number].reshape(-1, *(1,) * len(shape)) * said
+        return total
+
     def _asked(
         self, Z: Rows, labels: NDArray[np.int32], comm: Communicator, shape: tuple[int, ...] = (),
         answer: Answer | None = None,
@@ -239,6 +275,16 @@ def load_one_of(kinds: Sequence[type[Model]], path: str | Path, comm: Any = None
         model = model_file.load(path, {kind.family: kind._of_file for kind in kinds}, ranks)
     model.comm = comm
     return model
+
+
+def one_piece_a_rank(shared: dict[str, Any], parts: model_file.Parts, join: Callable[[list[Any]], Any]) -> None:
+    """Join what each rank has read of a model in pieces, so that it holds one piece; `join` makes one of several."""
+    ranks = np.unique(parts.owners)
+    if parts.held:
+        rank = int(np.searchsorted(ranks, parts.owners[next(iter(parts.held))]))
+        parts.held = {rank: join(list(parts.held.values()))}
+    shared["sizes"] = np.bincount(parts.owners, shared["sizes"])[ranks].astype(np.int64)
+    parts.owners = ranks
 
 
 def visit(

@@ -24,7 +24,7 @@ from cacore.tuning.scorers import scores
 from casvm import CASVC, SMOSVC, DCFilterSVC, DisSMOSVC, SVMModel, cpsvm, dissmo
 from casvm.options import Options
 from casvm.search import choose, pieces
-from casvm.search.part import Task, bytes_needed, judge
+from casvm.search.part import ClassFolds, bytes_needed, judge
 from casvm.search.path import along
 from casvm.solver.pair import padded
 
@@ -82,7 +82,7 @@ def test_scores_are_those_of_grid_search_cv(k, csr, kind):
     gammas = {"polynomial": (0.02, 0.1), "linear": (1.0,)}.get(kind, GAMMAS)
     fold, kernels = stratified(y, 4), [Kernel(kind, gamma, 2, 1.0) for gamma in gammas]
     read_only(X, y, fold)
-    task = Task(X, y, np.ones(120), fold, np.ones((len(kernels), len(CS), 4), bool))
+    task = ClassFolds(X, y, np.ones(120), fold, np.ones((len(kernels), len(CS), 4), bool))
     got = scores("accuracy", judge(task, kernels, CS, k, tol=1e-5).counts)
     grid = {"C": CS, "gamma": [one.gamma for one in kernels]}
     for g, kernel in enumerate(kernels):
@@ -95,7 +95,7 @@ def test_scores_are_those_of_grid_search_cv(k, csr, kind):
 
 def test_settings_that_are_not_asked_for():
     X, y = clouds(90, k=3)
-    task = Task(X, y, np.ones(90), stratified(y, 3), np.zeros((3, 3, 3), bool))
+    task = ClassFolds(X, y, np.ones(90), stratified(y, 3), np.zeros((3, 3, 3), bool))
     task.todo[1, 0, 1] = task.todo[2, :, 2] = True
     kernels = [Kernel("gaussian", gamma) for gamma in GAMMAS]
     some, whole = judge(task, kernels, CS, 3), judge(replace(task, todo=np.ones((3, 3, 3), bool)), kernels, CS, 3)
@@ -111,7 +111,7 @@ def test_folds_that_lack_a_class(codes):
     codes = np.array(codes)
     X = np.random.default_rng(0).normal(size=(9, 2)) + 3 * codes[:, None]
     fold = stratified(codes, 3)
-    task = Task(X, codes, np.ones(9), fold, np.ones((1, 1, 3), bool))
+    task = ClassFolds(X, codes, np.ones(9), fold, np.ones((1, 1, 3), bool))
     counts = judge(task, [Kernel("gaussian", 0.5)], (1.0,), 3).counts[0, 0]
     for f in range(3):
         right, said, true = counts[f]
@@ -126,7 +126,9 @@ def test_folds_that_lack_a_class(codes):
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_threads_change_nothing(count, monkeypatch):
     X, y = curved(100)
-    task = Task(X, (y > 0).astype(int), np.ones(100), stratified((y > 0).astype(int), 5), np.ones((3, 3, 5), bool))
+    task = ClassFolds(
+        X, (y > 0).astype(int), np.ones(100), stratified((y > 0).astype(int), 5), np.ones((3, 3, 5), bool)
+    )
     monkeypatch.setattr(threads, "_limit", count)
     got = judge(task, [Kernel("gaussian", gamma) for gamma in GAMMAS], CS, 2)
     monkeypatch.setattr(threads, "_limit", 1)
@@ -271,7 +273,7 @@ def test_the_bytes_of_a_part():
 
     X = np.random.default_rng(0).normal(size=(1000, 2))
     for k, y in ((2, np.arange(1000) % 2), (3, np.minimum(np.arange(1000), 2))):
-        task = Task(X, y, np.ones(1000), stratified(y, 2), np.ones((1, 1, 2), bool))
+        task = ClassFolds(X, y, np.ones(1000), stratified(y, 2), np.ones((1, 1, 2), bool))
         judge(task, [Kernel("gaussian", 1.0)], (1e7,), k)
         tracemalloc.start()
         judge(task, [Kernel("gaussian", 1.0)], (1e7,), k)  # of a large C in double precision

@@ -12,7 +12,7 @@ from sklearn.svm import SVR, NuSVR, OneClassSVM
 
 from cacore.kernels import Kernel
 from casvm import CASVR, DisSMOSVR, SVRModel
-from casvm.search.regression import Task, judge
+from casvm.search.regression import TargetFolds, judge
 from partition import KBalance
 
 N, TESTED, P = 157, 60, 3
@@ -250,7 +250,7 @@ def test_errors_on_rows_left_out_are_those_of_libsvm():
     X, y, weights = X[:90], (y[:90] - 300) / 10, rng.choice([0.0, 0.5, 2.0], 90)
     fold, Cs, epsilons, gammas = np.arange(90) % 4, (0.5, 5.0, 50.0), (0.02, 0.2), (0.2, 0.8)
     alike = tuple(Kernel("gaussian", gamma) for gamma in gammas)
-    told = judge(Task(X, y, weights, fold, 3), alike, Cs, epsilons, 1e-6)
+    told = judge(TargetFolds(X, y, weights, fold, 3), alike, Cs, epsilons, 1e-6)
     for place, sse in np.ndenumerate(told["sse"]):
         g, e, ell, f = place
         model = SVR(C=Cs[ell], epsilon=epsilons[e], gamma=gammas[g], tol=1e-7)
@@ -259,7 +259,7 @@ def test_errors_on_rows_left_out_are_those_of_libsvm():
         assert sse == pytest.approx(weights[out] @ error**2, rel=1e-3)
         assert told["weight"][f] == weights[out].sum()
     assert told["steps"].tolist() == [36, 0]
-    alone = judge(Task(X[:1], y[:1], np.ones(1), np.zeros(1, int), 3), alike, Cs, epsilons, 1e-6)
+    alone = judge(TargetFolds(X[:1], y[:1], np.ones(1), np.zeros(1, int), 3), alike, Cs, epsilons, 1e-6)
     assert not alone["weight"].any()
 
 

@@ -9,15 +9,15 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted
 
-from cacore.comm import collective
+from cacore.comm import Communicator
+from cacore.data.dataset import Dataset
 from cacore.data.labels import all_classes
 from cacore.data.metric import expose as expose_metric
-from cacore.data.validation import check_same_names, shared_seed
+from cacore.data.validation import shared_seed
 from cacore.errors import InputError
 from cacore.learn.options import from_estimator
-from cacore.machine import memory, threads
+from cacore.machine import memory
 from cacore.svm.classifier import KernelClassifier
 from casvm.bkmsvm import bkmsvm
 from casvm.cascade import cascade
@@ -26,9 +26,12 @@ from casvm.cpsvm import cpsvm
 from casvm.dcfilter import dcfilter
 from casvm.dcsvm import dcsvm
 from casvm.dissmo import dissmo
+from casvm.estimators.all_ranks import AllRanks
 from casvm.estimators.exact import expose, expose_search
 from casvm.fcfssvm import fcfssvm
-from casvm.options import UNSEARCHED, Fit, Method, Options
+from casvm.fit import SVMFit
+from casvm.model.model import SVMModel
+from casvm.options import UNSEARCHED, Method, Options
 from partition import Partitioner
 from partition.base import REGISTERED
 
@@ -36,7 +39,7 @@ _METHODS = {"random": casvm, "fcfs": fcfssvm, "bkm": bkmsvm, "kmeans": cpsvm}
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class CollectiveSVC(KernelClassifier):
+class CollectiveSVC(KernelClassifier, AllRanks[SVMModel]):
     """A classifier whose `fit` and `predict` take each rank's own rows, if it is given `comm`."""
 
     metric: str = "none"
@@ -59,27 +62,25 @@ class CollectiveSVC(KernelClassifier):
         Rows of weight 0 count as absent. Raises InputError, a ValueError, on what cannot be used; warns with
         ConvergenceWarning if a limit was reached.
         """
-        with collective(self.comm) as comm:
-            threads.share_once(comm)
-            with comm.agreed():
-                train = self._labelled(X, y, sample_weight, int(comm.size == 1))
-            check_same_names(self, comm)
-            classes = all_classes(train.target()[train.row_weights() > 0], comm)
-            seed, limit = shared_seed(getattr(self, "random_state", 0), comm), memory.limit_per_rank(comm)
-            with comm.agreed():
-                method, chosen = self._trained_by()
-                options = from_estimator(Options, self, class_weight=self._class_weight(classes), **chosen)
-            fitted = method(train, replace(options, seed=seed, memory_limit=limit), comm)
-            self._take(fitted)
-        fitted.model.comm = self.comm
+        fitted, options = self._trained(X, y, sample_weight)
         for note in fitted.notes:
             warnings.warn(note, ConvergenceWarning, stacklevel=2)
         if options.searches and fitted.search is None:
             warnings.warn(UNSEARCHED, stacklevel=2)
         return self
 
-    def _take(self, fitted: Fit) -> None:
-        """The fitted attributes; collective."""
+    def _training_rows(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
+        return self._labelled(X, y, sample_weight, least)
+
+    def _asked(self, train: Dataset, comm: Communicator) -> tuple[Method, Options]:
+        classes = all_classes(train.target()[train.row_weights() > 0], comm)
+        seed, limit = shared_seed(getattr(self, "random_state", 0), comm), memory.limit_per_rank(comm)
+        with comm.agreed():
+            method, chosen = self._trained_by()
+            options = from_estimator(Options, self, class_weight=self._class_weight(classes), **chosen)
+        return method, replace(options, seed=seed, memory_limit=limit)
+
+    def _take(self, fitted: SVMFit[SVMModel], comm: Communicator) -> None:
         expose(self, fitted.model)
         self.sizes_, self.solver_ = fitted.sizes, fitted.solver
         self.n_iter_ = fitted.solver["iterations"]
@@ -96,13 +97,6 @@ class CollectiveSVC(KernelClassifier):
 
     def _probabilities(self, X: Any) -> NDArray[np.float64]:
         return self._answer("probabilities", X)
-
-    def _answer(self, question: str, X: Any) -> NDArray[Any]:
-        check_is_fitted(self, "model_")
-        with collective(self.comm) as comm:
-            with comm.agreed():
-                X = self._rows(X, int(comm.size == 1))
-            return np.asarray(getattr(self.model_, question)(X, comm))
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -192,8 +186,8 @@ class CASVC(CollectiveSVC):
     per_part: bool = False
     random_state: Any = None
 
-    def _take(self, fitted: Fit) -> None:
-        super()._take(fitted)
+    def _take(self, fitted: SVMFit[SVMModel], comm: Communicator) -> None:
+        super()._take(fitted, comm)
         self.centers_ = fitted.model.centers
 
     def _trained_by(self) -> tuple[Method, dict[str, Any]]:
@@ -212,8 +206,8 @@ class CASVC(CollectiveSVC):
 class OneModelSVC(CollectiveSVC):
     """What the classifiers share whose training ends in one model."""
 
-    def _take(self, fitted: Fit) -> None:
-        super()._take(fitted)
+    def _take(self, fitted: SVMFit[SVMModel], comm: Communicator) -> None:
+        super()._take(fitted, comm)
         self.n_iter_ = self.n_iter_.sum(keepdims=True)  # a layer's start may leave nothing to do
         b = fitted.model.intercepts()
         self.intercept_ = -b if len(self.classes_) == 2 else b

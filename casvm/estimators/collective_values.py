@@ -9,24 +9,27 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted
 
 from cacore.checks import whole
-from cacore.comm import Communicator, collective
+from cacore.comm import Communicator
 from cacore.data.classifier import ROWS
+from cacore.data.dataset import Dataset
 from cacore.data.regressor import Regressing
-from cacore.data.validation import check_same_names, shared_seed
+from cacore.data.validation import shared_seed
 from cacore.learn.options import from_estimator
-from cacore.machine import memory, threads
+from cacore.machine import memory
 from cacore.svm.classifier import KernelMachine
+from casvm.estimators.all_ranks import AllRanks
 from casvm.estimators.exact import expose_search
+from casvm.fit import SVMFit
+from casvm.model.svr import SVRModel
 from casvm.svr import svr
-from casvm.value_options import Fit, Options
+from casvm.value_options import Method, Options
 from partition import Partitioner
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class CollectiveSVR(Regressing, KernelMachine):
+class CollectiveSVR(Regressing, KernelMachine, AllRanks[SVRModel]):
     """A regression whose `fit`, `predict` and `score` take each rank's own rows, if it is given `comm`."""
 
     C: Any = 1.0
@@ -41,28 +44,27 @@ class CollectiveSVR(Regressing, KernelMachine):
         Rows of weight 0 count as absent. Raises InputError, a ValueError, on what cannot be used; warns with
         ConvergenceWarning if a limit was reached.
         """
-        with collective(self.comm) as comm:
-            threads.share_once(comm)
-            with comm.agreed():
-                least = 2 * int(comm.size == 1)
-                train = self._with_targets(
-                    X, y, sample_weight, dtype=("float64", "float32"), ensure_min_samples=least, **ROWS
-                )
-            check_same_names(self, comm)
-            options = self._options(memory.limit_per_rank(comm), comm)
-            fitted = svr(train, options, comm)
-            self._take(fitted, comm)
-        self.model_.comm = self.comm
+        fitted, _ = self._trained(X, y, sample_weight)
         for note in fitted.notes:
             warnings.warn(f"{type(self).__name__}: {note}", ConvergenceWarning, stacklevel=2)
         return self
 
-    def _options(self, limit: int, comm: Communicator) -> Options:
-        """The options that the parameters are; collective."""
+    def _training_rows(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
+        own = {"dtype": ("float64", "float32"), "ensure_min_samples": 2 * least, **ROWS}
+        return self._with_targets(X, y, sample_weight, **own)
+
+    def _asked(self, train: Dataset, comm: Communicator) -> tuple[Method, Options]:
+        limit = memory.limit_per_rank(comm)
+        chosen = self._chosen(comm)
+        with comm.agreed():
+            options: Options = from_estimator(Options, self, memory_limit=limit, **chosen)
+        return svr, options
+
+    def _chosen(self, comm: Communicator) -> dict[str, Any]:
+        """Options that do not come from the parameter of their name; collective."""
         raise NotImplementedError
 
-    def _take(self, fitted: Fit, comm: Communicator) -> None:
-        """The fitted attributes; collective."""
+    def _take(self, fitted: SVMFit[SVRModel], comm: Communicator) -> None:
         self.model_, self.solver_ = fitted.model, fitted.solver
         parts = [self.model_.parts[number] for number in sorted(self.model_.parts)]
         self.support_ = np.concatenate([np.zeros(0, np.int64), *(part.rows for part in parts)])
@@ -74,11 +76,7 @@ class CollectiveSVR(Regressing, KernelMachine):
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Predictions for `X`, shape (n_local, d); with `comm`, a collective call."""
-        check_is_fitted(self, "model_")
-        with collective(self.comm) as comm:
-            with comm.agreed():
-                X = self._rows(X, int(comm.size == 1))
-            return np.asarray(self.model_.predict(X, comm))
+        return self._answer("predict", X)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -117,12 +115,10 @@ class DisSMOSVR(CollectiveSVR):
 
     working_set: int | None = None
 
-    def _options(self, limit: int, comm: Communicator) -> Options:
-        with comm.agreed():
-            options: Options = from_estimator(Options, self, exact=True, memory_limit=limit)
-        return options
+    def _chosen(self, comm: Communicator) -> dict[str, Any]:
+        return {"exact": True}
 
-    def _take(self, fitted: Fit, comm: Communicator) -> None:
+    def _take(self, fitted: SVMFit[SVRModel], comm: Communicator) -> None:
         super()._take(fitted, comm)
         self.objective_ = float(self.solver_["objective"][0])
         self.intercept_ = comm.allreduce(self.model_.parts[comm.rank].b)
@@ -194,15 +190,13 @@ class CASVR(CollectiveSVR):
     route: str = "nearest"
     random_state: Any = None
 
-    def _options(self, limit: int, comm: Communicator) -> Options:
-        seed = shared_seed(self.random_state, comm)
-        with comm.agreed():
-            more: dict[str, Any] = {"memory_limit": limit, "seed": seed}
-            if self.n_parts is None and isinstance(self.partitioner, Partitioner):
-                more["partitions"] = whole(1)(self.partitioner.n_parts, "n_parts =")
-            options: Options = from_estimator(Options, self, **more)
-        return options
+    def _chosen(self, comm: Communicator) -> dict[str, Any]:
+        chosen: dict[str, Any] = {"seed": shared_seed(self.random_state, comm)}
+        if self.n_parts is None and isinstance(self.partitioner, Partitioner):
+            with comm.agreed():
+                chosen["partitions"] = whole(1)(self.partitioner.n_parts, "n_parts =")
+        return chosen
 
-    def _take(self, fitted: Fit, comm: Communicator) -> None:
+    def _take(self, fitted: SVMFit[SVRModel], comm: Communicator) -> None:
         super()._take(fitted, comm)
         self.centers_ = self.model_.centers

@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from cacore.checks import one_of
 from cacore.comm import Communicator
@@ -18,6 +16,7 @@ from cacore.data.dataset import Samples
 from cacore.data.labels import all_classes, class_factors, require_classes
 from cacore.data.rows import concatenate
 from cacore.errors import InputError
+from cacore.kernels.given import Precomputed, numbered
 from cacore.learn.options import from_estimator
 from cacore.machine import memory
 from cacore.probability.calibrator import Calibrator
@@ -32,8 +31,10 @@ from casvm.model.libsvm import NU_SVC
 from casvm.model.model import SVMModel
 from casvm.model.part import PartSVM
 from casvm.options import UNSEARCHED, Options
+from casvm.search.choose import search
 from casvm.solver.part import fit_part
 from casvm.value_options import nu_share
+from partition.redistribute import Parts
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -52,7 +53,6 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
         """
         comm = Communicator()
         train = self._labelled(X, y, sample_weight)
-        n, d = train.X.shape
         self._check_rows(train.X)
         one_of("ovr", "ovo")(self.decision_function_shape, "decision_function_shape =")
         self._switches()
@@ -65,15 +65,14 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
         options = self._chosen(Samples(train.X, {"code": codes, "C": factor[codes] * weights}), options, comm)
         setting = self._setting(train.X, options, comm)
         part, solutions = fit_part(
-            train.X, codes, options.C * factor[codes] * weights, np.arange(n), setting.kernel, setting.limits,
+            train.X, codes, options.C * factor[codes] * weights, np.arange(len(codes)), setting.kernel, setting.limits,
             setting.cache_bytes, watch=setting.watch, nu=self._nu(),
         )  # fmt: skip
         if len(part.classes) < len(classes):
             raise InputError("a class has no row with a positive weight")
         model = SVMModel(
-            method=self._method, route="nearest", classes=classes, kernel=setting.kernel,
-            C=self._bound(options, solutions), centers=np.zeros((1, d)), sizes=np.array([n]),
-            owners=np.zeros(1, np.int64), standardizer=None, dtype=str(train.X.dtype), parts={0: part},
+            method=self._method, classes=classes, kernel=setting.kernel, C=self._bound(options, solutions),
+            **self._one_part(train.X, part),
         )  # fmt: skip
         if options.probability is not None:
             rows = Samples(train.X, {"code": codes, "C": options.C * factor[codes] * weights})
@@ -119,16 +118,9 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
         self.solutions_ = solutions
         self._warn(solutions, 2)
 
-    @property
-    def coef_(self) -> Any:
-        """Weights of the features, of the linear kernel."""
-        check_is_fitted(self)
-        if self.kernel != "linear":
-            raise AttributeError("coef_ is there for the linear kernel only")
-        part = self.model_.parts[0]
+    def _linear(self, part: PartSVM) -> NDArray[np.float64]:
         coef = part.X.T @ part.weights()
-        coef = coef.T if len(self.classes_) > 2 else -coef.T
-        return sp.csr_matrix(coef) if sp.issparse(part.X) else np.ascontiguousarray(coef)
+        return np.asarray(coef.T if len(self.classes_) > 2 else -coef.T)
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Decisions for `X`, shape (n, d): shape (n,) with two classes, else (n, k), or (n, pairs) for "ovo"."""
@@ -314,10 +306,6 @@ def choose(
     InputError
         As there.
     """
-    from cacore.kernels.given import Precomputed, numbered
-    from casvm.search.choose import search
-    from partition.redistribute import Parts
-
     limit = memory.limit_per_rank(comm)
     if precomputed:
         options = replace(options, kernel=Precomputed(np.asarray(rows.X)))

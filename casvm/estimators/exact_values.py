@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import OutlierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d
@@ -39,7 +38,7 @@ class OneProcessValues(OneProcess):
     _svm_type: ClassVar[str]
 
     def _fit(self, X: Rows, y: Vector, sample_weight: ArrayLike | None) -> Self:
-        n, d = X.shape
+        n = X.shape[0]
         weights = np.ones(n) if sample_weight is None else checked_weights(sample_weight, n)
         present = np.flatnonzero(weights)
         if not present.size:
@@ -59,10 +58,8 @@ class OneProcessValues(OneProcess):
             np.array([solution.b]),
         )  # fmt: skip
         self.model_ = SVRModel(
-            method="smo", route="nearest", svm_type=self._svm_type, kernel=setting.kernel, params=params,
-            centers=np.zeros((1, d)), sizes=np.array([n]), owners=np.zeros(1, np.int64), standardizer=None,
-            dtype=str(X.dtype), parts={0: part},
-        )  # fmt: skip
+            method="smo", svm_type=self._svm_type, kernel=setting.kernel, params=params, **self._one_part(X, part)
+        )
         self._take(part, solution)
         return self
 
@@ -89,15 +86,8 @@ class OneProcessValues(OneProcess):
         self.solution_ = solution
         self._warn([solution], 3)
 
-    @property
-    def coef_(self) -> Any:
-        """Weights of the features, shape (1, d), of the linear kernel."""
-        check_is_fitted(self)
-        if self.kernel != "linear":
-            raise AttributeError("coef_ is there for the linear kernel only")
-        part = self.model_.parts[0]
-        coef = part.X.T @ part.beta
-        return sp.csr_matrix(coef) if sp.issparse(part.X) else np.ascontiguousarray(coef[None])
+    def _linear(self, part: PartSVR) -> Vector:
+        return np.asarray(part.X.T @ part.beta)[None]
 
     def _values(self, X: Any) -> Vector:
         """Values for `X`, shape (n, d)."""

@@ -7,8 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted
 
 from cacore.checks import yes_or_no
 from cacore.comm import Communicator
@@ -89,6 +92,28 @@ class OneProcess(KernelMachine):
                 ConvergenceWarning,
                 stacklevel=depth + 2,
             )
+
+    def _one_part(self, X: Rows, part: Any) -> dict[str, Any]:
+        """The fields of a model whose one part learnt from all rows."""
+        n, d = X.shape
+        return {
+            "route": "nearest", "centers": np.zeros((1, d)), "sizes": np.array([n]), "owners": np.zeros(1, np.int64),
+            "standardizer": None, "dtype": str(X.dtype), "parts": {0: part},
+        }  # fmt: skip
+
+    @property
+    def coef_(self) -> Any:
+        """Weights of the features, a row per problem, of the linear kernel."""
+        check_is_fitted(self)
+        if self.kernel != "linear":
+            raise AttributeError("coef_ is there for the linear kernel only")
+        part = self.model_.parts[0]
+        coef = self._linear(part)
+        return sp.csr_matrix(coef) if sp.issparse(part.X) else np.ascontiguousarray(coef)
+
+    def _linear(self, part: Any) -> NDArray[np.float64]:
+        """These weights, of the part's model."""
+        raise NotImplementedError
 
     def _rows(self, X: Any, least: int = 1) -> Any:
         X = super()._rows(X, least)

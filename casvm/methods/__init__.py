@@ -6,27 +6,35 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cacore.comm import Communicator
     from cacore.data.dataset import Dataset
     from casvm import value_options
-    from casvm.options import Fit, Method, Options
+    from casvm.fit import SVMFit
+    from casvm.model.model import SVMModel
+    from casvm.model.svr import SVRModel
+    from casvm.options import Method, Options
+
+    ClassFit = SVMFit[SVMModel]
+    Trainer = Callable[[Method, Dataset, Options, Communicator], ClassFit]
 
 
-def in_parts(method: Method, train: Dataset, options: Options, comm: Communicator, test: Any = None) -> Fit:
-    """One SVM a part; see :func:`casvm.methods.parts.fit`."""
+def in_parts(method: Method, train: Dataset, options: Options, comm: Communicator, test: Any = None) -> ClassFit:
+    """One classifier per part; see :func:`casvm.methods.parts.fit`."""
     from casvm.methods.parts import fit
 
     return _trained(fit, method, train, options, comm)
 
 
-def in_a_tree(method: Method, train: Dataset, options: Options, comm: Communicator, test: Any = None) -> Fit:
+def in_a_tree(method: Method, train: Dataset, options: Options, comm: Communicator, test: Any = None) -> ClassFit:
     """A tree of merges; see :func:`casvm.methods.tree.fit`."""
     from casvm.methods.tree import fit
 
     return _trained(fit, method, train, options, comm)
 
 
-def of_all_rows(method: Method, train: Dataset, options: Options, comm: Communicator, test: Any = None) -> Fit:
+def of_all_rows(method: Method, train: Dataset, options: Options, comm: Communicator, test: Any = None) -> ClassFit:
     """One problem of all rows; see :func:`casvm.methods.dissmo.fit`."""
     from casvm.methods.dissmo import fit
 
@@ -35,19 +43,19 @@ def of_all_rows(method: Method, train: Dataset, options: Options, comm: Communic
 
 def of_values(
     method: value_options.Method, train: Dataset, options: value_options.Options, comm: Communicator, test: Any = None
-) -> value_options.Fit:
-    """Regression or one class, in parts or of all rows; see :func:`casvm.methods.values.fit`."""
-    from casvm.methods.values import fit
+) -> SVMFit[SVRModel]:
+    """Regression or one class, in parts or of all rows; see :func:`casvm.methods.parts.fit_values`."""
+    from casvm.methods.parts import fit_values
 
-    return fit(method, train, options, comm)
+    return fit_values(method, train, options, comm)
 
 
-def _trained(fit: Any, method: Method, train: Dataset, options: Options, comm: Communicator) -> Fit:
-    """By this trainer, at a setting that is chosen, and in a metric that is learned, if that is asked for."""
+def _trained(fit: Trainer, method: Method, train: Dataset, options: Options, comm: Communicator) -> ClassFit:
+    """The fit of this trainer, at a setting that is chosen, and in a metric that is learned, if they are asked for."""
     with comm.agreed():
         options.checked(method, comm.size)
     if options.searches and (method.one_model or options.metric != "none"):
-        from casvm.search.settle import settle_apart
+        from casvm.methods.settle import settle_apart
 
         return settle_apart(partial(_trained, fit), method, train, options, comm)
     if options.metric == "none":
@@ -57,11 +65,10 @@ def _trained(fit: Any, method: Method, train: Dataset, options: Options, comm: C
     return metric.fit(partial(_with_probabilities, fit), method, train, options, comm)
 
 
-def _with_probabilities(fit: Any, method: Method, train: Dataset, options: Options, comm: Communicator) -> Fit:
-    """By this trainer, with probabilities of one model if they are asked for; parts have their own way."""
+def _with_probabilities(fit: Trainer, method: Method, train: Dataset, options: Options, comm: Communicator) -> ClassFit:
+    """The fit of this trainer, with probabilities of one model if they are asked for; parts fit theirs themselves."""
     if options.probability is None or not method.one_model:
-        made: Fit = fit(method, train, options, comm)
-        return made
+        return fit(method, train, options, comm)
     from casvm.methods.probability import fit_apart
 
     return fit_apart(fit, method, train, options, comm)

@@ -1,8 +1,9 @@
-"""Dis-SMO: one problem of all rows, pair of classes by pair (Algorithm 1 on all ranks)."""
+"""Dis-SMO: one problem of all rows, of which every rank holds a share (Algorithm 1 on all ranks)."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from itertools import combinations
 from typing import Any
 
@@ -11,17 +12,27 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
-from cacore.data.rows import nbytes
+from cacore.data.rows import Rows, nbytes
 from cacore.io.checkpoint import Unfinished, remembered
-from cacore.svm.dual import Dual
-from casvm.methods.prepare import Prepared, prepare
-from casvm.methods.problems import STATISTICS, check_memory, named, not_met, solve_all, terms, told
+from cacore.machine import memory
+from cacore.progress import Advance
+from cacore.svm.dual import Dual, Solution
+from casvm.fit import SVMFit
+from casvm.methods.problems import STATISTICS, check_memory, told
+from casvm.methods.settle import settle_values
+from casvm.model.model import SVMModel
 from casvm.model.part import PartSVM, piece
-from casvm.options import Fit, Method, Options
+from casvm.model.svr import SVRModel
+from casvm.options import Method, Options
 from casvm.solver import distributed
+from casvm.tasks.classes import ClassesTask
+from casvm.tasks.values import ValuesTask, kept_of
+from partition.in_parts import solve_all
+
+Kept = dict[str, NDArray[Any]]
 
 
-def fit(method: Method, train: Dataset, options: Options, comm: Communicator) -> Fit:
+def fit(method: Method, train: Dataset, options: Options, comm: Communicator) -> SVMFit[SVMModel]:
     """Solve the problem of all rows, pair of classes by pair; a collective call.
 
     Arguments and result are those of :meth:`cacore.learn.method.Method.__call__`.
@@ -29,63 +40,113 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator) ->
     Raises
     ------
     InputError
-        As :func:`casvm.methods.prepare.prepare`.
+        As :meth:`casvm.tasks.task.SVMTask.prepared`.
 
     Notes
     -----
     See :func:`casvm.solver.distributed.solve`. No rank ever holds all rows, and the model stays in pieces.
     """
-    prepared = prepare(method, train, options, comm)
-    rows = prepared.rows
+    task = ClassesTask.prepared(method, train, options, comm)
+    rows = task.rows
     with comm.agreed():
         check_memory(nbytes(rows.X), options)
     sizes = comm.allgather(np.array([len(rows)]))
     begun = time.perf_counter()
     with comm.phase("train"):
         if comm.size == 1 and options.working_set is None:
-            alone = solve_all({0: len(rows)}, lambda _: ("alone", rows), prepared.kernel, options, "training")[0]
+            alone = solve_all(task, {0: len(rows)}, lambda _: ("alone", rows), "training")[0]
             made, numbers = alone.part, alone.numbers
         else:
-            made, numbers = _together(prepared, options, comm)
+            made, numbers = _pair_by_pair(task, comm)
     seconds = time.perf_counter() - begun
     numbers[STATISTICS.index("seconds")] = seconds
     with comm.uncounted():
         every = comm.allgather(np.array([seconds]))
-    model = prepared.model_in_pieces(method, options, made, comm)
+    model = task.model_in_pieces(made, len(made.rows), comm)
     numbers[STATISTICS.index("n_support")] = model.sizes.sum()
-    solver = named(numbers[None])
-    notes = not_met(numbers[None], options.limits.tol, "")
-    return Fit(model, sizes, solver, every, terms(sizes, prepared.nonzeros, 0, solver), notes)
+    return task.fit(model, numbers[None], every, sizes)
 
 
-def _together(prepared: Prepared, options: Options, comm: Communicator) -> tuple[PartSVM, NDArray[np.float64]]:
+def of_values(task: ValuesTask, comm: Communicator) -> SVMFit[SVRModel]:
+    """Solve the regression, or one class, of all rows; collective. See :func:`casvm.methods.parts.fit_values`."""
+    if task.searches:
+        settle_values(task, comm)
+    rows, options, problem = task.rows, task.options, task.problem
+    with comm.agreed():
+        cache_bytes = min(options.cache_bytes, 8 * task.n**2 + 2 * nbytes(rows.X))
+        remedy = "use a smaller cache (--cache-gib), more ranks or --dtype float32"
+        memory.require(nbytes(rows.X) + cache_bytes, options.memory_limit, "a rank's rows and its kernel cache", remedy)
+    sizes = comm.allgather(np.array([len(rows)]))
+    begun, advance = time.perf_counter(), options.progress("training", 1)
+
+    def work(unfinished: Unfinished | None) -> Kept:
+        if comm.size == 1 and options.working_set is None:
+            return kept_of(problem.solve(rows, task.kernel, options.limits, cache_bytes), begun)
+        share = _together(task, rows.X, problem.dual(rows, comm), cache_bytes, advance, unfinished, comm)
+        kept = kept_of(share, begun)
+        for name in ("kernel_rows", "kernel_values"):
+            place = STATISTICS.index(name)
+            kept["statistics"][place] = comm.allreduce(kept["statistics"][place : place + 1])[0]
+        return kept
+
+    with comm.phase("train"):
+        done = _resumed(task, "solution", work, comm)
+        advance()
+    seconds = time.perf_counter() - begun
+    part = task.part(rows, done)
+    if comm.rank:
+        part.b = np.zeros(1)  # once in all pieces together
+    model, numbers = task.model_in_pieces(part, len(part.rows), comm), done["statistics"]
+    numbers[STATISTICS.index("n_support")], numbers[STATISTICS.index("seconds")] = model.sizes.sum(), seconds
+    with comm.uncounted():
+        every = comm.allgather(np.array([seconds]))
+        return task.fit(model, comm.bcast(numbers)[None], every, sizes)
+
+
+def _together(
+    task: ClassesTask | ValuesTask, X: Rows, dual: Dual, cache_bytes: int, advance: Advance,
+    unfinished: Unfinished | None, comm: Communicator,
+) -> Solution:  # fmt: skip
+    """This rank's share of the solution of a dual, of which every rank has some rows; collective."""
+    options = task.options
+    return distributed.solve(
+        X, dual, task.kernel, options.limits, cache_bytes, comm, options.working_set, told(advance, "training"),
+        unfinished,
+    )  # fmt: skip
+
+
+def _resumed(
+    task: ClassesTask | ValuesTask, name: str, work: Callable[[Unfinished | None], Kept], comm: Communicator
+) -> Kept:
+    """What `work` keeps, or kept in an earlier run; it goes on from the state that an earlier run left. Collective."""
+    unfinished = None if task.checkpoint is None else Unfinished(task.checkpoint, name, comm)
+    done = remembered(task.checkpoint, name, lambda: work(unfinished), comm)
+    if unfinished is not None:
+        unfinished.remove()
+    return done
+
+
+def _pair_by_pair(task: ClassesTask, comm: Communicator) -> tuple[PartSVM, NDArray[np.float64]]:
     """This rank's piece of the model, and the statistics of all ranks together."""
-    codes, C, k = prepared.rows["code"], prepared.rows["C"], len(prepared.classes)
+    rows, codes, C, k = task.rows, task.rows["code"], task.rows["C"], len(task.classes)
     coef, b, collected = np.zeros((k - 1, len(codes))), np.zeros(k * (k - 1) // 2), []
-    advance = options.progress("training", len(b))
+    advance = task.progress("training", len(b))
     for number, (i, j) in enumerate(combinations(range(k), 2)):
         chosen = np.flatnonzero((C > 0) & ((codes == i) | (codes == j)))
-        name = f"pair-{number:06d}"
-        unfinished = None if options.checkpoint is None else Unfinished(options.checkpoint, name, comm)
+        first = codes[chosen] == i
 
         def work(
-            i: int = i, chosen: NDArray[np.intp] = chosen, unfinished: Unfinished | None = unfinished
-        ) -> dict[str, NDArray[Any]]:  # fmt: skip
-            X = prepared.rows.X if len(chosen) == len(codes) else prepared.rows.X[chosen]
-            y = np.where(codes[chosen] == i, 1.0, -1.0)
+            unfinished: Unfinished | None, chosen: NDArray[np.intp] = chosen, first: NDArray[np.bool_] = first
+        ) -> Kept:
+            X = rows.X if len(chosen) == len(codes) else rows.X[chosen]
+            y = np.where(first, 1.0, -1.0)
             dual = Dual.classification(y, C[chosen])
-            share = distributed.solve(
-                X, dual, prepared.kernel, options.limits, options.cache_bytes, comm, options.working_set,
-                told(advance, "training"), unfinished,
-            )  # fmt: skip
+            share = _together(task, X, dual, task.options.cache_bytes, advance, unfinished, comm)
             counts = comm.allreduce(np.array([share.kernel_rows, share.kernel_values]))
             facts = [share.iterations, share.objective, share.gap, *counts, share.converged]
             return {"beta": share.alpha * y, "b": np.array(share.b), "facts": np.array(facts, np.float64)}
 
-        done = remembered(options.checkpoint, name, work, comm)
-        if unfinished is not None:
-            unfinished.remove()
-        first = codes[chosen] == i
+        done = _resumed(task, f"pair-{number:06d}", work, comm)
         coef[j - 1, chosen[first]] = done["beta"][first]
         coef[i, chosen[~first]] = done["beta"][~first]
         b[number] = float(done["b"])
@@ -98,7 +159,7 @@ def _together(prepared: Prepared, options: Options, comm: Communicator) -> tuple
     ])  # fmt: skip
     support = np.flatnonzero(coef.any(axis=0))
     made = piece(
-        prepared.rows.X[support], codes[support], prepared.rows["row"][support], coef[:, support],
+        rows.X[support], codes[support], rows["row"][support], coef[:, support],
         b if comm.rank == 0 else np.zeros_like(b),
     )  # fmt: skip
     return made, numbers

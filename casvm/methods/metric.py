@@ -23,16 +23,18 @@ from cacore.data.shuffle import Shuffle
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
 from cacore.kernels.gradients import moments, stacked
-from casvm.options import Fit, Method, Options
+from casvm.fit import SVMFit
+from casvm.model.model import SVMModel
+from casvm.options import Method, Options
 from partition.routing import nearest
 
 WHOLE = "whole"  # the training that is kept, in a checkpoint
 _ABSENT = np.iinfo(np.int64).max  # the place of rows of weight 0
 
-Trainer = Callable[[Method, Dataset, Options, Communicator], Fit]
+Trainer = Callable[[Method, Dataset, Options, Communicator], SVMFit[SVMModel]]
 
 
-def fit(train: Trainer, method: Method, rows: Dataset, options: Options, comm: Communicator) -> Fit:
+def fit(train: Trainer, method: Method, rows: Dataset, options: Options, comm: Communicator) -> SVMFit[SVMModel]:
     """Train in the best metric of some rounds; arguments and result are those of the trainer. Collective.
 
     Notes
@@ -97,7 +99,7 @@ class _Round:
         self.order = np.full(rows.X.shape[0], _ABSENT)
         self.order[counted] = Shuffle(n, options.seed).position(np.arange(first, first + len(counted)))
         self.first = max(1, round(options.validation_fraction * n))  # in this order, of the learning rows
-        self.fitted: Fit | None = None
+        self.fitted: SVMFit[SVMModel] | None = None
 
     def again(self, root: Root) -> _Round:
         """The next round, in this metric."""
@@ -105,7 +107,7 @@ class _Round:
             self.train, self.method, self.rows, self.options, self.form, self.comm, root, self.number + 1
         )  # fmt: skip
 
-    def trained(self, which: slice | NDArray[np.bool_], name: str) -> Fit:
+    def trained(self, which: slice | NDArray[np.bool_], name: str) -> SVMFit[SVMModel]:
         """The method's fit of some rows, in the metric; collective."""
         X, checkpoint = mapped(self.rows.X[which], self.root), self.options.checkpoint
         weights = None if self.rows.weights is None else self.rows.weights[which].copy()

@@ -18,13 +18,15 @@ from cacore.data.rows import nbytes
 from cacore.machine import memory
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.left_out import LeftOut, folds_to_leave_out, global_folds, pairs_of
+from casvm.fit import SVMFit
 from casvm.methods.left_out import LOOSE
-from casvm.options import Fit, Method, Options
+from casvm.model.model import SVMModel
+from casvm.options import Method, Options
 
-Trainer = Callable[[Method, Dataset, Options, Communicator], Fit]
+Trainer = Callable[[Method, Dataset, Options, Communicator], SVMFit[SVMModel]]
 
 
-def fit_apart(fit: Trainer, method: Method, train: Dataset, options: Options, comm: Communicator) -> Fit:
+def fit_apart(fit: Trainer, method: Method, train: Dataset, options: Options, comm: Communicator) -> SVMFit[SVMModel]:
     """Train, and then without each of some folds; collective. Arguments and result are those of the trainer.
 
     Raises

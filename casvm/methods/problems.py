@@ -1,42 +1,25 @@
-"""A rank's problems, solved side by side; what is kept of them, and reported about them."""
+"""The memory that problems need, and what is reported about their solutions."""
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.data.dataset import Samples
-from cacore.data.stored import in_memory, some
-from cacore.io.checkpoint import remembered
-from cacore.kernels import Kernel
+from cacore.data.rows import is_sparse
 from cacore.machine import memory, threads
 from cacore.progress import Advance
-from cacore.svm.dual import Progress, Solution
+from cacore.svm.dual import Progress
 from cacore.svm.options import DualOptions
-from casvm.model.part import PartSVM, placed
-from casvm.options import Options
 from casvm.solver.pair import padded
-from casvm.solver.part import fit_part
 from casvm.volume import Terms
 from partition.redistribute import Parts
 
 STATISTICS = ("iterations", "n_support", "objective", "gap", "seconds", "kernel_rows", "kernel_values")
 _COLUMN_BYTES = 64  # in memory, of a row in a file: its class, bound, number, place, coefficients
 _COUNTS = ("iterations", "n_support", "kernel_rows", "kernel_values")
-
-
-@dataclass
-class Solved:
-    """A problem's model, its line of :data:`STATISTICS`, and behind them whether it converged."""
-
-    part: PartSVM
-    numbers: NDArray[np.float64]
 
 
 def check_memory(rows: int, options: DualOptions, largest: int | None = None, ranks: int = 0) -> None:
@@ -55,6 +38,12 @@ def check_memory(rows: int, options: DualOptions, largest: int | None = None, ra
         f"use a smaller cache (--cache-gib), more ranks{enough}{', --out-of-core' if ranks else ''} or --dtype float32"
     )
     memory.require(rows + cache, options.memory_limit, "a rank's rows and its kernel cache", remedy)
+
+
+def check_parts(parts: Parts, held: int, options: DualOptions, ranks: int = 0) -> None:
+    """Refuse parts in memory, and `held` bytes of rows in all, that do not fit; see :func:`check_memory`."""
+    largest = None if is_sparse(parts.X) else int(np.diff(parts.bounds).max(initial=0))
+    check_memory(held, options, largest, ranks)
 
 
 def check_parts_at_a_time(parts: Parts, options: DualOptions) -> None:
@@ -79,72 +68,6 @@ def check_parts_at_a_time(parts: Parts, options: DualOptions) -> None:
 def predicted_cost(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     """What training on so many rows costs, in any unit: a fitted power."""
     return rows**1.7
-
-
-def solve_all(
-    sizes: dict[int, int], load: Callable[[int], tuple[str, Samples]], kernel: Kernel | dict[int, Kernel],
-    options: Options, label: str,
-) -> dict[int, Solved]:  # fmt: skip
-    """Solve problems of these many rows, the largest first and as many side by side as there are threads.
-
-    Parameters
-    ----------
-    sizes : dict of int to int
-        By the problems' numbers.
-    load : callable
-        ``load(number)`` makes a problem: its name in a checkpoint, and its rows with the columns "code", "C" and
-        "row", and maybe "coef", coefficients alpha y to begin with, shape (m, k - 1). Rows in a file are read while the
-        problem is solved, and the support vectors stay in it.
-    kernel : Kernel, or dict of int to Kernel
-        Of all problems, or of each.
-    options : Options
-    label : str
-        Of the progress.
-
-    Returns
-    -------
-    dict of int to Solved
-        In the order of `sizes`.
-    """
-    todo = sorted(sizes, key=lambda number: -sizes[number])
-    side_by_side = min(threads.current(), len(todo))
-    cache_bytes = options.cache_bytes // max(1, side_by_side)
-    advance, lock = options.progress(label, len(todo)), threading.Lock()
-
-    def solve(number: int) -> Solved:
-        name, rows = load(number)
-
-        def work() -> dict[str, NDArray[Any]]:
-            X, begun = in_memory(rows.X), time.perf_counter()
-            own = kernel[number] if isinstance(kernel, dict) else kernel
-            start = rows.columns.get("coef")
-            begin_with = None if start is None or not start.any() else start.T
-            made, solutions = fit_part(
-                X, rows["code"], rows["C"], rows["row"], own, options.limits, cache_bytes, options.solver,
-                begin_with,
-            )  # fmt: skip
-            numbers = _statistics(made, solutions, time.perf_counter() - begun)
-            kept = {key: value for key, value in vars(made).items() if key != "X" and value is not None}
-            return {**kept, "places": placed(made.rows, rows["row"]), "statistics": numbers}
-
-        done = remembered(options.checkpoint, name, work)
-        with lock:
-            advance()
-        fields = {key: value for key, value in done.items() if key not in ("places", "statistics")}
-        return Solved(PartSVM(X=some(rows.X, done["places"]), **fields), done["statistics"])
-
-    solved = dict(zip(todo, threads.in_order(solve, [(number,) for number in todo]), strict=True))
-    return {number: solved[number] for number in sizes}
-
-
-def _statistics(part: PartSVM, solutions: list[Solution], seconds: float) -> NDArray[np.float64]:
-    def total(name: str) -> float:
-        return float(sum(getattr(one, name) for one in solutions))
-
-    worst = max((one.gap for one in solutions), default=0.0)
-    met = all(one.converged for one in solutions)
-    counts = (total("kernel_rows"), total("kernel_values"))
-    return np.array([total("iterations"), len(part.rows), total("objective"), worst, seconds, *counts, met])
 
 
 def named(numbers: NDArray[np.float64]) -> dict[str, NDArray[Any]]:

@@ -18,13 +18,15 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
 from cacore.data.rows import Rows, bcast_rows, is_sparse, nbytes, recv_rows, send_rows
-from casvm.methods.divide import into_parts
-from casvm.methods.prepare import Prepared, prepare
-from casvm.methods.problems import STATISTICS, Solved, check_memory, named, not_met, predicted_cost, solve_all, terms
+from casvm.fit import SVMFit
+from casvm.methods.problems import STATISTICS, check_memory, named, not_met, predicted_cost, terms
 from casvm.model.model import SVMModel
 from casvm.model.part import PartSVM, deal, placed
-from casvm.options import Fit, Method, Options
+from casvm.options import Method, Options
+from casvm.tasks.classes import ClassesTask
+from partition.in_parts import solve_all
 from partition.redistribute import Parts
+from partition.task import Solved
 
 _SETTLED = 1e-3  # times tol: the relative change of the objective at which another pass would change nothing
 
@@ -90,7 +92,7 @@ def neighbours(sizes: NDArray[np.int64], ranks: int) -> NDArray[np.int64]:
     return np.asarray(owners)
 
 
-def fit(method: Method, train: Dataset, options: Options, comm: Communicator) -> Fit:
+def fit(method: Method, train: Dataset, options: Options, comm: Communicator) -> SVMFit[SVMModel]:
     """Train a tree of SVMs that ends in one model; a collective call.
 
     Arguments and result are those of :meth:`cacore.learn.method.Method.__call__`.
@@ -98,28 +100,28 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator) ->
     Raises
     ------
     InputError
-        As :func:`casvm.methods.prepare.prepare`; memory that does not suffice for a merge.
+        As :meth:`casvm.tasks.task.SVMTask.prepared`; memory that does not suffice for a merge.
 
     Notes
     -----
     A problem costs what :func:`casvm.solver.smo.solve` does with a start. Half of the rows (DC-SVM) or of the support
     vectors at most move a layer, point to point. The last rank to work holds all of them.
     """
-    prepared = prepare(method, train, options, comm)
+    task = ClassesTask.prepared(method, train, options, comm)
     with comm.phase("partition"):
-        parts = into_parts(method, prepared, options, comm, neighbours)
+        parts = task.divided(0, comm, neighbours)
         sizes, owners = _everywhere(parts, comm)
         layers = plan(sizes.tolist(), owners.tolist())
         with comm.agreed():
             _check_memory(method, parts, layers, options, comm)
-    tree = _Tree(method, prepared, layers, options, comm)
+    tree = _Tree(method, task, layers, options, comm)
     with comm.phase("train"):
         root, passes = tree.run(parts)
     comm.wait()
     with comm.phase("predict"):
-        piece = deal(root, len(prepared.classes), layers[-1][0].owner, comm)
-    model = prepared.model_in_pieces(method, options, piece, comm)
-    return tree.result(model, sizes, passes, parts.n_iter)
+        piece = deal(root, len(task.classes), layers[-1][0].owner, comm)
+    model = task.model_in_pieces(piece, len(piece.rows), comm)
+    return tree.result(model, sizes, passes)
 
 
 def _everywhere(parts: Parts, comm: Communicator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -145,12 +147,12 @@ def _check_memory(
 class _Tree:
     """One training: its layers, and what was measured.
 
-    `lines` has of each problem: pass, layer, its number, rows, and what :func:`solve_all` tells; `seconds` those of
+    `lines` has per problem: pass, layer, its number, rows, and its statistics; `seconds` those of
     each layer, pass after pass.
     """
 
     method: Method
-    prepared: Prepared
+    task: ClassesTask
     layers: list[list[Place]]
     options: Options
     comm: Communicator
@@ -162,7 +164,7 @@ class _Tree:
         leaves = {part: parts.take(rows) for part, rows in parts}
         for leaf in leaves.values():
             leaf.columns.pop("order", None)
-            leaf.columns["coef"] = np.zeros((len(leaf), len(self.prepared.classes) - 1))
+            leaf.columns["coef"] = np.zeros((len(leaf), len(self.task.classes) - 1))
         before, passes, root, support = -np.inf, 0, self.layers[-1][0].owner, None
         while True:
             solved, node = self._pass(leaves, support, passes)
@@ -181,7 +183,7 @@ class _Tree:
 
     def _pass(
         self, leaves: dict[int, Samples], support: Samples | None, turn: int
-    ) -> tuple[Solved | None, Samples | None]:
+    ) -> tuple[Solved[PartSVM] | None, Samples | None]:
         """Through all layers; the last problem's solution and its rows, on its rank."""
         solved, nodes = self._layer(leaves, turn, 0, support)
         for depth, (below, layer) in enumerate(pairwise(self.layers), 1):
@@ -196,7 +198,7 @@ class _Tree:
 
     def _layer(
         self, nodes: dict[int, Samples], turn: int, depth: int, support: Samples | None = None
-    ) -> tuple[dict[int, Solved], dict[int, Samples]]:
+    ) -> tuple[dict[int, Solved[PartSVM]], dict[int, Samples]]:
         """Solve this rank's problems of a layer: the solutions, and the rows that go up.
 
         The rows of a node and the last pass' `support` vectors are put together when they are needed, not all at once.
@@ -208,7 +210,7 @@ class _Tree:
         begun = time.perf_counter()
         sizes = {number: self.layers[depth][number].rows for number in nodes}
         label = f"layer {depth + 1} of {len(self.layers)}"
-        solutions = solve_all(sizes, load, self.prepared.kernel, self.options, label) if nodes else {}
+        solutions = solve_all(self.task, sizes, load, label) if nodes else {}
         self.seconds.append(time.perf_counter() - begun)
         up = {}
         for number, one in solutions.items():
@@ -242,7 +244,7 @@ class _Tree:
         numbers, values = (self.comm.bcast(table, root) for table in tables)
         return _from_tables(X, numbers, values)
 
-    def result(self, model: SVMModel, sizes: NDArray[np.int64], passes: int, rounds: int) -> Fit:
+    def result(self, model: SVMModel, sizes: NDArray[np.int64], passes: int) -> SVMFit[SVMModel]:
         """All ranks' figures, on every rank."""
         comm, depth = self.comm, len(self.layers)
         width = 4 + len(STATISTICS) + 1
@@ -267,8 +269,10 @@ class _Tree:
         notes = not_met(lines[:, 4:], self.options.limits.tol, "problems")
         more = {"passes": passes, "average_parallelism": parallel, "layers": layers}
         solver = named(np.array(summed))
-        measured = terms(sizes, self.prepared.nonzeros, rounds, solver)
-        return Fit(model, sizes, solver, every.sum(axis=(1, 2)), measured, notes, more)
+        measured = terms(sizes, self.task.nonzeros, self.task.n_iter, solver)
+        return SVMFit(
+            model, sizes, solver, every.sum(axis=(1, 2)), self.options.limits.tol, measured, notes, more
+        )  # fmt: skip
 
 
 def _joined(leaf: Samples, support: Samples | None) -> Samples:

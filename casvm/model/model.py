@@ -21,8 +21,7 @@ from cacore.probability.coupling import coupled
 from cacore.probability.left_out import pairs_of
 from cacore.svm.decision import counted, votes
 from casvm.model.part import PART, PartSVM, join
-from partition.model import SHARED, InParts, visit
-from partition.routing import nearest
+from partition.model import SHARED, InParts, one_piece_a_rank
 
 OWN: Layout = {
     "Cs": Array("float64", ("P",), "of each part, where every part has chosen its own", optional=True),
@@ -122,7 +121,12 @@ class SVMModel(InParts):
 
     def _decided(self, Z: Rows, comm: Communicator) -> NDArray[np.float64]:
         k = len(self.classes)
-        return visit(Z, self._pieces, comm, (k * (k - 1) // 2,))
+        return self._answered(Z, comm, (k * (k - 1) // 2,), self._piece)
+
+    def _piece(self, number: int, rows: Rows) -> NDArray[np.float64]:
+        """The share of a piece in the decisions of all pairs."""
+        part = self.parts[number]
+        return part.pairs(rows, self.kernel) if len(part.rows) else part.b
 
     def probabilities(self, X: Rows, comm: Any = None) -> NDArray[np.float64]:
         """Of the classes, shape (n_local, k), in their order, rows of sum 1; collective, as :meth:`predict`.
@@ -136,32 +140,16 @@ class SVMModel(InParts):
         InputError
             On all ranks: the model has no probabilities.
         """
-        k, P = len(self.classes), len(self.sizes)
+        k = len(self.classes)
         with self._ranks(comm) as ranks, ranks.phase("predict"):
             with ranks.agreed():
                 calibrator = require_calibrator(self.calibrator)
             Z = self._received(X, ranks)
             if self.route == "sum":
                 return coupled(calibrator.first(self._decided(Z, ranks)), k)
-            if self.route == "all" and P > 1:
-                logarithms = visit(Z, self._together_logarithms, ranks, (k,)) / (P if self.soft is None else 1)
-            elif self.soft is None:
-                labels = nearest(Z, self.centers) if P > 1 else np.zeros(Z.shape[0], np.int32)
-                logarithms = self._asked(Z, labels, ranks, (k,), self._logarithms)
-            else:
-                values, weights = self._weighted(Z, ranks, (k,), self._logarithms)
-                logarithms = np.einsum("ijc,ij->ic", values, weights)
+            logarithms = self._answered(Z, ranks, (k,), self._logarithms)
         shares = np.exp(logarithms - logarithms.max(axis=1, keepdims=True, initial=-np.inf))
         return np.asarray(shares / shares.sum(axis=1, keepdims=True))
-
-    def _together_logarithms(self, rows: Rows) -> NDArray[np.float64]:
-        """The weighted sum over this rank's parts of the logarithms of their probabilities."""
-        total = np.zeros((rows.shape[0], len(self.classes)))
-        weights = None if self.soft is None else self.soft.of_all(rows, self.centers)
-        for number in self.parts:
-            said = self._logarithms(number, rows)
-            total += said if weights is None else weights[:, number, None] * said
-        return total
 
     def _logarithms(self, part: int, rows: Rows) -> NDArray[np.float64]:
         """Of the probabilities that a part of this rank says, shape (n, k)."""
@@ -212,29 +200,7 @@ class SVMModel(InParts):
             if self.route == "sum":
                 decisions = self._decided(Z, ranks)
                 return -decisions if k == 2 else counted(decisions, k)
-            if self.route == "all" and len(self.sizes) > 1:
-                total = visit(Z, self._together, ranks, (self._width,))
-                return total if self.soft is not None else total / len(self.sizes)
-            if self.soft is None:
-                labels = nearest(Z, self.centers) if len(self.sizes) > 1 else np.zeros(Z.shape[0], np.int32)
-                return self._asked(Z, labels, ranks, (self._width,))
-            values, weights = self._weighted(Z, ranks, (self._width,))
-            return np.asarray(np.einsum("ijc,ij->ic", values, weights))
-
-    def _pieces(self, rows: Rows) -> NDArray[np.float64]:
-        k = len(self.classes)
-        total = np.zeros((rows.shape[0], k * (k - 1) // 2))
-        for part in self.parts.values():
-            total += part.pairs(rows, self.kernel) if len(part.rows) else part.b
-        return total
-
-    def _together(self, rows: Rows) -> NDArray[np.float64]:
-        total = np.zeros((rows.shape[0], self._width))
-        weights = None if self.soft is None else self.soft.of_all(rows, self.centers)
-        for number in self.parts:
-            said = self._answer(number, rows)
-            total += said if weights is None else weights[:, number, None] * said
-        return total
+            return self._answered(Z, ranks, (self._width,))
 
     def _answer(self, part: int, rows: Rows) -> NDArray[np.float64]:
         one = self.parts[part]
@@ -268,12 +234,7 @@ class SVMModel(InParts):
             d = shared["centers"].shape[1] if attributes["kernel"] is None else None
             require(part.fits(len(attributes["classes"]), d), f"what part {number} holds does not fit together")
         if attributes["route"] == "sum":  # one piece a rank instead of several
-            ranks = np.unique(parts.owners)
-            if parts.held:
-                rank = int(np.searchsorted(ranks, parts.owners[next(iter(parts.held))]))
-                parts.held = {rank: join(list(parts.held.values()))}
-            shared["sizes"] = np.bincount(parts.owners, shared["sizes"])[ranks].astype(np.int64)
-            parts.owners = ranks
+            one_piece_a_rank(shared, parts, join)
         attributes |= {name: shared.get(name) for name in OWN}
         attributes["calibrator"] = Calibrator.stored(attributes, shared)
         return super()._made(attributes, shared, parts)

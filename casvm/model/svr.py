@@ -1,4 +1,4 @@
-"""A trained SVM whose answer is a number a row: regression, and one class; routing, saving and loading."""
+"""A trained regression or one-class SVM: one real number per row; saving and loading."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from cacore.io.layout import Array, Layout
 from cacore.io.model_file import is_real, require
 from cacore.kernels import Kernel
 from cacore.svm.decision import expansion
-from partition.model import InParts, visit
-from partition.routing import nearest
+from partition.model import InParts, one_piece_a_rank
 
 TYPES = ("epsilon_svr", "nu_svr", "one_class")  # LIBSVM's names
 PARAMETERS = ("C", "epsilon", "nu")
@@ -115,13 +114,7 @@ class SVRModel(InParts):
         """
         with self._ranks(comm) as ranks, ranks.phase("predict"):
             Z = self._received(X, ranks)
-            if self.route in ("all", "sum"):
-                return visit(Z, self._together, ranks) / (len(self.sizes) if self.route == "all" else 1)
-            if self.soft is None and self.divisions == 1:
-                labels = nearest(Z, self.centers) if len(self.sizes) > 1 else np.zeros(Z.shape[0], np.int32)
-                return self._asked(Z, labels, ranks)
-            values, weights = self._weighted(Z, ranks)
-            return np.asarray(np.einsum("ij,ij->i", values, weights))
+            return self._answered(Z, ranks)
 
     def predict(self, X: Rows, comm: Any = None) -> NDArray[Any]:
         """The values of a regression; of one class, 1 for rows that are of it and -1 for others. Collective."""
@@ -130,12 +123,6 @@ class SVRModel(InParts):
     def answers(self, values: NDArray[np.float64]) -> NDArray[Any]:
         """What :meth:`predict` says of rows with these values."""
         return np.where(values >= 0, 1, -1) if self.svm_type == "one_class" else values
-
-    def _together(self, rows: Rows) -> NDArray[np.float64]:
-        total = np.zeros(rows.shape[0])
-        for number in self.parts:
-            total += self._answer(number, rows)
-        return total
 
     def _answer(self, part: int, rows: Rows) -> NDArray[np.float64]:
         return self.parts[part].predict(rows, self.kernel)
@@ -158,12 +145,7 @@ class SVRModel(InParts):
             fits = not len(rows) or (rows.min() >= 0 and (kernel is not None or rows.max() < d))
             require(fits, f"what part {number} holds does not fit together")
         if attributes["route"] == "sum":  # one piece a rank instead of several
-            ranks = np.unique(parts.owners)
-            if parts.held:
-                rank = int(np.searchsorted(ranks, parts.owners[next(iter(parts.held))]))
-                parts.held = {rank: join(list(parts.held.values()))}
-            shared["sizes"] = np.bincount(parts.owners, shared["sizes"])[ranks].astype(np.int64)
-            parts.owners = ranks
+            one_piece_a_rank(shared, parts, join)
         return super()._made(attributes, shared, parts)
 
     def _check(self) -> None:

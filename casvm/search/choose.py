@@ -6,7 +6,6 @@ than chance explains are ended. No row travels, and no test row is looked at.
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import Any
 
@@ -16,18 +15,15 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.rows import nbytes
 from cacore.errors import InputError
-from cacore.io.checkpoint import remembered
-from cacore.machine import memory, threads
+from cacore.machine import threads
 from cacore.tuning import folds, race
 from cacore.tuning.results import Results
 from cacore.tuning.scorers import TRUE, scores
 from casvm.options import Options
 from casvm.search.grid import Settings, settings
-from casvm.search.part import LOOSE, Task, bytes_needed, judge
-from casvm.search.pieces import Piece, pieces
+from casvm.search.part import LOOSE, ClassFolds, bytes_needed, judge
+from casvm.search.pieces import Kept, Piece, check_settings, over_pieces, pieces
 from partition.redistribute import Parts
-
-_SETTING = 500  # bytes of a setting in the results
 
 
 def search(parts: Parts, classes: NDArray[Any], P: int, options: Options, comm: Communicator) -> Results | None:
@@ -98,8 +94,8 @@ def _require(compared: Settings, count: int, groups: int, k: int, room: int) -> 
     """Refuse more settings than there is memory for their counts, and for the lists of them."""
     total = len(compared.Cs) * len(compared.kernels)
     copies = 2 * groups + threads.current()  # those of the groups are added up over the ranks; a piece's of each thread
-    need = total * (copies * count * 3 * k * 8 + _SETTING)
-    memory.require(need, room, f"what is counted of {total:,} settings of C and gamma", "compare fewer values")
+    each = copies * count * 3 * k * 8
+    check_settings(total, each, room, f"what is counted of {total:,} settings of C and gamma")
 
 
 class _Search:
@@ -112,7 +108,6 @@ class _Search:
         self.shape = (len(compared.kernels), len(compared.Cs), count)
         self.solved = self.stopped = 0
         self.tol = max(LOOSE, float(options.tol))
-        self._lock = threading.Lock()
         steps = len(compared.Cs) * len(compared.kernels) * count * sum(one.cost for one in pieces)
         self._done, self._advance = 0, options.progress("choosing C and gamma", steps)
 
@@ -154,28 +149,24 @@ class _Search:
         """Add the counts of these folds, of the settings that are alive, to `total`."""
         todo = np.zeros((len(alive), *self.shape), np.bool_)
         todo[..., these] = alive[..., None]
-        order = np.argsort([-len(one.rows) for one in self.pieces], kind="stable")
-        # Pieces side by side where there are enough of them, otherwise the gammas of one.
-        together = len(order) >= 2 * threads.current()
 
-        def work(place: int) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
-            piece = self.pieces[place]
-            group = piece.part if self.options.per_part else 0
+        def group_of(piece: Piece) -> int:
+            return piece.part if self.options.per_part else 0
 
-            def judged() -> dict[str, NDArray[Any]]:
-                found = judge(self._task(piece, todo[group]), self.settings.kernels, self.settings.Cs, self.k, self.tol)
-                return {"counts": found.counts[:, :, these], "steps": np.array([found.solved, found.stopped])}
+        def judged(piece: Piece) -> Kept:
+            task = self._task(piece, todo[group_of(piece)])
+            found = judge(task, self.settings.kernels, self.settings.Cs, self.k, self.tol)
+            return {"counts": found.counts[:, :, these], "steps": np.array([found.solved, found.stopped])}
 
-            done = remembered(self.options.checkpoint, f"search-{number}-{piece.name}", judged)
-            with self._lock:
-                steps = int(todo[group].sum()) * piece.cost
-                self._done += steps
-                self._advance(steps)
-            return group, done["counts"], done["steps"]
+        def advance(piece: Piece) -> None:
+            steps = int(todo[group_of(piece)].sum()) * piece.cost
+            self._done += steps
+            self._advance(steps)
 
-        for group, counts, (solved, stopped) in threads.in_order(work, [(int(i),) for i in order], together):
-            total[group][:, :, these] += counts
-            self.solved, self.stopped = self.solved + int(solved), self.stopped + int(stopped)
+        for piece, kept in over_pieces(self.pieces, f"search-{number}", judged, self.options.checkpoint, advance):
+            total[group_of(piece)][:, :, these] += kept["counts"]
+            solved, stopped = kept["steps"].tolist()
+            self.solved, self.stopped = self.solved + solved, self.stopped + stopped
 
     def _tell(self, alive: NDArray[np.bool_], total: NDArray[np.int64], done: int) -> None:
         """Settings that are left, the best until now, and how much there is still to do."""
@@ -190,10 +181,10 @@ class _Search:
             label += f", best C {self.settings.Cs[ell]:.3g}{gamma}: {score[g, ell]:.4f}"
         self._advance(0, label, self._done + steps * (self.shape[2] - done))
 
-    def _task(self, piece: Piece, todo: NDArray[np.bool_]) -> Task:
+    def _task(self, piece: Piece, todo: NDArray[np.bool_]) -> ClassFolds:
         codes = self.parts["code"][piece.rows]
         fold = folds.stratified(codes, self.shape[2], piece.first)
-        return Task(self.parts.X[piece.rows], codes, self.parts["C"][piece.rows], fold, todo)
+        return ClassFolds(self.parts.X[piece.rows], codes, self.parts["C"][piece.rows], fold, todo)
 
     def _scores(self, counts: NDArray[np.int64]) -> NDArray[np.float64]:
         """Shape (settings, folds), in the order of the axes: C, then gamma."""

@@ -47,8 +47,8 @@ class Judged:
 
 
 @dataclass
-class Task:
-    """A part's rows and what is asked about them.
+class ClassFolds:
+    """A piece's rows with their classes, and the settings and folds that are judged.
 
     Attributes
     ----------
@@ -79,13 +79,13 @@ def bytes_needed(rows: int, k: int) -> int:
 
 
 def judge(
-    task: Task, kernels: Sequence[Kernel], Cs: tuple[float, ...], k: int, tol: float = LOOSE
+    task: ClassFolds, kernels: Sequence[Kernel], Cs: tuple[float, ...], k: int, tol: float = LOOSE
 ) -> Judged:  # fmt: skip
     """Cross-validate a part's settings.
 
     Parameters
     ----------
-    task : Task
+    task : ClassFolds
         Nothing of it is changed.
     kernels : sequence of Kernel
         One a gamma; they differ in nothing else.
@@ -147,7 +147,7 @@ def for_kernels(
     return threads.in_order(of_kernel, [(int(g),) for g in wanted])
 
 
-def _of_one_class(task: Task, counts: NDArray[np.int64], k: int) -> None:
+def _of_one_class(task: ClassFolds, counts: NDArray[np.int64], k: int) -> None:
     for f in range(task.todo.shape[2]):
         codes = task.codes[task.fold == f]
         counts[:, :, f][task.todo[:, :, f]] = counted(codes, codes, k)
@@ -170,7 +170,7 @@ def points_of(X: Rows, kernel: Kernel, dtype: Any) -> Points:
 class _Folds:
     """The folds of one gamma, whose kernel values are `K`."""
 
-    def __init__(self, task: Task, K: NDArray[Any], Cs: tuple[float, ...], k: int, tol: float) -> None:
+    def __init__(self, task: ClassFolds, K: NDArray[Any], Cs: tuple[float, ...], k: int, tol: float) -> None:
         self.task, self.K, self.Cs, self.k, self.tol = task, K, Cs, k, tol
         self.solved = self.stopped = 0
 

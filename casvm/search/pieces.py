@@ -1,15 +1,18 @@
-"""What of a part is searched as it is: all of it, or pieces of a large one, whose kernel matrices stay in the cache."""
+"""Pieces of parts that a search looks at: a whole part, or some rows of one whose kernel values would leave cache."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.rows import Rows, nbytes
+from cacore.io.checkpoint import Checkpoint, remembered
 from cacore.kernels.given import Precomputed
 from cacore.machine import memory, threads
 from cacore.svm.options import DualOptions
@@ -21,6 +24,9 @@ ROWS = 2000  # of a piece, about
 MOST = 3000  # of a part that is searched as it is: the kernel values of a larger one leave the cache
 WHOLE = 6000  # of all rows that are searched together: pieces of so few choose a smaller gamma than all of them would
 _LEAST = 100  # rows of a piece, whose matrices have to fit
+_SETTING = 500  # bytes of a setting in the results
+
+Kept = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,31 @@ def pieces(
             found.append(Piece(number, own, first, f"{number:06d}-{piece:04d}-of-{most}"))
             first += len(own)
     return found
+
+
+def check_settings(total: int, each: int, room: int, what: str) -> None:
+    """Refuse more settings than `room` bytes have place for, `each` of them per setting beside its results."""
+    memory.require(total * (each + _SETTING), room, what, "compare fewer values")
+
+
+def over_pieces(
+    pieces: list[Piece], name: str, judge: Callable[[Piece], Kept], checkpoint: Checkpoint | None,
+    advance: Callable[[Piece], None],
+) -> Iterator[tuple[Piece, Kept]]:  # fmt: skip
+    """Each piece with what `judge` returns for it, or returned in an earlier run; the largest piece first.
+
+    Pieces run side by side where there are enough of them, otherwise the kernels of one. A checkpoint keeps a piece
+    under its name behind `name`; ``advance(piece)`` is called after each.
+    """
+    order, lock = sorted(pieces, key=lambda piece: -len(piece.rows)), threading.Lock()
+
+    def work(piece: Piece) -> tuple[Piece, Kept]:
+        kept = remembered(checkpoint, f"{name}-{piece.name}", lambda: judge(piece))
+        with lock:
+            advance(piece)
+        return piece, kept
+
+    return threads.in_order(work, [(piece,) for piece in order], len(order) >= 2 * threads.current())
 
 
 def _cut(X: Rows, most: int, options: DualOptions) -> NDArray[np.int32]:

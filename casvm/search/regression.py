@@ -6,7 +6,6 @@ setting with the least error is the one of all parts.
 
 from __future__ import annotations
 
-import threading
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -17,9 +16,8 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.rows import Rows, nbytes
 from cacore.errors import InputError
-from cacore.io.checkpoint import remembered
 from cacore.kernels import Kernel
-from cacore.machine import memory, threads
+from cacore.machine import threads
 from cacore.tuning.folds import FOLDS
 from cacore.tuning.grid import spaced
 from cacore.tuning.results import Results
@@ -27,7 +25,7 @@ from casvm.rules import GRID
 from casvm.search.grid import kernels
 from casvm.search.part import PAIRS, bytes_needed, for_kernels, precision
 from casvm.search.path import along_regression
-from casvm.search.pieces import Piece, pieces
+from casvm.search.pieces import Kept, Piece, check_settings, over_pieces, pieces
 from casvm.value_options import SCALE, SCALED, Options
 from partition.redistribute import Parts
 
@@ -37,13 +35,12 @@ CS, EPSILONS, GAMMAS = (1.0, 1000.0), (0.01, 0.1), (1 / 16, 16.0)
 COUNTS = 4, 2, 6  # values of each
 QUICK = 3, 1, 4
 LOOSE = 0.02  # violation, in these units, that is good enough to compare settings
-_SETTING = 500  # bytes of a setting in the results
 FEW = 5000  # rows that are all judged; of more, a tenth
 
 
 @dataclass
-class Task:
-    """A piece's rows and what is asked about them.
+class TargetFolds:
+    """A piece's rows with their targets, and the folds that are judged.
 
     Attributes
     ----------
@@ -65,13 +62,13 @@ class Task:
 
 
 def judge(
-    task: Task, alike: tuple[Kernel, ...], Cs: tuple[float, ...], epsilons: tuple[float, ...], tol: float
+    task: TargetFolds, alike: tuple[Kernel, ...], Cs: tuple[float, ...], epsilons: tuple[float, ...], tol: float
 ) -> dict[str, NDArray[Any]]:  # fmt: skip
     """Try all settings on a piece.
 
     Parameters
     ----------
-    task : Task
+    task : TargetFolds
         Nothing of it is changed.
     alike : tuple of Kernel
         One a gamma; they differ in nothing else.
@@ -164,29 +161,17 @@ def search(parts: Parts, n: int, P: int, unit: float, options: Options, comm: Co
         alike = kernels(options, parts.X, [one.rows for one in searched], GAMMAS, counts[2], comm)
         with comm.agreed():
             total = len(alike) * len(epsilons) * len(Cs)
-            needed = total * ((3 + threads.current()) * judged * 8 + _SETTING)
-            room = options.memory_limit - nbytes(parts.X)
-            memory.require(needed, room, f"the errors of {total:,} settings", "compare fewer values")
+            each, room = (3 + threads.current()) * judged * 8, options.memory_limit - nbytes(parts.X)
+            check_settings(total, each, room, f"the errors of {total:,} settings")
         tol = max(LOOSE * unit, float(options.tol))
-        advance, lock = options.progress("choosing C, epsilon and gamma", len(searched)), threading.Lock()
+        advance = options.progress("choosing C, epsilon and gamma", len(searched))
 
-        def work(place: int) -> dict[str, NDArray[Any]]:
-            piece = searched[place]
-            task = _task(parts, piece, folds, judged)
-
-            def of_piece() -> dict[str, NDArray[Any]]:
-                return judge(task, alike, Cs, epsilons, tol)
-
-            told = remembered(options.checkpoint, f"search-{piece.name}", of_piece)
-            with lock:
-                advance()
-            return told
+        def judge_piece(piece: Piece) -> Kept:
+            return judge(_task(parts, piece, folds, judged), alike, Cs, epsilons, tol)
 
         sse = np.zeros((len(alike), len(epsilons), len(Cs), judged))
         weight, steps = np.zeros(judged), np.zeros(2, np.int64)
-        order = np.argsort([-len(one.rows) for one in searched], kind="stable")
-        together = len(order) >= 2 * threads.current()  # otherwise the gammas of one piece side by side
-        for told in threads.in_order(work, [(int(i),) for i in order], together):
+        for _, told in over_pieces(searched, "search", judge_piece, options.checkpoint, lambda _: advance()):
             sse, weight, steps = sse + told["sse"], weight + told["weight"], steps + told["steps"]
         comm.wait()
         sums = comm.allreduce(np.append(sse.ravel(), weight))
@@ -215,9 +200,9 @@ def _folds(cv: int | None, n: int) -> tuple[int, int]:
     return cv, cv
 
 
-def _task(parts: Parts, piece: Piece, folds: int, judged: int) -> Task:
+def _task(parts: Parts, piece: Piece, folds: int, judged: int) -> TargetFolds:
     fold = (piece.first + np.arange(len(piece.rows))) % folds
-    return Task(parts.X[piece.rows], parts["y"][piece.rows], parts["weight"][piece.rows], fold, judged)
+    return TargetFolds(parts.X[piece.rows], parts["y"][piece.rows], parts["weight"][piece.rows], fold, judged)
 
 
 def _values(name: str, given: Any, ends: tuple[float, float], count: int, unit: float) -> tuple[float, ...]:

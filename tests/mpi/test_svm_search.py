@@ -27,8 +27,8 @@ def rows(k):
 @pytest.mark.parametrize("name", METHODS)
 def test_choice_of_one_process(name, k, monkeypatch):
     """The counts are whole numbers, so that their sums, and what is ended for them, are the same on any ranks."""
-    monkeypatch.setattr("casvm.search.settle.ROWS", 60)
-    monkeypatch.setattr("casvm.search.settle.WHOLE", 60)
+    monkeypatch.setattr("casvm.methods.settle.ROWS", 60)
+    monkeypatch.setattr("casvm.methods.settle.WHOLE", 60)
     X, y = rows(k)
     options = Options(**{**vars(SETTINGS), "partitions": 5 if name == "cpsvm" else None, "seed": 2})
     one = Options(**{**vars(options), "partitions": R if name == "dcfilter" else options.partitions})

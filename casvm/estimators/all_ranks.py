@@ -1,0 +1,61 @@
+"""What the estimators that train on all ranks share: each rank gives its own rows, and gets its own answers."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, Generic
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.validation import check_is_fitted
+
+from cacore.comm import Communicator, collective
+from cacore.data.dataset import Dataset
+from cacore.data.validation import check_same_names
+from cacore.learn.method import Method
+from cacore.machine import threads
+from casvm.fit import SVMFit, Trained
+
+
+class AllRanks(Generic[Trained]):
+    """Training and prediction on the ranks of `comm`, or in one process without it."""
+
+    comm: Any
+    model_: Trained
+
+    def _trained(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None) -> tuple[SVMFit[Trained], Any]:
+        """Train on this rank's rows, and take the fitted attributes: the fit, and the options of it. Collective."""
+        with collective(self.comm) as comm:
+            threads.share_once(comm)
+            with comm.agreed():
+                train = self._training_rows(X, y, sample_weight, int(comm.size == 1))
+            check_same_names(self, comm)
+            method, options = self._asked(train, comm)
+            fitted: SVMFit[Trained] = method(train, options, comm)
+            self._take(fitted, comm)
+        self.model_.comm = self.comm
+        return fitted, options
+
+    @abstractmethod
+    def _training_rows(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
+        """The rows, checked; `least` is 1 in one process, where rows must be there, and 0 otherwise."""
+
+    @abstractmethod
+    def _asked(self, train: Dataset, comm: Communicator) -> tuple[Method, Any]:
+        """The method and the options that the parameters ask for; collective."""
+
+    @abstractmethod
+    def _take(self, fitted: SVMFit[Trained], comm: Communicator) -> None:
+        """The fitted attributes; collective."""
+
+    @abstractmethod
+    def _rows(self, X: Any, least: int = 1) -> Any:
+        """Rows to predict, checked; at least so many."""
+
+    def _answer(self, question: str, X: Any) -> NDArray[Any]:
+        """What this method of the model returns for `X`; collective."""
+        check_is_fitted(self, "model_")
+        with collective(self.comm) as comm:
+            with comm.agreed():
+                X = self._rows(X, int(comm.size == 1))
+            return np.asarray(getattr(self.model_, question)(X, comm))

@@ -1,0 +1,89 @@
+"""Settings before training, chosen in parts that are made for it, where training itself ends in one model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from cacore.comm import Communicator
+from cacore.data.dataset import Dataset, Samples
+from cacore.data.rows import nbytes
+from cacore.io.checkpoint import Checkpoint
+from cacore.machine import memory
+from casvm.fit import SVMFit
+from casvm.model.model import SVMModel
+from casvm.options import Method, Options
+from casvm.search import choose, regression
+from casvm.search.pieces import ROWS, WHOLE
+from casvm.tasks.classes import ClassesTask
+from casvm.tasks.values import ValuesTask
+from partition.divide import divide, hand_out
+from partition.redistribute import Parts, assign_owners
+
+PARTITIONER = "kbalance"  # of parts that are made for the search
+_COPIES = "a rank's rows, and two copies of them in the search"
+
+Trainer = Callable[[Method, Dataset, Options, Communicator], SVMFit[SVMModel]]
+
+
+def settle_apart(
+    train: Trainer, method: Method, rows: Dataset, options: Options, comm: Communicator
+) -> SVMFit[SVMModel]:  # fmt: skip
+    """Train at the setting that a search in parts of about 2,000 rows, or of all of few rows, has found; collective.
+
+    For methods whose training ends in one model of all rows, and for those that learn a metric. Arguments and result
+    are those of the trainer.
+
+    Raises
+    ------
+    InputError
+        On all ranks: as of the trainer and the search; memory that does not suffice for two copies of a rank's rows.
+
+    Notes
+    -----
+    The rows travel once, in a copy, to parts that K-balance makes, so that kernels see as many near rows there as in
+    all rows; then what :func:`casvm.search.choose.search` costs.
+    """
+    own = nbytes(rows.X)
+    with comm.agreed():
+        remedy = "use more ranks, or give one value of C and of gamma"
+        memory.require(3 * own, options.memory_limit, _COPIES, remedy)
+    copy = Dataset(rows.X.copy(), rows.target(), rows.n, weights=rows.weights)
+    looking = replace(
+        options, metric="none", ratio=False, checkpoint=_within(options, "search"), partitions=None,
+        memory_limit=options.memory_limit - own,
+    )  # fmt: skip
+    task = ClassesTask.prepared(replace(method, whole=False, partitioner=PARTITIONER), copy, looking, comm)
+    _, n = comm.offset(len(task.rows))
+    parts, P = _parts(task.rows.give(), n, options.seed, comm)
+    found = choose.search(parts, task.classes, P, looking, comm)
+    del parts
+    fitted = train(method, rows, replace(options.with_setting(found), checkpoint=_within(options, "trained")), comm)
+    fitted.search = found
+    return fitted
+
+
+def settle_values(task: ValuesTask, comm: Communicator) -> None:
+    """Choose C, epsilon and gamma of a regression of all rows in such parts, made of a copy of its rows; collective."""
+    rows, options = task.rows, task.options
+    with comm.agreed():
+        remedy = "use more ranks, or give one value of C, epsilon and gamma"
+        memory.require(3 * nbytes(rows.X), options.memory_limit, _COPIES, remedy)
+    parts, P = _parts(Samples(rows.X.copy(), dict(rows.columns)), task.n, options.seed, comm)
+    found = regression.search(parts, task.n, P, task.unit, options, comm)
+    del parts
+    task.settle(found, rows.X, comm)
+
+
+def _parts(rows: Samples, n: int, seed: int, comm: Communicator) -> tuple[Parts, int]:
+    """Parts of about 2,000 of these n rows of all ranks, or one of few rows; and their number. Collective."""
+    with comm.phase("partition"):
+        P = -(-n // ROWS) if n > WHOLE else 1
+        division = divide(PARTITIONER, P, rows.X, comm, seed)
+        owners = assign_owners(division.sizes, comm.size, lambda m: m**2)
+        return hand_out(rows, division, owners, seed, comm), P
+
+
+def _within(options: Options, name: str) -> Checkpoint | None:
+    """The checkpoint's folder of this name; its two runs are each their own."""
+    return None if options.checkpoint is None else options.checkpoint.within(name)

@@ -1,0 +1,240 @@
+"""Values: support vector regression, epsilon-SVR and nu-SVR, and one class."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.data.dataset import Samples
+from cacore.data.rows import Rows, is_sparse, nbytes
+from cacore.errors import InputError
+from cacore.kernels import Kernel
+from cacore.limits import Limits
+from cacore.machine import memory
+from cacore.svm.dual import Dual, Solution
+from cacore.svm.problem import numeric_gamma
+from cacore.tuning.results import Results
+from casvm.fit import SVMFit
+from casvm.methods.problems import STATISTICS, check_parts, named, not_met
+from casvm.model.svr import PartSVR, SVRModel
+from casvm.search.regression import search
+from casvm.solver.nu import solve_regression
+from casvm.solver.smo import solve_part
+from casvm.tasks.task import SVMTask
+from casvm.value_options import NU, PARTITIONERS, SCALE, SCALED, Method, Options
+from partition.base import Algorithm, Division
+from partition.divide import order_of
+from partition.overlap import overlapping
+from partition.redistribute import Parts
+from partition.routing import Soft
+
+_ADDED = "added"  # a column: rows of other parts, where parts overlap
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The dual problem of rows with the columns target "y" and "weight".
+
+    Attributes
+    ----------
+    svm_type : {"epsilon_svr", "nu_svr", "one_class"}
+    params : dict of str to float
+        Those of C, epsilon and nu that this type has.
+    """
+
+    svm_type: str
+    params: dict[str, float]
+
+    @classmethod
+    def regression(cls, options: Options, unit: float) -> Problem:
+        """The regression of one setting, in the targets' own units."""
+        named = {"C": options.C} | ({"epsilon": options.epsilon} if options.nu is None else {})
+        params = {name: float(SCALED[name] * unit if value == SCALE else value) for name, value in named.items()}
+        if options.nu is not None:
+            return cls("nu_svr", params | {"nu": float(options.nu)})
+        return cls("epsilon_svr", params)
+
+    def dual(self, rows: Samples, comm: Communicator) -> Dual:
+        """The dual of these rows, of which each rank has some; collective."""
+        if self.svm_type != "one_class":
+            return Dual.regression(rows["y"], self.params["C"] * rows["weight"], self.params["epsilon"])
+        sums = comm.allgather(np.array([rows["weight"].sum()]))
+        before, after = float(sums[: comm.rank].sum()), float(sums[comm.rank + 1 :].sum())
+        return Dual.one_class(rows["weight"], self.params["nu"], before, after)
+
+    def solve(self, rows: Samples, kernel: Kernel, limits: Limits, cache_bytes: int) -> Solution:
+        """The solution for some rows alone."""
+        if self.svm_type == "nu_svr":
+            bound = self.params["C"] * rows["weight"]
+            return solve_regression(rows.X, kernel, rows["y"], bound, self.params["nu"], limits, cache_bytes)
+        return solve_part(rows.X, kernel, self.dual(rows, Communicator()), limits, cache_bytes)
+
+
+@dataclass(kw_only=True)
+class ValuesTask(SVMTask[PartSVR, SVRModel]):
+    """A regression, or one class: the model's answer for a row is one real number.
+
+    Attributes
+    ----------
+    options : Options
+        With `tol` as a number.
+    rows : Samples
+        With the columns target "y", "weight" and global number "row".
+    n : int
+        Rows of all ranks.
+    problem : Problem
+    unit : float
+        The targets' deviation, where it is needed.
+    """
+
+    bound = "weight"
+
+    method: Method
+    options: Options
+    n: int = 0
+    problem: Problem = field(init=False)
+    unit: float = 1.0
+
+    def __post_init__(self) -> None:
+        self.divisions = self.options.divisions if self.P > 1 else 1
+
+    def columns(
+        self, y: NDArray[Any], weights: NDArray[np.float64], comm: Communicator
+    ) -> dict[str, NDArray[Any]]:  # fmt: skip
+        """Target, weight and global number of each row; collective. The problem and tol become numbers."""
+        options, one_class = self.options, self.method.one_class
+        if not one_class and (self.searches or SCALE in (options.C, options.epsilon, options.tol)):
+            self.unit = _deviation(y, weights, comm)
+        if options.tol == SCALE:
+            options = self.options = replace(options, tol=SCALED["tol"] * self.unit)
+        if one_class:
+            self.problem = Problem("one_class", {"nu": float(NU if options.nu is None else options.nu)})
+        else:
+            first = replace(options, C=SCALE, epsilon=SCALE) if self.searches else options
+            self.problem = Problem.regression(first, self.unit)
+        begin, _ = comm.offset(len(y))
+        return {"y": y, "weight": weights, "row": np.arange(begin, begin + len(y))}
+
+    def check_rows(self, comm: Communicator) -> None:
+        """Refuse fewer rows than parts; collective."""
+        self.n = comm.offset(len(self.rows))[1]
+        with comm.agreed():
+            if not self.n:
+                raise InputError("sample_weight: every weight is zero; at least one row is needed to train on")
+            if self.n < self.P:
+                raise InputError(f"{self.P:,} parts of {self.n:,} rows: every part needs a row; ask for fewer")
+
+    @property
+    def partitioner(self) -> str | Algorithm:
+        """The one that was asked for; random parts are dealt."""
+        chosen: str | Algorithm = self.options.partitioner or PARTITIONERS[0]
+        return "" if chosen == "random" else chosen
+
+    def widened(self, rows: Samples, division: Division, comm: Communicator) -> tuple[Samples, Division]:
+        """Each part with the closest rows of other parts, if parts overlap; collective."""
+        options = self.options
+        if not options.overlap:
+            return rows, division
+        n = len(rows)
+        places, division = overlapping(rows.X, division, options.overlap, comm)
+        with comm.agreed():
+            needed = int(nbytes(rows.X) * (1 + 2 * len(places) / max(1, n)))
+            remedy = "use more ranks, or a smaller overlap"
+            memory.require(needed, options.memory_limit, "a rank's rows and those that it adds to the parts", remedy)
+        rows.columns["order"] = order_of(rows, options.seed, comm)
+        rows = rows.take(places)
+        rows.columns[_ADDED] = np.arange(len(places)) >= n
+        return rows, division
+
+    def check_memory(self, parts: Parts, comm: Communicator) -> None:
+        """Refuse parts, and rows that stay for another division, that do not fit with the kernel cache."""
+        check_parts(parts, nbytes(parts.X) + nbytes(self.rows.X), self.options)
+
+    def choose(self, parts: Parts, comm: Communicator) -> None:
+        """Choose C, epsilon and gamma; collective. It costs what :func:`casvm.search.regression.search` does."""
+        self.settle(search(parts, self.n, self.P, self.unit, self.options, comm), parts.X, comm)
+
+    def settle(self, found: Results | None, X: Rows, comm: Communicator) -> None:
+        """Take the setting that a search has found, or "scale" without one, for this rank's rows X; collective."""
+        chosen: dict[str, Any] = dict.fromkeys(("C", "epsilon", "gamma"), SCALE) if found is None else found.chosen
+        options = replace(self.options, cv=None, quick=False, **{"gamma": SCALE, **chosen})
+        self.kernel = options.kernel_with(numeric_gamma(X, options.gamma, comm, options.kernel))
+        self.found, self.options, self.problem = found, options, Problem.regression(options, self.unit)
+
+    def solve(self, number: int, rows: Samples, side_by_side: int) -> dict[str, NDArray[Any]]:
+        """Solve a part: about 2 s m nnz flops for m rows of nnz nonzeros and s support vectors."""
+        begun, options = time.perf_counter(), self.options
+        solution = self.problem.solve(rows, self.kernel, options.limits, options.cache_bytes // side_by_side)
+        # Coefficients of one class add up to nu m: of parts that are not of one size, densities are compared.
+        scale = self.n / self.P / len(rows) if self.problem.svm_type == "one_class" else 1.0
+        return kept_of(solution, begun, scale)
+
+    def part(self, rows: Samples, kept: dict[str, NDArray[Any]]) -> PartSVR:
+        """The part's model, with its support vectors in the order of all rows."""
+        numbers = rows["row"][kept["places"]]
+        order = np.argsort(numbers)
+        return PartSVR(rows.X[kept["places"][order]], numbers[order], kept["beta"][order], kept["b"].copy())
+
+    def soft(self, parts: Parts, centers: NDArray[np.float64], comm: Communicator) -> Soft | None:
+        """Weights of the route "soft", from each row's own part alone; collective."""
+        own = replace(parts, X=parts.X[~parts[_ADDED]]) if _ADDED in parts.columns and self.route == "soft" else parts
+        return super().soft(own, centers, comm)
+
+    def model(self, **where: Any) -> SVRModel:
+        """The model with these parts."""
+        X = self.rows.X  # also where the rows are given away
+        return SVRModel(
+            method=self.method.name, svm_type=self.problem.svm_type, kernel=self.kernel,
+            standardizer=self.standardizer, params=self.problem.params, dtype=str(X.dtype),
+            source={"sparse": is_sparse(X)}, **where,
+        )  # fmt: skip
+
+    def fit(
+        self, model: SVRModel, numbers: NDArray[np.float64], busy: NDArray[np.float64],
+        sizes: NDArray[np.int64] | None = None,
+    ) -> SVMFit[SVRModel]:  # fmt: skip
+        """The result of training; `sizes` are the rows of each part, by default the model's."""
+        sizes, tol = model.sizes if sizes is None else sizes, self.options.limits.tol
+        solver = {**named(numbers), "converged": numbers[:, len(STATISTICS)] > 0}
+        notes = not_met(numbers, tol, "parts")
+        return SVMFit(model, sizes, solver, busy, float(self.options.tol), notes=notes, search=self.found)
+
+
+def kept_of(solution: Solution, begun: float, scale: float = 1.0) -> dict[str, NDArray[Any]]:
+    """What a checkpoint keeps of a solution, whose coefficients are multiplied by `scale`."""
+    counts = solution.kernel_rows, solution.kernel_values, solution.converged
+    support = np.flatnonzero(solution.beta)
+    numbers = [solution.iterations, len(support), solution.objective, solution.gap, time.perf_counter() - begun]
+    return {
+        "places": support, "beta": scale * solution.beta[support], "b": np.array([scale * solution.b]),
+        "statistics": np.array([*numbers, *counts], np.float64),
+    }  # fmt: skip
+
+
+def _deviation(y: NDArray[np.float64], weights: NDArray[np.float64], comm: Communicator) -> float:
+    """Standard deviation of all ranks' targets, those of weight 0 aside; 1 where they are all the same.
+
+    Allreduces of 1 and 3 numbers.
+
+    Raises
+    ------
+    InputError
+        On all ranks: their range is no number of double precision.
+    """
+    y = y[weights > 0]
+    shift = comm.bcast(y[:1] if comm.rank == 0 and len(y) else np.zeros(1))[0]
+    with np.errstate(over="ignore"):
+        about = y - shift
+    largest = float(comm.allreduce(np.array([np.abs(about).max(initial=0.0)]), "max")[0])
+    if not largest:
+        return 1.0
+    if not np.isfinite(largest):
+        raise InputError("the targets are so large that their deviation is no number of double precision; scale them")
+    about = about / largest  # its squares are neither too large nor too small
+    n, total, square = comm.allreduce(np.array([len(y), about.sum(), about @ about]))
+    return largest * float(np.sqrt(max(square / n - (total / n) ** 2, 0.0))) or 1.0

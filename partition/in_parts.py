@@ -1,0 +1,128 @@
+"""Training in parts, for every task: divide, choose, train, route. It reads beside Algorithms 5 and 10."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.data.dataset import Samples
+from cacore.io.checkpoint import remembered
+from cacore.machine import threads
+from partition.redistribute import Parts
+from partition.task import Fitted, Part, PartTask, Solved, Trained
+
+
+def in_parts(task: PartTask[Part, Trained, Fitted], comm: Communicator) -> Fitted:
+    """Train one model per part; collective.
+
+    Notes
+    -----
+    Training the parts sends nothing. Dividing the rows costs what the partitioner does, and each row travels once per
+    division; a search, its reductions.
+    """
+    # Algorithm 10, lines 1 to 7 (Algorithm 5, line 1): divide the rows.
+    with comm.phase("partition"):
+        parts = task.divided(0, comm)
+    with comm.agreed():
+        task.check_memory(parts, comm)
+    # Lines 8 and 13 to 23: compare the settings, by one reduction of their scores, and take the best one.
+    if task.searches:
+        task.choose(parts, comm)
+    # Lines 9 to 12 (Algorithm 5, lines 2 and 3), with all rows; the same for other divisions of them.
+    model, numbers, busy = _trained(task, parts, 0, comm)
+    for number in range(1, task.divisions):
+        del parts  # before the next ones
+        with comm.phase("partition"):
+            parts = task.divided(number, comm)
+        other, lines, seconds = _trained(task, parts, number, comm)
+        model.add(other)
+        numbers, busy = np.concatenate([numbers, lines]), busy + seconds
+    with comm.uncounted():
+        every = comm.allgather(np.array([busy]))
+    return task.fit(model, numbers, every)
+
+
+def _trained(
+    task: PartTask[Part, Trained, Fitted], parts: Parts, division: int, comm: Communicator
+) -> tuple[Trained, NDArray[np.float64], float]:
+    """The model of these parts, a line of statistics per part, and this rank's seconds; collective."""
+    held = dict(parts)
+    name = f"division-{division}-part" if division else "part"
+
+    def load(number: int) -> tuple[str, Samples]:
+        return f"{name}-{number:06d}", parts.some(held[number])
+
+    # Algorithm 5, line 2 (Algorithm 10, lines 9 to 12): each part is trained on its own, and nothing is sent.
+    with comm.phase("train"):
+        begun = time.perf_counter()
+        sizes = {number: rows.stop - rows.start for number, rows in held.items()}
+        solved = task.completed(parts, solve_all(task, sizes, load, "training"), comm)
+        busy = time.perf_counter() - begun
+    comm.wait()
+    # Line 3: all ranks need the centres, by which new rows find their models.
+    with comm.phase("predict"):
+        centers, sizes_of_all, owners = gathered(parts, comm)
+        P = len(sizes_of_all)
+        soft = task.soft(parts, centers, comm) if P > 1 else None
+    model = task.model(
+        route=task.route if P > 1 else "nearest", centers=centers, sizes=sizes_of_all, owners=owners, soft=soft,
+        parts={number: one.part for number, one in solved.items()},
+    )  # fmt: skip
+    numbers = np.zeros((P, task.statistics))
+    for number, one in solved.items():
+        numbers[number] = one.numbers
+    with comm.uncounted():
+        return model, comm.allreduce(numbers), busy
+
+
+def solve_all(
+    task: PartTask[Part, Trained, Fitted], sizes: dict[int, int], load: Callable[[int], tuple[str, Samples]], label: str
+) -> dict[int, Solved[Part]]:
+    """Solve this rank's problems, the largest first and as many side by side as there are threads.
+
+    Parameters
+    ----------
+    task : PartTask
+    sizes : dict of int to int
+        Rows per problem, by its number.
+    load : callable
+        ``load(number)`` returns the name of a problem in a checkpoint, and its rows. Rows in a file are read while the
+        problem is solved.
+    label : str
+        Name of the progress bar.
+
+    Returns
+    -------
+    dict of int to Solved
+        The largest problem first.
+    """
+    todo = sorted(sizes, key=lambda number: -sizes[number])
+    side_by_side = max(1, min(threads.current(), len(todo)))
+    advance, lock = task.progress(label, len(todo)), threading.Lock()
+
+    def solve(number: int) -> Solved[Part]:
+        name, rows = load(number)
+        kept = remembered(task.checkpoint, name, lambda: task.solve(number, rows, side_by_side))
+        with lock:
+            advance()
+        return Solved(task.part(rows, kept), kept["statistics"])
+
+    return dict(zip(todo, threads.in_order(solve, [(number,) for number in todo]), strict=True))
+
+
+def gathered(parts: Parts, comm: Communicator) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+    """Centres, sizes and owners of all parts, on every rank; collective."""
+    numbers = comm.allgather(parts.parts)
+    order = np.argsort(numbers)
+    sizes = comm.allgather(np.diff(parts.bounds).astype(np.int64))[order]
+    owners = comm.allgather(np.full(len(parts.parts), comm.rank))[order]
+    centers = parts.centers
+    if not len(centers):
+        means = [np.asarray(parts.X[rows].mean(axis=0, dtype=np.float64)).ravel() for _, rows in parts]
+        centers = comm.allgather(np.array(means).reshape(-1, parts.X.shape[1]))[order]
+    return centers, sizes, owners
