@@ -20,8 +20,8 @@ from cacore.run.classifiers import Classifiers
 from cacore.run.family import Family, described_metric
 from cacore.run.job import Training
 from cacore.tuning.results import Columns, at_the_end, best_lines
-from casvm.casvm import casvm
 from casvm.fit import SVMFit
+from casvm.methods import in_parts
 from casvm.model.libsvm import export_libsvm
 from casvm.model.model import SVMModel
 from casvm.model.svr import SVRModel
@@ -29,6 +29,8 @@ from casvm.options import UNSEARCHED, Method, Options
 from casvm.value_family import Values
 from casvm.volume import predicted
 from partition.model import InParts, load_one_of
+
+_WARM_UP = Method(name="casvm", summary="a small CA-SVM, which compiles the code of all methods", trainer=in_parts)
 
 
 class SupportVectors(Classifiers):
@@ -64,7 +66,7 @@ class SupportVectors(Classifiers):
         """The same CA-SVM."""
         X = np.random.default_rng(0).normal(size=(24, 3)).astype(dtype)
         row_hashes(X, X[:, 0])
-        casvm(Dataset(X, (np.arange(24) % 2).astype(np.int64)), Options(max_iter=50)).model.predict(X[:2])
+        _WARM_UP(Dataset(X, (np.arange(24) % 2).astype(np.int64)), Options(max_iter=50)).model.predict(X[:2])
 
     def read(
         self, method: Method, job: Training, options: Options, comm: Communicator, limit: int

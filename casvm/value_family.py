@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,13 @@ from cacore.run.family import Family
 from cacore.run.job import Predicting, Training
 from cacore.tuning.results import Columns, at_the_end, best_lines
 from casvm.fit import SVMFit
+from casvm.methods import of_values
 from casvm.model.libsvm import export_libsvm
 from casvm.model.svr import SVRModel
-from casvm.oneclass import oneclass
 from casvm.search.regression import SCORE
-from casvm.svr import svr
 from casvm.value_options import PARTITIONERS, Method, Options
 
+_SMALL = Method(name="svr", summary="small problems, which compile the code of all methods", trainer=of_values)
 _NUMBERS = Targets(remedy="python -m casvm.casvm and its relatives learn classes")
 _NOT_NEEDED = Targets(text=True, needed=False)
 
@@ -55,14 +56,14 @@ class Values(Family):
         own = {"nu": 0.5} if options.nu is not None else {"C": (1.0, 2.0)} if options.searches else None
         if own is not None:
             X = np.random.default_rng(0).normal(size=(24, 3)).astype(dtype)
-            svr(Dataset(X, X[:, 0].astype(np.float64)), Options(max_iter=50, **own))
+            _SMALL(Dataset(X, X[:, 0].astype(np.float64)), Options(max_iter=50, **own))
 
     def warm_up_prediction(self, dtype: str) -> None:
         """A small regression in two parts, and one class: they use all other compiled code."""
         X = np.random.default_rng(0).normal(size=(24, 3)).astype(dtype)
         y = X[:, 0].astype(np.float64)
         row_hashes(X, y)
-        for method in (svr, oneclass):
+        for method in (_SMALL, replace(_SMALL, name="oneclass", one_class=True)):
             train = Dataset(X.copy(), y)
             method(train, Options(partitions=2, max_iter=50)).model.predict(X[:2])
 
