@@ -235,12 +235,13 @@ def predict(
 
 def _warm_up(family: Family, dtype: str, options: Any) -> None:
     """Compile what the family uses, and the kernels, which may be others than the warm-up's."""
+    from cacore.kernels.evaluate import address
     from cacore.kernels.registry import KINDS
 
     family.warm_up(dtype, options)
     for kernel in family.kernels(options):
         for values in ("float32", "float64"):
-            KINDS[kernel].address(np.dtype(values))
+            address(KINDS[kernel], np.dtype(values))
 
 
 def _check_files(outputs: dict[str, Path | None], inputs: dict[str, Path | None], comm: Communicator) -> None:
