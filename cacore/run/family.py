@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from cacore.data.dataset import Dataset
     from cacore.io.predictions import Column
-    from cacore.tuning.results import Columns
+    from cacore.tuning.results import GridColumns
 
 
 class Family(ABC):
@@ -96,7 +96,7 @@ class Family(ABC):
         """What ``--plot`` draws: "metric", "reliability", "grid", or "" if there is nothing to draw."""
         return "metric" if options.metric != "none" else ""
 
-    def columns(self, made: dict[str, Any]) -> Columns:
+    def columns(self, made: dict[str, Any]) -> GridColumns:
         """What the columns of the report's `grid` are."""
         raise NotImplementedError
 

@@ -18,7 +18,7 @@ from cacore.io.checkpoint import remembered
 from cacore.kernels import Kernel
 from cacore.machine import threads
 from cacore.probability.calibrator import Calibrator
-from cacore.probability.left_out import LeftOut, folds_to_leave_out, pairs_of
+from cacore.probability.left_out import LeftOutDecisions, folds_to_leave_out, pairs_of
 from casvm.methods.divide import into_parts
 from casvm.methods.left_out import Training, left_out
 from casvm.methods.prepare import prepare
@@ -116,20 +116,20 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator) ->
 
 def _calibrated(
     parts: Parts, k: int, kernel: Kernel | dict[int, Kernel], options: Options, comm: Communicator
-) -> tuple[Calibrator, dict[int, LeftOut]]:  # fmt: skip
+) -> tuple[Calibrator, dict[int, LeftOutDecisions]]:  # fmt: skip
     """What probabilities need, and what was found of left-out rows of each part; collective, and no row is sent."""
     counts = comm.allreduce(np.bincount(parts["code"], minlength=k).astype(np.int64))
     folds, side_by_side = folds_to_leave_out(counts), max(1, min(threads.current(), len(parts.parts)))
     advance = options.progress("probabilities", len(parts.parts))
 
-    def of_part(number: int, rows: slice) -> LeftOut:
+    def of_part(number: int, rows: slice) -> LeftOutDecisions:
         own = kernel[number] if isinstance(kernel, dict) else kernel
         training = Training(own, options.limits, options.cache_bytes // side_by_side, options.solver)
 
         def work() -> dict[str, NDArray[Any]]:
             return vars(left_out(parts.take(rows), k, folds, training))
 
-        return LeftOut(**remembered(options.checkpoint, f"left-out-{number:06d}", work))
+        return LeftOutDecisions(**remembered(options.checkpoint, f"left-out-{number:06d}", work))
 
     tasks, found = list(parts), {}
     every = threads.in_order(of_part, tasks, parallel=len(tasks) >= 2 * threads.current())
@@ -138,12 +138,12 @@ def _calibrated(
         advance()
     comm.wait()
     assert options.probability is not None
-    together = LeftOut.stacked(list(found.values()))
+    together = LeftOutDecisions.stacked(list(found.values()))
     return Calibrator.fit(options.probability, together, k * (k - 1) // 2, comm), found
 
 
 def _sure(
-    solved: dict[int, Solved], calibrator: Calibrator, judged: dict[int, LeftOut], k: int
+    solved: dict[int, Solved], calibrator: Calibrator, judged: dict[int, LeftOutDecisions], k: int
 ) -> dict[int, Solved]:  # fmt: skip
     """The parts with sigmoids of their own, of the decisions on their rows and of what all parts' say.
 
