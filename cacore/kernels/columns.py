@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from cacore.data.rows import Rows, largest_size, largest_usable
 from cacore.kernels import Kernel, Points
@@ -94,7 +94,7 @@ class Layout:
     features: Features | None = None
 
     @classmethod
-    def of(cls, X: Rows, kernel: Kernel, dtype: Any, largest: float | None = None) -> Layout:
+    def of(cls, X: Rows, kernel: Kernel, dtype: DTypeLike, largest: float | None = None) -> Layout:
         """Layout for `X`, shape (n, d), chosen from a sample of its rows and the largest |x| over all rows.
 
         Single precision is widened to double if the rounding of distances would show in the kernel values, or if

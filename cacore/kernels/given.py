@@ -109,7 +109,7 @@ class GivenKernel(Kernel):
             out[lo:hi] = np.diagonal(self.block(some, some))
         return out
 
-    def largest(self, X: Rows, dtype: Any) -> float:
+    def largest(self, X: Rows, dtype: DTypeLike) -> float:
         """See :class:`Kernel`; the largest value of a positive definite kernel is on the diagonal."""
         value = float(np.abs(self.diagonal(X)).max(initial=0.0))
         if not value <= float(np.finfo(dtype).max) / 4:

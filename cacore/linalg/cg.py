@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,7 +82,7 @@ class State:
         for name in ("which", "r", "p", "s", "gamma", "step", "least", "since"):
             setattr(self, name, getattr(self, name)[~done])
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self) -> dict[str, NDArray[np.float64] | NDArray[np.int64]]:
         """The arrays by name, for a checkpoint."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from cacore.comm import Communicator
 from cacore.data.rows import Rows, concatenate, gather_rows, is_sparse
@@ -36,10 +36,10 @@ class Spread(Protocol):
     comm: Communicator
     n: int
 
-    def points(self, dtype: Any) -> Points:
+    def points(self, dtype: DTypeLike) -> Points:
         """This rank's rows in this precision."""
 
-    def ready(self, X: Rows, dtype: Any) -> Points:
+    def ready(self, X: Rows, dtype: DTypeLike) -> Points:
         """Any rows in this precision."""
 
     def diagonal(self, kernel: Kernel) -> NDArray[np.float64]:
@@ -81,8 +81,8 @@ Enough = Callable[[NDArray[np.float64]], bool]
 
 
 def pivoted_cholesky(
-    spread: Spread, kernel: Kernel, most: int, seed: int, enough: Enough, dtype: Any = np.float32,
-    uniform: bool = False, room: Callable[[tuple[int, int], Any], NDArray[Any]] = np.empty,
+    spread: Spread, kernel: Kernel, most: int, seed: int, enough: Enough, dtype: DTypeLike = np.float32,
+    uniform: bool = False, room: Callable[[tuple[int, int], DTypeLike], NDArray[Any]] = np.empty,
     advance: Callable[[int], None] = lambda rank: None,
 ) -> Pivoted:  # fmt: skip
     """Factor S K S, with S the diagonal matrix of the rows' scales; a collective call.

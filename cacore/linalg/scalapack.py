@@ -98,7 +98,9 @@ class BlockCyclic(contextlib.AbstractContextManager["BlockCyclic"]):
         self._context: int | None = None
         if comm.size > 1:
             if math.prod(map(len, everyone[0])) >= 2**31:  # the first rank has the largest share
-                raise InputError(f"{n} rows need more than {comm.size} ranks: ScaLAPACK takes 2^31 - 1 numbers a rank")
+                raise InputError(
+                    f"{n} rows need more than {comm.size} ranks: ScaLAPACK takes 2^31 - 1 numbers per rank"
+                )
             with comm.agreed():
                 self._library = _library()
             self._context = self._library.open_grid(comm, self.grid)

@@ -99,17 +99,20 @@ class Calibrator:
     def stored(cls, attributes: dict[str, Any], shared: dict[str, Any]) -> Calibrator | None:
         """The calibrator of a model file, or None; removes its entry from `attributes`."""
         about = attributes.pop("probability", None)
-        require(about is not None or not any(name in shared for name in CALIBRATOR), "arrays of no probabilities")
+        require(
+            about is not None or not any(name in shared for name in CALIBRATOR),
+            "arrays of probabilities without their attribute",
+        )
         if about is None:
             return None
-        require(isinstance(about, dict) and about.get("form") in FORMS, "probabilities of no form that is known")
+        require(isinstance(about, dict) and about.get("form") in FORMS, "probabilities of an unknown form")
         form, rows = about["form"], about.get("rows")
         require(isinstance(rows, int) and rows >= 0, f"probabilities from {rows!r} rows")
         need = [name for name in CALIBRATOR if name.startswith(form)]
         require(all(name in shared for name in need), f"{form} probabilities without {', '.join(need)}")
         values = [shared[name] for name in need]
         if form == "sigmoid":
-            require(all(np.isfinite(one).all() for one in values), "sigmoids that are no numbers")
+            require(all(np.isfinite(one).all() for one in values), "sigmoid parameters that are not finite")
             return cls(form, rows, *values)
         made = cls(form, rows, steps=isotonic.Steps(*values))
         assert made.steps is not None

@@ -49,9 +49,9 @@ class Steps:
         """Raise an InputError if the arrays of a model file are inconsistent."""
         stops = np.append(self.starts[1:], len(self.x))
         if len(self.p) != len(self.x) or (self.starts < 0).any() or (stops < self.starts).any():
-            raise InputError("points of an isotonic regression that do not fit together")
+            raise InputError("points of an isotonic regression that are inconsistent")
         if not np.isfinite(self.x).all() or not ((self.p >= 0) & (self.p <= 1)).all():
-            raise InputError("points of an isotonic regression that are no decisions and probabilities")
+            raise InputError("points of an isotonic regression that are not finite, or probabilities outside 0 to 1")
 
 
 def rounded(decisions: NDArray[np.float64]) -> NDArray[np.float64]:

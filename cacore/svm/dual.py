@@ -76,7 +76,7 @@ class Dual:
         for name in ("linear term", "lower bounds", "upper bounds", "start"):
             values = getattr(self, name.split()[0])
             if values is not None and values.shape != (n,):
-                raise InputError(f"the {name}: {n} numbers are needed, one a row, not the shape {values.shape}")
+                raise InputError(f"the {name}: {n} numbers are needed, one per row, not the shape {values.shape}")
         if not (self.lower <= self.upper).all():
             raise InputError("the bounds: a lower one is above the upper one")
         if not self.epsilon >= 0:
@@ -202,7 +202,7 @@ class Dual:
         """
         beta = np.zeros(self.n) if self.start is None else np.array(self.start, np.float64)
         if not ((beta >= self.lower) & (beta <= self.upper)).all():
-            raise InputError(f"the start: {self.n} numbers within the bounds are needed, one a row")
+            raise InputError(f"the start: {self.n} numbers within the bounds are needed, one per row")
         return beta
 
     def repaired(self) -> Dual:

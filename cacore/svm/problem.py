@@ -47,8 +47,8 @@ def numeric_gamma(
     vanished = square < 1e-290 * count and not comm.all(constant)
     if vanished or not variance < np.inf:
         raise InputError(
-            f'gamma = "scale": the features are so {"small" if vanished else "large"} that their variance is no number '
-            "of double precision; standardise the features"
+            f'gamma = "scale": the features are so {"small" if vanished else "large"} that their variance '
+            f"{'underflows' if vanished else 'overflows'} double precision; standardise the features"
         )
     if not variance > 0:
         return 1.0
