@@ -11,8 +11,8 @@
 `given`                        kernels that the caller evaluates: callables, precomputed matrices
 =============================  ===============================================================================
 
-The layouts produce values for their callers' loops: `cacore.svm.decision`, the solvers of casvm and asygcd, and
-`cakrr.iterative` drive them.
+The loops over layouts are elsewhere: `cacore.svm.decision` and the solvers of casvm and asygcd choose a layout and ask
+it for the values they need. Ridge regression uses the blocks of `values`.
 """
 
 from __future__ import annotations
