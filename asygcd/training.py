@@ -21,7 +21,7 @@ from cacore.data.standardize import Standardizer
 from cacore.kernels import Kernel
 from cacore.machine import threads
 from cacore.probability.calibrator import Calibrator
-from cacore.probability.left_out import LeftOut, folds_to_leave_out, global_folds
+from cacore.probability.left_out import LeftOutDecisions, folds_to_leave_out, global_folds
 from cacore.svm.problem import numeric_gamma, precision
 
 Vector = NDArray[np.float64]
@@ -100,10 +100,10 @@ def _calibrated(
         coef, _, _ = _solved(X[mine], codes[mine], C[mine], k, model.kernel, loose, None, comm)
         other = _model(model.classes, model.kernel, options, X[mine], coef, mine)
         D = other.sided(other.decisions(X[held]))
-        of = LeftOut.of_classes if model.against_the_rest else LeftOut.of_pairs
+        of = LeftOutDecisions.of_classes if model.against_the_rest else LeftOutDecisions.of_pairs
         found.append(of(D, codes[held], k))
     assert options.probability is not None
-    return Calibrator.fit(options.probability, LeftOut.stacked(found), model.coef.shape[1], comm)
+    return Calibrator.fit(options.probability, LeftOutDecisions.stacked(found), model.coef.shape[1], comm)
 
 
 def _solved(

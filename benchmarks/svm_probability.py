@@ -33,7 +33,7 @@ from benchmarks.svm_data import SETS, Problem
 from cacore.comm import Communicator
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.coupling import coupled
-from cacore.probability.left_out import LeftOut
+from cacore.probability.left_out import LeftOutDecisions
 from casvm import CASVC, SMOSVC
 
 CHOSEN = ("ijcnn1", "a9a", "usps", "mnist")
@@ -70,7 +70,7 @@ def best(model: Any, problem: Problem) -> float:
     k = len(model.classes_)
     D = model.model_.parts[0].pairs(problem.Xt, model.model_.kernel)
     codes = np.searchsorted(model.classes_, problem.yt)
-    found = LeftOut.of_pairs(D, codes, k)
+    found = LeftOutDecisions.of_pairs(D, codes, k)
     known = Calibrator.fit("sigmoid", found, D.shape[1], Communicator())
     return float(log_loss(problem.yt, coupled(known.first(D), k), labels=model.classes_))
 

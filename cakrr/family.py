@@ -23,7 +23,7 @@ from cacore.metrics.probabilistic import probability_scores
 from cacore.run import reading
 from cacore.run.family import Family, described_metric
 from cacore.run.job import Predicting, Training
-from cacore.tuning.results import Columns, at_the_end, best_lines
+from cacore.tuning.results import GridColumns, at_the_end, best_lines
 from cakrr.bkrr2 import bkrr2
 from cakrr.fit import Fit
 from cakrr.method import Method
@@ -139,12 +139,12 @@ class Ridge(Family):
         compared = not one or method.coarse or options.chooses_kernel
         return super().draws(method, options) or ("grid" if compared else "")
 
-    def columns(self, made: dict[str, Any]) -> Columns:
+    def columns(self, made: dict[str, Any]) -> GridColumns:
         """Of the grid: sigma, lambda, what a coarse model has, and the error on the rows that judged."""
         rows = {"validation_mse": "rows held out", "test_mse": "test rows", "loo_mse": "rows left out one by one"}
         known = (name for row in made["grid"] for name in rows if row.get(name) is not None)
         score, one = next(known, "validation_mse"), np.ndim(made["params"]["sigma"]) == 0
-        return Columns("sigma", "lambda", score, f"mean squared error on {rows[score]}", smaller=True, one=one)
+        return GridColumns("sigma", "lambda", score, f"mean squared error on {rows[score]}", smaller=True, one=one)
 
     def lines(self, made: dict[str, Any]) -> Iterator[tuple[str, str]]:
         """The best settings, how conjugate gradients went, and what ScaLAPACK sends by itself."""

@@ -19,7 +19,7 @@ from cacore.run import reading
 from cacore.run.classifiers import Classifiers
 from cacore.run.family import Family, described_metric
 from cacore.run.job import Training
-from cacore.tuning.results import Columns, at_the_end, best_lines
+from cacore.tuning.results import GridColumns, at_the_end, best_lines
 from casvm.fit import SVMFit
 from casvm.methods import in_parts
 from casvm.model.libsvm import export_libsvm
@@ -87,10 +87,10 @@ class SupportVectors(Classifiers):
         sure = "reliability" if options.probability else ""
         return super().draws(method, options) or sure or ("grid" if options.searches else "")
 
-    def columns(self, made: dict[str, Any]) -> Columns:
+    def columns(self, made: dict[str, Any]) -> GridColumns:
         """Of the grid: C, gamma and a score."""
         name, one = made["cv"]["scoring"], not made["cv"]["per_part"]
-        return Columns("gamma", "C", f"cv_{name}", f"{name.replace('_', ' ')} on rows left out", one=one)
+        return GridColumns("gamma", "C", f"cv_{name}", f"{name.replace('_', ' ')} on rows left out", one=one)
 
     def load(self, path: Path, comm: Communicator) -> InParts:
         """A saved model, of regression or one class too; collective."""

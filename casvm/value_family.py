@@ -22,7 +22,7 @@ from cacore.metrics import errors
 from cacore.run import reading
 from cacore.run.family import Family
 from cacore.run.job import Predicting, Training
-from cacore.tuning.results import Columns, at_the_end, best_lines
+from cacore.tuning.results import GridColumns, at_the_end, best_lines
 from casvm.fit import SVMFit
 from casvm.methods import of_values
 from casvm.model.libsvm import export_libsvm
@@ -86,9 +86,9 @@ class Values(Family):
         """The settings that were compared."""
         return "grid" if options.searches else ""
 
-    def columns(self, made: dict[str, Any]) -> Columns:
+    def columns(self, made: dict[str, Any]) -> GridColumns:
         """Of the grid: C, gamma and the score; of several epsilons the best."""
-        return Columns("gamma", "C", f"cv_{SCORE}", "R^2 on rows left out")
+        return GridColumns("gamma", "C", f"cv_{SCORE}", "R^2 on rows left out")
 
     def load(self, path: Path, comm: Communicator) -> SVRModel:
         """A saved model; collective."""

@@ -143,7 +143,7 @@ ZERO, ONE = np.zeros(3), np.ones(3)
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ((ZERO, ZERO[:2], ONE), "the lower bounds: 3 numbers are needed, one a row, not the shape \\(2,\\)"),
+        ((ZERO, ZERO[:2], ONE), "the lower bounds: 3 numbers are needed, one per row, not the shape \\(2,\\)"),
         ((ZERO, ZERO, ONE[:, None]), "the upper bounds: 3 numbers"),
         ((ZERO, ZERO, ONE, ONE[:1]), "the start: 3 numbers"),
         ((ZERO, ONE, ZERO), "a lower one is above the upper one"),

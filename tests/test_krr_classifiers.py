@@ -16,7 +16,7 @@ from sklearn.metrics import accuracy_score, log_loss
 import cakrr
 from cacore.comm import Communicator
 from cacore.probability.calibrator import Calibrator
-from cacore.probability.left_out import LeftOut
+from cacore.probability.left_out import LeftOutDecisions
 from cakrr import BKRR2Classifier, DKRRClassifier, KRRModel, TwoLevelKRRClassifier
 
 NAMES = ["BKRR2", "KKRR2", "DCKRR", "BKRR", "KKRR", "TwoLevelKRR", "DKRR"]
@@ -178,7 +178,11 @@ def test_sigmoids_of_rows_left_out(cls, k, weighted):
         rest = np.arange(40) != i
         one = ridge(1.5, 1e-3 * w.sum()).fit(X[rest], Y[rest] - mean, sample_weight=w[rest])
         values[i] = one.predict(X[i : i + 1]) + mean
-    found = LeftOut(-values[:, 0], y == 0, np.zeros(40, int)) if k == 2 else LeftOut.of_classes(values, y, k)
+    found = (
+        LeftOutDecisions(-values[:, 0], y == 0, np.zeros(40, int))
+        if k == 2
+        else LeftOutDecisions.of_classes(values, y, k)
+    )
     expected = Calibrator.fit("sigmoid", found, Y.shape[1], Communicator())
     close(model.model_.calibrator.A, expected.A, 1e-6)
     close(model.model_.calibrator.B, expected.B, 1e-6)

@@ -28,7 +28,7 @@ from cacore.metrics.probabilistic import class_scores, reliability
 from cacore.probability import isotonic, platt
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.coupling import coupled
-from cacore.probability.left_out import FOLDS, LeftOut, folds_to_leave_out, global_folds, pairs_of
+from cacore.probability.left_out import FOLDS, LeftOutDecisions, folds_to_leave_out, global_folds, pairs_of
 from casvm import (
     CASVC,
     DCSVC,
@@ -75,7 +75,9 @@ def test_sigmoids_are_those_of_scikit_learn():
     """Four problems in one go: plain, few rows of one class, far from 0, and separable."""
     every = [decisions(500, 1.5), decisions(40, 3.0, 1), decisions(300, 0.2, 2, 1e5)]
     every.append((np.r_[-2.0, -1.0, 1.0, 2.0], np.array([False, False, True, True])))
-    found = LeftOut.stacked([LeftOut(f, first, np.full(len(f), i)) for i, (f, first) in enumerate(every)])
+    found = LeftOutDecisions.stacked(
+        [LeftOutDecisions(f, first, np.full(len(f), i)) for i, (f, first) in enumerate(every)]
+    )
     A, B = platt.fit(found, 5, ALONE)
     for i, (f, first) in enumerate(every):
         shift = f.mean()
@@ -89,7 +91,7 @@ def test_sigmoids_of_a_part():
     """The minimum of its own cross entropy and that of 100 rows which agree with what is known; without rows, that."""
     known = np.array([-1.5, -2.0]), np.array([0.3, 0.1])
     f, y = decisions(60, 3.0)
-    found = LeftOut(f, y.astype(bool), np.zeros(60, np.int64))
+    found = LeftOutDecisions(f, y.astype(bool), np.zeros(60, np.int64))
     A, B = platt.fit(found, 2, ALONE, known)
 
     def entropy(x):
@@ -99,7 +101,7 @@ def test_sigmoids_of_a_part():
 
     near(np.array([A[0], B[0]]), minimize(entropy, (0, 0), tol=1e-12).x, 1e-4)
     near(np.array([A[1], B[1]]), np.array([-2.0, 0.1]), 1e-15)
-    alike = LeftOut(np.full(5, 0.7), np.ones(5, bool), np.zeros(5, np.int64))
+    alike = LeftOutDecisions(np.full(5, 0.7), np.ones(5, bool), np.zeros(5, np.int64))
     assert np.isfinite(platt.fit(alike, 2, ALONE, known)).all()
 
 
@@ -131,7 +133,7 @@ def test_parts_have_their_own(tmp_path):
 def test_decisions_that_are_all_alike():
     """They say how many rows there are of each class, and nothing else."""
     for value in (0.0, 3.0, -1e8):
-        A, B = platt.fit(LeftOut(np.full(10, value), np.arange(10) < 3, np.zeros(10, np.int64)), 1, ALONE)
+        A, B = platt.fit(LeftOutDecisions(np.full(10, value), np.arange(10) < 3, np.zeros(10, np.int64)), 1, ALONE)
         p = 1 / (1 + np.exp(A[0] * value + B[0]))
         assert p == pytest.approx((3 * 4 / 5 + 7 / 9) / 10)  # the mean of the targets
 
@@ -139,7 +141,9 @@ def test_decisions_that_are_all_alike():
 def test_isotonic_regression_is_that_of_scikit_learn():
     f, first = decisions(800, 1.0)
     other = decisions(60, -0.5, 1)[0], np.ones(60, np.bool_)
-    found = LeftOut.stacked([LeftOut(f, first, np.zeros(800, int)), LeftOut(*other, np.full(60, 2))])
+    found = LeftOutDecisions.stacked(
+        [LeftOutDecisions(f, first, np.zeros(800, int)), LeftOutDecisions(*other, np.full(60, 2))]
+    )
     made, x = isotonic.fit(found, 3, ALONE), isotonic.rounded(f)
     assert np.abs(x / f - 1).max() < 2**-9
     expected, t = IsotonicRegression(out_of_bounds="clip").fit(x, first), np.linspace(-9, 9, 500)
@@ -220,8 +224,8 @@ def test_left_out_decisions(kind, monkeypatch):
             svc = SVC(C=2.0 * (3.0 if pair == 1 else 1.0), gamma=0.4, tol=1e-8).fit(X[some & ~held], y[some & ~held])
             D[some & held] = -svc.decision_function(X[some & held])
         there = np.concatenate([np.flatnonzero(~np.isnan(D) & (y == code)) for code in (i, j)])
-        expected.append(LeftOut(D[there], y[there] == i, np.full(len(there), pair)))
-    every = LeftOut.stacked(expected)
+        expected.append(LeftOutDecisions(D[there], y[there] == i, np.full(len(there), pair)))
+    every = LeftOutDecisions.stacked(expected)
     near(found.decisions, every.decisions, 1e-5)
     np.testing.assert_array_equal(found.first, every.first)
     np.testing.assert_array_equal(found.problem, every.problem)

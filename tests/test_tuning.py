@@ -13,7 +13,7 @@ from cacore.checks import one_or, positive
 from cacore.run import figures
 from cacore.tuning.folds import FOLDS, stratified, usable
 from cacore.tuning.race import rounds, survivors
-from cacore.tuning.results import Columns, Results, at_the_end, best_lines
+from cacore.tuning.results import GridColumns, Results, at_the_end, best_lines
 from cacore.tuning.scorers import SCORERS, counted, scorer, scores
 
 # -- folds -----------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ def test_what_is_said_of_settings_that_were_ended():
     assert [row["ended"] for row in rows] == [False, True, False, True]
     said = found.described()
     assert (said["settings"], said["ended"], said["score"]) == (4, 2, pytest.approx(0.85))
-    lines = best_lines(rows, ("C", "gamma"), Columns("gamma", "C", "cv_accuracy", "accuracy"))
+    lines = best_lines(rows, ("C", "gamma"), GridColumns("gamma", "C", "cv_accuracy", "accuracy"))
     assert [line.split() for line in lines] == [["C", "1", "gamma", "0.1", "0.8500"],
                                                 ["C", "2", "gamma", "0.1", "0.7500"]]  # fmt: skip
 
@@ -205,7 +205,7 @@ def test_what_is_said_of_settings_that_were_ended():
 def test_the_best_of_errors():
     """The least ones; None is no error."""
     grid = [{"kernel": "l1", "sigma": s, "mse": mse} for s, mse in ((1.0, 3.0), (2.0, 2.0), (4.0, None))]
-    lines = best_lines(grid, ("kernel", "sigma"), Columns("sigma", "lambda", "mse", "error", smaller=True))
+    lines = best_lines(grid, ("kernel", "sigma"), GridColumns("sigma", "lambda", "mse", "error", smaller=True))
     assert [line.split() for line in lines] == [["l1", "sigma", "2", "2"], ["l1", "sigma", "1", "3"]]
 
 
@@ -220,7 +220,7 @@ def test_the_end_of_a_grid():
 def test_a_heat_map_has_a_cell_for_each_setting():
     pytest.importorskip("matplotlib")
     found = ended_early()
-    columns = Columns("gamma", "C", "cv_accuracy", "accuracy")
+    columns = GridColumns("gamma", "C", "cv_accuracy", "accuracy")
     panel = figures.heat_map(found.rows(), columns).axes[0]
     assert sorted(text.get_text() for text in panel.texts) == ["0.750", "0.850", "0.950"]
     assert [label.get_text() for label in panel.get_xticklabels()] == ["0.1", "0.2"]
@@ -239,11 +239,11 @@ def test_a_heat_map_of_errors_has_a_panel_for_each_kernel():
         {"kernel": kind, "sigma": sigma, "lambda": 0.1, "mse": error}
         for (kind, sigma), some in errors.items() for error in some
     ]  # fmt: skip
-    figure = figures.heat_map(grid, Columns("sigma", "lambda", "mse", "error", smaller=True))
+    figure = figures.heat_map(grid, GridColumns("sigma", "lambda", "mse", "error", smaller=True))
     first, second = figure.axes[:2]
     assert [[text.get_text() for text in panel.texts] for panel in (first, second)] == [["2"], ["2.5"]]
     assert [panel.get_title() for panel in (first, second)] == ["gaussian", "l1"]
     assert [len(panel.patches) for panel in (first, second)] == [1, 0]
     assert figure.get_supxlabel() == "empty: no solution; framed: the best"
-    own = figures.heat_map(grid, Columns("sigma", "lambda", "mse", "error", smaller=True, one=False))
+    own = figures.heat_map(grid, GridColumns("sigma", "lambda", "mse", "error", smaller=True, one=False))
     assert not own.axes[0].patches

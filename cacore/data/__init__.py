@@ -1,1 +1,1 @@
-"""Rows of data: on one rank or many, dense or CSR, with their targets and labels."""
+"""Rows of data with their targets and labels: dense, CSR or in a file, on one rank or many."""

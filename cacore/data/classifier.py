@@ -1,4 +1,4 @@
-"""What the scikit-learn classifiers of all families share: labels, weights of classes and rows, the score."""
+"""Base class of all scikit-learn classifiers: checks of labels and of class and row weights, and the score."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ ROWS: dict[str, Any] = {"accept_sparse": "csr", "accept_large_sparse": False, "o
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Labelled(ClassifierMixin, BaseEstimator):
-    """Checks of rows, labels and weights that `fit` is given; accuracy over all ranks, where there are several."""
+    """Checks of the rows, labels and weights passed to `fit`, and accuracy over all ranks."""
 
     class_weight: Any = None
 
     def _class_weight(self, classes: NDArray[Any]) -> Any:
-        """The weights by the classes' codes."""
+        """`class_weight`, checked, with the classes' codes as keys of a dict."""
         if self.class_weight is None or (isinstance(self.class_weight, str) and self.class_weight == "balanced"):
             return self.class_weight
         if not isinstance(self.class_weight, dict):
@@ -44,7 +44,7 @@ class Labelled(ClassifierMixin, BaseEstimator):
     def _labelled(
         self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int = 1, **rows: Any
     ) -> Dataset:  # fmt: skip
-        """Rows, labels and weights to train on, at least so many; `rows` is what ``validate_data`` is told of rows."""
+        """Validated rows, labels and weights of at least `least` rows; `rows`: options of ``validate_data`` for `X`."""
         X, y = validated(self, X, y, ensure_min_samples=least, **(rows or {"dtype": ("float64", "float32"), **ROWS}))
         try:
             check_classification_targets(y)
@@ -55,7 +55,7 @@ class Labelled(ClassifierMixin, BaseEstimator):
         return Dataset(X, np.asarray(y), X.shape[0], weights=weights)
 
     def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Accuracy; with `comm`, over all ranks' rows, the same number on each: a collective call."""
+        """Accuracy. With `comm`, a collective call that returns the accuracy over all ranks' rows on each rank."""
         ranks = getattr(self, "comm", None)
         if ranks is None:
             return float(super().score(X, y, sample_weight))

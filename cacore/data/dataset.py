@@ -1,4 +1,4 @@
-"""This rank's rows: those of a data set, as they were read or handed in, and training rows with their columns."""
+"""Containers of this rank's rows: a data set as it was read or passed in, and training rows with named columns."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ class Dataset:
 
     Attributes
     ----------
-    X : ndarray or CSR, shape (m, d)
-        Or rows in a file, see :mod:`cacore.data.stored`.
+    X : ndarray, CSR or StoredRows, shape (m, d)
+        Rows in memory or in a file (:mod:`cacore.data.stored`).
     y : ndarray, shape (m,) or (m, t), or None
-        Targets, or labels of any type, one a row.
+        Targets, or one label of any type per row.
     n : int
-        Rows on all ranks.
+        Number of rows on all ranks.
     where : str
-        What messages call it.
+        Name of the data in messages.
     base : int or None
-        Number of the first feature of LIBSVM rows.
+        For LIBSVM rows, number of the first feature (0 or 1).
     weights : ndarray of float64, shape (m,), or None
-        Of the rows; one of weight 0 counts as absent.
+        Row weights; a row of weight 0 counts as absent.
     overlap : ndarray of bool, shape (m,), or None
-        Of test rows: which of them are training rows too, if that was looked for.
+        For test rows, mask of those that are also training rows, if this was checked.
     features : int or None
-        Of LIBSVM rows: how many the file itself has; the others in `X` are taken as 0.
+        For LIBSVM rows, number of features in the file itself; the remaining features of `X` are 0.
     """
 
     X: Rows
@@ -48,17 +48,17 @@ class Dataset:
     features: int | None = None
 
     def target(self) -> NDArray[Any]:
-        """`y`, or an InputError that says it is missing."""
+        """`y`, or an InputError if there is none."""
         if self.y is None:
             raise InputError(f"{self.where}: there is no target y in it")
         return self.y
 
     def row_weights(self) -> NDArray[np.float64]:
-        """The weights; 1 for every row where there are none."""
+        """The row weights; 1 for every row by default."""
         return np.ones(self.X.shape[0]) if self.weights is None else self.weights
 
     def give(self) -> Rows:
-        """Hand over the rows: they are not here any longer, so that nobody holds them twice."""
+        """Return the rows and drop them here, so that they are not kept in memory twice."""
         X = self.X
         self.X = X[:0].copy()
         return X
@@ -70,11 +70,10 @@ class Samples:
 
     Attributes
     ----------
-    X : ndarray or CSR, shape (m, d)
-        Or rows in a file.
+    X : ndarray, CSR or StoredRows, shape (m, d)
     columns : dict of str to ndarray, shape (m,) or (m, k)
-        What each row carries: its target or the code of its class, its weight or bound of alpha, its global number,
-        its place in the shuffled order, its coefficients.
+        Values that move with each row: its target or class code, weight or bound of alpha, global number, position in
+        the shuffled order, coefficients.
     """
 
     X: Rows
@@ -87,25 +86,25 @@ class Samples:
         return self.columns[column]
 
     def row_weights(self) -> NDArray[np.float64]:
-        """The column "weight"; 1 for every row where there is none."""
+        """The column "weight"; 1 for every row by default."""
         return self["weight"] if "weight" in self.columns else np.ones(len(self))
 
     def take(self, rows: NDArray[Any] | slice) -> Samples:
-        """Some of the rows."""
+        """The given rows, in memory."""
         return Samples(self.X[rows], {name: values[rows] for name, values in self.columns.items()})
 
     def some(self, rows: NDArray[Any] | slice) -> Samples:
-        """As :meth:`take`; rows in a file stay there."""
+        """The given rows; rows in a file stay there."""
         return Samples(some(self.X, rows), {name: values[rows] for name, values in self.columns.items()})
 
     def give(self) -> Samples:
-        """Hand the rows over: they are not here any longer, so that nobody holds them twice."""
+        """Return the rows and drop them here, so that they are not kept in memory twice."""
         given = Samples(self.X, self.columns)
         self.X, self.columns = self.X[:0].copy(), {}
         return given
 
     @classmethod
     def stacked(cls, blocks: Sequence[Samples]) -> Samples:
-        """Blocks of rows that carry the same, one after the other."""
+        """Concatenation of blocks of rows that have the same columns."""
         columns = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0].columns}
         return cls(concatenate([block.X for block in blocks]), columns)

@@ -1,4 +1,4 @@
-"""Labels: of all ranks, as codes, from a file, and the weights of their classes."""
+"""Class labels over all ranks: their codes, their form in files, class weights, and metrics of test rows."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from cacore.errors import InputError
 from cacore.metrics import errors
 from cacore.metrics.probabilistic import class_scores, reliability
 
-MOST_CLASSES = 1000  # half a million pairs
+MOST_CLASSES = 1000  # half a million pairs of classes
 
 
 def require_classes(classes: NDArray[Any], pairs: bool = True) -> None:
-    """Refuse labels of fewer than two classes, and what looks like the targets of a regression.
+    """Raise an InputError for fewer than two classes, and for labels that look like the targets of a regression.
 
-    `pairs` says whether there is a problem for each pair of classes, or a column for each class.
+    `pairs` is true if there is one problem per pair of classes, false if there is one column per class.
     """
     way = "use a method of cakrr" if pairs else "leave --classify out, or use a regressor"
     k, remedy = len(classes), f"{way}, or make classes of them (cacore.io convert --binarize)"
@@ -37,7 +37,7 @@ def require_classes(classes: NDArray[Any], pairs: bool = True) -> None:
 
 
 def class_codes(y: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
-    """The place of each label among the classes, which ascend; -1 of one that is not there."""
+    """Index of each label in the ascending `classes`; -1 for labels that are not among them."""
     codes = np.searchsorted(classes, y).astype(np.int64)
     codes[codes == len(classes)] = 0
     codes[classes[codes] != y] = -1
@@ -45,7 +45,7 @@ def class_codes(y: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def all_classes(y: NDArray[Any], comm: Communicator) -> NDArray[Any]:
-    """Labels that occur on any rank, ascending, of one type on all of them."""
+    """Labels that occur on any rank, ascending, and of the same type on all ranks."""
     classes = np.unique(y)
     if comm.size == 1:
         return classes
@@ -57,7 +57,7 @@ def all_classes(y: NDArray[Any], comm: Communicator) -> NDArray[Any]:
 def class_factors(
     class_weight: Any, codes: NDArray[np.int64], weights: NDArray[np.float64], k: int, comm: Communicator
 ) -> NDArray[np.float64]:
-    """What C is multiplied by for each of the k classes; "balanced" counts all ranks' rows, by weight."""
+    """Factor of C for each of the k classes; "balanced" adds up the row weights of all ranks."""
     if class_weight == "balanced":
         count = comm.allreduce(np.bincount(codes, weights, k).astype(np.float64))
         return np.asarray(count.sum() / (k * count))
@@ -65,7 +65,7 @@ def class_factors(
 
 
 def from_file(data: Dataset, comm: Communicator) -> NDArray[Any]:
-    """The labels of a file: text, or whole numbers, if they are so on all ranks."""
+    """Labels of a data set from a file: text, integers if all ranks' labels are whole numbers, or else floats."""
     y = data.target()
     if y.dtype.kind == "U":
         return y
@@ -75,28 +75,28 @@ def from_file(data: Dataset, comm: Communicator) -> NDArray[Any]:
 
 
 def stored_classes(classes: NDArray[Any]) -> dict[str, Any]:
-    """The labels, ascending, as a model file's attributes hold them."""
+    """The ascending labels as attributes of a model file."""
     return {"classes": classes.tolist(), "labels": classes.dtype.str}
 
 
 def read_classes(attributes: dict[str, Any]) -> NDArray[Any]:
-    """The labels out of a model file's attributes, which lose the type that is kept beside them."""
+    """The labels of a model file; removes the entry with their type from `attributes`."""
     return np.array(attributes["classes"], np.dtype(attributes.pop("labels")))
 
 
 def check_classes(classes: NDArray[Any]) -> None:
-    """Refuse what cannot be a classifier's labels in a model file."""
+    """Raise an InputError if the labels of a model file are not valid."""
     if classes.ndim != 1 or len(classes) < 2:
-        raise InputError("not two labels or more")
+        raise InputError("fewer than two labels")
     if not (classes[1:] > classes[:-1]).all():
         raise InputError("the labels do not ascend")
 
 
 def tested(classes: NDArray[Any], test: Dataset, predicted: NDArray[Any], comm: Communicator) -> dict[str, Any]:
-    """Metrics of what a model of these classes predicted for the test rows. Collective."""
+    """Metrics of the predicted classes of the test rows; collective. Empty if one side is text, the other numbers."""
     y = from_file(test, comm)
     if (classes.dtype.kind in "biuf") != (y.dtype.kind in "biuf"):
-        return {}  # text and numbers, which are never equal
+        return {}  # text is never equal to numbers
     with comm.phase("predict"):
         return errors.classification_metrics(y, predicted, np.union1d(classes, all_classes(y, comm)), comm)
 
@@ -104,7 +104,7 @@ def tested(classes: NDArray[Any], test: Dataset, predicted: NDArray[Any], comm: 
 def tested_probabilities(
     classes: NDArray[Any], test: Dataset, P: NDArray[np.float64], comm: Communicator
 ) -> dict[str, float]:
-    """Scores of what a model of these classes thinks likely. Collective."""
+    """Scores of the predicted probabilities `P` of the test rows; collective."""
     codes = _known(classes, test, comm)
     with comm.phase("predict"):
         return {} if codes is None else class_scores(codes, P, comm)
@@ -113,13 +113,13 @@ def tested_probabilities(
 def tested_reliability(
     classes: NDArray[Any], test: Dataset, P: NDArray[np.float64], comm: Communicator
 ) -> list[dict[str, float]]:
-    """The lines of a reliability diagram of the same. Collective."""
+    """Bins of a reliability diagram of the predicted probabilities `P`; collective."""
     codes = _known(classes, test, comm)
     with comm.phase("predict"):
         return [] if codes is None else reliability(codes, P, comm)
 
 
 def _known(classes: NDArray[Any], test: Dataset, comm: Communicator) -> NDArray[np.int64] | None:
-    """The places of the rows' classes; None of words where the classes are numbers, or of numbers where words."""
+    """Class codes of the test rows; None if only one of the rows' labels and the classes is text."""
     y = from_file(test, comm)
     return None if (classes.dtype.kind in "biuf") != (y.dtype.kind in "biuf") else class_codes(y, classes)

@@ -1,7 +1,10 @@
-"""A metric learned from models: a linear map of standardised rows, after which kernels measure distances in it.
+"""Learned metric: a linear map of the standardised rows, learned in rounds from the gradients of trained models.
 
-M is the mean over rows of grad f(x) grad f(x)^T, f the model that answers for x, scaled to trace d; rows are mapped by
-its symmetric root (Radhakrishnan, Beaglehole, Pandit and Belkin, Science, 2024). Its diagonal weighs the features.
+M is the mean over the rows of grad f(x) grad f(x)^T, scaled to trace d, with f the model responsible for x. Rows are
+multiplied by the symmetric root of M, so that kernels measure distances in the metric M (Radhakrishnan, Beaglehole,
+Pandit and Belkin, Science, 2024). The diagonal of M gives the importance of the features.
+
+The loop over rounds, which trains, judges and updates the metric, is :func:`best_round`.
 """
 
 from __future__ import annotations
@@ -19,19 +22,19 @@ from cacore.errors import InputError
 from cacore.machine import memory
 from cacore.machine.threads import blocks
 
-FLOOR = 1e-6  # of the largest eigenvalue, below which none of M's is: no direction is lost for good
-MOST = 4096  # features of a full metric: its eigenvalues take 10 d^3 flops a round, on every rank
+FLOOR = 1e-6  # smallest eigenvalue of M relative to the largest, so that later rounds can recover every direction
+MOST = 4096  # features of a full metric at most: its eigenvalues take 10 d^3 flops per round on every rank
 SAMPLE = 2000  # rows, of a part or of all ranks, whose gradients make the metric
-_NUMBERS = 1 << 23  # of the gradients of one model's sample, where every rank holds them
+_NUMBERS = 1 << 23  # numbers of one model's gradients at most, if every rank stores them
 
-PATIENCE = 3  # rounds in a row that do not improve
-TRIAL, BEHIND = 2, 1.1  # rounds of a way of its own, after which an error this many times the best way's ends it
+PATIENCE = 3  # consecutive rounds without improvement that end a sequence of rounds
+TRIAL, BEHIND = 2, 1.1  # after TRIAL rounds, a sequence ends if its error is BEHIND times that of the best one
 Root = NDArray[np.float64]  # (d, d) symmetric, or (d,)
 AnyRound = TypeVar("AnyRound", bound="Round")
 
 
 def mapped(X: Rows, root: Root | None) -> Rows:
-    """Rows times the root; dense where the root is full. In the dtype of `X`, and `X` itself where there is no root."""
+    """Rows times the root, in the dtype of `X`; dense if the root is a full matrix. Without a root, `X` itself."""
     if root is None:
         return X
     if root.ndim == 1:
@@ -43,14 +46,14 @@ def mapped(X: Rows, root: Root | None) -> Rows:
 
 
 def next_root(root: Root | None, moments: NDArray[np.float64]) -> Root:
-    """The root of the metric that the gradients ask for.
+    """Symmetric root of the metric given by the gradients' moments.
 
     Parameters
     ----------
     root : ndarray, shape (d, d) or (d,), or None
-        By which rows were mapped when the gradients were taken; None is the identity.
+        Root by which the rows were mapped when the gradients were taken; None is the identity.
     moments : ndarray, shape (d, d) or (d,)
-        Sum of grad grad^T, or of the squares of each derivative, in mapped features.
+        Sum of grad grad^T, or of the squared derivatives, with respect to the mapped features.
 
     Returns
     -------
@@ -59,7 +62,7 @@ def next_root(root: Root | None, moments: NDArray[np.float64]) -> Root:
     Raises
     ------
     InputError
-        Their squares are all 0, or not finite.
+        If the squared gradients are all 0 or not finite.
 
     Notes
     -----
@@ -83,16 +86,16 @@ def next_root(root: Root | None, moments: NDArray[np.float64]) -> Root:
 
 
 class Round(Protocol):
-    """A round of training: models, their error on validation rows, and the gradients that make the next metric."""
+    """One round of training: models in one metric, their validation error, and the gradients for the next metric."""
 
     root: Root | None
     error: float
 
     def choose(self) -> None:
-        """Choose the parameters in this round's metric, and find :attr:`error`; collective."""
+        """Train and choose the parameters in this round's metric, and set :attr:`error`; collective."""
 
     def moments(self) -> NDArray[np.float64]:
-        """See :func:`next_root`; the same on all ranks; collective."""
+        """Moments of the gradients for :func:`next_root`, the same on all ranks; collective."""
 
     def again(self, root: Root) -> Self:
         """The next round, in this metric; collective."""
@@ -101,32 +104,36 @@ class Round(Protocol):
 def best_round(
     ways: Sequence[Sequence[AnyRound]], rounds: int, comm: Communicator
 ) -> tuple[AnyRound, list[float], list[str]]:
-    """Train in rounds while validation improves; collective.
+    """Train in rounds, each in the metric learned in the round before, while the validation error improves; collective.
 
     Parameters
     ----------
     ways : sequence of sequence of Round
-        Of each way (a kernel, say) one start, or several that are compared, in the metric of the rows as they are: its
-        rounds begin with the best. Models that differ ask for metrics that differ, and which way is the best one in its
-        own metric the first round does not tell: so each goes on by itself, the best one first. Another way ends where
-        it has been far behind for `TRIAL` rounds.
+        Alternatives, such as kernels, that each get their own sequence of rounds. Each is one or more first rounds,
+        without a learned metric; its sequence continues from the best of them.
     rounds : int
-        At most so many more; `PATIENCE` in a row without an improvement end a way.
+        Largest number of further rounds; `PATIENCE` consecutive rounds without improvement end a sequence.
     comm : Communicator
 
     Returns
     -------
     best : Round
-        With the least error, the first one of equals.
+        The round with the smallest error, the first among equals.
     errors : list of float
-        Of every round of its way.
+        Error of every round in the sequence of `best`.
     notes : list of str
-        Why a later round could not be trained, if one could not: the earlier ones are not lost.
+        Reasons why an alternative was left out, or why a later round could not be trained. Earlier rounds remain valid.
 
     Raises
     ------
     InputError
-        On all ranks, as training without a metric: where no way could begin.
+        On all ranks, if no alternative could be trained without a metric.
+
+    Notes
+    -----
+    Different models lead to different metrics, and the first round does not show which alternative will be best in its
+    own metric. So each runs its own sequence, the best one first. Another sequence ends early if its error is above
+    `BEHIND` times that of the best after `TRIAL` rounds.
     """
     begun, notes = _begun(ways, comm)
     best, errors, told = _way(*begun[0], rounds, comm, [])
@@ -138,14 +145,14 @@ def best_round(
 
 
 def _begun(ways: Sequence[Sequence[AnyRound]], comm: Communicator) -> tuple[list[tuple[AnyRound, float]], list[str]]:
-    """The best start of each way, and its error, the best way first; and why other ways could not begin."""
+    """The best first round of each way with its error, the best way first; and notes on ways that failed."""
     begun: list[tuple[AnyRound, float]] = []
     failed: list[InputError] = []
     for starts in ways:
         try:
             for start in starts:
                 start.choose()
-        except InputError as error:  # which all ranks raise alike
+        except InputError as error:  # raised by all ranks
             failed.append(error)
             continue
         found = [_agreed(start, comm) for start in starts]
@@ -158,17 +165,17 @@ def _begun(ways: Sequence[Sequence[AnyRound]], comm: Communicator) -> tuple[list
 def _way(
     start: AnyRound, error: float, rounds: int, comm: Communicator, ahead: list[float]
 ) -> tuple[AnyRound, list[float], list[str]]:
-    """The rounds of one way, as :func:`best_round` returns them; `ahead` has the errors of the best way so far."""
+    """Run the rounds of one way; returns as :func:`best_round`. `ahead` holds the errors of the best way so far."""
     best = run = start
     errors = [error]
     for number in range(1, rounds + 1):
         try:
             found = run.moments()
             if not found.any():
-                break  # the model does not change with the features
+                break  # the models are constant
             run = run.again(next_root(run.root, found))
             run.choose()
-        except InputError as error:  # which all ranks raise alike
+        except InputError as error:  # raised by all ranks
             return best, errors, [f"the metric is of the best of {number} rounds; round {number}: {error}"]
         errors.append(_agreed(run, comm))
         if errors[-1] < min(errors[:-1]):
@@ -181,13 +188,13 @@ def _way(
 
 
 def _agreed(run: Round, comm: Communicator) -> float:
-    """Its error; the ranks' own may differ in the last bit."""
+    """Rank 0's error of the round, on every rank; the ranks' own may differ in the last bit."""
     with comm.uncounted():
         return float(comm.bcast(np.array([run.error]))[0])
 
 
 def change(old: Root | None, new: Root) -> Root:
-    """What maps rows in the old metric to the new one: the inverse of the old root times the new one."""
+    """Map of rows from the old metric to the new one: the inverse of the old root times the new root."""
     if old is None:
         return new
     return new / old if new.ndim == 1 else np.asarray(scipy.linalg.solve(old, new, assume_a="pos"))
@@ -199,20 +206,20 @@ def matrix(root: Root) -> NDArray[np.float64]:
 
 
 def importances(root: Root) -> NDArray[np.float64]:
-    """The diagonal of M as shares: how fast the model changes with each standardised feature, squared; sum 1."""
+    """Importance of each standardised feature: the diagonal of M (mean squared derivatives), scaled to sum 1."""
     M = matrix(root)
     diagonal = M if M.ndim == 1 else np.diagonal(M)
     return np.asarray(diagonal / diagonal.sum())
 
 
 def described(form: str, errors: list[float], root: Root | None, d: int) -> dict[str, Any]:
-    """What a report says of a metric: the error of every round on validation rows, the best round, importances."""
+    """The report's entry on the metric: validation error of every round, the best round, feature importances."""
     shares = np.full(d, 1.0 / d) if root is None else importances(root)
     return {"form": form, "errors": errors, "round": int(np.nanargmin(errors)), "importances": shares.tolist()}
 
 
 def expose(estimator: Any, fitted: Any) -> None:
-    """Give an estimator `metric_`, `feature_importances_` and `metric_errors_`, or none where there is no metric."""
+    """Set `metric_`, `feature_importances_` and `metric_errors_` of an estimator; remove them if metric is "none"."""
     form, standardizer, d = estimator.metric, fitted.model.standardizer, fitted.model.n_features
     root = None if standardizer is None else standardizer.root
     for name in ("metric_", "feature_importances_", "metric_errors_"):
@@ -225,24 +232,24 @@ def expose(estimator: Any, fitted: Any) -> None:
 
 
 def sample_of(numbers: int) -> int:
-    """Rows of a sample whose gradients, so many numbers a row, every rank holds."""
+    """Rows of a sample whose gradients, of this many numbers per row, every rank stores."""
     return max(1, min(SAMPLE, _NUMBERS // numbers))
 
 
 def check_kernel(form: str, kernel: Any) -> None:
-    """Refuse a kernel that has no derivative."""
+    """Raise an InputError for a metric with a callable kernel, which has no derivative."""
     if form != "none" and callable(kernel):
-        raise InputError("metric: it needs the derivative of the kernel, and this one is a function; name a kernel")
+        raise InputError("metric: it needs the derivative of the kernel, and a callable has none; name a kernel")
 
 
 def check_features(form: str, d: int, limit: int) -> None:
-    """Refuse, with figures, a full metric of so many features."""
+    """Raise an InputError, with figures, if a full metric of `d` features is too large."""
     if form != "full":
         return
     remedy = "use --metric diagonal (metric='diagonal')"
     if d > MOST:
         raise InputError(
             f"metric full: {d:,} features ask for {d:,} x {d:,} numbers ({8 * d * d / 2**30:.1f} GiB) and "
-            f"{10 * d**3:.0e} flops a round on every rank, and {MOST:,} is the most; {remedy}"
+            f"{10 * d**3:.0e} flops per round on every rank, and {MOST:,} is the most; {remedy}"
         )
     memory.require(6 * 8 * d * d, limit, f"a full metric of {d:,} features", remedy)

@@ -1,4 +1,4 @@
-"""Words that stand for a value that is not known, in files and in tables of objects."""
+"""Words that mark missing values in files and in tables of objects."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ _MISSING = {"", "-", ".", "?", "na", "n/a", "#n/a", "nan", "<na>", "nat", "none"
 
 
 def is_missing(word: str) -> bool:
-    """Whether this word stands for a value that is not known."""
+    """True if this word marks a missing value."""
     return word.strip().lower() in _MISSING

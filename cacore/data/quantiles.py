@@ -1,7 +1,7 @@
-"""Normal scores: each feature replaced by what its rank would be in a normal distribution (van der Waerden, 1952).
+"""Normal scores: each value of a feature is replaced by the normal quantile of its rank (van der Waerden, 1952).
 
-One heavy tail stretches a kernel's distances so far that the other rows look alike. Scores depend on the order of a
-feature's values alone, as the splits of a decision tree do.
+A heavy tail stretches the distances so much that all other rows look alike to a kernel. Normal scores depend only on
+the order of a feature's values, like the splits of a decision tree.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from cacore.comm import Communicator
 from cacore.data.shuffle import Shuffle
 
 SCORES = np.linspace(-3.9, 3.9, 1001)
-SAMPLE = 10_000  # rows that quantiles are taken from, on every rank
+SAMPLE = 10_000  # rows of all ranks from which the quantiles are estimated
 
 
 def quantiles_of(X: NDArray[np.floating], seed: int, comm: Communicator) -> NDArray[np.float64]:
-    """Where each of `SCORES` lies among a feature's values, in a sample of all ranks' rows; collective.
+    """Value of each feature at each of `SCORES`, estimated from a sample of all ranks' rows; collective.
 
     Parameters
     ----------
     X : ndarray, shape (n_local, d)
         This rank's rows; finite.
     seed : int
-        Of the sample, which does not depend on how the rows lie on ranks.
+        Seed of the sample, which does not depend on the distribution of the rows over ranks.
     comm : Communicator
 
     Returns
@@ -34,9 +34,9 @@ def quantiles_of(X: NDArray[np.floating], seed: int, comm: Communicator) -> NDAr
 
     Notes
     -----
-    One Allgather of at most `SAMPLE` rows, and their sorting.
+    One Allgather of at most `SAMPLE` rows, which every rank sorts.
     """
-    from scipy.special import ndtr  # which a command without normal scores does not load
+    from scipy.special import ndtr  # not loaded by commands without normal scores
 
     first, n = comm.offset(len(X))
     chosen = Shuffle(n, seed).position(np.arange(first, first + len(X))) < SAMPLE
@@ -45,14 +45,14 @@ def quantiles_of(X: NDArray[np.floating], seed: int, comm: Communicator) -> NDAr
 
 
 def normal_scores(X: NDArray[np.floating], quantiles: NDArray[np.float64]) -> NDArray[np.floating]:
-    """The scores of rows, shape (n, d), in the dtype of `X`.
+    """Normal scores of rows, shape (n, d), in the dtype of `X`.
 
-    Linear between the quantiles and constant beyond them. A value that several share, as a frequent one does, has the
-    score of the middle of their probabilities; a constant feature has 0.
+    Scores are interpolated linearly between the quantiles and constant beyond them. If several quantiles share a value,
+    because it is frequent, its score is that of the middle of their probabilities. A constant feature gets 0.
 
     Notes
     -----
-    n d log(len(SCORES)) comparisons; one more array of the size of `X`.
+    n d log(len(SCORES)) comparisons; memory for one more array of the size of `X`.
     """
     from scipy.special import ndtr, ndtri
 

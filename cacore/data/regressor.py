@@ -1,4 +1,4 @@
-"""What the scikit-learn regressors of all families share: targets and weights of rows, the score."""
+"""Base class of all scikit-learn regressors: checks of targets and row weights, and the score."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from cacore.metrics import errors
 
 
 class Regressing(RegressorMixin, BaseEstimator):
-    """Checks of rows, targets and weights that `fit` is given; R^2 over all ranks, where there are several."""
+    """Checks of the rows, targets and weights passed to `fit`, and R^2 over all ranks."""
 
     def _with_targets(
         self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, *, columns: bool = False, **rows: Any
     ) -> Dataset:
-        """Rows, targets and weights to train on; `columns`: targets may have several; `rows` as for `Labelled`."""
+        """Validated rows, targets and weights; `columns` allows several targets; `rows` is as in `Labelled`."""
         if issparse(y):
             raise InputError("y: sparse targets cannot be used; give y.toarray()")
         targets = {"ensure_2d": False, "dtype": None, "ensure_min_samples": 0, "ensure_min_features": 0}
@@ -44,7 +44,7 @@ class Regressing(RegressorMixin, BaseEstimator):
         return Dataset(X, y, X.shape[0], weights=weights)
 
     def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """R^2, of many targets their mean; with `comm`, over all ranks' rows, the same on each: a collective call."""
+        """R^2, averaged over targets. With `comm`, a collective call that returns R^2 over all ranks' rows."""
         ranks = getattr(self, "comm", None)
         if ranks is None:
             return float(super().score(X, y, sample_weight))

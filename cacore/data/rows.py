@@ -1,4 +1,4 @@
-"""Rows of data, dense or CSR: taking, stacking, splitting over ranks, moving between them."""
+"""Rows of data, dense or CSR: stacking them, moving them between ranks, and checking their numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from cacore.comm import Communicator
 from cacore.data.stored import StoredRows
@@ -15,7 +15,7 @@ from cacore.machine.threads import blocks, for_blocks
 
 _PACKED = 0.7  # share of nonzeros up to which dense rows travel without their zeros
 _SAMPLE = 1000
-_NUMBERS = 1 << 20  # of rows that are looked at together
+_NUMBERS = 1 << 20  # numbers per block when rows are read block by block
 
 Rows = Any  # an ndarray, a scipy CSR matrix or array, or rows in a file (:class:`cacore.data.stored.StoredRows`)
 
@@ -26,25 +26,25 @@ def block_bounds(n: int, size: int, rank: int) -> tuple[int, int]:
 
 
 def in_blocks(X: Rows) -> Iterator[Rows]:
-    """Dense rows some at a time, in the same blocks wherever they lie."""
+    """Blocks of dense rows; the same blocks for rows in memory and in a file."""
     for lo, hi in blocks(X.shape[0], max(1, _NUMBERS // max(1, X.shape[1]))):
         yield X[lo:hi]
 
 
 def is_sparse(X: Rows) -> bool:
-    """Whether `X` is CSR."""
+    """True if `X` is CSR."""
     return hasattr(X, "indptr")
 
 
 def csr(data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], shape: tuple[int, ...]) -> Rows:
-    """CSR rows of these arrays, not copied. scipy.sparse is loaded here, for runs that have such rows."""
+    """CSR rows from these arrays, without a copy. scipy.sparse is loaded only here, for runs with sparse rows."""
     from scipy.sparse import csr_matrix
 
     return csr_matrix((data, indices, indptr), shape=shape)
 
 
 def is_csr(data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], shape: tuple[int, ...]) -> bool:
-    """Whether these arrays are CSR rows of this shape: compiled code trusts them, and reads where they point."""
+    """True if these arrays are valid CSR rows of this shape; compiled code reads them without bounds checks."""
     if len(shape) != 2 or indices.dtype.kind not in "iu" or indptr.dtype.kind not in "iu":
         return False
     (n, d), starts = shape, indptr.astype(np.int64)
@@ -56,13 +56,13 @@ def is_csr(data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], shap
 
 
 def nbytes(X: Rows) -> int:
-    """Memory that the rows take; none of those in a file."""
+    """Bytes of memory of the rows; 0 for rows in a file."""
     return X.data.nbytes + X.indices.nbytes + X.indptr.nbytes if is_sparse(X) else int(X.nbytes)
 
 
 def check_alike(X: Rows, comm: Communicator) -> None:
-    """Refuse, on all ranks, rows that differ between ranks in their features, kind or type."""
-    facts = {"features": X.shape[1], "dense (0) or CSR (1)": is_sparse(X), "bytes a number": X.dtype.itemsize}
+    """Raise an error on all ranks if rows differ between ranks in their number of features, kind or type."""
+    facts = {"features": X.shape[1], "dense (0) or CSR (1)": is_sparse(X), "bytes per number": X.dtype.itemsize}
     comm.require_equal({f"the rows' {name}": int(value) for name, value in facts.items()})
 
 
@@ -84,7 +84,7 @@ def dense(X: Rows) -> NDArray[Any]:
 
 
 def worth_packing(X: Rows, comm: Communicator) -> bool:
-    """Whether dense rows have so many zeros that they should travel without them; one Allreduce of two numbers."""
+    """True if dense rows have enough zeros to send them without these; one Allreduce of two numbers."""
     if is_sparse(X) or comm.size == 1:
         return False
     sample = X[:: max(1, len(X) // _SAMPLE)]
@@ -93,7 +93,7 @@ def worth_packing(X: Rows, comm: Communicator) -> bool:
 
 
 def _packed(X: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[Any], NDArray[np.int64]]:
-    """A bit for each number that is not 0 (bit by bit: -0.0 is not), those numbers, and how many each row has."""
+    """Mask of the nonzero numbers as bits, these numbers, and their count per row; -0.0 counts as nonzero."""
     there = np.ascontiguousarray(X).view(f"u{X.itemsize}") != 0
     return np.packbits(there, axis=1), X[there], there.sum(axis=1, dtype=np.int64)
 
@@ -105,9 +105,9 @@ def _unpacked(bits: NDArray[np.uint8], values: NDArray[Any], d: int) -> NDArray[
 
 
 def exchange_rows(X: Rows, counts: NDArray[np.int64], comm: Communicator, pack: bool = False) -> Rows:
-    """Send rows, sorted by receiver, as :meth:`Communicator.alltoall` does; CSR stays CSR.
+    """Send rows, sorted by receiver, like :meth:`Communicator.alltoall`; CSR stays CSR.
 
-    `pack`, the same on all ranks: dense rows travel without their zeros.
+    With `pack`, which must be the same on all ranks, dense rows are sent without their zeros.
     """
     if comm.size == 1:
         return X
@@ -129,7 +129,7 @@ def exchange_rows(X: Rows, counts: NDArray[np.int64], comm: Communicator, pack: 
 def gather_rows(X: Rows, comm: Communicator, counts: NDArray[np.int64] | None = None) -> Rows:
     """All ranks' rows, in rank order, on every rank; `counts` as for :meth:`Communicator.allgather`.
 
-    Those in a file become a file on every rank.
+    If the rows are in files, each rank gets a file with all rows.
     """
     if isinstance(X, StoredRows):
         return X if comm.size == 1 else _gathered_in_file(X, comm)
@@ -143,7 +143,7 @@ def gather_rows(X: Rows, comm: Communicator, counts: NDArray[np.int64] | None = 
 
 
 def _gathered_in_file(X: StoredRows, comm: Communicator) -> StoredRows:
-    """Block by block, each to its place."""
+    """:func:`gather_rows` for rows in a file, block by block."""
     counts = comm.allgather(np.array([len(X)], np.int64))
     starts, step = np.cumsum(counts) - counts, max(1, X.block_rows // comm.size)
     out = X.another(int(counts.sum()))
@@ -155,7 +155,7 @@ def _gathered_in_file(X: StoredRows, comm: Communicator) -> StoredRows:
 
 
 def bcast_rows(X: Rows | None, comm: Communicator, root: int) -> Rows:
-    """The root's rows on every rank; the others pass anything."""
+    """The root's rows on every rank; the argument of the other ranks is ignored."""
     if comm.size == 1:
         return X
     shape = comm.bcast(None if X is None else np.array([*X.shape, is_sparse(X)], np.int64), root)
@@ -167,7 +167,7 @@ def bcast_rows(X: Rows | None, comm: Communicator, root: int) -> Rows:
 
 
 def send_rows(X: Rows, dest: int, comm: Communicator) -> None:
-    """Point to point, without zeros if there are many; the receiver calls :func:`recv_rows`."""
+    """Send rows to rank `dest`, which calls :func:`recv_rows`; many zeros are left out."""
     if is_sparse(X):
         arrays: tuple[NDArray[Any], ...] = np.diff(X.indptr).astype(np.int64), X.data, X.indices
     else:
@@ -177,7 +177,7 @@ def send_rows(X: Rows, dest: int, comm: Communicator) -> None:
 
 
 def recv_rows(source: int, comm: Communicator, like: Rows) -> Rows:
-    """The rows that `source` sends, of the kind and features of `like`."""
+    """Receive rows from rank `source`, of the same kind and number of features as `like`."""
     if not is_sparse(like):
         X = comm.recv(source)
         return _unpacked(X, comm.recv(source), like.shape[1]) if X.dtype == np.uint8 else X
@@ -186,12 +186,12 @@ def recv_rows(source: int, comm: Communicator, like: Rows) -> Rows:
 
 
 def scatter_rows(X: Rows | None, n: int, comm: Communicator, root: int = 0) -> Rows:
-    """Each rank's even block of the root's n rows."""
+    """This rank's block of the root's n rows, split evenly over the ranks."""
     counts = np.diff([block_bounds(n, comm.size, r)[0] for r in range(comm.size)] + [n]).astype(np.int64)
     kind = comm.bcast(np.array([X is not None and is_sparse(X), 0 if X is None else X.shape[-1]], np.int64), root)
     if not kind[0]:
         return comm.scatter(None if X is None else np.asarray(X), counts, root)
-    # The receivers learn the value type from the root.
+    # Other ranks take the value type from the root.
     example = comm.bcast(X[:0].data if X is not None and comm.rank == root else None, root)
     none = np.zeros(0, np.int64)
     send = X if comm.rank == root else _csr(example, none, none, int(kind[1]))
@@ -205,9 +205,9 @@ def _csr(data: NDArray[Any], indices: NDArray[np.int64], lengths: NDArray[np.int
 
 
 def first_nonfinite(X: Rows, dtype: np.dtype[Any] | None = None) -> tuple[int, int, float] | None:
-    """Row, column and value of the first NaN or infinity, or None: one pass, on all threads.
+    """Row, column and value of the first NaN or infinity, or None; one pass, on all threads.
 
-    With a `dtype`, also of the first number that it cannot hold.
+    With a `dtype`, numbers that overflow it count as well.
     """
     values = X.data if is_sparse(X) else X
     if values.dtype.kind != "f":
@@ -215,7 +215,7 @@ def first_nonfinite(X: Rows, dtype: np.dtype[Any] | None = None) -> tuple[int, i
     bad: list[int] = []
 
     def look(lo: int, hi: int) -> None:
-        # A sum is finite if its terms are, and costs a third of isfinite; a large one gets a closer look.
+        # A finite sum proves finite terms and costs a third of isfinite; only otherwise are the terms checked.
         with np.errstate(over="ignore", invalid="ignore"):
             part = values[lo:hi].astype(dtype or values.dtype, copy=False)
             if not np.isfinite(part.sum()) and not np.isfinite(part).all():
@@ -234,14 +234,14 @@ def first_nonfinite(X: Rows, dtype: np.dtype[Any] | None = None) -> tuple[int, i
 
 
 def _where(X: Rows, first: int, column: int = 0) -> tuple[int, int]:
-    """Row and column of a number: its indices in a table or a vector; of CSR rows, its place among those stored."""
+    """Row and column of a number: given directly for dense rows, by its index among the stored numbers for CSR."""
     if not is_sparse(X):
         return first, column
     return int(np.searchsorted(X.indptr, first, side="right")) - 1, int(X.indices[first])
 
 
 def largest_size(X: Rows) -> float:
-    """The largest |x|; 0 of no numbers."""
+    """Largest absolute value; 0 if there are no numbers."""
     if is_sparse(X):
         return _largest(X.data)
     return float(np.max([_largest(block) for block in in_blocks(X)], initial=0.0))
@@ -251,13 +251,13 @@ def _largest(values: NDArray[Any]) -> float:
     return float(max(values.max(), -values.min())) if values.size else 0.0
 
 
-def largest_usable(dtype: Any) -> float:
-    """How large a number of this dtype may be, so that squared norms of rows, and sums of them, do not overflow."""
+def largest_usable(dtype: DTypeLike) -> float:
+    """Largest number of this dtype for which squared norms of rows, and sums of them, do not overflow."""
     return 1e16 if np.dtype(dtype) == np.float32 else 1e150
 
 
 def check_range(X: Rows, where: str = "X") -> None:
-    """Refuse finite numbers whose squares overflow, in one line that begins with `where`; two passes over `X`."""
+    """Raise an InputError, beginning with `where`, if squares of numbers may overflow; two passes over `X`."""
     most = largest_usable(X.dtype)
     if largest_size(X) <= most:
         return
@@ -274,6 +274,6 @@ def check_range(X: Rows, where: str = "X") -> None:
     )
 
 
-def range_remedy(dtype: Any) -> str:
-    """What to do about numbers whose squares overflow, or vanish, in this dtype."""
+def range_remedy(dtype: DTypeLike) -> str:
+    """Advice for messages about numbers whose squares overflow, or underflow, in this dtype."""
     return "standardise the features" + (", or use float64" if dtype == np.float32 else "")

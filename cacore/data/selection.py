@@ -1,4 +1,4 @@
-"""Order statistics of numbers that lie on many ranks, exact, without gathering them."""
+"""Exact order statistics of numbers distributed over ranks, without gathering them."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ _DIGITS = np.arange(256, dtype=np.uint64)
 
 
 def order_statistics(values: NDArray[np.float64], ranks: ArrayLike, comm: Communicator) -> NDArray[np.float64]:
-    """The smallest, second smallest, ... of all ranks' numbers, whichever are asked for; a collective call.
+    """The requested order statistics (1 = smallest) of all ranks' numbers; a collective call.
 
     Parameters
     ----------
     values : ndarray of float64, shape (n_local,)
-        This rank's; not a number is none.
+        This rank's numbers, without NaN.
     ranks : array-like of int, shape (k,)
-        From 1 to the number of all ranks' values, in any order, the same on all ranks.
+        Numbers of the order statistics, from 1 to the number of all values; any order, the same on all ranks.
     comm : Communicator
 
     Returns
     -------
     ndarray of float64, shape (k,)
-        To the bit what sorting all the values would give; -0.0 counts as 0.0.
+        Bit for bit the result of sorting all values; -0.0 counts as 0.0.
 
     Notes
     -----
-    A radix selection on the bits of the numbers, in the order of the numbers: in each of 8 rounds one byte, by one
-    Allreduce of 256 counts for each beginning that is still open, of which there are k at most. O(n_local log n_local).
+    A radix selection on keys that sort like the numbers. Each of 8 rounds fixes one byte, by one Allreduce of 256
+    counts for each distinct prefix, of which there are at most k. O(n_local log n_local) for sorting.
     """
     keys = np.sort(_ordered(values))
-    left = np.asarray(ranks, np.int64) - 1  # values that come before, among those with the same beginning
+    left = np.asarray(ranks, np.int64) - 1  # number of smaller values with the same prefix
     found = np.zeros(left.shape, np.uint64)
     for shift in np.arange(56, -8, -8).astype(np.uint64):
         open_, at = np.unique(found, return_inverse=True)
@@ -48,14 +48,14 @@ def order_statistics(values: NDArray[np.float64], ranks: ArrayLike, comm: Commun
 
 
 def smallest(values: NDArray[np.float64], count: int, comm: Communicator) -> NDArray[np.bool_]:
-    """Which of this rank's numbers are among the `count` smallest of all ranks'; a collective call.
+    """Mask of this rank's numbers that are among the `count` smallest of all ranks'; a collective call.
 
     Parameters
     ----------
     values : ndarray of float64, shape (n_local,)
-        Not a number is none.
+        This rank's numbers, without NaN.
     count : int
-        At most as many as all ranks have, the same on all. Of equal numbers the first count, in the order of ranks.
+        At most the number of all ranks' values, the same on all ranks. Ties are resolved in the order of ranks.
     comm : Communicator
 
     Returns
@@ -64,7 +64,7 @@ def smallest(values: NDArray[np.float64], count: int, comm: Communicator) -> NDA
 
     Notes
     -----
-    What :func:`order_statistics` costs, an Allreduce of a number and two Allgathers of one.
+    The cost of :func:`order_statistics`, one Allreduce of one number, and two Allgathers of one number.
     """
     if not count:
         return np.zeros(len(values), np.bool_)
@@ -78,11 +78,11 @@ def smallest(values: NDArray[np.float64], count: int, comm: Communicator) -> NDA
 
 
 def _ordered(values: NDArray[np.float64]) -> NDArray[np.uint64]:
-    """Whole numbers in the order of these numbers: the bits, all flipped below 0, and the sign alone from 0 on."""
+    """Integers that sort like these numbers: their bits, all flipped if negative, otherwise only the sign flipped."""
     bits = np.ascontiguousarray(values + 0.0, np.float64).view(np.uint64)
     return np.where(bits & _SIGN, ~bits, bits | _SIGN)
 
 
 def _numbers(keys: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """What :func:`_ordered` was given."""
+    """Inverse of :func:`_ordered`."""
     return np.where(keys & _SIGN, keys ^ _SIGN, ~keys).view(np.float64)

@@ -1,9 +1,8 @@
-"""A pseudo-random permutation that every rank can evaluate row by row, without holding it.
+"""A pseudo-random permutation that every rank can evaluate row by row, without storing it.
 
-Random parts, the order in which rows come "first", random centres and validation rows all have to
-be the same for any number of ranks, and must not cost n numbers on each of them. A Feistel network
-over the smallest even number of bits that holds n, walked until it lands below n, is a bijection of
-0..n-1 that needs only the seed.
+Random parts, the order in which rows come "first", random centres and validation rows must be the same for any number
+of ranks, and must not take n numbers of memory on each. A Feistel network over the smallest even number of bits that
+holds n, applied repeatedly until the result is below n, is a bijection of 0..n-1 that needs only the seed.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ class Shuffle:
 
     Notes
     -----
-    Cost: O(1) memory, about 30 word operations a row. The network works on fewer than ``4 n``
-    values, so a row is walked less than four times on average.
+    Cost: O(1) memory, about 30 word operations per row. The network permutes fewer than ``4 n`` values, so it is
+    applied less than four times per row on average.
     """
 
     def __init__(self, n: int, seed: int) -> None:
@@ -68,9 +67,9 @@ class Shuffle:
         return out.astype(np.int64)
 
     def position(self, rows: ArrayLike) -> NDArray[np.int64]:
-        """Place of each global row number in the shuffled order."""
+        """Position of each global row number in the shuffled order."""
         return self._walk(rows, inverse=False)
 
     def row(self, positions: ArrayLike) -> NDArray[np.int64]:
-        """Global row number at each place of the shuffled order (inverse of ``position``)."""
+        """Global row number at each position of the shuffled order (inverse of ``position``)."""
         return self._walk(positions, inverse=True)

@@ -1,4 +1,4 @@
-"""What is done to rows before a kernel sees them: mean and scale, normal scores, the metric that models learned."""
+"""Transformation of rows before kernels are evaluated: mean and scale, normal scores, a learned metric."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ from cacore.machine.threads import blocks
 
 @dataclass(frozen=True)
 class Standardizer:
-    """``(x - mean) / scale``, column by column, then normal scores where these are wanted, then the map of a metric.
+    """``(x - mean) / scale``, column by column; then, optionally, normal scores and the map of a learned metric.
 
     Attributes
     ----------
     mean, scale : ndarray of float64, shape (d,)
-        The scale of a constant column is 1. CSR rows are scaled only: a shift would fill them, so
-        the mean is 0.
+        The scale of a constant column is 1. For CSR rows the mean is 0, since a shift would make them dense.
     quantiles : ndarray of float64, shape (1001, d), or None
-        Of the features scaled so: these are replaced by their normal scores, see :mod:`cacore.data.quantiles`.
+        Quantiles of the scaled features, for their normal scores; see :mod:`cacore.data.quantiles`.
     root : ndarray of float64, shape (d, d) or (d,), or None
-        Of the metric, see :mod:`cacore.data.metric`. CSR rows become dense where it is full.
+        Root of the metric, see :mod:`cacore.data.metric`. A full root makes CSR rows dense.
     """
 
     mean: NDArray[np.float64]
@@ -39,7 +38,7 @@ class Standardizer:
 
     @classmethod
     def stored(cls, shared: dict[str, Any]) -> Standardizer | None:
-        """Out of a model file's arrays, where there is one."""
+        """The standardiser of a model file, or None if the file has none."""
         if "mean" not in shared:
             if unused := {"scale", "quantiles", "metric_weights", "metric_root"} & set(shared):
                 raise InputError(f"{min(unused)} without mean")
@@ -51,13 +50,13 @@ class Standardizer:
 
     @property
     def arrays(self) -> dict[str, Rows]:
-        """For a model's file; :data:`cacore.io.layout.STANDARDIZER` says what they are."""
+        """The arrays for a model file; :data:`cacore.io.layout.STANDARDIZER` describes them."""
         metric = {} if self.root is None else {f"metric_{'weights' if self.root.ndim == 1 else 'root'}": self.root}
         scores = {} if self.quantiles is None else {"quantiles": self.quantiles}
         return {"mean": self.mean, "scale": self.scale, **scores, **metric}
 
     def check(self) -> None:
-        """Refuse what a model file cannot have."""
+        """Raise an InputError if the arrays of a model file are not valid."""
         if not (self.scale > 0).all():
             raise InputError("scale: not all above 0")
         if self.quantiles is not None and (np.diff(self.quantiles, axis=0) < 0).any():
@@ -65,7 +64,7 @@ class Standardizer:
 
     @staticmethod
     def with_root(standardizer: Standardizer | None, root: Root | None) -> Standardizer | None:
-        """The same rows, in a metric; without a standardiser the rows as they are."""
+        """The standardiser, or the identity if it is None, followed by the map of this metric."""
         if root is None:
             return standardizer
         d = len(root)
@@ -74,14 +73,14 @@ class Standardizer:
     @classmethod
     @np.errstate(over="ignore", invalid="ignore")
     def fit(cls, X: Rows, comm: Communicator, weights: NDArray[Any] | None = None) -> Standardizer:
-        """Statistics of all ranks' rows: two Allreduces of about d numbers.
+        """Mean and scale of all ranks' rows; two Allreduces of about d numbers.
 
-        The second pass squares what is left of the mean, so columns far from 0 lose nothing.
+        The second pass squares differences from the mean, so columns far from 0 lose no digits.
 
         Raises
         ------
         InputError
-            On all ranks: a column of numbers so large, or so small, that their variance is none of double precision.
+            On all ranks, if the variance of a column overflows or underflows double precision.
         """
         w = np.ones(X.shape[0]) if weights is None else np.asarray(weights, np.float64)
         d = X.shape[1]
@@ -92,7 +91,7 @@ class Standardizer:
             rows = np.repeat(w, np.diff(X.indptr))
             gap = X.data - mean[X.indices]
             sums = [np.bincount(X.indices, v, d) for v in (rows, rows * gap, rows * gap * gap)]
-            # bincount of nothing gives integers, which a rank without rows must not add.
+            # On a rank without rows, bincount returns integers, which must not enter the sum of floats.
             packed = np.concatenate(sums).astype(np.float64)
             stored, left, square = np.split(comm.allreduce(packed), 3)
             zeros = total[d] - stored
@@ -103,7 +102,7 @@ class Standardizer:
             for lo, hi in blocks(len(X), 4096):
                 gap = X[lo:hi] - mean
                 square += w[lo:hi] @ (gap * gap)
-                left += w[lo:hi] @ gap  # what the rounding of the mean left
+                left += w[lo:hi] @ gap  # rounding error of the mean
             square, left = np.split(comm.allreduce(np.concatenate([square, left])) / total[d], 2)
         vanished = (square < 1e-290) & (level < 1e-140) & ((level > 0) | (left != 0))
         bad = np.flatnonzero(vanished | ~(square < np.inf))
@@ -111,12 +110,12 @@ class Standardizer:
             size = "small" if vanished[bad[0]] else "large"
             raise InputError(f"feature {bad[0]}: its numbers are too {size} to have a variance; scale the feature")
         scale = np.sqrt(np.maximum(0.0, square - left**2))
-        # A constant column has only its rounding left.
+        # The deviation of a constant column is only rounding.
         scale[scale <= 10 * np.finfo(X.dtype).eps * level] = 1.0
         return cls(mean, scale)
 
     def apply(self, X: Rows, in_place: bool = False) -> Rows:
-        """Rows as kernels see them, in the dtype of `X`; `in_place` if the rows are the caller's to give."""
+        """Transformed rows, in the dtype of `X`; `in_place` allows overwriting `X`."""
         X = self._scaled(X, in_place)
         if self.quantiles is not None:
             X = normal_scores(X.toarray() if is_sparse(X) else X, self.quantiles)
@@ -127,10 +126,10 @@ class Standardizer:
             with np.errstate(over="ignore"):
                 return X.multiply(1.0 / self.scale).tocsr().astype(X.dtype, copy=False)
         if is_sparse(X):
-            X, in_place = X.toarray(), True  # the training rows were dense: a shift fills these too
+            X, in_place = X.toarray(), True  # the model was trained on dense rows: the shift makes these dense, too
         out = X if in_place else empty_like(X)
         mean, scale = self.mean, self.scale
-        if (np.abs(mean) < 1e30).all() and ((scale > 1e-30) & (scale < 1e30)).all():  # within single precision
+        if (np.abs(mean) < 1e30).all() and ((scale > 1e-30) & (scale < 1e30)).all():  # fits in single precision
             mean, scale = mean.astype(X.dtype), scale.astype(X.dtype)
         with np.errstate(over="ignore"):
             for lo, hi in blocks(len(X), 4096):

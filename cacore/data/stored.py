@@ -1,8 +1,8 @@
-"""Rows that lie in a file: what asks for them block by block, or part by part, cannot tell them from an array.
+"""Rows in a file, with the interface of an array for code that reads them block by block or part by part.
 
-Training with ``--out-of-core`` is training of such rows: a rank's rows are copied to a file once, standardised there,
-divided by the same partitioners, and moved, once, to where those of a part lie beside each other. A part is read when
-its turn comes. What a row carries, its target, its weight, its place, is a column in memory as ever.
+Training with ``--out-of-core`` works on such rows. A rank copies its rows to a file once, standardises them there,
+divides them by the usual partitioners, and moves them once more so that the rows of a part are contiguous. Each part is
+read when it is trained. Targets, weights and positions of the rows stay in memory.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from cacore.machine.scratch import Scratch
 from cacore.machine.threads import blocks
 
-BLOCK_BYTES = 4 << 20  # that are read, or written, at a time
-_OVER = 32 << 10  # bytes that are read over rather than passed by, for the sake of fewer and longer reads
+BLOCK_BYTES = 4 << 20  # bytes per read or write
+_OVER = 32 << 10  # gaps up to this many bytes are read and dropped, which makes reads fewer and longer
 
 
 class StoredRows:
-    """Dense rows in a file, as an ndarray of shape (n, d) from which rows are taken, or in which they are set.
+    """Dense rows in a file, indexed like an ndarray of shape (n, d).
 
-    ``X[rows]`` reads a slice of the rows, those of these numbers, or those of a mask, and is an ndarray; ``X[lo:hi] =
-    block`` writes. The file has no name, and is gone with the last that looks at it, or with the process.
+    ``X[rows]`` reads rows, given by a slice, numbers or a mask, into an ndarray; ``X[lo:hi] = block`` writes. The file
+    is unnamed: it is deleted with the last object that uses it, or when the process ends.
 
     Parameters
     ----------
@@ -33,33 +33,33 @@ class StoredRows:
     d : int
     dtype : dtype
     rows : range or ndarray of int64, shape (n,)
-        Where in the file they are, one after the other.
+        Position of each row in the file, in units of rows.
     """
 
     ndim = 2
-    nbytes = 0  # of memory
+    nbytes = 0  # bytes of memory
 
-    def __init__(self, file: Scratch, d: int, dtype: Any, rows: range | NDArray[np.int64]) -> None:
+    def __init__(self, file: Scratch, d: int, dtype: DTypeLike, rows: range | NDArray[np.int64]) -> None:
         self._file, self._rows = file, rows
         self.dtype, self.shape = np.dtype(dtype), (len(rows), d)
 
     @classmethod
-    def empty(cls, folder: Path, n: int, d: int, dtype: Any) -> StoredRows:
-        """Room for n rows in a new file of this folder; see :class:`cacore.machine.scratch.Scratch`."""
+    def empty(cls, folder: Path, n: int, d: int, dtype: DTypeLike) -> StoredRows:
+        """Uninitialised rows in a new file in this folder; see :class:`cacore.machine.scratch.Scratch`."""
         return cls(Scratch(folder), d, dtype, range(n))
 
     def another(self, n: int) -> StoredRows:
-        """Room for n rows of the same kind, in a file of the same folder."""
+        """Uninitialised rows of the same width and type, in another file in the same folder."""
         return self.empty(self._file.folder, n, self.shape[1], self.dtype)
 
     @property
     def row_bytes(self) -> int:
-        """Of a row."""
+        """Bytes per row."""
         return int(self.shape[1] * self.dtype.itemsize)
 
     @property
     def block_rows(self) -> int:
-        """So many rows are read, or written, at a time."""
+        """Rows per read or write."""
         return max(1, BLOCK_BYTES // self.row_bytes)
 
     def __len__(self) -> int:
@@ -80,11 +80,11 @@ class StoredRows:
         self._file.put(chosen.start * self.row_bytes, np.ascontiguousarray(block, self.dtype))
 
     def some(self, rows: slice | NDArray[Any]) -> StoredRows:
-        """Some of the rows, where they are: nothing is read."""
+        """View of some of the rows; nothing is read."""
         return StoredRows(self._file, self.shape[1], self.dtype, self._chosen(rows))
 
     def _chosen(self, rows: slice | NDArray[Any]) -> range | NDArray[np.int64]:
-        """Where in the file these rows are."""
+        """Positions of these rows in the file."""
         if isinstance(rows, slice):
             chosen = self._rows[rows]
             return chosen if not isinstance(chosen, range) or chosen.step == 1 else np.array(chosen, np.int64)
@@ -99,7 +99,7 @@ class StoredRows:
             self._file.fetch(first * self.row_bytes, out)
 
     def _gathered(self, numbers: NDArray[np.int64]) -> NDArray[Any]:
-        """Rows of any numbers: in the order of the file, near ones by one read of :data:`BLOCK_BYTES` at most."""
+        """Read rows by position: in file order, with one read of at most :data:`BLOCK_BYTES` for nearby rows."""
         out = np.empty((len(numbers), self.shape[1]), self.dtype)
         if not len(numbers):
             return out
@@ -116,24 +116,24 @@ class StoredRows:
 
 
 class Arriving:
-    """Writes rows to their places, in whatever order they come.
+    """Writer that puts rows at given positions of a file, whatever order they arrive in.
 
-    A row goes behind those that came before it for the same stretch of places, and when all have come, the rows of
-    each stretch are put in order, in memory. All writes and reads are long ones, wherever the rows come from.
+    The file is divided into stretches of one block each. Arriving rows are appended to the stretch that contains their
+    position; at the end, each stretch is sorted in memory. So all reads and writes are long ones.
 
     Parameters
     ----------
     out : StoredRows
-        Newly made, with a place for each row.
+        Newly created rows to fill.
     """
 
     def __init__(self, out: StoredRows) -> None:
         self._out, self._step = out, out.block_rows
-        self._free = np.arange(0, max(1, len(out)), self._step)  # the next seat of each stretch
-        self._place = np.empty(len(out), np.int64)  # of the row that has a seat
+        self._free = np.arange(0, max(1, len(out)), self._step)  # next free slot of each stretch
+        self._place = np.empty(len(out), np.int64)  # final position of the row in each slot
 
     def put(self, places: NDArray[np.int64], rows: NDArray[Any]) -> None:
-        """Rows that have come, and their places."""
+        """Write rows that have arrived; `places` holds their final positions."""
         order = np.argsort(places, kind="stable")
         counts = np.bincount(places // self._step, minlength=len(self._free))
         ends = np.cumsum(counts)
@@ -145,7 +145,7 @@ class Arriving:
             self._free[stretch] += len(mine)
 
     def finish(self) -> StoredRows:
-        """The rows, when all have come."""
+        """Sort each stretch and return the rows; call it when all rows have arrived."""
         for lo, hi in blocks(len(self._out), self._step):
             rows = self._out[lo:hi]
             ordered = np.empty_like(rows)
@@ -154,23 +154,23 @@ class Arriving:
         return self._out
 
 
-def is_stored(X: Any) -> bool:
-    """Whether rows lie in a file."""
+def is_stored(X: object) -> bool:
+    """True if the rows are in a file."""
     return isinstance(X, StoredRows)
 
 
 def in_memory(X: Any) -> Any:
-    """The rows; read, if they lie in a file."""
+    """The rows in memory; read if they are in a file."""
     return X[:] if isinstance(X, StoredRows) else X
 
 
 def some(X: Any, rows: slice | NDArray[Any]) -> Any:
-    """Some of the rows; in the file, if they lie in one."""
+    """Some of the rows; if they are in a file, a view without reading."""
     return X.some(rows) if isinstance(X, StoredRows) else X[rows]
 
 
 def empty_like(X: Any) -> Any:
-    """Room for as many rows of the same kind; in another file, if they lie in one."""
+    """Uninitialised rows of the same shape and type; in another file if `X` is in a file."""
     return X.another(len(X)) if isinstance(X, StoredRows) else np.empty_like(X)
 
 

@@ -1,6 +1,6 @@
-"""Checks of what users hand in: scikit-learn's own, loaded only for what is not an array that can be used as it is.
+"""Checks of user input by scikit-learn, which is loaded only if the input is not an array that can be used directly.
 
-What scikit-learn refuses for a value, without saying where it is, is looked up, and the message says what to do.
+If scikit-learn refuses a value without its position, the position is looked up, and the message adds a remedy.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ ENCODE = (
     "encode it with scikit-learn's ColumnTransformer and TargetEncoder or OneHotEncoder, as examples/categories.py does"
 )
 FILL = "fill the gap with scikit-learn's SimpleImputer, as examples/categories.py does, or leave the row out"
-# What types of text and of categories are called, by pandas, polars and Arrow.
+# Type names of text and categories in pandas, polars and Arrow.
 _TEXT = r"categor|enum|str$|string|large_string|utf8|dictionary"
 
 
 def checked_rows(X: Any, dtypes: tuple[str, ...], order: str | None = None) -> Rows:
-    """Rows of finite numbers, dense or CSR, of one of `dtypes`; what is not is converted, to the first of them.
+    """Rows of finite numbers, dense or CSR, of one of `dtypes`; other input is converted to the first of these.
 
-    `order` is "C" or None, of dense rows. What cannot be converted is an InputError with the words of ``check_array``.
-    Rows in a file were checked when they were read.
+    `order` is "C" or None and applies to dense rows. If the conversion fails, an InputError quotes ``check_array``.
+    Rows in a file are not checked again.
     """
     if _usable(X, dtypes, order):
         return X
@@ -58,9 +58,10 @@ def _usable(X: Any, dtypes: tuple[str, ...], order: str | None) -> bool:
 
 
 def rows_to_predict(X: Any, dtype: str, n_features: int, standardizer: Standardizer | None) -> Rows:
-    """Rows as a model of so many features has them: of its dtype, all finite, standardised as those it was trained on.
+    """Rows to predict, converted to the model's dtype, checked, and standardised like the training rows.
 
-    Others are an InputError, and so are numbers whose squares overflow.
+    Raises an InputError for another number of features, for numbers that are not finite, and for numbers whose squares
+    overflow.
     """
     X = checked_rows(X, (dtype,), "C")
     if X.shape[1] != n_features:
@@ -72,7 +73,7 @@ def rows_to_predict(X: Any, dtype: str, n_features: int, standardizer: Standardi
 
 
 def shared_seed(random_state: Any, comm: Communicator) -> int:
-    """A seed that all ranks share, also when `random_state` is None."""
+    """A seed that is the same on all ranks, even if `random_state` is None."""
     try:
         if isinstance(random_state, Integral):
             state = np.random.RandomState(int(random_state))
@@ -87,14 +88,14 @@ def shared_seed(random_state: Any, comm: Communicator) -> int:
 
 
 def validated(estimator: Any, *args: Any, **kwargs: Any) -> Any:
-    """scikit-learn's ``validate_data`` for an estimator; what it refuses, all ranks refuse.
+    """scikit-learn's ``validate_data`` for an estimator, with InputErrors that name the position of a wrong value.
 
-    Of a DataFrame the names of the columns are kept, or compared with those that were, and text is refused.
+    For a DataFrame, column names are stored or compared with the stored ones, and text columns are refused.
     """
     from sklearn.utils.validation import validate_data
 
     try:
-        with np.errstate(over="ignore", invalid="ignore"):  # it adds all numbers up
+        with np.errstate(over="ignore", invalid="ignore"):  # validate_data sums all numbers, which may overflow
             found = validate_data(estimator, *args, **kwargs)
     except (ValueError, TypeError) as error:
         _refuse(error, *args[:2])
@@ -103,7 +104,7 @@ def validated(estimator: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def check_same_names(estimator: Any, comm: Communicator) -> None:
-    """Refuse, on all ranks, DataFrames whose columns have other names, or another order, than rank 0's; collective."""
+    """Raise an InputError on all ranks if DataFrame columns differ in name or order from rank 0's; collective."""
     names = [str(name) for name in getattr(estimator, "feature_names_in_", ())]
     mine = np.frombuffer(json.dumps(names).encode(), np.uint8)
     with comm.uncounted():
@@ -117,7 +118,7 @@ def check_same_names(estimator: Any, comm: Communicator) -> None:
 
 
 def _check_columns(X: Any) -> None:
-    """Refuse columns of text or categories of a DataFrame, though their words may look like numbers."""
+    """Raise an InputError if a DataFrame has columns of text or categories, even if the text looks like numbers."""
     for j, (name, kind) in enumerate(_columns(X) or ()):
         column: Any = None
         if kind == "object":
@@ -129,7 +130,7 @@ def _check_columns(X: Any) -> None:
 
 
 def _columns(X: Any) -> list[tuple[Any, str]] | None:
-    """Name and type of each column of a DataFrame of pandas or polars, or of a table of Arrow; None of other rows."""
+    """Name and type of each column of a pandas or polars DataFrame or an Arrow table; None for other input."""
     if hasattr(X, "column_names") and hasattr(X, "schema"):
         return [(name, str(X.schema.field(j).type)) for j, name in enumerate(X.column_names)]
     if hasattr(X, "columns") and hasattr(X, "dtypes"):
@@ -138,14 +139,14 @@ def _columns(X: Any) -> list[tuple[Any, str]] | None:
 
 
 def _column(X: Any, j: int) -> NDArray[Any]:
-    """The cells of a column of rows of any kind."""
+    """The cells of a column, for input of any kind."""
     if hasattr(X, "column_names"):
         return np.asarray(X.column(j))
     return np.asarray(X.iloc[:, j] if hasattr(X, "iloc") else X[:, j])
 
 
 def _refuse(error: ValueError | TypeError, X: Any, y: Any = None) -> NoReturn:
-    """Raise what scikit-learn found wrong, with the place in `X` if a value is."""
+    """Raise scikit-learn's error as an InputError, with the position in `X` if a value is wrong."""
     if re.search("NaN|infinity|could not convert|argument must be|DType", str(error)):
         place = _place(X)
         if place is not None:
@@ -158,7 +159,7 @@ def _refuse(error: ValueError | TypeError, X: Any, y: Any = None) -> NoReturn:
 
 
 def _place(X: Any) -> str | None:
-    """The first column of `X` with a value that is no finite number, the row of the first of these, and what to do."""
+    """Message on the first value of `X` that is not a finite number, with position and remedy; None without one."""
     if is_sparse(X):
         found = first_nonfinite(X)
         return None if found is None else f"X, column {found[1]}: row {found[0]} is {_what(found[2])}"
@@ -176,7 +177,7 @@ def _place(X: Any) -> str | None:
 
 
 def _what(value: Any) -> str | None:
-    """What a value is that is no finite number, and what to do; None of a finite one, and of other objects."""
+    """Description of a value that is not a finite number, with a remedy; None for finite numbers and other objects."""
     text = str(value)[:60]
     try:
         number = float(value)
@@ -192,7 +193,7 @@ def _what(value: Any) -> str | None:
 
 
 def checked_weights(sample_weight: ArrayLike, n: int) -> NDArray[np.float64]:
-    """One finite weight of at least 0 a row; a rank's may all be 0."""
+    """Row weights, checked: one finite number per row, at least 0; all weights of a rank may be 0."""
     from sklearn.utils.validation import check_array
 
     try:

@@ -1,8 +1,23 @@
-"""Kernel values: the one place that evaluates kernels."""
+"""Kernels: their declarations, and the code that computes kernel values.
+
+=============================  ===============================================================================
+`registry`, `functions`        what a kernel declares, and the kernels of the package
+`evaluate`, `simd`, `sums`     compiled code: the kernel function, vector loops, sums over features
+`values`                       :class:`Kernel`: blocks of kernel values, all pairs
+`pairs`                        inner products or l1 distances of all pairs, before the kernel function is applied
+`panels`, `wide`, `near`       rows laid out as columns of kernel values: dense or sparse, very wide, narrow kernels
+`columns`                      the choice among these layouts; matrix products for dense rows
+`gradients`                    gradients of kernel expansions
+`given`                        kernels that the caller evaluates: callables, precomputed matrices
+=============================  ===============================================================================
+
+The loops over layouts are elsewhere: `cacore.svm.decision` and the solvers of casvm and asygcd choose a layout and ask
+it for the values they need. Ridge regression uses the blocks of `values`.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import cacore.kernels.functions  # noqa: F401 - declares the kernels of the package
 from cacore.kernels.registry import KINDS, KernelKind, register
@@ -13,8 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["KINDS", "Kernel", "KernelKind", "Points", "register"]
 
 
-def __getattr__(name: str) -> Any:
-    # Loaded on first use: the names of the kernels need no compiler.
+def __getattr__(name: str) -> object:
+    # Loaded on first use: a command's --help needs the names of the kernels, but not the compiler.
     if name in __all__:
         from cacore.kernels import values
 

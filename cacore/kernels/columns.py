@@ -1,4 +1,4 @@
-"""Which way kernel values of a set of rows are computed: in panels, in panels and lists, or by matrix products."""
+"""Choice of a memory layout for kernel values: panels, panels with lists for wide sparse rows, or matrix products."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from cacore.data.rows import Rows, largest_size, largest_usable
 from cacore.kernels import Kernel, Points
@@ -18,29 +18,31 @@ from cacore.kernels.wide import Arranged, Features, Wide
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
 
-# Measured: a matrix product does better than panels once 6 features in 10 are nonzero and a panel of all of them
-# leaves the first cache.
+# Measured: a matrix product is faster than panels if more than 60 % of the features are nonzero and a panel does not
+# fit in the L1 cache (more than 64 features).
 _DENSE, _FEW = 0.6, 64
-_SPARSE = 0.5  # up to so many, an l1 distance is cheaper by the nonzeros, which cost two operations more each
-WIDEST = 4096  # features of a panel that still lies in the second cache
+_SPARSE = 0.5  # largest share of nonzeros for which l1 distances over nonzeros alone are cheaper (2 more flops each)
+WIDEST = 4096  # features of a panel that still fits in the L2 cache
 _CUT = 1024  # columns of one matrix product
 _SAMPLE = 1000
-# At 8 (ijcnn1) single precision changes the dual objective by 5e-8, at 128 (covtype, gamma = 32) by 1e-6.
+# Largest rounding gain (:func:`_reach`) for single precision. A gain of 8 (ijcnn1) changes the dual objective by 5e-8,
+# a gain of 128 (covtype, gamma = 32) by 1e-6.
 _FAR = 32.0
-# Where the Laplacian's derivative is taken, in mean |x|^2, and what it counts for. At a reach of 20 (ijcnn1, gamma = 4)
-# single precision leaves violations as they are, at 44 (covtype, gamma = 8) C = 10 times its rounding is twice `tol`.
+# The Laplacian's derivative is taken at _NEAR times the mean |x|^2, and weighted by _RARE. With a gain of 20 (ijcnn1,
+# gamma = 4) single precision does not change the violations; with 44 (covtype, gamma = 8, C = 10) C times the rounding
+# is twice `tol`.
 _NEAR, _RARE = 1e-3, 0.3
-_SELF = 1e9  # where a product's rounding shows in K(x, x): in panels a row is at distance 0 from itself
+_SELF = 1e9  # gain at which a product's rounding shows in K(x, x); in panels a row is at distance 0 from itself
 
 
 class Blocks:
-    """Rows as columns of kernel values, block by block, by matrix products; used as :class:`Panels` is."""
+    """Rows as columns of kernel values, computed by matrix products of blocks; same interface as :class:`Panels`."""
 
     def __init__(self, points: Points) -> None:
         self.points, self.n = points, len(points)
 
     def tasks(self, count: int) -> list[tuple[int, int]]:
-        """At most `count` ranges of columns, cut where any number of tasks would be: same products, same bits."""
+        """At most `count` ranges of columns, cut at multiples of 1,024, so that results do not depend on `count`."""
         return blocks(self.n, max(1, -(-self.n // (count * _CUT))) * _CUT)
 
     def add(
@@ -48,7 +50,7 @@ class Blocks:
         total: NDArray[np.float64] | None = None, store: NDArray[Any] | None = None,
         places: NDArray[np.int64] | None = None,
     ) -> None:  # fmt: skip
-        """As :meth:`Panels.add`."""
+        """See :meth:`Panels.add`."""
         for first, last in ((lo + a, lo + b) for a, b in blocks(hi - lo, _CUT)):
             B = self.points[first:last]
             for i, end in blocks(len(A), 256):
@@ -66,24 +68,25 @@ Columns = Panels | Wide | Blocks
 
 @dataclass(frozen=True)
 class Layout:
-    """How rows lie in memory for their kernel values; the same for both sides.
+    """Memory layout of rows for computing their kernel values; both sides of a product use the same one.
 
     Attributes
     ----------
     dtype : dtype
-        Of the kernel values.
+        Type of the kernel values.
     shift : ndarray, shape (d,), or None
-        Subtracted from dense rows that lie far from the origin, of kernels of a distance.
+        Vector subtracted from dense rows that lie far from the origin (kernels of a distance only).
     packed : bool
+        True for panels, False for matrix products.
     nonzeros : float
-        Numbers of a row that take part in a sum, on average.
+        Mean number of terms per row in a sum over features.
     measure : {PRODUCTS, WHOLE, NONZEROS}
-        What is added up in panels, see :func:`cacore.kernels.sums.meet`.
+        Terms that panels add up, see :func:`cacore.kernels.sums.meet`.
     features : Features, optional
-        Of sparse rows that are too wide for panels of all their features.
+        Numbering of the features of sparse rows that are too wide for panels of all features.
     """
 
-    dtype: Any
+    dtype: np.dtype[Any]
     shift: NDArray[np.float64] | None
     packed: bool
     nonzeros: float = 0.0
@@ -91,11 +94,11 @@ class Layout:
     features: Features | None = None
 
     @classmethod
-    def of(cls, X: Rows, kernel: Kernel, dtype: Any, largest: float | None = None) -> Layout:
-        """The layout that suits `X`, shape (n, d), by a sample of its rows, and the largest |x| of all of them.
+    def of(cls, X: Rows, kernel: Kernel, dtype: DTypeLike, largest: float | None = None) -> Layout:
+        """Layout for `X`, shape (n, d), chosen from a sample of its rows and the largest |x| over all rows.
 
-        Single precision is widened where the rounding of distances would show in the kernel values, and where squares
-        overflow or vanish. `largest` is given where `X` is itself a sample.
+        Single precision is widened to double if the rounding of distances would show in the kernel values, or if
+        squares overflow or underflow. If `X` is itself a sample, `largest` is the largest |x| of all rows.
         """
         n, d = X.shape
         sample = X[:: max(1, n // _SAMPLE)]
@@ -113,7 +116,7 @@ class Layout:
         measure = kernel.measure(nonzero < _SPARSE)
         if kernel.shifts and n:
             mean, about = sample.mean(axis=0, dtype=np.float64), sample.std(axis=0, dtype=np.float64)
-            # Rounding in distances grows with the distance from the origin; a shift costs the zeros.
+            # Distances lose digits far from the origin; a shift prevents this, but makes zeros nonzero.
             if mean @ mean > 4.0 * (about @ about):
                 shift, nonzero = mean, 1.0
         reach = _reach(kernel, Points(sample, shift), measure)
@@ -122,28 +125,28 @@ class Layout:
         return cls(np.dtype(np.float64 if reach > _FAR else dtype), shift, packed, float(d * met), measure)
 
     def width(self, X: Rows) -> int:
-        """Numbers that a row of `X` takes as a column, at most; of wide CSR rows, without what is listed."""
+        """Largest count of numbers stored per column for a row of `X`; for wide CSR rows, without the listed ones."""
         return int(X.shape[1]) if self.features is None or not sp.issparse(X) else max(1, self.features.packed)
 
     @property
     def price(self) -> float:
-        """What a kernel value costs, in units of reading one again."""
+        """Cost of computing a kernel value, in units of reading a stored one."""
         return (3.0 + self.nonzeros / 4) * int(np.dtype(self.dtype).itemsize) / 4
 
     def columns(self, X: Rows, rows: NDArray[np.int64] | None = None) -> Columns:
-        """`X`, or these rows of it, as columns; memory: :meth:`nbytes`."""
+        """`X`, or the given rows of it, as columns; memory: :meth:`nbytes`."""
         if self.features is not None:
             return Wide(X, self.features, self.dtype, rows, self.measure)
         return Panels(X, self.dtype, self.shift, rows, self.measure) if self.packed else Blocks(self._points(X, rows))
 
     def rows(self, X: Rows, rows: NDArray[np.int64] | None = None) -> Any:
-        """`X`, or these rows of it, as rows to meet the columns."""
+        """`X`, or the given rows of it, in the form that :meth:`Panels.add` takes for `A`."""
         if self.features is not None:
             return Arranged.of(X, self.features, self.dtype, rows, self.measure)
         return nonzeros(X, self.dtype, self.shift, rows, self.measure) if self.packed else self._points(X, rows)
 
     def nbytes(self, X: Rows) -> int:
-        """Bytes that :meth:`columns` needs."""
+        """Bytes allocated by :meth:`columns`."""
         size = X.nnz * 2 if sp.issparse(X) and not self.packed else X.shape[0] * X.shape[1]
         if self.features is not None:
             size += X.shape[0] * self.features.packed + 2 * X.nnz + 2 * self.features.listed
@@ -160,17 +163,18 @@ def weighted(
     kernel: Kernel, layout: Layout, A: Rows, rows: NDArray[np.int64], change: NDArray[np.float64], X: Rows,
     columns: NDArray[np.int64],
 ) -> NDArray[np.float64]:  # fmt: skip
-    """``change @ K(A[rows], X[columns])`` without ever holding K, on all threads.
+    """``change @ K(A[rows], X[columns])`` without storing K, on all threads.
 
     Parameters
     ----------
     kernel : Kernel
     layout : Layout
-        Of both sides.
+        Layout of both `A` and `X`.
     A, X : ndarray or CSR, shape (m, d), (n, d)
     rows, columns : ndarray of int64
-        Which of their rows.
+        Row numbers in `A` and in `X`.
     change : ndarray of float64, shape (len(rows),)
+        Coefficients of ``A[rows]``.
 
     Returns
     -------
@@ -191,14 +195,14 @@ def weighted(
 
 
 def _reach(kernel: Kernel, sample: Points, measure: int) -> float:
-    """The kernel's derivative, which magnifies the rounding of distances, times what is rounded; 0 where there is none.
+    """Rounding gain: the kernel's derivative times the size of the rounded numbers; 0 if rounding does not matter.
 
-    That is |x|^2, or |x|_1 where l1 distances are differences of norms. The derivative is that at 0; of the Laplacian,
-    whose derivative grows without bound towards 0, that at a short distance, which few rows have.
+    The size is the mean |x|^2, or |x|_1 if l1 distances are differences of norms. The derivative is taken at 0. The
+    Laplacian's grows without bound towards 0; it is also taken at a short distance, which few pairs of rows have.
     """
     if not (kernel.of_distance and len(sample)) or measure == WHOLE:
         return 0.0
-    with np.errstate(all="ignore"):  # it may be infinite
+    with np.errstate(all="ignore"):  # the derivative may be infinite
         sizes = abs(sample.X).sum(axis=1) if measure == NONZEROS else sample.squares
         size = float(np.mean(sizes))
         slopes = np.abs(kernel.derivative(np.array([0.0, _NEAR * size])))

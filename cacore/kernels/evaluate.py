@@ -1,8 +1,8 @@
-"""How compiled code evaluates a kernel: through the address of its function, so that it is compiled once for all.
+"""Evaluation of kernel functions in compiled code, by address: callers are compiled once, not once per kernel.
 
-Its exp is a polynomial that the compiler vectorises, in double and single precision. numpy's takes 3.4 ns an element
-on one thread and libm's inside numba 4.3; this takes 0.8 and fuses with the pass around it. (AMD EPYC, AVX-512.) It
-agrees with libm to 2 units in the last place, 1 where the compiler fuses multiply and add.
+The exp of this module is a polynomial that the compiler vectorises, in double and single precision. It takes 0.8 ns per
+element on one thread (AMD EPYC, AVX-512); numpy's exp takes 3.4 ns and libm's inside numba 4.3 ns. It also fuses with
+the loop around it. It agrees with libm to 2 units in the last place, or to 1 if the compiler fuses multiply and add.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic, overload
 
-from cacore.kernels.registry import EQUAL, distance, exp, exp_near, length
+from cacore.kernels.registry import EQUAL, KernelKind, distance, exp, exp_near, length
 
-# x = k ln 2 + r, |r| <= ln 2 / 2; adding and subtracting 1.5 * 2^52 rounds to an integer, which then
-# stands in the low bits of the sum, ready to be shifted into the exponent.
+# x = k ln 2 + r with |r| <= ln 2 / 2. Adding 1.5 * 2^52 rounds x / ln 2 to the integer k and leaves k in the low bits
+# of the sum, from where it is shifted into the exponent.
 _LOG2E = 1.4426950408889634
 _ROUND64, _LN2_HI64, _LN2_LO64, _LEAST64 = (
     6755399441055744.0,
@@ -56,10 +56,10 @@ _float32 = _bitcast(types.int32, types.float32, ir.FloatType())
 
 @numba.njit(inline="always")
 def exp64(x: Any) -> Any:  # pragma: no cover - compiled
-    """exp(x) of a float64 from -345 to 700; below, where it is 0 beside 1, it returns 1.5e-150.
+    """exp(x) of a float64 up to 700; below -345 it returns 1.5e-150 instead of smaller values.
 
-    Products of what it returns stay clear of denormal numbers, which made factorisations of kernel
-    matrices with far outliers half as fast.
+    Products of two such values are still normal numbers: denormal ones halved the speed of factoring kernel matrices
+    with far outliers.
     """
     return near64(max(x, _LEAST64))
 
@@ -89,7 +89,7 @@ def near64(x: Any) -> Any:  # pragma: no cover - compiled
 
 @numba.njit(inline="always")
 def exp32(x: Any) -> Any:  # pragma: no cover - compiled
-    """As :func:`exp64` of a float32; below -43 it returns 2.1e-19."""
+    """exp(x) of a float32 up to 80; below -43 it returns 2.1e-19, see :func:`exp64`."""
     return near32(max(x, _LEAST32))
 
 
@@ -141,20 +141,25 @@ def _length(product, a, b):  # type: ignore[no-untyped-def]
 
 @functools.cache
 def compiled(row: Callable[..., None], dtype: np.dtype[Any]) -> Any:
-    """:attr:`KernelKind.row`, compiled for this dtype: it stays where its `address` says."""
+    """:attr:`KernelKind.row` compiled for this dtype; cached, so that its address stays valid."""
     real = numba.from_dtype(dtype)
     array = types.Array(real, 1, "C")
     signature = types.void(array, real, array, real, real, types.int64)
     return numba.cfunc(signature, cache=True, error_model="numpy", fastmath={"contract"})(row)
 
 
+def address(kind: KernelKind, dtype: np.dtype[Any]) -> int:
+    """Address of the kernel's compiled :attr:`KernelKind.row` for this dtype; 0 if it has none."""
+    return 0 if kind.row is None else int(compiled(kind.row, dtype).address)
+
+
 @intrinsic
 def _call(typingctx: Any, address: Any, row: Any, a: Any, b: Any, gamma: Any, coef0: Any, degree: Any) -> Any:
-    """Call the function at `address`, an int64, see :attr:`KernelKind.row`."""
+    """Call the compiled :attr:`KernelKind.row` at `address`, an int64."""
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         arguments = list(args[1:])
-        for k in (0, 2):  # borrowed: threads must not meet at the counters of these arrays
+        for k in (0, 2):  # no reference counting: threads would contend for the counters of these arrays
             array = context.make_array(signature.args[1 + k])(context, builder, arguments[k])
             array.meminfo = context.get_constant_null(types.voidptr)
             arguments[k] = array._getvalue()
@@ -169,15 +174,18 @@ def _call(typingctx: Any, address: Any, row: Any, a: Any, b: Any, gamma: Any, co
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def finish(row: Any, a: Any, b: Any, kernel: Any) -> None:  # pragma: no cover - compiled
-    """Kernel values in place of inner products, or l1 distances: of one row, of squared norm `a`, with those of `b`.
+    """Replace inner products, or l1 distances, of one row with n others by kernel values, in place.
 
-    Compiled code calls it where the products are still in cache; it is compiled once for all kernels.
+    Compiled code calls it while the products are still in cache. It is compiled once for all kernels.
 
     Parameters
     ----------
     row : contiguous array of float32 or float64, shape (n,)
+        Inner products or l1 distances; overwritten by kernel values.
     a : number of that type
+        Squared norm of the row.
     b : contiguous array of that type, shape (>= n,)
+        Squared norms of the others.
     kernel : tuple
         From :meth:`cacore.kernels.Kernel.parameters` for that type.
     """

@@ -1,7 +1,7 @@
-"""The kernels of the package, one declaration each: those of Tables 2.1 and 3.1, and others of a distance.
+"""The kernels of the package, one declaration each: those of Tables 2.1 and 3.1, and more kernels of a distance.
 
-In formulas |x-z| is the Euclidean distance, |x-z|_1 the sum of the features' distances. What exp makes of far rows is
-not 0 but next to nothing (:mod:`cacore.kernels.evaluate`), and so it is with the other kernels here.
+In formulas |x-z| is the Euclidean distance and |x-z|_1 the l1 distance. Kernels that decay with distance do not reach 0
+but end at a tiny positive value, which avoids denormal numbers (:func:`cacore.kernels.evaluate.exp64`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _polynomial(row: Any, a: Any, b: Any, gamma: Any, coef0: Any, degree: Any) -
     for j in range(row.size):
         x = gamma * row[j] + coef0
         value, left = row.dtype.type(1.0), degree
-        while left:  # squarings and products, as LIBSVM: 31 of them at most
+        while left:  # exponentiation by squaring, as in LIBSVM: at most 31 steps
             if left & 1:
                 value *= x
             left >>= 1
@@ -94,7 +94,7 @@ register(
     )
 )  # fmt: skip
 
-# Where exp ends, what it is multiplied by ends, too.
+# Largest r: beyond it exp(-r) no longer decreases, so its polynomial factor must not grow.
 _FAR64, _FAR32 = 345.0, 43.0
 
 
@@ -155,12 +155,12 @@ register(KernelKind("l1", "exp(-gamma |x-z|_1)", L1, _l1, _l1_derivative, ("gamm
 
 def _rational(row: Any, a: Any, b: Any, gamma: Any, coef0: Any, degree: Any) -> None:  # pragma: no cover
     one, scale, left = row.dtype.type(1.0), gamma / row.dtype.type(degree), degree
-    most = row.dtype.type(1e19 if row.itemsize == 4 else 1e150)  # as exp: no denormal numbers
+    most = row.dtype.type(1e19 if row.itemsize == 4 else 1e150)  # avoids denormal numbers, as exp does
     x = np.empty(row.size, row.dtype)
     for j in range(row.size):
         x[j] = one + scale * distance(row[j], a, b[j])
         row[j] = one
-    while left:  # squarings and products, as of the polynomial kernel, each of all values: vector code
+    while left:  # exponentiation by squaring, each step over the whole row: vector code
         if left & 1:
             for j in range(row.size):
                 row[j] *= x[j]
@@ -175,7 +175,7 @@ def _rational_derivative(t: Any, gamma: float, coef0: float, degree: int) -> Any
     return -gamma * (1.0 + gamma * t / degree) ** (-degree - 1.0)
 
 
-# A relative error of about `degree` units of rounding.
+# The relative error is about `degree` units of rounding.
 register(
     KernelKind(
         "rational", "(1 + gamma |x-z|^2 / degree)^-degree", SQUARED, _rational, _rational_derivative,

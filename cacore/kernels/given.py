@@ -1,4 +1,4 @@
-"""Kernels that the caller evaluates: a function of blocks of rows, and a matrix of kernel values."""
+"""Kernels that the caller evaluates: a callable on blocks of rows, or a precomputed kernel matrix."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from cacore.data.rows import Rows, dense, is_sparse
 from cacore.errors import InputError
@@ -16,21 +16,21 @@ from cacore.kernels.values import Kernel, Points
 from cacore.machine.threads import blocks
 
 _PRECOMPUTED = "a precomputed kernel"
-_ALONE = 32  # rows whose values with themselves are taken from one block
+_ALONE = 32  # rows per block from which the diagonal is taken
 
 
 @dataclass(frozen=True)
 class GivenKernel(Kernel):
-    """A kernel ``function(A, B) -> K`` on blocks of rows, which has no width and no parameters.
+    """A kernel ``function(A, B) -> K`` on blocks of rows; it has no width and no parameters.
 
     Attributes
     ----------
     function : callable
-        Takes rows, ndarray or CSR, shape (m, d) and (n, d), and returns K, shape (m, n), of finite numbers. It must
-        say the same of a pair of rows in whatever block they are, K(B, A) being the transpose, and may be called from
-        several threads at once.
+        Takes rows, ndarray or CSR, shape (m, d) and (n, d), and returns K, shape (m, n), of finite numbers. The value
+        of a pair of rows must not depend on the blocks they are in, and K(B, A) must be the transpose of K(A, B).
+        Several threads may call it at once.
     name : str
-        In messages.
+        Name of the kernel in messages.
     """
 
     kind: str = GIVEN.name
@@ -38,7 +38,7 @@ class GivenKernel(Kernel):
     name: str = "the callable kernel"
 
     def __post_init__(self) -> None:
-        """There is nothing to check before it is called."""
+        """Skip the checks of :class:`Kernel`: a callable kernel has no parameters."""
 
     @property
     def compiled(self) -> bool:
@@ -51,7 +51,7 @@ class GivenKernel(Kernel):
         return GIVEN
 
     def stored(self) -> dict[str, Any]:
-        """See :class:`Kernel`; a file cannot hold a function."""
+        """Refuse to be stored: a file cannot hold a function."""
         raise InputError(
             f"a model of {self.name} cannot be written to a file: pickle it, or declare the kernel, see CONTRIBUTING.md"
         )
@@ -62,7 +62,7 @@ class GivenKernel(Kernel):
         Raises
         ------
         InputError
-            The function failed, or what it returned cannot be used.
+            If the function failed, or did not return finite numbers of the right shape.
         """
         if out is None:
             out = np.empty((len(A), len(B)), A.X.dtype)
@@ -86,7 +86,7 @@ class GivenKernel(Kernel):
         self.block(A, B, out)
 
     def _checked(self, returned: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-        """Kernel values of this shape, or one line about what is wrong with them."""
+        """The returned kernel values; an InputError if they are not finite numbers of this shape."""
         need = f"numbers of shape {shape} are needed, one for each row of A and of B"
         if not isinstance(returned, np.ndarray) or returned.dtype.kind not in "fiub":
             kind = f"an array of {returned.dtype}" if isinstance(returned, np.ndarray) else type(returned).__name__
@@ -102,23 +102,23 @@ class GivenKernel(Kernel):
         return returned
 
     def diagonal(self, X: Rows) -> NDArray[np.float64]:
-        """See :class:`Kernel`; from blocks of a few rows."""
+        """See :class:`Kernel`; computed from blocks of 32 rows."""
         out = np.empty(X.shape[0])
         for lo, hi in blocks(len(out), _ALONE):
             some = Points(X[lo:hi].astype(np.float64))
             out[lo:hi] = np.diagonal(self.block(some, some))
         return out
 
-    def largest(self, X: Rows, dtype: Any) -> float:
-        """See :class:`Kernel`; of a positive definite kernel the largest value is on the diagonal."""
+    def largest(self, X: Rows, dtype: DTypeLike) -> float:
+        """See :class:`Kernel`; the largest value of a positive definite kernel is on the diagonal."""
         value = float(np.abs(self.diagonal(X)).max(initial=0.0))
         if not value <= float(np.finfo(dtype).max) / 4:
             raise InputError(f"{self.name}: its values overflow {np.dtype(dtype)}; scale them")
         return value
 
 
-def numbered(n: int, dtype: Any) -> NDArray[Any]:
-    """What stands for the rows of a precomputed kernel: their numbers, shape (n, 1)."""
+def numbered(n: int, dtype: DTypeLike) -> NDArray[Any]:
+    """Row numbers, shape (n, 1), that stand for the rows of a precomputed kernel."""
     return np.arange(n, dtype=dtype)[:, None]
 
 
@@ -128,7 +128,7 @@ def _numbers(X: Rows) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, eq=False)
 class Precomputed:
-    """The function of :func:`numbered` rows whose kernel values with each other are in `K`, shape (n, n)."""
+    """A kernel function on :func:`numbered` rows that looks values up in the kernel matrix `K`, shape (n, n)."""
 
     K: NDArray[Any]
 
@@ -142,16 +142,19 @@ def _of_new_rows(A: Rows, B: Rows) -> NDArray[Any]:
 
 
 def of_new_rows() -> GivenKernel:
-    """Of new rows, given by their kernel values with all training rows, with :func:`numbered` training rows."""
+    """Precomputed kernel between new rows, given as kernel values with all training rows, and training rows.
+
+    The training rows are :func:`numbered`.
+    """
     return GivenKernel(function=_of_new_rows, name=_PRECOMPUTED)
 
 
 def is_of_new_rows(kernel: Kernel) -> bool:
-    """Whether rows are given by their kernel values with all training rows: those with themselves are unknown."""
+    """True if rows are given as kernel values with all training rows, so that K(x, x) is unknown."""
     return isinstance(kernel, GivenKernel) and kernel.function is _of_new_rows
 
 
 def given_kernel(function: Callable[[Rows, Rows], Any]) -> GivenKernel:
-    """The kernel that is this function."""
+    """Kernel that evaluates this function."""
     known = isinstance(function, Precomputed)
     return GivenKernel(function=function, name=_PRECOMPUTED if known else f"the callable kernel {named(function)}")

@@ -1,4 +1,4 @@
-"""Gradients of a kernel expansion f(x) = sum_j c_j k(x, z_j), and the sums of their products.
+"""Gradients of a kernel expansion f(x) = sum_j c_j k(x, z_j), and sums of their outer products.
 
 With k = f(t): grad f(x) = sum_j c_j f'(t_j) z_j for t = x.z, sum_j 2 c_j f'(t_j) (x - z_j) for t = |x-z|^2, and
 sum_j c_j f'(t_j) sign(x - z_j) for t = |x-z|_1.
@@ -20,11 +20,11 @@ from cacore.kernels.registry import EQUAL, L1, SQUARED
 from cacore.kernels.values import Kernel, Points
 from cacore.machine.threads import blocks
 
-_BYTES = 1 << 23  # of pairs that are held at a time, by each thread
+_BYTES = 1 << 23  # memory per thread for the values of pairs of rows
 
 
 def gradients(kernel: Kernel, X: Rows, Z: Rows, coefficients: NDArray[Any]) -> Iterator[NDArray[np.float64]]:
-    """The gradient of each f at each row of `X`, a block of rows at a time; in the calling thread.
+    """Gradients of k kernel expansions at the rows of `X`, one block of rows at a time, in the calling thread.
 
     Parameters
     ----------
@@ -32,17 +32,18 @@ def gradients(kernel: Kernel, X: Rows, Z: Rows, coefficients: NDArray[Any]) -> I
     X : ndarray or CSR, shape (n, d)
     Z : ndarray or CSR, shape (m, d)
     coefficients : ndarray, shape (k, m)
-        Of k expansions.
+        One expansion per row.
 
     Yields
     ------
     ndarray of float64, shape (rows of the block, d)
-        For every block of rows k of them, one for each expansion, in turn.
+        For every block of rows, k arrays in turn, one per expansion.
 
     Notes
     -----
-    n m (k + 1) d products and sums, and n m derivatives, in double precision. A row of `Z` that is equal to a row of
-    `X` adds nothing to its gradient where the derivative is infinite (`laplacian`), as the sign of 0 does.
+    n m (k + 1) d products and sums, and n m derivatives, in double precision. If the derivative is infinite at
+    distance 0 (`laplacian`), a row of `Z` equal to a row of `X` adds nothing to its gradient; likewise for `l1`,
+    because sign(0) = 0.
     """
     c = np.asarray(coefficients, np.float64)
     centered = kernel.shifts and not sp.issparse(Z) and len(Z)
@@ -71,7 +72,7 @@ def gradients(kernel: Kernel, X: Rows, Z: Rows, coefficients: NDArray[Any]) -> I
 
 
 def stacked(kernel: Kernel, X: Rows, Z: Rows, coefficients: NDArray[Any]) -> NDArray[np.float64]:
-    """All of :func:`gradients`, shape (k, n, d)."""
+    """Gradients of all expansions at all rows, shape (k, n, d); see :func:`gradients`."""
     k = len(coefficients)
     found = list(gradients(kernel, X, Z, coefficients))
     return np.stack([np.concatenate(found[i::k]) for i in range(k)])
@@ -80,9 +81,10 @@ def stacked(kernel: Kernel, X: Rows, Z: Rows, coefficients: NDArray[Any]) -> NDA
 def moments(
     kernel: Kernel, X: Rows, Z: Rows, coefficients: NDArray[Any], diagonal: bool, base: NDArray[Any] | None = None
 ) -> NDArray[np.float64]:
-    """The sum over all rows of `X` and all expansions of grad f grad f^T, shape (d, d), or its diagonal, shape (d,).
+    """Sum of grad f grad f^T over all rows of `X` and all expansions, shape (d, d), or its diagonal, shape (d,).
 
-    Arguments as for :func:`gradients`; `base`, shape (k, n, d), is added to the gradients. Runs in the calling thread.
+    Takes the arguments of :func:`gradients`; `base`, shape (k, n, d), is added to the gradients. Runs in the calling
+    thread.
     """
     d, k, at = X.shape[1], len(coefficients), 0
     total = np.zeros(d if diagonal else (d, d))
@@ -96,7 +98,7 @@ def moments(
 
 @numba.njit(cache=True, nogil=True)
 def _signs(A: Any, B: Any, W: Any, out: Any) -> None:  # pragma: no cover - compiled
-    """``out[i] += sum_j W[i, j] sign(A[i] - B[j])``, of float64 arrays (n, d), (m, d), (n, m) and (n, d)."""
+    """``out[i] += sum_j W[i, j] sign(A[i] - B[j])`` for float64 arrays of shape (n, d), (m, d), (n, m) and (n, d)."""
     for i in range(A.shape[0]):
         for j in range(B.shape[0]):
             w = W[i, j]

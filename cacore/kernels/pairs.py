@@ -1,4 +1,4 @@
-"""What a kernel is a function of, for all pairs of rows: inner products, or l1 distances."""
+"""Inner products or l1 distances of all pairs of rows: the argument of the kernel function."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from cacore.kernels.sums import GROUP, NONZEROS, PRODUCTS, WHOLE, meet, pack, ro
 from cacore.kernels.wide import Arranged, Features, Wide
 from cacore.machine.threads import blocks
 
-_FIRST = 1 << 15  # bytes of packed rows that stay in the first cache
-_COLUMNS, _ROWS = 1024, 4096  # CSR rows of either side in one go
+_FIRST = 1 << 15  # bytes of packed rows that fit in the L1 cache
+_COLUMNS, _ROWS = 1024, 4096  # CSR rows of `A` and of `B` per block
 
 
 def compare(measure: int, A: Rows, B: Rows, out: NDArray[Any]) -> None:
-    """Inner products, ``A @ B.T``, or l1 distances of all rows of `A` and `B` into `out`, in the calling thread.
+    """Write inner products, ``A @ B.T``, or l1 distances of all pairs of rows to `out`, in the calling thread.
 
     Parameters
     ----------
@@ -30,8 +30,9 @@ def compare(measure: int, A: Rows, B: Rows, out: NDArray[Any]) -> None:
 
     Notes
     -----
-    2 m n d flops, or 3 m n d for distances, of dense rows; of CSR rows see :class:`cacore.kernels.wide.Wide`. Memory
-    beside that: a copy of some rows of a CSR side, of one with dense rows a copy of these; dense rows for distances.
+    2 m n d flops for dense rows, 3 m n d for distances; for CSR rows see :class:`cacore.kernels.wide.Wide`. Extra
+    memory: a copy of a block of rows if both sides are CSR; a copy of the dense side if one is; dense copies for l1
+    distances.
     """
     if sp.issparse(A) and sp.issparse(B):
         _sparse(measure, A, B, out)
@@ -49,7 +50,7 @@ def compare(measure: int, A: Rows, B: Rows, out: NDArray[Any]) -> None:
 
 
 def _sparse(measure: int, A: Rows, B: Rows, out: NDArray[Any]) -> None:
-    """:func:`compare` of CSR rows: some of `A` as columns at a time, which all rows of `B` meet."""
+    """:func:`compare` for CSR rows: blocks of `A` are the columns, and all rows of `B` meet each block."""
     measure = PRODUCTS if measure == PRODUCTS else NONZEROS
     for lo, hi in blocks(A.shape[0], _COLUMNS):
         some, (part, ld) = A[lo:hi], flat(out[lo:hi])
@@ -61,7 +62,7 @@ def _sparse(measure: int, A: Rows, B: Rows, out: NDArray[Any]) -> None:
 
 
 def flat(G: NDArray[Any]) -> tuple[NDArray[Any], int]:
-    """A block as one vector, and its row stride: numba vectorises only what it knows is contiguous."""
+    """A block as one vector, and its row stride: numba vectorises only arrays that it knows to be contiguous."""
     ld = G.strides[0] // G.itemsize
     span = (G.shape[0] - 1) * ld + G.shape[1] if G.size else 0
     return np.lib.stride_tricks.as_strided(G, (span,), (G.itemsize,)), ld
@@ -69,10 +70,10 @@ def flat(G: NDArray[Any]) -> tuple[NDArray[Any], int]:
 
 @numba.njit(cache=True, nogil=True)
 def _distances(A: Any, B: Any, columns: Any, G: Any, ld: Any, data: Any) -> None:  # pragma: no cover - compiled
-    """l1 distances of dense rows of one type, shape (m, d) and (n, d), into `G`, 1-D, whose rows begin `ld` apart.
+    """Write l1 distances of dense rows, shape (m, d) and (n, d), to `G`, 1-D, whose rows begin `ld` apart.
 
-    Rows of B are packed in `data`, shape (panels, d, width), where they stay in cache while all rows of A meet them.
-    `columns` has the numbers 0 to d - 1, int32.
+    Rows of B are packed in `data`, shape (panels, d, width), which stays in cache while all rows of A meet it.
+    `columns` holds the int32 numbers 0 to d - 1.
     """
     (m, d), n, W = A.shape, B.shape[0], data.shape[2]
     line = np.empty(W, A.dtype)

@@ -1,10 +1,10 @@
-"""Sums over the features of sparse rows and packed ones: kernel values where most features are 0, or few.
+"""Kernel values between sparse rows and rows packed into panels: fast if most features are 0, or if there are few.
 
-A matrix product of rows with d features multiplies all d of them. Most data have many zeros: a9a 14
-nonzeros in 123, covtype 12 in 54, mnist 150 in 784. Here the columns lie in panels, feature by feature,
-so that each nonzero of a row meets a whole panel in vector registers; the kernel function follows while
-the panel's values are in cache, and their product with coefficients while they still are. What a row adds up is
-products, or for kernels of the l1 distance differences (:mod:`cacore.kernels.sums`).
+A matrix product of rows with d features multiplies all d of them. Most data have many zeros: a9a has 14 nonzeros in
+123, covtype 12 in 54, mnist 150 in 784. Here the columns lie in panels, feature by feature, so that each nonzero of a
+row meets a whole panel in vector registers. The kernel function, and the product with coefficients, follow while the
+values are in cache. The sums are those of products or, for kernels of the l1 distance, of differences
+(:mod:`cacore.kernels.sums`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from cacore.kernels.sums import (
 from cacore.kernels.values import Kernel, Points
 from cacore.machine.threads import blocks, for_blocks
 
-ROWS = 16  # most rows of a tile: pages of kernel values at a time
+ROWS = 16  # rows of a tile at most, which bounds the memory pages of kernel values written at a time
 
 
 class Panels:
@@ -45,24 +45,25 @@ class Panels:
     X : ndarray or CSR, shape (n, d)
         Not changed.
     dtype : dtype
-        Of the packed values: float32 or float64.
+        Type of the packed values: float32 or float64.
     shift : ndarray, shape (d,), or None
-        Subtracted from dense rows; see :class:`cacore.kernels.values.Points`.
+        Vector subtracted from dense rows; see :class:`cacore.kernels.values.Points`.
     rows : ndarray of int64, shape (n,), optional
-        Which rows of `X`, and in what order; all by default. They are gathered a few at a time.
+        Numbers of the rows of `X` to pack, in order; all rows by default. They are gathered block by block.
     measure : {PRODUCTS, WHOLE, NONZEROS}
-        What is added up, see :func:`cacore.kernels.sums.meet`.
+        Terms of the sums, see :func:`cacore.kernels.sums.meet`.
 
     Attributes
     ----------
     n : int
+        Number of packed rows.
     data : ndarray, shape (ceil(n / width), d, width)
     norms : ndarray, shape (ceil(n / width) * width,)
-        Squared norms, or l1 norms; of the measure WHOLE 0.
+        Squared norms, or l1 norms for the measure NONZEROS; 0 for WHOLE.
 
     Notes
     -----
-    n d numbers of `dtype`; packing passes once over them, on all threads.
+    Stores n d numbers of `dtype`; packing passes over them once, on all threads.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Panels:
         for_blocks(fill, portions(count, X.shape[1] * W))
 
     def tasks(self, count: int) -> list[tuple[int, int]]:
-        """At most `count` ranges of columns, each whole panels but for the last."""
+        """At most `count` ranges of columns; all but the last end at a panel's end."""
         W = self.data.shape[2]
         return [(lo * W, min(hi * W, self.n)) for lo, hi in blocks(len(self.data), max(1, -(-len(self.data) // count)))]
 
@@ -95,28 +96,30 @@ class Panels:
         total: NDArray[np.float64] | None = None, store: NDArray[Any] | None = None,
         places: NDArray[np.int64] | None = None,
     ) -> None:  # fmt: skip
-        """Kernel values of the rows `A` with columns lo to hi: added up, or kept, or both; in the calling thread.
+        """Compute kernel values of the rows `A` with columns lo to hi; add them to `total`, store them, or both.
+
+        Runs in the calling thread.
 
         Parameters
         ----------
         kernel : Kernel
         A : Points
-            From :func:`nonzeros`, with this dtype, shift and measure.
+            Rows from :func:`nonzeros`, with the same dtype, shift and measure.
         lo, hi : int
-            From :meth:`tasks`.
+            A range from :meth:`tasks`.
         coefficients : ndarray of float64, shape (len(A),)
         total : ndarray of float64, shape (n,), optional
             ``total[lo:hi] += coefficients @ K(A, columns lo to hi)``.
         store : ndarray, shape (slots, >= n), C-contiguous, optional
-            Row places[i] takes row i's values, where places[i] is not negative. Its dtype may be the
-            shorter one; what is added up is what is, or would be, kept.
+            Row places[i] receives the values of row i, unless places[i] is negative. Its dtype may be shorter than
+            that of the values; `total` adds up the values as rounded to that dtype.
         places : ndarray of int64, shape (len(A),), optional
-            None: 0, 1, and so on.
+            By default 0, 1, and so on.
 
         Notes
         -----
-        2 nnz(A) (hi - lo) flops, with nnz(A) the nonzeros of all its rows; 8 (hi - lo) bytes are read and
-        written a row for `total`, from cache, and one number a value for `store`.
+        2 nnz(A) (hi - lo) flops, with nnz(A) the nonzeros of all rows of `A`. Per row, `total` reads and writes
+        8 (hi - lo) bytes in cache; `store` takes one number per value.
         """
         outputs = taken(len(A), hi, self.data.dtype, coefficients, total, store, places)
         assert (self.measure == PRODUCTS) == (kernel.measure() == PRODUCTS)
@@ -130,25 +133,25 @@ def nonzeros(
     X: Rows, dtype: Any, shift: NDArray[Any] | None = None, rows: NDArray[np.int64] | None = None,
     measure: int = PRODUCTS,
 ) -> Points:  # fmt: skip
-    """The nonzeros of `X`, shifted, as rows for :class:`Panels`; a pass over its values.
+    """The nonzeros of `X`, shifted, as rows for :meth:`Panels.add`; one pass over the values.
 
     Parameters
     ----------
     X : ndarray or CSR, shape (m, d)
         Not changed.
     dtype, shift, measure
-        Those of the panels. For the measure WHOLE zeros are kept with the nonzeros.
+        The same as for the panels. The measure WHOLE keeps zeros as well.
     rows : ndarray of int64, optional
-        Which rows of `X`; all by default.
+        Numbers of the rows of `X` to take; all rows by default.
     """
     points = object.__new__(Points)
     m = X.shape[0] if rows is None else len(rows)
     if sp.issparse(X) and measure != WHOLE:
         X = X if rows is None else X[rows]
         csr = sp.csr_matrix((X.data.astype(dtype), X.indices.astype(np.int32), X.indptr.astype(np.int64)), X.shape)
-        csr.sum_duplicates()  # of these copies: an entry given in pieces has one square
+        csr.sum_duplicates()  # in the copy: the norm needs the square of the sum of duplicate entries
     else:
-        # A few rows at a time: large temporary arrays cost more than what is done with them.
+        # Block by block: large temporary arrays would cost more than the work on them.
         cut = [slice(lo, hi) for lo, hi in blocks(m, 256)]
         some = (dense(X[one if rows is None else rows[one]]) for one in cut)
         pieces = [_compress(_shifted(block, shift, dtype), measure == WHOLE) for block in some]
@@ -167,9 +170,9 @@ def _shifted(X: NDArray[Any], shift: NDArray[Any] | None, dtype: Any) -> NDArray
 
 @numba.njit(inline="always")
 def _add_norms(tile: Any, count: Any, b: Any, lo: Any, hi: Any, measure: Any) -> None:  # pragma: no cover - compiled
-    """l1 distances from what the measure NONZEROS adds up and the l1 norms; of other measures nothing is missing.
+    """Complete the sums of the measure NONZEROS to l1 distances by adding the columns' norms; no-op otherwise.
 
-    Of `count` rows, the lines of `tile`, with the columns lo to hi, of norms ``b[lo:hi]``.
+    `tile` holds `count` rows of sums with the columns lo to hi, whose l1 norms are ``b[lo:hi]``.
     """
     if measure == NONZEROS:
         norms = b[lo:hi]
@@ -190,13 +193,13 @@ def accumulate(
     ----------
     data : array of float32 or float64, shape (panels, d, width)
     b : array of that type, shape (panels * width,)
-        Norms of the packed rows, as :func:`panel_norms`.
+        Norms of the packed rows, from :func:`panel_norms`.
     values, columns, starts : arrays of that type, of int32 and of int64
         m rows as CSR.
     a : array of that type, shape (m,)
-        Their squared norms.
+        Squared norms of these rows.
     kernel : tuple
-        What :func:`cacore.kernels.evaluate.finish` takes, with the measure of the panels.
+        Parameters for :func:`cacore.kernels.evaluate.finish`, with the measure of the panels.
     lo, hi : int
     coefficients, total : arrays of float64, shape (m,) and (>= hi,), or both of shape (0,)
     store : array of float32 or float64, shape (slots, >= hi)
@@ -221,10 +224,10 @@ def accumulate(
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def add_rows(values: Any, slots: Any, change: Any, v: Any, lo: Any, hi: Any) -> None:  # pragma: no cover - compiled
-    """``v[lo:hi] += change @ values[slots, lo:hi]``, four rows a pass over a stretch of v that stays in cache.
+    """``v[lo:hi] += change @ values[slots, lo:hi]``, four rows per pass over a stretch of v that stays in cache.
 
-    `values` is an array of float32 or float64, shape (rows, >= hi), `slots` of int64 and `change` of float64, shape
-    (k,), and `v` of float64, shape (>= hi,).
+    `values` is float32 or float64, shape (rows, >= hi); `slots` is int64 and `change` float64, shape (k,); `v` is
+    float64, shape (>= hi,).
     """
     for at in range(lo, hi, 1024):
         end = min(at + 1024, hi)
@@ -245,7 +248,7 @@ def add_rows(values: Any, slots: Any, change: Any, v: Any, lo: Any, hi: Any) -> 
 
 @numba.njit(cache=True, nogil=True)
 def pack_csr(values: Any, columns: Any, starts: Any, data: Any) -> None:  # pragma: no cover - compiled
-    """Rows of a CSR matrix added to panels of zeros, shape (panels, d, width), of the type of `values`."""
+    """Add the rows of a CSR matrix to panels of zeros, shape (panels, d, width), of the type of `values`."""
     W = data.shape[2]
     for i in range(starts.size - 1):
         panel = data[i // W]
@@ -255,10 +258,11 @@ def pack_csr(values: Any, columns: Any, starts: Any, data: Any) -> None:  # prag
 
 @numba.njit(cache=True, nogil=True, fastmath={"contract"})
 def panel_norms(data: Any, measure: Any, out: Any) -> None:  # pragma: no cover - compiled
-    """Norms of packed rows, shape (panels * width,), added to zeros in `out`: squared ones, or l1 norms for NONZEROS.
+    """Add the norms of packed rows to the zeros in `out`, shape (panels * width,): squared, or l1 for NONZEROS.
 
-    In the order of a product, or of differences, and fused alike: a row is at distance 0 from itself. `data` is an
-    array, shape (panels, d, width), of the type of `out`, and `measure` as for :func:`cacore.kernels.sums.meet`.
+    Terms are added in the same order, and fused in the same way, as in a product of rows, so that a row is at distance
+    0 from itself. `data`, shape (panels, d, width), has the type of `out`; `measure` is that of
+    :func:`cacore.kernels.sums.meet`.
     """
     W = data.shape[2]
     if measure == WHOLE:
@@ -277,7 +281,7 @@ def panel_norms(data: Any, measure: Any, out: Any) -> None:  # pragma: no cover 
 
 @numba.njit(cache=True, nogil=True, fastmath={"contract"})
 def _norms(values: Any, starts: Any) -> Any:  # pragma: no cover - compiled
-    """Squared norms of the n rows of a CSR matrix, shape (n,), as :func:`panel_norms`."""
+    """Squared norms of the n rows of a CSR matrix, shape (n,), added up as in :func:`panel_norms`."""
     out = np.zeros(starts.size - 1, values.dtype)
     for i in range(out.size):
         square = out[i]
@@ -289,7 +293,7 @@ def _norms(values: Any, starts: Any) -> Any:  # pragma: no cover - compiled
 
 @numba.njit(cache=True, nogil=True)
 def _compress(X: Any, whole: Any) -> Any:  # pragma: no cover - compiled
-    """Values, columns (int32) and starts (int64) of the nonzeros of dense rows, shape (n, d); if `whole`, of all."""
+    """CSR values, columns (int32) and starts (int64) of dense rows, shape (n, d); `whole` keeps the zeros, too."""
     starts = np.zeros(X.shape[0] + 1, np.int64)
     for i in range(X.shape[0]):
         count = 0

@@ -1,7 +1,7 @@
-"""Loops of vector instructions for compiled code: searches and conditions that the compiler does not vectorise.
+"""Vector loops for compiled code: searches and conditional updates that the compiler does not vectorise.
 
-Plain loops took three to five times as long. These build the vector code themselves, for whatever vectors the
-machine has.
+Plain loops took three to five times as long. The loops here are built as LLVM vector code, which LLVM fits to the
+machine's vector length.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-STEP = 32  # elements of an iteration
+STEP = 32  # elements per iteration
 DOUBLE, SINGLE = ir.DoubleType(), ir.FloatType()
 
 _VECTOR = 64  # bytes
@@ -21,27 +21,27 @@ _I8, _I32, _I64 = (ir.IntType(bits) for bits in (8, 32, 64))
 
 
 class Loop:
-    """A loop over STEP elements of arrays at a time, with values carried from one iteration to the next.
+    """Builder of a loop over arrays, STEP elements per iteration, that carries values between iterations.
 
-    Built inside an intrinsic, from what its `build` function is given. Arrays are contiguous, of float32 or float64
-    (flags: uint8); the loop's size is above 0, a multiple of STEP. The first element of an iteration has the number
-    :attr:`k`.
+    It is made inside the `build` function of a numba intrinsic. Arrays are contiguous, of float32 or float64 (flags:
+    uint8). The number of elements is positive and a multiple of STEP. :attr:`k` is the index of an iteration's first
+    element.
 
     Parameters
     ----------
     context, builder, signature, args
-        Numba's.
+        The arguments of numba's `build` function.
     real : DOUBLE or SINGLE
-        In what the loop computes.
+        Precision of the loop.
 
     Attributes
     ----------
     lanes : int
-        Elements of a vector.
+        Elements per vector.
     chains : int
-        Vectors of an iteration, whose comparisons do not wait for each other; `chain` says which of them is meant.
+        Independent vectors per iteration, which hide latency; the argument `chain` of the methods selects one.
     place : LLVM type
-        Of the numbers of elements: as long as `real`, so that they fill a vector as well.
+        Integer type for element indices, as long as `real`, so that indices fill a vector as well.
     """
 
     def __init__(self, context: Any, builder: Any, signature: Any, args: Any, real: Any = DOUBLE) -> None:
@@ -50,15 +50,15 @@ class Loop:
         self.chains, self.place = STEP // self.lanes, ir.IntType(8 * _bytes(real))
 
     def constant(self, kind: Any, value: float) -> Any:
-        """A vector of copies."""
+        """A vector of copies of a constant."""
         return ir.Constant(ir.VectorType(kind, self.lanes), [value] * self.lanes)
 
     def pointer(self, k: int) -> Any:
-        """Where array argument `k` begins."""
+        """Pointer to the first element of array argument `k`."""
         return self.context.make_array(self.kinds[k])(self.context, self.b, self.args[k]).data
 
     def splat(self, scalar: Any) -> Any:
-        """A vector of copies."""
+        """A vector of copies of a scalar."""
         vector = ir.VectorType(scalar.type, self.lanes)
         one = self.b.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.Constant(_I32, 0))
         return self.b.shuffle_vector(one, ir.Constant(vector, ir.Undefined), self.constant(_I32, 0))
@@ -68,7 +68,7 @@ class Loop:
         return self.b.bitcast(place, vector.as_pointer())
 
     def load(self, pointer: Any, chain: int) -> Any:
-        """A vector of this iteration's elements."""
+        """Load a vector of this iteration's elements."""
         real = pointer.type.pointee
         return self.b.load(self._at(pointer, chain, ir.VectorType(real, self.lanes)), align=_bytes(real))
 
@@ -77,25 +77,25 @@ class Loop:
         self.b.store(values, self._at(pointer, chain, values.type), align=_bytes(pointer.type.pointee))
 
     def cast(self, values: Any, real: Any) -> Any:
-        """A vector in the precision `real`."""
+        """Convert a vector to the precision `real`."""
         kind = ir.VectorType(real, self.lanes)
         if values.type == kind:
             return values
         return self.b.fpext(values, kind) if real == DOUBLE else self.b.fptrunc(values, kind)
 
     def may(self, pointer: Any, chain: int, flag: Any) -> Any:
-        """A mask of the elements that have this flag, of an array of flags."""
+        """Mask of this iteration's elements whose entry in an array of flags has `flag` set."""
         both = self.b.and_(self.load(pointer, chain), self.constant(_I8, int(flag)))
         return self.b.icmp_unsigned("!=", both, self.constant(_I8, 0))
 
     def larger(self, a: Any, b: Any) -> Any:
-        """Elementwise."""
+        """Elementwise maximum."""
         return self.b.select(self.b.fcmp_ordered(">", a, b), a, b)
 
     def run(self, size: Any, starts: list[Any], turn: Any) -> list[Any]:
-        """Build the loop over `size` elements; the carried values after it.
+        """Build the loop over `size` elements and return the carried values after it.
 
-        They begin as `starts`; ``turn(values)`` builds an iteration and returns those of the next one.
+        The carried values begin as `starts`; ``turn(values)`` builds an iteration and returns the next values.
         """
         b = self.b
         before, loop, done = b.block, b.append_basic_block("turn"), b.append_basic_block("done")
@@ -115,17 +115,17 @@ class Loop:
         return after
 
     def smaller(self, a: Any, b: Any) -> Any:
-        """Elementwise."""
+        """Elementwise minimum."""
         return self.b.select(self.b.fcmp_ordered("<", a, b), a, b)
 
     def best(self, x: Any, most: Any, where: Any) -> tuple[Any, Any]:
-        """The larger of `x` and `most`, and the number :attr:`k` of the iteration in which it was met."""
+        """Elementwise maximum of `x` and `most`, and the :attr:`k` of the iteration that the larger one is from."""
         better = self.b.fcmp_ordered(">", x, most)
         here = self.k if self.place == _I64 else self.b.trunc(self.k, self.place)
         return self.b.select(better, x, most), self.b.select(better, self.splat(here), where)
 
     def across(self, vectors: list[Any], combine: Callable[[Any, Any], Any]) -> Any:
-        """One number, combined of all lanes of these vectors."""
+        """Reduce all lanes of these vectors to one number by `combine`."""
         while len(vectors) > 1:
             vectors = [*vectors[2:], combine(vectors[0], vectors[1])]
         (x,), half = vectors, self.lanes // 2
@@ -135,9 +135,9 @@ class Loop:
         return self.b.extract_element(x, ir.Constant(_I32, 0))
 
     def winner(self, most: list[Any], where: list[Any]) -> tuple[Any, Any]:
-        """The number of the element with the largest value, an int64, and the value; of equals the first.
+        """Index (int64) and value of the largest element, the first among equals.
 
-        From what :meth:`best` has found in each chain.
+        `most` and `where` hold the results of :meth:`best`, one per chain.
         """
         largest = self.across(most, self.larger)
         all_largest, nowhere = self.splat(largest), self.constant(self.place, 2**31 - 1)
@@ -161,7 +161,7 @@ def _prefetch(to_write: bool) -> Any:
             place = builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(8).as_pointer())
             kind = ir.FunctionType(ir.VoidType(), [place.type, _I32, _I32, _I32])
             ask = builder.module.declare_intrinsic("llvm.prefetch", [place.type], kind)
-            how = int(to_write), 3, 1  # 3: to be kept near, 1: data
+            how = int(to_write), 3, 1  # locality 3: keep in all cache levels; 1: data cache
             builder.call(ask, [place, *(ir.Constant(_I32, number) for number in how)])
             return context.get_dummy_value()
 
@@ -170,5 +170,5 @@ def _prefetch(to_write: bool) -> Any:
     return prefetch
 
 
-# Bring the cache line of ``array[k]``, which may be none of its elements, nearer: ``prefetch(array, k)``.
+# ``prefetch(array, k)`` loads the cache line of ``array[k]``; `k` may lie outside the array.
 prefetch, prefetch_to_write = _prefetch(False), _prefetch(True)

@@ -1,6 +1,6 @@
-"""Sums over features of one row and a panel of others, in vector registers: products, or differences.
+"""Sums over the features of one row and a panel of others, in vector registers: of products or of differences.
 
-A panel holds `width` rows, feature by feature, so that each number of a row meets a whole vector of theirs.
+A panel holds `width` rows, feature by feature, so that each number of a row meets a whole vector of numbers.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from cacore.machine.threads import blocks
 
 VECTORS = 8  # accumulators of 64 bytes: enough to hide the latency of multiply-and-add
 PANEL_BYTES = 64 * VECTORS
-GROUP = 8  # most panels of a tile
-CACHE_BYTES = 1 << 19  # of the panels of a tile, which every row meets
+GROUP = 8  # panels of a tile at most
+CACHE_BYTES = 1 << 19  # size of a tile's panels, which every row reads
 _LINE = 64
-_TASK = 1 << 18  # numbers packed by a task: a millisecond; small ones cost several times more than they save
+_TASK = 1 << 18  # numbers packed per task (about 1 ms); smaller tasks cost several times more than they save
 
-PRODUCTS, WHOLE, NONZEROS = range(3)  # what is added up, see :func:`meet`
+PRODUCTS, WHOLE, NONZEROS = range(3)  # the terms of the sums, see :func:`meet`
 
 
 def width(dtype: Any) -> int:
-    """Rows of a panel."""
+    """Rows per panel."""
     return PANEL_BYTES // int(np.dtype(dtype).itemsize)
 
 
 def room(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """An array of zeros for panels, whose vectors lie in one cache line each.
+    """An array of zeros for panels, aligned so that each vector lies in one cache line.
 
-    Measured (Intel, AVX-512): sums took 1.5 times as long where each of them lay in two.
+    Measured (Intel, AVX-512): sums took 1.5 times as long if each vector lay in two cache lines.
     """
     count = math.prod(shape)
     values = np.zeros(count + _LINE // np.dtype(dtype).itemsize, dtype)
@@ -47,12 +47,12 @@ def room(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
 
 
 def portions(panels: int, each: int) -> list[tuple[int, int]]:
-    """Ranges of so many panels of `each` numbers, to be packed by one task each."""
+    """Ranges of panels, of `each` numbers per panel, to be packed by one task each."""
     return blocks(panels, max(4, _TASK // max(1, each)))
 
 
 def _size(b: Any, x: Any) -> Any:
-    """|x|: the sign bit is cleared."""
+    """|x|, by clearing the sign bit."""
     bits = ir.IntType(64 if x.type.element == ir.DoubleType() else 32)
     vector = ir.VectorType(bits, x.type.count)
     mask = ir.Constant(vector, [(1 << (bits.width - 1)) - 1] * x.type.count)
@@ -73,10 +73,10 @@ def _excess(b: Any, total: Any, value: Any, x: Any) -> Any:
 
 
 def _sums(term: Callable[[Any, Any, Any, Any], Any]) -> Any:
-    """Compiled code: ``out[to : to + width]`` is the sum of terms of values[q], panel[columns[q]], first <= q < last.
+    """Intrinsic: ``out[to : to + width]`` = sum over first <= q < last of `term` of values[q] and panel[columns[q]].
 
-    The panel begins at place `at` of `data`. Both arrays are given whole: for each slice compiled code counts, in one
-    place for all threads, that somebody holds its array, which took a third of the time of rows of few nonzeros.
+    The panel begins at index `at` of `data`. Both arrays are passed whole, because slicing in numba updates a reference
+    count that all threads share; this took a third of the time for rows of few nonzeros.
     """
 
     @intrinsic
@@ -134,24 +134,25 @@ def _common(b: Any, total: Any, value: Any, x: Any) -> Any:
 
 
 _dots, _differences, _excesses = (_sums(term) for term in (_product, _difference, _excess))
-common = _sums(_common)  # as `meet_at`: the sum of |x_k - z_k| - |x_k| - |z_k|, which is |x-z|_1 - |x|_1 - |z|_1
+common = _sums(_common)  # like `meet_at`, for the sum of |x_k - z_k| - |x_k| - |z_k|: |x-z|_1 - |x|_1 - |z|_1
 
 
 @numba.njit(inline="always")
 def meet(
     values: Any, columns: Any, first: Any, last: Any, panel: Any, out: Any, measure: Any
 ) -> None:  # pragma: no cover - compiled
-    """A row's numbers ``values[first:last]`` of these features with a panel; one sum for each of its rows in `out`.
+    """Sums over the features of one row x and each row z of a panel, written to `out`.
 
     Parameters
     ----------
     values, columns : arrays of float32 or float64 and of int32, shape (nnz,)
+        CSR values and features; x is entries `first` to `last`.
     first, last : int
     panel : array of that type, shape (d, width)
     out : array of that type, shape (width,)
     measure : int
-        PRODUCTS: sum of x_k z_k, over the nonzeros of x. WHOLE: sum of |x_k - z_k|, for all features of x. NONZEROS:
-        sum of |x_k - z_k| - |z_k| over the nonzeros of x, which is |x-z|_1 - |z|_1.
+        PRODUCTS: sum of x_k z_k over the nonzeros of x. WHOLE: sum of |x_k - z_k| over all features. NONZEROS: sum of
+        |x_k - z_k| - |z_k| over the nonzeros of x, which is |x-z|_1 - |z|_1.
     """
     meet_at(values, columns, first, last, panel, 0, out, 0, measure)
 
@@ -160,7 +161,7 @@ def meet(
 def meet_at(
     values: Any, columns: Any, first: Any, last: Any, data: Any, at: Any, out: Any, to: Any, measure: Any
 ) -> None:  # pragma: no cover - compiled
-    """As :func:`meet`, with the panel that begins at number `at` of `data`, into `out` from number `to` on.
+    """:func:`meet` with the panel that begins at index `at` of `data`, writing to `out` from index `to` on.
 
     `data` and `out` are contiguous, of any shape.
     """
@@ -174,7 +175,7 @@ def meet_at(
 
 @numba.njit(cache=True, nogil=True)
 def pack(X: Any, data: Any) -> None:  # pragma: no cover - compiled
-    """Dense rows, shape (n, d), into panels, shape (ceil(n / width), d, width), of the same type."""
+    """Copy dense rows, shape (n, d), to panels, shape (ceil(n / width), d, width), of the same type."""
     W = data.shape[2]
     for p in range(data.shape[0]):
         panel = data[p]
@@ -187,9 +188,10 @@ def taken(
     count: int, hi: int, dtype: Any, coefficients: NDArray[np.float64] | None, total: NDArray[np.float64] | None,
     store: NDArray[Any] | None, places: NDArray[np.int64] | None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[Any], NDArray[np.int64]]:  # fmt: skip
-    """What takes the kernel values of `count` rows with columns up to `hi`: for None, arrays without numbers.
+    """Checked output arrays for the kernel values of `count` rows with columns up to `hi`; None becomes empty arrays.
 
-    Arguments as for :meth:`cacore.kernels.panels.Panels.add`; they are checked here, for compiled code does not look.
+    See :meth:`cacore.kernels.panels.Panels.add` for the arguments. Compiled code does not check bounds, hence the
+    asserts here.
     """
     if coefficients is None or total is None:
         coefficients, total = np.empty(0), np.empty(0)
@@ -208,24 +210,26 @@ def hand_over(
     tile: Any, count: Any, first: Any, lo: Any, hi: Any, a: Any, b: Any, kernel: Any, coefficients: Any, total: Any,
     store: Any, places: Any,
 ) -> None:  # fmt: skip  # pragma: no cover - compiled
-    """Kernel values of `count` rows from `first` on with columns lo to hi: computed, and kept, added up, or both.
+    """Turn a tile of sums into kernel values, and store them, add them up, or both.
+
+    The tile belongs to `count` rows from `first` on and the columns lo to hi.
 
     Parameters
     ----------
     tile : array of float32 or float64, shape (>= count, >= hi - lo)
-        What the kernel is a function of; overwritten.
+        Inner products or distances; overwritten by kernel values.
     count, first, lo, hi : int
     a, b : arrays of that type, shape (> first + count,) and (>= hi,)
         Norms of the rows and of the columns.
     kernel : tuple
-        What :func:`cacore.kernels.evaluate.finish` takes.
+        Parameters for :func:`cacore.kernels.evaluate.finish`.
     coefficients, total, store, places
-        As for :func:`cacore.kernels.panels.accumulate`. What is added up is what is, or would be, kept.
+        See :func:`cacore.kernels.panels.accumulate`. Values are rounded to the type of `store` before they are added.
     """
     kept, norms, size = store.dtype.type, b[lo:hi], hi - lo
     for r in range(count):
         if places.size and r + 1 < count and places[first + r + 1] >= 0:
-            # Writing to memory that is not at hand waits for it: a third of the time of short rows.
+            # Without a prefetch, writes to uncached memory stall: a third of the time for short rows.
             begin = places[first + r + 1] * store.shape[1] + lo
             for k in range(begin, begin + size, _LINE // store.itemsize):
                 prefetch_to_write(store, k)
@@ -243,7 +247,7 @@ def hand_over(
 def _add_up(
     tile: Any, count: Any, coefficients: Any, first: Any, total: Any, kept: Any
 ) -> None:  # pragma: no cover - compiled
-    """Add `count` rows of a tile up, times their coefficients from `first` on: four a pass, each column's in order."""
+    """Add `count` rows of a tile, times coefficients from `first` on, to `total`: four rows per pass, in order."""
     r = 0
     while r + 4 <= count:
         at = first + r

@@ -1,4 +1,4 @@
-"""Kernel values, block by block: the one place that evaluates kernels."""
+"""The kernel object with its parameters, and blocks of kernel values: of two sets of rows, or of all pairs."""
 
 from __future__ import annotations
 
@@ -13,36 +13,38 @@ from numpy.typing import NDArray
 
 from cacore.data.rows import Rows, dense, in_blocks, is_sparse
 from cacore.errors import InputError
-from cacore.kernels.evaluate import finish
+from cacore.kernels.evaluate import address, finish
 from cacore.kernels.pairs import compare, flat
 from cacore.kernels.registry import KINDS, L1, SQUARED, KernelKind
 from cacore.kernels.sums import NONZEROS, PRODUCTS, WHOLE
 from cacore.machine.threads import blocks, for_blocks
 
-# A kernel in compiled code: where its function lies (0: the inner product itself), gamma, coef0, degree, and what is
-# added up over the features (:func:`cacore.kernels.sums.meet`).
+# A kernel in compiled code: address of its function (0: the inner product itself), gamma, coef0, degree, and the
+# measure (:func:`cacore.kernels.sums.meet`).
 Parameters = tuple[int, Any, Any, int, int]
 
-# Rows of one task: the product of a block with all columns should still be in cache for the pass over it.
+# Size of one task's products: they should still be in cache when the kernel function is applied.
 _BLOCK_BYTES = 1 << 20
 _COLUMNS = 1024
-_TILE, _LINE = 64, 256  # columns of a triangle that are filled in one go, and rows at a time
+_TILE, _LINE = 64, 256  # columns and rows of a tile when a triangle is filled
 
 
 class Points:
-    """Rows made ready for kernel values: shifted, with their squared norms.
+    """Rows prepared for kernel values: shifted, with their squared norms.
 
     Parameters
     ----------
     X : ndarray or CSR, shape (m, d), float32 or float64
-        Not changed. If a shift is given, the rows are copied, and are dense.
+        Not changed. With a shift, the rows are copied and become dense.
     shift : ndarray of shape (d,) or None
-        Subtracted. |x|^2 + |z|^2 - 2 x.z loses every digit when rows are close to each other and far
-        from the origin; a shift, the same on both sides, moves the origin. Only for kernels of a distance.
+        Vector subtracted from the rows; only for kernels of a distance, and the same on both sides.
+        |x|^2 + |z|^2 - 2 x.z loses all digits for rows that are close to each other and far from the origin; a shift
+        moves the origin.
 
     Attributes
     ----------
     X : ndarray or CSR
+        The shifted rows.
     squares : ndarray, shape (m,)
         Squared norms, in the dtype of `X`.
     """
@@ -93,25 +95,25 @@ class Kernel:
 
     @property
     def compiled(self) -> bool:
-        """Whether compiled code can evaluate it."""
+        """True if compiled code can evaluate the kernel."""
         return True
 
     def stored(self) -> dict[str, Any]:
-        """What a model's file holds: the fields."""
+        """The fields, as a model file stores them."""
         return asdict(self)
 
     @property
     def declared(self) -> KernelKind:
-        """What the kernel's declaration says."""
+        """The kernel's declaration."""
         return KINDS[self.kind]
 
     @classmethod
     def gaussian(cls, sigma: float) -> Kernel:
-        """exp(-|x-z|^2 / (2 sigma^2)), the form of Table 3.1."""
+        """The Gaussian kernel exp(-|x-z|^2 / (2 sigma^2)), in the form of Table 3.1."""
         return cls("gaussian").with_sigma(sigma)
 
     def with_sigma(self, sigma: float) -> Kernel:
-        """The same kernel of width `sigma`, if it has one; see :meth:`KernelKind.gamma_of`."""
+        """A copy with width `sigma`, or the kernel itself if it has no width; see :meth:`KernelKind.gamma_of`."""
         if not (math.isfinite(sigma) and sigma > 0):
             raise InputError(f"sigma = {sigma:g}: it must be a positive number")
         gamma = self.declared.gamma_of(sigma)
@@ -120,54 +122,57 @@ class Kernel:
         return replace(self, gamma=gamma) if self.has("gamma") else self
 
     def has(self, parameter: str) -> bool:
-        """Whether "gamma", "coef0" or "degree" is a parameter of this kernel."""
+        """True if the kernel has this parameter: "gamma", "coef0" or "degree"."""
         return parameter in self.declared.parameters
 
     def fits(self, dtype: Any) -> bool:
-        """Whether gamma leaves nothing to squared distances that single precision rounds to 0 or to infinity."""
+        """True if gamma is moderate enough for this dtype.
+
+        With an extreme gamma the kernel depends on distances that single precision rounds to 0 or to infinity.
+        """
         return bool(dtype == np.float64 or not self.has("gamma") or 1e-30 < self.gamma < 1e30)
 
     @property
     def of_distance(self) -> bool:
-        """Whether this is a function of a distance, and not of the inner product."""
+        """True if the kernel is a function of a distance, not of the inner product."""
         return self.declared.of_distance
 
     @property
     def shifts(self) -> bool:
-        """Whether rows far from the origin should be shifted: where squared distances are made of inner products."""
+        """True if rows far from the origin should be shifted, since squared distances come from inner products."""
         return self.declared.of == SQUARED
 
     def measure(self, nonzeros: bool = False) -> int:
-        """What is added up over the features: of rows without their zeros, or of whole rows."""
+        """Terms to add up over the features, for rows without their zeros (`nonzeros`) or for whole rows."""
         if self.declared.of != L1:
             return PRODUCTS
         return NONZEROS if nonzeros else WHOLE
 
     def parameters(self, dtype: np.dtype[Any], measure: int = PRODUCTS) -> Parameters:
-        """What :func:`finish` takes for kernel values of this dtype; compiles the function of the kernel, once."""
+        """Parameters for :func:`finish` and kernel values of this dtype; compiles the kernel function on first use."""
         gamma = min(self.gamma, float(np.finfo(dtype).max))
         with np.errstate(over="ignore"):
             coef0 = dtype.type(self.coef0)
-        return self.declared.address(dtype), dtype.type(gamma), coef0, int(self.degree), measure
+        return address(self.declared, dtype), dtype.type(gamma), coef0, int(self.degree), measure
 
     def derivative(self, t: Any) -> Any:
-        """Derivative of the kernel by what it is a function of (:attr:`KernelKind.of`), `t`: a number or an ndarray."""
+        """Derivative df/dt of the kernel f(t) at `t`, a number or an ndarray; t is defined by :attr:`KernelKind.of`."""
         return self.declared.derivative(t, self.gamma, self.coef0, self.degree)
 
     def points(self, X: Rows, like: Points | None = None) -> Points:
-        """`X` ready for this kernel, shifted to its own mean, or as `like` is, where the kernel does not mind."""
+        """`X` prepared for this kernel: with the shift of `like` or, if the kernel allows a shift, by its own mean."""
         if like is not None:
             return Points(X, like.shift)
         centered = self.shifts and not sp.issparse(X) and len(X)
         return Points(X, X.mean(axis=0, dtype=np.float64) if centered else None)
 
     def block(self, A: Points, B: Points, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Kernel values of every row of `A` with every row of `B`.
+        """Kernel values of every row of `A` with every row of `B`, computed in the calling thread.
 
         Parameters
         ----------
         A, B : Points
-            With the same shift. Dense, CSR or one of each.
+            Rows with the same shift: dense, CSR or one of each.
         out : ndarray, shape (len(A), len(B)), optional
             Rows contiguous; it may be a slice of a larger matrix.
 
@@ -177,14 +182,14 @@ class Kernel:
 
         Notes
         -----
-        2 len(A) len(B) d flops (3 for l1 distances, which are no matrix product) and one pass; fewer, and memory
-        beside `out`, of CSR rows, see :func:`cacore.kernels.pairs.compare`. Runs in the calling thread:
-        cut large work with :func:`cacore.machine.threads.for_blocks`.
+        2 len(A) len(B) d flops (3 for l1 distances, which are no matrix product) and one pass over the result. CSR rows
+        take fewer flops and extra memory, see :func:`cacore.kernels.pairs.compare`. Split large work with
+        :func:`cacore.machine.threads.for_blocks`.
         """
         if out is None:
             out = np.empty((len(A), len(B)), A.X.dtype)
         measure, parameters = self.measure(), self.parameters(out.dtype)
-        # A matrix product does best with all columns; of distances some are still in cache when the kernel follows.
+        # A matrix product is fastest over all columns; distances come in blocks that stay in cache for the kernel.
         for lo, hi in [(0, len(B))] if measure == PRODUCTS else blocks(len(B), _COLUMNS):
             part = out[:, lo:hi]
             compare(measure, A.X, B.X[lo:hi], part)
@@ -192,32 +197,32 @@ class Kernel:
         return out
 
     def diagonal(self, X: Rows) -> NDArray[np.float64]:
-        """Kernel value of each row of `X` with itself, shape (m,), in double precision."""
+        """Kernel values of each row of `X` with itself, shape (m,), in double precision."""
         return self.of_squares(self._squares(X))
 
     def largest(self, X: Rows, dtype: Any) -> float:
-        """A bound of |K(x, z)| for the rows of `X`.
+        """Upper bound of |K(x, z)| over all pairs of rows of `X`.
 
         Raises
         ------
         InputError
-            It does not fit in this dtype.
+            If the bound overflows this dtype.
         """
         every = [self._squares(block).max(initial=0.0) for block in ([X] if is_sparse(X) else in_blocks(X))]
         most = np.max(every, initial=0.0)
-        # Of the longest row with itself, and with one that points the other way.
+        # The longest row with itself, and with its negative.
         value = float(np.abs(self.of_squares(np.array([most, -most]))).max())
-        if not value <= float(np.finfo(dtype).max) / 4:  # the curvature of a pair of rows has four of them
+        if not value <= float(np.finfo(dtype).max) / 4:  # the curvature of a pair adds up four kernel values
             remedy = "scale the features" + (", or use a smaller degree" if self.has("degree") else "")
             raise InputError(f"{self.kind} kernel: its values overflow {np.dtype(dtype)}; {remedy}")
         return value
 
     def _squares(self, X: Rows) -> NDArray[np.float64]:
-        """Of each row with itself, what the kernel is a function of."""
+        """Argument of the kernel function for each row with itself."""
         return np.zeros(X.shape[0]) if self.of_distance else Points(X.astype(np.float64)).squares
 
     def of_squares(self, squares: NDArray[Any]) -> NDArray[Any]:
-        """Kernel values of rows of these squared norms with themselves, shape (m,), in the dtype of `squares`."""
+        """K(x, x) for rows x of these squared norms, shape (m,), in the dtype of `squares`."""
         values, zeros = np.zeros_like(squares) if self.of_distance else squares.copy(), np.zeros_like(squares)
         finish(values, squares.dtype.type(0), zeros, self.parameters(squares.dtype))
         return values
@@ -228,22 +233,22 @@ class Kernel:
         for_blocks(lambda lo, hi: self.block(A[lo:hi], B, out[lo:hi]), blocks(len(A), step))
 
     def gram(self, A: Points, out: NDArray[Any]) -> None:
-        """Kernel values of `A` with itself, in the lower triangle and the diagonal of `out`.
+        """Write the kernel values of all pairs of rows of `A` to the lower triangle and the diagonal of `out`.
 
-        m^2 d flops, on all threads. What lies above the diagonal is undefined.
+        m^2 d flops, on all threads. The strict upper triangle is undefined.
         """
         m = len(A)
-        # The later rows are the longer ones: they go first, so that the threads finish together.
+        # Later rows are longer: start with them, so that the threads finish together.
         tasks = blocks(m, _block_rows(m, out.itemsize, A))[::-1]
         for_blocks(lambda lo, hi: self.block(A[lo:hi], A[0:hi], out[lo:hi, :hi]), tasks)
         if self.of_distance:
             out.reshape(-1)[:: m + 1] = self.of_squares(A.squares)
 
     def compare(self, A: Points, out: NDArray[Any]) -> None:
-        """What the kernel is a function of, for the rows of `A`, above the diagonal of `out`: once for all widths.
+        """Write the kernel's argument (inner products or l1 distances) for all pairs above the diagonal of `out`.
 
-        m^2 d flops, on all threads. What lies on and below the diagonal, where the kernel values and their
-        factor go, is undefined.
+        It serves kernels of all widths. m^2 d flops, on all threads. The diagonal and the lower triangle, where the
+        kernel values and their factor go, are undefined.
         """
         m = len(A)
         tasks = blocks(m, _block_rows(m, out.itemsize, A))
@@ -253,17 +258,17 @@ class Kernel:
         compare(self.measure(), A.X, B.X, out)
 
     def gram_from(self, G: NDArray[Any], A: Points) -> None:
-        """Kernel values in the lower triangle of `G` and its diagonal, from what :meth:`compare` left above it.
+        """Fill the lower triangle and the diagonal of `G` with kernel values, from the result of :meth:`compare`.
 
         Parameters
         ----------
         G : ndarray, shape (m, m), C-contiguous
         A : Points
-            Of m rows.
+            The m rows.
 
         Notes
         -----
-        m^2/2 kernel values, on all threads; what lies above the diagonal stays, for the next kernel.
+        m^2/2 kernel values, on all threads. The strict upper triangle is kept for the next kernel.
         """
         m, parameters = len(G), self.parameters(G.dtype)
 
@@ -271,7 +276,7 @@ class Kernel:
         G.reshape(-1)[:: m + 1] = self.of_squares(A.squares) if self.compiled else self.diagonal(A.X)
 
     def compare_all(self, A: Points, out: NDArray[Any]) -> None:
-        """As :meth:`compare`, for all pairs of rows: the whole of `out`, shape (m, m).
+        """Write the kernel's argument for all pairs of rows to the whole of `out`, shape (m, m); see :meth:`compare`.
 
         2 m^2 d flops, on all threads.
         """
@@ -280,16 +285,16 @@ class Kernel:
         for_blocks(lambda lo, hi: self._compare(A[lo:hi], A, out[lo:hi]), tasks)
 
     def values_from(self, compared: NDArray[Any], A: Points, out: NDArray[Any]) -> None:
-        """All kernel values of the rows of `A` with each other, from what :meth:`compare_all` left.
+        """Kernel values of all pairs of rows of `A`, from the result of :meth:`compare_all`.
 
         Parameters
         ----------
         compared : ndarray, shape (m, m), C-contiguous
-            Not changed: the next kernel begins with it.
+            Not changed, so that further kernels can start from it.
         A : Points
-            Of m rows.
+            The m rows.
         out : ndarray, shape (m, >= m)
-            Rows contiguous, in the dtype of `compared`; further columns are left as they are.
+            Rows contiguous, in the dtype of `compared`; further columns are not touched.
 
         Notes
         -----
@@ -307,7 +312,7 @@ class Kernel:
             out[np.arange(m), np.arange(m)] = self.of_squares(A.squares)
 
     def apply(self, A: Points, B: Points, coefficients: NDArray[Any]) -> NDArray[Any]:
-        """``K(A, B) @ coefficients`` without ever holding K, on all threads.
+        """``K(A, B) @ coefficients`` without storing K, on all threads.
 
         Parameters
         ----------
@@ -321,7 +326,7 @@ class Kernel:
         out = np.empty((len(A), *coefficients.shape[1:]), coefficients.dtype)
 
         def rows(lo: int, hi: int) -> None:
-            with np.errstate(invalid="ignore"):  # of a kernel that overflowed: a grid goes on without it
+            with np.errstate(invalid="ignore"):  # the kernel may have overflowed: a grid search then skips it
                 np.matmul(self.block(A[lo:hi], B), coefficients, out=out[lo:hi])
 
         for_blocks(rows, blocks(len(A), _block_rows(len(B), out.itemsize, A)))
@@ -329,26 +334,26 @@ class Kernel:
 
 
 def _block_rows(columns: int, itemsize: int, A: Points | None = None) -> int:
-    """Rows of a task; more of `A`, if they are CSR: they are made ready first, and then meet all columns' nonzeros."""
+    """Rows per task; at least 256 for CSR rows `A`, because each task has a fixed cost for preparing them."""
     least = 256 if A is not None and sp.issparse(A.X) else 64
     return int(np.clip(_BLOCK_BYTES // max(1, columns * itemsize), least, 1024))
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def _finish_rows(G: Any, ld: Any, a: Any, b: Any, kernel: Any) -> None:  # pragma: no cover - compiled
-    """:func:`finish` for rows of squared norms `a`, shape (m,), which begin `ld` (int) apart in `G`, 1-D."""
+    """Apply :func:`finish` to rows with squared norms `a`, shape (m,), which begin `ld` (int) apart in `G`, 1-D."""
     for i in range(a.size):
         finish(G[i * ld : i * ld + b.size], a[i], b, kernel)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def _mirrored(G: Any, squares: Any, lo: Any, hi: Any, kernel: Any) -> None:  # pragma: no cover - compiled
-    """Kernel values of the columns lo to hi (int) below the diagonal of `G`, 1-D, from the rows lo to hi above it.
+    """Fill columns lo to hi (int) below the diagonal of `G`, 1-D, with kernel values from rows lo to hi above it.
 
-    Tile by tile: a tile's values are computed along its rows above, and written down its columns below.
-    `squares` is an array of shape (m,), in the dtype of `G`, and `kernel` what :func:`finish` takes.
+    Each tile is computed along its rows above the diagonal and written along its columns below. `squares` has shape
+    (m,) and the dtype of `G`; `kernel` holds the parameters of :func:`finish`.
     """
-    m, tile = squares.size, np.empty((hi - lo, _LINE + 8), G.dtype)  # + 8: its columns lie in different cache sets
+    m, tile = squares.size, np.empty((hi - lo, _LINE + 8), G.dtype)  # + 8 puts its columns in different cache sets
     for at in range(lo, m, _LINE):
         end = min(at + _LINE, m)
         for j in range(lo, min(hi, end)):

@@ -1,9 +1,9 @@
-"""Kernel values of sparse rows of very many features, as text has them: frequent features packed, the others listed.
+"""Kernel values of sparse rows with very many features, such as text: frequent features packed, the others listed.
 
-A few features are in many rows, and most in next to none. The frequent ones lie in panels, as those of narrower rows do
-(:mod:`cacore.kernels.panels`): a nonzero meets a whole panel in vector registers, zeros and all. Of every other feature
-there is a list of the rows that have it: a nonzero meets these and no others. So the work follows the pairs of nonzeros
-that meet, and the memory follows the nonzeros: a packed feature has at most 1 / FREQUENT numbers for each of its own.
+A few features occur in many rows, and most in very few. Frequent features lie in panels (:mod:`cacore.kernels.panels`):
+a nonzero meets a whole panel in vector registers, zeros included. Every other feature has a list of the rows that
+contain it, and a nonzero meets only these. So the work is proportional to the pairs of nonzeros that meet, and the
+memory to the nonzeros: a packed feature stores at most 1 / FREQUENT numbers per nonzero.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from cacore.machine.threads import blocks, for_blocks
 if TYPE_CHECKING:
     from cacore.kernels.values import Kernel
 
-FREQUENT = 1 / 16  # share of the rows from which on a feature is packed: a list costs 20 times as much a row
-MOST = 1024  # packed features, whose panel still lies in the second cache
-COLUMNS = 2048  # of a tile, about: each row looks its lists up in each tile
-ROWS, LEAST = 256, 16  # of a tile at most, which meet a panel while it is in cache, and at least
+FREQUENT = 1 / 16  # smallest share of rows for a feature to be packed; a listed entry costs 20 times a packed one
+MOST = 1024  # packed features at most: a panel of them still fits in the L2 cache
+COLUMNS = 2048  # columns of a tile, about; every row looks its lists up once per tile
+ROWS, LEAST = 256, 16  # most and fewest rows of a tile, which meet a panel while it is in cache
 AREA = 1 << 19  # numbers of a tile
-AHEAD = 8  # nonzeros for which memory is asked in advance
-_PIECE = 4096  # rows arranged in one go
+AHEAD = 8  # nonzeros by which prefetches run ahead
+_PIECE = 4096  # rows arranged per task
 
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """Which features are packed, and the number that each has here.
+    """New numbering of the features: packed ones first, then listed ones.
 
     Attributes
     ----------
     number : ndarray of int32, shape (d,)
-        Packed features come first, the most frequent before the others, and then those that are listed; -1 for features
-        that no row has.
+        New number of each feature: packed features by falling frequency, then listed ones; -1 for features that occur
+        in no row.
     packed, count : int
-        How many are packed, and how many there are with those that are listed.
+        Number of packed features, and of packed and listed features together.
     met : float
-        What a kernel value costs, on average, in units of a nonzero that meets a panel.
+        Mean cost of a kernel value, in units of a nonzero that meets a panel.
     """
 
     number: NDArray[np.int32]
@@ -56,15 +56,15 @@ class Features:
 
     @property
     def listed(self) -> int:
-        """How many are listed."""
+        """Number of listed features."""
         return self.count - self.packed
 
     @classmethod
     def of(cls, X: Rows, every: bool = False) -> Features:
-        """Those of CSR rows, shape (n, d): a pass over the nonzeros and the features.
+        """Numbering for CSR rows, shape (n, d): one pass over the nonzeros and the features.
 
-        Kernel values have what both sides have: one of the two has to be among the rows of `X`. If neither is, because
-        these are a sample, `every` feature is to have a number.
+        Only features that both sides of a kernel value contain matter, so it is enough if one side is among the rows
+        of `X`. If `X` is a sample and neither side is, `every` gives a number to every feature.
         """
         n, d = X.shape
         counts = np.bincount(X.indices, minlength=d)
@@ -81,16 +81,16 @@ class Features:
 
 @dataclass(frozen=True, eq=False)
 class Arranged:
-    """CSR rows whose features have the numbers of :class:`Features`, in each row the packed ones first.
+    """CSR rows with features renumbered by :class:`Features`, the packed ones first in each row.
 
     Attributes
     ----------
     values, features : ndarray, ndarray of int32, shape (nnz,)
-        Without features that have no number.
+        Nonzeros; features without a number are left out.
     starts, middles : ndarray of int64, shape (m + 1,), (m,)
-        Where each row begins, and where its listed features do.
+        Start of each row, and of its listed features.
     norms : ndarray, shape (m,)
-        Squared norms, or l1 norms where the measure is NONZEROS, with the features that have no number.
+        Squared norms, or l1 norms for the measure NONZEROS; features without a number are included.
     """
 
     values: NDArray[Any]
@@ -106,11 +106,11 @@ class Arranged:
     def of(
         cls, X: Rows, features: Features, dtype: Any, rows: NDArray[np.int64] | None = None, measure: int = PRODUCTS
     ) -> Arranged:
-        """`X`, shape (n, d), or these rows of it; two passes over their nonzeros, on all threads."""
+        """Arrange `X`, shape (n, d), or the given rows of it; two passes over the nonzeros, on all threads."""
         X = X if rows is None else X[rows]
         if not sp.issparse(X):
             X = sp.csr_matrix(X)
-        if not X.has_canonical_format:  # an entry given in pieces has one square
+        if not X.has_canonical_format:  # norms need the square of the sum of duplicate entries
             X = X.copy() if rows is None else X
             X.sum_duplicates()
         m, number, first = X.shape[0], features.number, features.packed
@@ -132,9 +132,9 @@ class Arranged:
 
 
 def _tiles(n: int, panels: int, nonzeros: int, features: int) -> int:
-    """Into how many tiles columns with so many listed nonzeros and features are cut: as many to each thread.
+    """Number of tiles for n columns with these listed nonzeros and features: the same for each thread.
 
-    Where lists are short, tiles are larger: there are no more than two beginnings of a list for each nonzero.
+    Tiles are larger if lists are short: list starts are stored per tile, at most two per nonzero.
     """
     share = threads.current()
     wanted = share * -(-n // (share * COLUMNS))
@@ -142,7 +142,7 @@ def _tiles(n: int, panels: int, nonzeros: int, features: int) -> int:
 
 
 class Wide:
-    """Sparse rows as columns of kernel values; used as :class:`cacore.kernels.panels.Panels` is.
+    """Sparse rows as columns of kernel values; same interface as :class:`cacore.kernels.panels.Panels`.
 
     Parameters
     ----------
@@ -152,25 +152,26 @@ class Wide:
     dtype : dtype
         float32 or float64.
     rows : ndarray of int64, optional
-        Which rows of `X`, and in what order; all by default.
+        Numbers of the rows of `X` to take, in order; all rows by default.
     measure : {PRODUCTS, NONZEROS}
-        What is added up, see :func:`cacore.kernels.sums.meet`.
+        Terms of the sums, see :func:`cacore.kernels.sums.meet`.
 
     Attributes
     ----------
     n : int
+        Number of columns.
     data : ndarray, shape (ceil(n / width), packed features, width)
     norms : ndarray, shape (ceil(n / width) * width,)
-        As those of :class:`Arranged`.
+        Norms as in :class:`Arranged`.
     values, rows : ndarray, ndarray of int32, shape (listed nonzeros,)
-        Tile by tile, in it feature by feature, and rows ascending; a tile's rows have the numbers 0, 1, and so on.
+        Lists by tile, then by feature, with ascending rows; rows are counted from 0 within each tile.
     starts : ndarray of int32 or int64, shape (tiles, listed features + 1)
-        Where the lists of each tile begin. All tiles have equally many panels, but for the last.
+        Start of each list of each tile. All tiles but the last have the same number of panels.
 
     Notes
     -----
-    The packed features of n rows, a value and a row number for each other nonzero, and beginnings of lists, no more
-    than two for each of these nonzeros and one for each feature.
+    Stores the packed features of n rows; a value and a row number per listed nonzero; and list starts, at most two per
+    listed nonzero plus one per feature.
     """
 
     def __init__(
@@ -202,13 +203,13 @@ class Wide:
 
     @property
     def _span(self) -> int:
-        """Columns of a tile."""
+        """Columns per tile."""
         return int(_span(self.data, self.starts))
 
     def tasks(self, count: int) -> list[tuple[int, int]]:
-        """At most half of `count` ranges of columns, or one, each whole panels but for the last.
+        """At most count / 2 ranges of columns, and at least one; all but the last end at a panel's end.
 
-        Lists are looked up in each range anew, so that these are tiles, where there are enough of them.
+        Every range looks its lists up again, so ranges are whole tiles if there are enough tiles.
         """
         parts, span = max(1, count // 2), self._span
         step = span if -(-self.n // span) >= parts else self.data.shape[2]
@@ -220,23 +221,23 @@ class Wide:
         total: NDArray[np.float64] | None = None, store: NDArray[Any] | None = None,
         places: NDArray[np.int64] | None = None,
     ) -> None:  # fmt: skip
-        """As :meth:`cacore.kernels.panels.Panels.add`, for rows arranged by the same features, dtype and measure.
+        """See :meth:`cacore.kernels.panels.Panels.add`; `A` has the same features, dtype and measure.
 
-        2 (hi - lo) flops for each packed nonzero of `A`, and 2 for each of its listed ones that meets one. What is
-        added up in a column does not depend on the range that it is in.
+        2 (hi - lo) flops per packed nonzero of `A`, and 2 per pair of listed nonzeros that meet. The sums of a column
+        do not depend on the range that contains it.
         """
         outputs = taken(len(A), hi, self.data.dtype, coefficients, total, store, places)
         assert (self.measure == PRODUCTS) == (kernel.measure() == PRODUCTS)
         accumulate(self._sides(A), kernel.parameters(self.data.dtype, self.measure), lo, hi, *outputs)
 
     def compare(self, A: Arranged, out: NDArray[Any], ld: int, first: int) -> None:
-        """What kernels are functions of (:func:`cacore.kernels.pairs.compare`), for these columns with the rows `A`.
+        """Inner products or l1 distances (:func:`cacore.kernels.pairs.compare`) of these columns with the rows `A`.
 
         Parameters
         ----------
         A : Arranged
         out : ndarray, shape (any,)
-            Contiguous; takes the value of column j and row i at ``j * ld + first + i``.
+            Contiguous; the value of column j and row i goes to index ``j * ld + first + i``.
         ld, first : int
         """
         _compare(self._sides(A), self.measure, self.n, out, ld, first)
@@ -252,7 +253,7 @@ class Wide:
 def _count(
     indices: Any, starts: Any, number: Any, first: Any, known: Any, packed: Any
 ) -> None:  # pragma: no cover - compiled
-    """How many features of each row have a number, and one below `first`."""
+    """Count the features of each row that have a number (`known`), and one below `first` (`packed`)."""
     for i in range(known.size):
         for p in range(starts[i], starts[i + 1]):
             k = number[indices[p]]
@@ -267,7 +268,7 @@ def _arrange(
 ) -> None:  # fmt: skip  # pragma: no cover - compiled
     """Fill the arrays of :class:`Arranged` for some rows of a CSR matrix, which begin at `starts`.
 
-    Norms are added up in the order of a product, or of what l1 distances add up: equal rows are at distance 0.
+    Norms are added up in the order of the products, or of the l1 terms, so that equal rows are at distance 0.
     """
     one = values[:0].dtype.type
     for i in range(norms.size):
@@ -289,7 +290,7 @@ def _arrange(
 
 @numba.njit(cache=True, nogil=True)
 def pack(values: Any, features: Any, starts: Any, middles: Any, data: Any) -> None:  # pragma: no cover - compiled
-    """Packed features of rows into panels of zeros, shape (panels, packed, width)."""
+    """Write the packed features of rows to panels of zeros, shape (panels, packed, width)."""
     W = data.shape[2]
     for i in range(middles.size):
         panel = data[i // W]
@@ -302,7 +303,7 @@ def enlist(
     values: Any, features: Any, starts: Any, middles: Any, packed: Any, first: Any, list_starts: Any, list_values: Any,
     list_rows: Any,
 ) -> None:  # fmt: skip  # pragma: no cover - compiled
-    """The lists of the features that are not packed, from place `first` on; `list_starts` are zeros before."""
+    """Fill the lists of the listed features, from index `first` on; `list_starts` must be zeros on entry."""
     list_starts[0] = first
     for i in range(middles.size):
         for q in range(middles[i], starts[i + 1]):
@@ -315,20 +316,20 @@ def enlist(
             at = list_starts[k]
             list_values[at], list_rows[at] = values[q], i
             list_starts[k] = at + 1
-    for k in range(list_starts.size - 1, 0, -1):  # each has moved to the end of its list
+    for k in range(list_starts.size - 1, 0, -1):  # each start has moved to the end of its list
         list_starts[k] = list_starts[k - 1]
     list_starts[0] = first
 
 
 @numba.njit(inline="always")
 def _span(data: Any, list_starts: Any) -> Any:  # pragma: no cover - compiled
-    """Columns of a tile, whole panels."""
+    """Columns per tile, a multiple of the panel width."""
     return max(1, -(-data.shape[0] // list_starts.shape[0])) * data.shape[2]
 
 
 @numba.njit(cache=True, nogil=True)
 def _first(rows: Any, p: Any, end: Any, least: Any) -> Any:  # pragma: no cover - compiled
-    """The first place from `p` on, before `end`, whose row is at least `least`."""
+    """First index in p:end whose row is at least `least`, by bisection; `end` if there is none."""
     while p < end:
         middle = (p + end) // 2
         if rows[middle] < least:
@@ -340,7 +341,7 @@ def _first(rows: Any, p: Any, end: Any, least: Any) -> Any:  # pragma: no cover 
 
 @numba.njit(cache=True, nogil=True)
 def _within(rows: Any, p: Any, end: Any, left: Any, right: Any) -> Any:  # pragma: no cover - compiled
-    """Which places from `p` on, before `end`, have rows from `left` on, before `right`: the first, and the end."""
+    """First index and end of the stretch of p:end whose rows are in left:right."""
     if p < end and rows[p] < left:
         p = _first(rows, p, end, left)
     if p < end and rows[end - 1] >= right:
@@ -350,7 +351,7 @@ def _within(rows: Any, p: Any, end: Any, left: Any, right: Any) -> Any:  # pragm
 
 @numba.njit(inline="always")
 def _later(q: Any, last: Any, further: Any) -> Any:  # pragma: no cover - compiled
-    """A nonzero `q`, or where it lies if it is not among those before `last`."""
+    """Index `q` of a nonzero, moved on by `further` if it is past the row's end `last`."""
     return q if q < last else q + further
 
 
@@ -359,16 +360,16 @@ def _meet_lists(
     values: Any, features: Any, starts: Any, middles: Any, i: Any, count: Any, list_values: Any, list_rows: Any,
     lists: Any, packed: Any, left: Any, right: Any, whole: Any, measure: Any, tile: Any,
 ) -> None:  # fmt: skip  # pragma: no cover - compiled
-    """The listed nonzeros of `count` rows from `i` on with the columns `left` to `right` of a tile, added to `tile`.
+    """Add the terms of listed nonzeros, of `count` rows from `i` on and columns `left` to `right`, to `tile`.
 
-    `lists` says where the tile's lists begin; `whole`, that they have no other columns. Without slices, see
-    :mod:`cacore.kernels.sums`.
+    `lists` holds the starts of the tile's lists; `whole` is true if they contain no other columns. Arrays are not
+    sliced, see :func:`cacore.kernels.sums._sums`.
     """
     for r in range(count):
         last = starts[i + r + 1]
-        further = middles[i + r + 1] - last if r + 1 < count else 0  # from the end of a row to what is met next
+        further = middles[i + r + 1] - last if r + 1 < count else 0  # from a row's end to the next listed nonzero
         for q in range(middles[i + r], last):
-            # Memory is asked for lists to come, and for where they begin before.
+            # Prefetch the starts of later lists, and then the lists.
             ahead = _later(q + 2 * AHEAD, last, further)
             if ahead < features.size and features[ahead] >= packed:
                 prefetch(lists, features[ahead] - packed)
@@ -394,7 +395,7 @@ def _meet_lists(
 def _fill(
     sides: Any, measure: Any, i: Any, count: Any, number: Any, at: Any, end: Any, tile: Any
 ) -> None:  # pragma: no cover - compiled
-    """What kernels are functions of, for `count` rows from `i` on and the columns `at` to `end` of a tile."""
+    """Inner products or l1 distances of `count` rows from `i` on with the columns `at` to `end`, into `tile`."""
     data, norms, list_values, list_rows, list_starts, values, features, starts, middles, a = sides
     W, packed = data.shape[2], data.shape[1]
     for panel in range(at // W, -(-end // W)):
@@ -405,7 +406,7 @@ def _fill(
             else:
                 common(values, features, starts[i + r], middles[i + r], data, here, tile, to)
     span = _span(data, list_starts)
-    left, right = at - number * span, end - number * span  # in the tile
+    left, right = at - number * span, end - number * span  # columns counted within the tile
     whole = left == 0 and (right == span or end > norms.size - W)
     _meet_lists(
         values, features, starts, middles, i, count, list_values, list_rows, list_starts[number], packed, left, right,
@@ -421,7 +422,7 @@ def _fill(
 
 @numba.njit(inline="always")
 def _rows(span: Any, count: Any) -> Any:  # pragma: no cover - compiled
-    """Rows that are met at a time."""
+    """Rows of a tile."""
     return max(1, min(count, ROWS, max(LEAST, AREA // span)))
 
 
@@ -429,7 +430,7 @@ def _rows(span: Any, count: Any) -> Any:  # pragma: no cover - compiled
 def accumulate(
     sides: Any, kernel: Any, lo: Any, hi: Any, coefficients: Any, total: Any, store: Any, places: Any
 ) -> None:  # pragma: no cover - compiled
-    """:meth:`Wide.add` for compiled code; `sides` is what :meth:`Wide._sides` returns."""
+    """:meth:`Wide.add` for compiled code; `sides` is from :meth:`Wide._sides`."""
     data, norms, a, span = sides[0], sides[1], sides[9], _span(sides[0], sides[4])
     some = _rows(span, a.size)
     tile = np.empty((some, min(span, -(-(hi - lo) // data.shape[2]) * data.shape[2])), data.dtype)
@@ -446,7 +447,7 @@ def accumulate(
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def _compare(sides: Any, measure: Any, n: Any, out: Any, ld: Any, first: Any) -> None:  # pragma: no cover - compiled
-    """:meth:`Wide.compare` of `n` columns for compiled code; `sides` is what :meth:`Wide._sides` returns."""
+    """:meth:`Wide.compare` for compiled code with `n` columns; `sides` is from :meth:`Wide._sides`."""
     data, m, span = sides[0], sides[9].size, _span(sides[0], sides[4])
     some = _rows(span, m)
     tile = np.empty((some, span), data.dtype)

@@ -1,1 +1,1 @@
-"""LAPACK and ScaLAPACK, on the caller's own memory."""
+"""LAPACK and ScaLAPACK in place; conjugate gradients and pivoted Cholesky over ranks."""

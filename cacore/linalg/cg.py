@@ -1,57 +1,59 @@
-"""Preconditioned conjugate gradients for many right sides at once, on vectors that may lie over ranks.
+"""Preconditioned conjugate gradients for many right-hand sides at once, on vectors distributed over ranks.
 
-The form of Chronopoulos and Gear (1989): what an iteration has to add up over ranks comes in two sums, one with the
-preconditioner's own and one behind the product. Each right side has steps of its own; they share the products, and
-one that is done leaves.
+The form of Chronopoulos and Gear (1989): an iteration has two reductions over ranks, one together with the
+preconditioner's and one after the product. Each right-hand side has its own step lengths; all share the products, and
+each one leaves when it is done.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-Vectors = NDArray[np.float64]  # shape (t, n_local): a right side a row
+Vectors = NDArray[np.float64]  # shape (t, n_local): one right-hand side per row
 
-PATIENCE = 200  # iterations in which a residual has to halve
+PATIENCE = 200  # iterations within which a residual must halve
 
 
-class System(Protocol):
-    """Symmetric positive definite systems A_j x = b_j, whose vectors lie over ranks."""
+class LinearSystem(Protocol):
+    """Symmetric positive definite systems A_j x = b_j, with vectors distributed over ranks."""
 
     def product(self, V: Vectors, which: NDArray[np.int64]) -> Vectors:
-        """A_j v for each row v of `V`, j from `which`."""
+        """A_j v for each row v of `V`, with j the matching entry of `which`."""
 
     def precondition(
         self, R: Vectors, which: NDArray[np.int64], sums: NDArray[np.float64]
     ) -> tuple[Vectors, NDArray[np.float64]]:
-        """An approximate inverse times each row of `R`; and `sums`, added up as :meth:`add_up` does."""
+        """Preconditioner times each row of `R`, and `sums` added up over ranks as by :meth:`add_up`."""
 
     def add_up(self, sums: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Numbers of this rank, added up over ranks; the same bits on all of them."""
+        """Sums over ranks of each number; the same bits on all ranks."""
 
 
 @dataclass
 class State:
-    """Where an iteration stands: all that the next one needs.
+    """State of the iteration: everything that the next one needs.
 
     Attributes
     ----------
     which : ndarray of int64, shape (a,)
-        Right sides that are still at it; the rows of r, p and s are theirs.
+        Active right-hand sides, one per row of r, p and s.
     x : ndarray, shape (t, n_local)
+        Solutions so far.
     residual : ndarray, shape (t,)
-        Norm of r, of those that are done at their end.
+        Norm of r; for finished right-hand sides, the last one.
     r, p, s : ndarray, shape (a, n_local)
         Residual, direction, and the matrix times the direction.
     gamma, step : ndarray, shape (a,)
-        r.z of the last iteration, and its step; 0 before the first.
+        r.z and step length of the last iteration; 0 before the first.
     iterations : ndarray of int64, shape (t,)
+        Iterations of each right-hand side.
     least, since : ndarray, shape (a,)
-        The least norm of r that counted, and iterations since.
+        Norm of r when it last halved, and iterations since.
     """
 
     which: NDArray[np.int64]
@@ -68,7 +70,7 @@ class State:
 
     @classmethod
     def first(cls, B: Vectors) -> State:
-        """At x = 0."""
+        """The state at x = 0."""
         t = len(B)
         return cls(
             np.arange(t), np.zeros_like(B), np.full(t, np.inf), B.copy(), np.zeros_like(B), np.zeros_like(B),
@@ -76,42 +78,43 @@ class State:
         )  # fmt: skip
 
     def leave(self, done: NDArray[np.bool_]) -> None:
-        """Let some of those that are at it go."""
+        """Remove the active right-hand sides that are done."""
         for name in ("which", "r", "p", "s", "gamma", "step", "least", "since"):
             setattr(self, name, getattr(self, name)[~done])
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """For a file."""
+    def arrays(self) -> dict[str, NDArray[np.float64] | NDArray[np.int64]]:
+        """The arrays by name, for a checkpoint."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
 
 
-# Called once an iteration with the state, |x| of those at it, and whether a rank's time is over: who should stop.
+# Stopping criterion: called once per iteration with the state, |x| of the active right-hand sides, and True if a rank's
+# time limit has passed; returns a mask of those that stop.
 Watch = Callable[[State, NDArray[np.float64], bool], NDArray[np.bool_]]
 
 
 def iterate(
-    system: System, state: State, watch: Watch, late: Callable[[], bool] = lambda: False,
+    system: LinearSystem, state: State, watch: Watch, late: Callable[[], bool] = lambda: False,
     keep: Callable[[State], None] = lambda state: None,
 ) -> None:  # fmt: skip
-    """Go on until `watch` has stopped all right sides; a collective call.
+    """Iterate until `watch` has stopped all right-hand sides; a collective call.
 
     Parameters
     ----------
-    system : System
+    system : LinearSystem
     state : State
         Changed in place.
     watch : callable
-        See :data:`Watch`; it sees norms of residuals in ``state.residual[state.which]`` before the next product.
+        Stopping criterion, see :data:`Watch`. The current residual norms are in ``state.residual[state.which]``.
     late : callable
-        Whether this rank's time is over: all stop if one is late.
+        Returns True if this rank's time limit has passed.
     keep : callable
-        Called with the state before each iteration: from a copy of it the rest follows bit for bit.
+        Called with the state before each iteration. Restarting from a copy of it gives the same bits.
 
     Notes
     -----
-    A right side also ends where the matrix, or the preconditioner, is not positive definite to the rounding, and where
-    its residual has not halved in `PATIENCE` iterations: `watch` has not stopped it then. An iteration is one product,
-    one application of the preconditioner, and 10 t n_local flops.
+    A right-hand side also ends, without `watch`, if the matrix or the preconditioner is not positive definite to
+    rounding, or if its residual has not halved within `PATIENCE` iterations. An iteration takes one product, one
+    application of the preconditioner, and 10 t n_local flops.
     """
     while state.which.size:
         keep(state)
@@ -134,8 +137,8 @@ def iterate(
         _advance(system, state, z)
 
 
-def _advance(system: System, state: State, z: Vectors) -> None:
-    """One step of each right side along its direction."""
+def _advance(system: LinearSystem, state: State, z: Vectors) -> None:
+    """One step of each active right-hand side along its direction."""
     w = system.product(z, state.which)
     a = len(z)
     sums = system.add_up(np.concatenate([np.einsum("ij,ij->i", state.r, z), np.einsum("ij,ij->i", z, w)]))

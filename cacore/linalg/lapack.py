@@ -1,8 +1,8 @@
-"""Cholesky in place, by blocks, through the LAPACK that scipy carries; and its other routines on blocks.
+"""Blocked in-place Cholesky, and related routines on blocks, through scipy's LAPACK.
 
-scipy's own wrappers copy a block of a larger matrix, and the threaded dpotrf and dsyrk of the OpenBLAS
-in scipy's wheel crash from about 16,384 rows on AVX-512 machines; on blocks they are sound. So the
-routines are called by address, with a leading dimension, on blocks of the caller's matrix.
+Two reasons to call the routines by address, with a leading dimension, on blocks of the caller's matrix: scipy's own
+wrappers copy blocks of a larger matrix, and the threaded dpotrf and dsyrk of the OpenBLAS in scipy's wheel crash from
+about 16,384 rows on, on AVX-512 machines. On blocks they work.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK = 1024
-UPDATE = 8192  # rows that dsyrk is given at most
-INVERSE = 512  # columns of an inverse at a time
+UPDATE = 8192  # rows per call of dsyrk at most
+INVERSE = 512  # columns of an inverse per block
 
-_BLAS = {"trsm": 11, "syrk": 10, "gemm": 13, "symm": 12, "syr2k": 12}  # and their numbers of arguments
+_BLAS = {"trsm": 11, "syrk": 10, "gemm": 13, "symm": 12, "syr2k": 12}  # routines and their argument counts
 _LAPACK = {"potrf": 5, "potrs": 8, "trtri": 6, "geqrt": 9}
 
 
@@ -36,7 +36,7 @@ def _routine(name: str, prefix: str) -> Any:
 
 
 def call(name: str, dtype: np.dtype[Any], *args: Any) -> int:
-    """Call a LAPACK or BLAS routine on addresses (:func:`at`), flags and numbers; its ``info`` is returned."""
+    """Call a LAPACK or BLAS routine with addresses (:func:`at`), flags and numbers, and return its ``info``."""
     info = ctypes.c_int(0)
     real = ctypes.c_double if dtype == np.float64 else ctypes.c_float
     boxed: list[Any] = []
@@ -71,10 +71,10 @@ def cholesky(A: NDArray[Any]) -> int:
 
     Notes
     -----
-    m^3/3 flops, no memory of its own. Right-looking, by blocks of `BLOCK` rows.
+    m^3/3 flops, no extra memory. Right-looking, by blocks of `BLOCK` rows.
     """
     m, dtype = _check(A)
-    # A C-ordered lower triangle is, column by column, an upper one: A = U^T U with U = L^T.
+    # To LAPACK's column-major order, the lower triangle is an upper one: A = U^T U with U = L^T.
     for k in range(0, m, BLOCK):
         b = min(BLOCK, m - k)
         corner = at(A, k, k)
@@ -96,7 +96,7 @@ def cholesky(A: NDArray[Any]) -> int:
 
 
 def cholesky_solve(L: NDArray[Any], B: NDArray[Any]) -> None:
-    """Solve ``L L^T x = b`` in place for every row b of `B`, shape (k, m); 2 m^2 flops a row."""
+    """Solve ``L L^T x = b`` in place for every row b of `B`, shape (k, m); 2 m^2 flops per row."""
     m, dtype = _check(L, B)
     call("potrs", dtype, b"U", m, len(B), at(L), m, at(B), m)
 
@@ -133,7 +133,7 @@ def add_product(A: NDArray[Any], B: NDArray[Any], C: NDArray[Any]) -> None:
 
 
 def inverse_diagonal(L: NDArray[Any]) -> NDArray[Any]:
-    """Diagonal of ``(L L^T)^-1``; `L`, as :func:`cholesky` leaves it, is overwritten by its inverse: m^3/3 flops."""
+    """Diagonal of ``(L L^T)^-1``; the factor `L` from :func:`cholesky` is overwritten by its inverse: m^3/3 flops."""
     m, dtype = _check(L)
     call("trtri", dtype, b"U", b"N", m, at(L), m)
     total = np.zeros(m, np.float64)
@@ -144,9 +144,9 @@ def inverse_diagonal(L: NDArray[Any]) -> NDArray[Any]:
 
 
 def diagonal_of_inverse(L: NDArray[Any]) -> NDArray[np.float64]:
-    """Diagonal of ``(L L^T)^-1``, and `L` stays as :func:`cholesky` left it.
+    """Diagonal of ``(L L^T)^-1``; the factor `L` from :func:`cholesky` is not changed.
 
-    m^3/3 flops: column j of the inverse of L is 0 above row j. Memory of `INVERSE` columns.
+    m^3/3 flops, since column j of the inverse of L is 0 above row j. Memory: `INVERSE` columns.
     """
     m, dtype = _check(L)
     out = np.empty(m)
@@ -159,7 +159,7 @@ def diagonal_of_inverse(L: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _check(A: NDArray[Any], B: NDArray[Any] | None = None) -> tuple[int, np.dtype[Any]]:
-    """Order and dtype of a matrix, whose right-hand sides may be the rows of `B`."""
+    """Order and dtype of a matrix; a ValueError if LAPACK cannot take it, or the right-hand sides `B`, in place."""
     if A.dtype not in (np.float32, np.float64) or not A.flags.c_contiguous or A.shape[0] != A.shape[1]:
         raise ValueError("a square C-contiguous float32 or float64 matrix is needed")
     if B is not None and (B.dtype != A.dtype or not B.flags.c_contiguous or B.shape[1:] != A.shape[1:]):

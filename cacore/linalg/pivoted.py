@@ -1,9 +1,9 @@
-"""Randomly pivoted Cholesky of a kernel matrix whose rows lie over ranks: K is about F F^T, F of k columns.
+"""Randomly pivoted Cholesky of a kernel matrix distributed by rows over ranks: K is about F F^T, F of k columns.
 
-Pivots are drawn in proportion to the diagonal of what is left of K (Chen, Epperly, Tropp and Webber,
-arXiv 2207.06503), a block at a time: of a block's candidates each is taken with the chance that those taken before it
-have left it (rejection: Epperly, Tropp and Webber, arXiv 2410.03969). What a row draws is a function of the seed, the
-block and its number, so that the pivots do not depend on the ranks but by rounding.
+Pivots are drawn in proportion to the diagonal of the residual K - F F^T (Chen, Epperly, Tropp and Webber,
+arXiv 2207.06503), in blocks. Within a block, each candidate is accepted with a probability that accounts for the ones
+accepted before it (rejection sampling: Epperly, Tropp and Webber, arXiv 2410.03969). The random number of a row is a
+function of the seed, the block and the row's number, so the pivots depend on the number of ranks only through rounding.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from cacore.comm import Communicator
 from cacore.data.rows import Rows, concatenate, gather_rows, is_sparse
@@ -21,13 +21,13 @@ from cacore.data.shuffle import mix64
 from cacore.kernels import Kernel, Points
 from cacore.machine.threads import blocks, for_blocks, one_blas_thread
 
-BLOCK = 192  # candidates drawn at a time
-_COLUMNS = 2048  # rows of the system that a thread takes at a time
-_TINY = {"float32": 1e-5, "float64": 1e-13}  # of the largest diagonal: below it, what is left is rounding
+BLOCK = 192  # candidates per block
+_COLUMNS = 2048  # rows of the system per task of a thread
+_TINY = {"float32": 1e-5, "float64": 1e-13}  # residual, relative to K's largest diagonal entry, that is only rounding
 
 
 class Spread(Protocol):
-    """Rows over ranks; see :class:`cakrr.iterative.spread.SpreadRows`."""
+    """Rows distributed over ranks; see :class:`cakrr.iterative.spread.SpreadRows`."""
 
     X: Rows
     number: NDArray[np.int64]
@@ -36,32 +36,32 @@ class Spread(Protocol):
     comm: Communicator
     n: int
 
-    def points(self, dtype: Any) -> Points:
+    def points(self, dtype: DTypeLike) -> Points:
         """This rank's rows in this precision."""
 
-    def ready(self, X: Rows, dtype: Any) -> Points:
+    def ready(self, X: Rows, dtype: DTypeLike) -> Points:
         """Any rows in this precision."""
 
     def diagonal(self, kernel: Kernel) -> NDArray[np.float64]:
-        """Of the matrix, shape (n_local,)."""
+        """This rank's part of the matrix' diagonal, shape (n_local,)."""
 
 
 @dataclass
 class Pivoted:
-    """A factor, and how it came about.
+    """Result of :func:`pivoted_cholesky`: the factor, its pivots and its accuracy.
 
     Attributes
     ----------
     rows : ndarray, shape (k, n_local)
-        F^T: this rank's rows of F are its columns.
+        F^T; its columns are this rank's rows of F.
     pivots : ndarray of int64, shape (k,)
-        Numbers of the rows that are the pivots, in the order in which they were taken.
+        Global numbers of the pivot rows, in the order of their selection.
     centers : ndarray or CSR, shape (k, d)
-        Those rows.
+        The pivot rows.
     traces : ndarray, shape (blocks + 1, 2)
-        The rank, and the trace of K - F F^T, before the first block and after each.
+        Rank of F and trace of K - F F^T, before the first block and after each block.
     sent : int
-        Bytes, all ranks together, by the formula.
+        Bytes sent by all ranks together, according to the cost formula.
     """
 
     rows: NDArray[Any]
@@ -76,33 +76,34 @@ class Pivoted:
         return len(self.rows)
 
 
-# Whether the factor is large enough, from its traces so far; it is asked after every block, on every rank alike.
+# Stopping criterion: called with the traces so far before every block; returns the same on every rank.
 Enough = Callable[[NDArray[np.float64]], bool]
 
 
 def pivoted_cholesky(
-    spread: Spread, kernel: Kernel, most: int, seed: int, enough: Enough, dtype: Any = np.float32,
-    uniform: bool = False, room: Callable[[tuple[int, int], Any], NDArray[Any]] = np.empty,
+    spread: Spread, kernel: Kernel, most: int, seed: int, enough: Enough, dtype: DTypeLike = np.float32,
+    uniform: bool = False, room: Callable[[tuple[int, int], DTypeLike], NDArray[Any]] = np.empty,
     advance: Callable[[int], None] = lambda rank: None,
 ) -> Pivoted:  # fmt: skip
-    """Factor S K S; a collective call.
+    """Factor S K S, with S the diagonal matrix of the rows' scales; a collective call.
 
     Parameters
     ----------
     spread : Spread
     kernel : Kernel
     most : int
-        The largest rank; the factor also ends where what is left of K is rounding.
+        The largest rank. The factorisation also stops if the residual is only rounding.
     seed : int
     enough : callable
+        Stopping criterion, see :data:`Enough`.
     dtype : dtype
-        Of the factor and of the kernel values in it.
+        Type of the factor and of its kernel values.
     uniform : bool
-        Draw rows evenly, whatever is left of them: the Nystroem approximation of as many random centres.
+        Draw rows uniformly instead of by their residual: the Nystroem approximation with k random centres.
     room : callable
-        Makes the array of the factor: ``room((most, n_local), dtype)``.
+        Allocates the factor: ``room((most, n_local), dtype)``.
     advance : callable
-        Called with the rank after every block.
+        Called with the current rank of the factor after every block.
 
     Returns
     -------
@@ -110,9 +111,9 @@ def pivoted_cholesky(
 
     Notes
     -----
-    n k^2 + 2 n k d flops and n k kernel values, shared by the ranks, on all threads, and n_local k numbers. A block of
-    b candidates sends, summed over ranks: 16 bytes for each candidate that a rank offers (b, or all its rows), the
-    candidates' rows, numbers, weights and their k rows of the factor, one byte each for who is taken, and a trace.
+    n k^2 + 2 n k d flops and n k kernel values, shared by the ranks, on all threads; n_local k numbers of memory. For a
+    block of b candidates, all ranks together send 16 bytes per candidate that a rank offers (b, or all its rows); the
+    candidates' rows, numbers, weights and rows of the factor; one byte per candidate for its acceptance; and a trace.
     """
     comm, points, diagonal = spread.comm, spread.points(dtype), spread.diagonal(kernel)
     left = diagonal.copy()
@@ -131,7 +132,7 @@ def pivoted_cholesky(
         above = comm.allgather(np.ascontiguousarray(F[:k, mine].T), given)[order]
         scale = None if spread.scale is None else comm.allgather(spread.scale[mine], given)[order]
         names = comm.allgather(spread.number[mine], given)[order]
-        with one_blas_thread():  # of small matrices, where threads of a BLAS wait more than they work
+        with one_blas_thread():  # on small matrices the threads of a BLAS wait more than they work
             C = _left_of_block(spread, kernel, rows, above, scale)
         taken = comm.bcast(_taken(C, chances, tiny, uniform).astype(np.uint8)).astype(np.bool_)
         taken[np.flatnonzero(taken)[most - k :]] = False
@@ -148,7 +149,7 @@ def pivoted_cholesky(
             centers.append(rows[taken])
             k += b
         left[mine[np.isin(spread.number[mine], names[taken])]] = 0.0
-        if not b:  # candidates of which nothing is left but rounding
+        if not b:  # the candidates' residuals are only rounding: do not draw them again
             left[mine] = 0.0
         trace = float(comm.allreduce(np.array([left.sum()]))[0])
         each = above.shape[1] * F.itemsize + (8 if scale is None else 16)
@@ -162,18 +163,18 @@ def pivoted_cholesky(
 
 
 def _travelling(rows: Rows) -> int:
-    """Bytes of rows that all ranks gather; of CSR rows with the length of each."""
+    """Bytes sent to gather these rows; for CSR rows with the length of each row."""
     return int(rows.nnz * (rows.dtype.itemsize + 8) + 8 * rows.shape[0]) if is_sparse(rows) else int(rows.nbytes)
 
 
 def _agreed(comm: Communicator, diagonal: NDArray[np.float64]) -> tuple[float, float]:
-    """The largest number of the diagonal of all ranks, and the trace."""
+    """Largest diagonal entry and trace over all ranks."""
     largest = comm.allreduce(np.array([diagonal.max(initial=0.0)]), "max")[0]
     return float(largest), float(comm.allreduce(np.array([diagonal.sum()]))[0])
 
 
 def uniform_numbers(seed: int, block: int, number: NDArray[np.int64], salt: int = 0) -> NDArray[np.float64]:
-    """A number in (0, 1) for each row number of each block, the same on every machine."""
+    """Pseudo-random number in (0, 1) for each row number of a block; the same on every machine."""
     step = np.array([2 * block + salt + 1], np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     start = mix64(mix64(np.array([seed], np.uint64)) + step)
     bits = mix64(start + mix64(number.astype(np.uint64)))
@@ -183,10 +184,10 @@ def uniform_numbers(seed: int, block: int, number: NDArray[np.int64], salt: int 
 def _drawn(
     spread: Spread, left: NDArray[np.float64], tiny: float, uniform: bool, seed: int, block: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Candidates without replacement, with chances in proportion to `left` (Efraimidis and Spirakis, 2006).
+    """Draw candidates without replacement, with probability in proportion to `left` (Efraimidis and Spirakis, 2006).
 
-    Those of this rank; then, of all that the ranks hand in, their order, their owners in the order of the ranks, and a
-    number in (0, 1) for each in order.
+    Returns this rank's candidates as local row numbers. Then, for the candidates of all ranks: the permutation from
+    rank order to selection order, the owner of each in rank order, and a number in (0, 1) each in selection order.
     """
     comm = spread.comm
     there = np.flatnonzero(left > tiny)
@@ -203,7 +204,7 @@ def _drawn(
     owner = np.repeat(np.arange(comm.size), offers)[best]
     names = every[best, 1].astype(np.int64)
     mine = mine[np.isin(spread.number[mine], names[owner == comm.rank])]
-    # They are handed in by each rank in the order of its keys, and taken in the order of all.
+    # Each rank sends its candidates in the order of its own keys; selection follows the order of all keys.
     arrival = np.lexsort((np.arange(len(best)), owner))
     order = np.empty(len(best), np.int64)
     order[arrival] = np.arange(len(best))
@@ -213,7 +214,7 @@ def _drawn(
 def _left_of_block(
     spread: Spread, kernel: Kernel, rows: Rows, above: NDArray[Any], scale: NDArray[np.float64] | None
 ) -> NDArray[np.float64]:
-    """What the factor leaves of the candidates' kernel values with each other, in double precision."""
+    """Residual of the candidates' kernel matrix, K - F F^T, in double precision."""
     points = spread.ready(rows, np.float64)
     C = kernel.block(points, points)
     np.fill_diagonal(C, kernel.diagonal(rows))
@@ -224,7 +225,7 @@ def _left_of_block(
 
 
 def _taken(C: NDArray[np.float64], chances: NDArray[np.float64], tiny: float, uniform: bool) -> NDArray[np.bool_]:
-    """Which candidates are taken, one after the other: each with the chance that is left of its diagonal."""
+    """Mask of accepted candidates; each is accepted with the share of its diagonal that earlier ones have left."""
     M, before = C.copy(), np.diagonal(C).copy()
     taken = np.zeros(len(M), np.bool_)
     for i in range(len(M)):
@@ -241,7 +242,7 @@ def _append(
     inverse: NDArray[Any], scales: tuple[NDArray[np.float64] | None, NDArray[np.float64] | None],
     left: NDArray[np.float64],
 ) -> None:  # fmt: skip
-    """Rows k to k + b of F^T, from kernel values of the pivots with all rows of this rank; takes them from `left`."""
+    """Compute rows k to k + b of F^T for this rank's rows, and subtract their squares from the residual `left`."""
     above = np.ascontiguousarray(above[:, :k])
 
     def fill(lo: int, hi: int) -> None:

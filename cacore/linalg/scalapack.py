@@ -1,7 +1,7 @@
-"""A symmetric positive definite matrix over all ranks: Cholesky and solve by ScaLAPACK, through ctypes.
+"""Cholesky factorisation of a matrix distributed over all ranks, and solves with it, by ScaLAPACK through ctypes.
 
-ScaLAPACK comes with the ``mkl`` package, or is named in the environment variable CAKRR_SCALAPACK. One rank
-needs neither: :mod:`cacore.linalg.lapack` does the same in its memory.
+ScaLAPACK comes from the ``mkl`` package or from a library named in the environment variable CAKRR_SCALAPACK. A single
+rank needs neither and uses :mod:`cacore.linalg.lapack`.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from cacore.linalg.lapack import cholesky, cholesky_solve
 from cacore.machine import threads
 
 BLOCK = 320  # rows and columns of a block
-FEW = 4  # right-hand sides solved for one by one: that moves vectors only, where pdpotrs may move the factor
+FEW = 4  # up to so many right-hand sides are solved one by one: only vectors move; pdpotrs may move the factor
 VARIABLE = "CAKRR_SCALAPACK"
 
 _ROUTINES = [f"p{real}{name}_" for real in "ds" for name in ("potrf", "potrs", "trsv")]
 _ROUTINES += ["Csys2blacs_handle", "Cfree_blacs_system_handle", "Cblacs_gridinit", "Cblacs_gridexit"]
-# MKL's threading layers in the order they are tried, each with the OpenMP runtime that has to be there first.
+# MKL's threading layers in the order they are tried, each with the OpenMP runtime that must be loaded first.
 _THREADED = (("libmkl_intel_thread", "libiomp5.so"), ("libmkl_gnu_thread", "libgomp.so.1"))
 
 
 def grid_shape(ranks: int) -> tuple[int, int]:
-    """Process rows and process columns: as square as can be, and no more rows than columns.
+    """Process rows and process columns: as square as possible, with no more rows than columns.
 
     On 2 ranks 1 x 2 is a fifth faster than 2 x 1 at n = 12,000 and 18,432.
     """
@@ -58,10 +58,10 @@ def layout(n: int, ranks: int, block: int = BLOCK) -> list[tuple[NDArray[np.int6
 
 
 class BlockCyclic(contextlib.AbstractContextManager["BlockCyclic"]):
-    """A symmetric n x n matrix spread block-cyclically over all ranks of a communicator.
+    """A symmetric n x n matrix distributed block-cyclically over all ranks of a communicator.
 
     Fill `local` as `column_blocks` says, call `cholesky`, then `solve`, then `close` (or use ``with``).
-    Making one, `cholesky`, `solve` and `close` are collective.
+    The constructor, `cholesky`, `solve` and `close` are collective.
 
     Parameters
     ----------
@@ -78,14 +78,14 @@ class BlockCyclic(contextlib.AbstractContextManager["BlockCyclic"]):
         Global numbers of this rank's rows and columns, ascending; `layout` has those of every rank.
     local : ndarray, shape (len(columns), len(rows)), C-contiguous
         ``local[j, i]`` is entry (rows[i], columns[j]); not initialised. On several ranks only the lower
-        triangle, rows[i] >= columns[j], is ever read; on one only rows[i] <= columns[j], as
-        :func:`cacore.linalg.lapack.cholesky` does. Both are part of what `column_blocks` yields.
+        triangle, rows[i] >= columns[j], is read; on one rank only rows[i] <= columns[j], see
+        :func:`cacore.linalg.lapack.cholesky`. `column_blocks` covers either triangle.
 
     Notes
     -----
     A rank holds about n^2 / R numbers, both triangles of its part and at most 2^31 - 1 (ScaLAPACK's integers),
-    and panels of about n * block * (1/Pr + 1/Pc) more. What ScaLAPACK sends is not in the communicator's
-    counters: see `predicted_bytes`. Blackford et al., ScaLAPACK Users' Guide, SIAM 1997, chapters 4 and 5.
+    and panels of about n * block * (1/Pr + 1/Pc) more. The communicator's counters do not include the bytes that
+    ScaLAPACK sends: see `predicted_bytes`. Blackford et al., ScaLAPACK Users' Guide, SIAM 1997, chapters 4 and 5.
     """
 
     def __init__(self, n: int, comm: Communicator, dtype: DTypeLike = np.float64, block: int | None = None) -> None:
@@ -97,29 +97,31 @@ class BlockCyclic(contextlib.AbstractContextManager["BlockCyclic"]):
         self.rows, self.columns = everyone[comm.rank]
         self._context: int | None = None
         if comm.size > 1:
-            if math.prod(map(len, everyone[0])) >= 2**31:  # no rank has more than the first
-                raise InputError(f"{n} rows need more than {comm.size} ranks: ScaLAPACK takes 2^31 - 1 numbers a rank")
+            if math.prod(map(len, everyone[0])) >= 2**31:  # the first rank has the largest share
+                raise InputError(
+                    f"{n} rows need more than {comm.size} ranks: ScaLAPACK takes 2^31 - 1 numbers per rank"
+                )
             with comm.agreed():
                 self._library = _library()
             self._context = self._library.open_grid(comm, self.grid)
         self.local: NDArray[Any] = np.empty((len(self.columns), len(self.rows)), self.dtype)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self.comm.in_step(error):  # a rank that fails alone must not wait for the others
+        if self.comm.in_step(error):  # a rank that fails alone must not enter a collective call
             self.close()
 
     def close(self) -> None:
-        """Give ScaLAPACK's communicators back. The matrix can be read afterwards, but not solved with."""
+        """Free ScaLAPACK's communicators. The matrix can still be read afterwards, but `solve` no longer works."""
         if self._context is not None:
             self.comm.barrier()
             self._library.call("Cblacs_gridexit", self._context)
             self._context = None
 
     def column_blocks(self) -> Iterator[tuple[slice, slice]]:
-        """What to fill: pairs of slices, ``local[columns, rows]``, that cover the triangle that is read.
+        """Blocks to fill: pairs of slices, ``local[columns, rows]``, that cover the triangle that is read.
 
-        Each block of local columns with the local rows from the block's first column on; on one rank with
-        the rows up to its last column. Only blocks on the diagonal have entries that are not read.
+        Each block of local columns comes with the local rows from its first column on or, on one rank, with the rows
+        up to its last column. Only blocks on the diagonal contain entries that are not read.
         """
         for lo in range(0, len(self.columns), self.block):
             hi = min(lo + self.block, len(self.columns))
@@ -131,7 +133,7 @@ class BlockCyclic(contextlib.AbstractContextManager["BlockCyclic"]):
                     yield slice(lo, hi), slice(first, len(self.rows))
 
     def cholesky(self) -> int:
-        """Factor the matrix in place; n^3 / 3 flops over all ranks.
+        """Factor the matrix in place; n^3 / 3 flops, shared by all ranks.
 
         Returns 0, or the order of the leading minor that is not positive definite; the same on all ranks.
         """
@@ -141,10 +143,10 @@ class BlockCyclic(contextlib.AbstractContextManager["BlockCyclic"]):
         return int(self.comm.allreduce(np.array([info], np.int64), "max")[0])
 
     def solve(self, y: NDArray[Any]) -> NDArray[Any]:
-        """Solve for all columns of `y` with the factor; 2 n^2 flops a column over all ranks.
+        """Solve for all columns of `y` with the factor; 2 n^2 flops per column, shared by all ranks.
 
-        `y`, shape (n,) or (n, k), is the same on all ranks and not changed. Returned, on all ranks, is the whole
-        solution: an array of the shape of `y` and the matrix' dtype.
+        `y`, shape (n,) or (n, k), is the same on all ranks and not changed. Every rank returns the whole solution, an
+        array of the shape of `y` and the matrix' dtype.
         """
         if y.shape[:1] != (self.n,) or y.ndim > 2:
             raise ValueError(f"a right-hand side of {self.n} rows is needed")
@@ -153,7 +155,7 @@ class BlockCyclic(contextlib.AbstractContextManager["BlockCyclic"]):
             cholesky_solve(self.local, X)
         else:
             k, (_, Pc) = len(X), self.grid
-            width = -(-k // Pc)  # of a block, so that process columns share the right-hand sides
+            width = -(-k // Pc)  # block width with which the process columns share the right-hand sides
             shares = [slice(q * width, (q + 1) * width) for q in range(Pc)]
             piece = X[shares[self.comm.rank % Pc]][:, self.rows].copy()
             a, b = self._describe(self.n, self.block), self._describe(k, width)
@@ -174,12 +176,12 @@ class BlockCyclic(contextlib.AbstractContextManager["BlockCyclic"]):
         return np.array([1, self._context, self.n, columns, self.block, width, 0, 0, max(1, len(self.rows))], np.int32)
 
     def _call(self, name: str, *args: Any) -> int:
-        """Call a routine of this dtype with bytes, ints and arrays, and `info`, which trsv does not look at."""
+        """Call the routine of this dtype with bytes, ints and arrays, and return `info`; trsv ignores that argument."""
         info, boxed = ctypes.c_int(0), list[Any](args)
         for i, arg in enumerate(args):
             if not isinstance(arg, bytes):
                 boxed[i] = ctypes.byref(ctypes.c_int(arg)) if isinstance(arg, int) else ctypes.c_void_p(arg.ctypes.data)
-        self.comm.barrier()  # which hears of ranks that have failed, as the library does not
+        self.comm.barrier()  # notices failed ranks; the library would wait for them forever
         self._library.call(f"p{'d' if self.dtype == np.float64 else 's'}{name}_", *boxed, ctypes.byref(info))
         if info.value < 0:
             raise RuntimeError(f"ScaLAPACK's {name} does not take argument {-info.value}")
@@ -190,12 +192,12 @@ class BlockCyclic(contextlib.AbstractContextManager["BlockCyclic"]):
 
         Notes
         -----
-        Right-looking, with b the block and s the bytes of a number. Step k needs each block (I, k) of the
-        panel along its process row: its holder sends it to Pc - 1 others. It needs it again, transposed, in
-        block I's process column: the process at (I mod Pr, I mod Pc), which has it by then, sends it to
-        Pr - 1 others. To solve for the panel, the diagonal block goes to Pr - 1 others. Over all steps and
-        ranks that is s n^2/2 (Pr + Pc - 2) + s n b (Pr - 1), so about s n^2/2 (1/Pr + 1/Pc) a rank.
-        ScaLAPACK passes panels on by rings and trees: compare the sum over ranks, not one rank's share.
+        Right-looking, with b the block size and s the bytes per number. In step k, each block (I, k) of the panel is
+        needed along its process row: its holder sends it to Pc - 1 others. It is needed again, transposed, in block
+        I's process column: the process at (I mod Pr, I mod Pc), which has it by then, sends it to Pr - 1 others. To
+        solve for the panel, the diagonal block goes to Pr - 1 others. Over all steps and ranks, this is
+        s n^2/2 (Pr + Pc - 2) + s n b (Pr - 1), or about s n^2/2 (1/Pr + 1/Pc) per rank. ScaLAPACK forwards panels
+        along rings and trees, so compare the sum over ranks, not one rank's share.
         """
         Pr, Pc = self.grid
         height = np.diff(np.append(np.arange(0, self.n, self.block), self.n))  # rows of each block row
@@ -204,7 +206,7 @@ class BlockCyclic(contextlib.AbstractContextManager["BlockCyclic"]):
         below = (height * row)[::-1].cumsum()[::-1] - height * row  # this rank's rows below block row k
         panels = int((below * height)[column].sum()) * (Pc - 1)
         left = number * self.block  # columns of L left of each diagonal block
-        diagonal = np.where(number + 1 < len(height), height, 0)  # nobody waits for the last one
+        diagonal = np.where(number + 1 < len(height), height, 0)  # nobody needs the last one
         transposed = int((height * (left + diagonal))[row & column].sum()) * (Pr - 1)
         return (panels + transposed) * self.dtype.itemsize
 
@@ -213,9 +215,9 @@ class BlockCyclic(contextlib.AbstractContextManager["BlockCyclic"]):
 
 
 class _Library:
-    """Shared libraries opened one after the other, and the routines of ScaLAPACK and its BLACS in them.
+    """Shared libraries, opened in order, and the routines of ScaLAPACK and its BLACS in them.
 
-    ctypes' own CDLL resolves all symbols at once, which fails where libraries need each other, as MKL's do.
+    ctypes' own CDLL resolves all symbols at once, which fails for libraries that need each other, such as MKL's.
     """
 
     def __init__(self, source: str, paths: list[str]) -> None:
@@ -233,7 +235,7 @@ class _Library:
 
     @property
     def path(self) -> str:
-        """Of ScaLAPACK itself, which is opened last."""
+        """Path of ScaLAPACK itself, which is opened last."""
         return self._paths[-1]
 
     def _find(self, name: str) -> Any:
@@ -245,13 +247,13 @@ class _Library:
     def call(self, name: str, *args: Any) -> int:
         """Call a routine, on as many threads as this rank has."""
         if self._source == VARIABLE:
-            threadpoolctl.threadpool_limits(threads.current(), user_api="blas")  # of whatever BLAS came with it
+            threadpoolctl.threadpool_limits(threads.current(), user_api="blas")  # whichever BLAS the library uses
         else:
             self._find("MKL_Set_Num_Threads")(threads.current())
         return int(self._routines[name](*args))
 
     def open_grid(self, comm: Communicator, shape: tuple[int, int]) -> int:
-        """BLACS context of a grid, row by row, of all ranks of a communicator."""
+        """BLACS context of a row-major grid of all ranks of a communicator."""
         from mpi4py import MPI
 
         # MPICH's communicators are ints, Open MPI's are pointers.
@@ -264,13 +266,13 @@ class _Library:
 
 
 def where() -> str:
-    """Where ScaLAPACK is found; an InputError with the remedy where it is not."""
+    """Path of ScaLAPACK; an InputError with the remedy if there is none."""
     return _library().path
 
 
 @cache
 def _library() -> _Library:
-    """ScaLAPACK on mpi4py's MPI, opened once a process: what is open cannot be replaced."""
+    """ScaLAPACK on mpi4py's MPI; opened once per process, because an open library cannot be replaced."""
     if named := os.environ.get(VARIABLE):
         return _Library(VARIABLE, [_mpi()[0], *filter(None, named.split(os.pathsep))])
     mkl = _files("mkl")
@@ -295,7 +297,7 @@ def _threading(mkl: dict[str, str]) -> list[str]:
 
 
 def _files(package: str) -> dict[str, str]:
-    """Shared libraries of an installed package, by name without version; empty if it is not installed."""
+    """Paths of the shared libraries of a package, by name without version; empty if it is not installed."""
     try:
         files = importlib.metadata.files(package) or []
     except importlib.metadata.PackageNotFoundError:
@@ -305,7 +307,7 @@ def _files(package: str) -> dict[str, str]:
 
 
 def _mpi() -> tuple[str, str]:
-    """Path of the MPI library that mpi4py has loaded, and what MKL calls its kind."""
+    """Path of the MPI library that mpi4py has loaded, and MKL's name for its family."""
     from mpi4py import MPI
 
     version = MPI.Get_library_version().strip("\0")

@@ -1,7 +1,7 @@
-"""Products of a block with a few vectors on its left and a few on its right, in one pass while it lies in cache.
+"""Products of a block with a few vectors on its left and a few on its right, in one pass while it is in cache.
 
-A BLAS packs the block before it multiplies, which costs as much as the products with nine vectors do (measured: 1 ns
-a number and side; this takes 0.1 to 0.3 for both sides). With many vectors, which are in cache no more, it is faster.
+BLAS first packs the block, which costs as much as multiplying with nine vectors (measured: 1 ns per number and side;
+this code takes 0.1 to 0.3 ns for both sides). With many vectors, which no longer fit in cache, BLAS is faster.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-_MANY = 24  # vectors from which on a BLAS is faster
+_MANY = 24  # number of vectors from which on BLAS is faster
 
 
 def multiply_both(
@@ -26,7 +26,7 @@ def multiply_both(
         Rows contiguous.
     V, U : ndarray of that dtype, shape (t, c) and (t, m), rows contiguous
     right, left : ndarray of float64, shape (t, m) and (t, c)
-        Added to. The sums over this block are those of its dtype, so blocks should be small: about 1,000 terms each.
+        Updated in place. Sums within the block are taken in its dtype, so keep blocks small: about 1,000 terms each.
     """
     if len(V) >= _MANY:
         right += V @ T.T
@@ -39,7 +39,7 @@ def multiply_both(
 
 
 def warm_up() -> None:
-    """Compile :func:`multiply_both` for both precisions, or load what was compiled."""
+    """Compile :func:`multiply_both` for both precisions, or load it from numba's cache."""
     for dtype in (np.float32, np.float64):
         T = np.zeros((4, 3), dtype)
         multiply_both(T, T[:3], np.zeros((3, 4), dtype), np.zeros((3, 4)), np.zeros((3, 3)))
@@ -47,7 +47,7 @@ def warm_up() -> None:
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc"})
 def _both(T: Any, V: Any, U: Any, right: Any, left: Any) -> None:  # pragma: no cover - compiled
-    """:func:`multiply_both`, all arrays 2-D and of one type; four rows at a time, three vectors of them."""
+    """:func:`multiply_both` for 2-D arrays of one type, four rows and three vectors at a time."""
     m, t = T.shape[0], V.shape[0]
     for i in range(0, m - m % 4, 4):
         a, b, c, d = T[i], T[i + 1], T[i + 2], T[i + 3]
@@ -70,7 +70,7 @@ def _both(T: Any, V: Any, U: Any, right: Any, left: Any) -> None:  # pragma: no 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc"})
 def _one(a: Any, b: Any, c: Any, d: Any, v: Any, u: Any, right: Any, left: Any, i: Any) -> None:  # pragma: no cover
-    """Four rows from `i` on, 1-D arrays of one type, with one vector on either side."""
+    """Products of the four rows from `i` on with one vector on either side; 1-D arrays of one type."""
     zero = a.dtype.type(0)
     sa, sb, sc, sd = zero, zero, zero, zero
     p, q, r, s = u[i], u[i + 1], u[i + 2], u[i + 3]
@@ -91,7 +91,7 @@ def _one(a: Any, b: Any, c: Any, d: Any, v: Any, u: Any, right: Any, left: Any, 
 def _three(
     a: Any, b: Any, c: Any, d: Any, V: Any, U: Any, right: Any, left: Any, i: Any, k: Any
 ) -> None:  # pragma: no cover - compiled
-    """As :func:`_one`, with the vectors k, k + 1 and k + 2."""
+    """:func:`_one` for the three vectors k, k + 1 and k + 2."""
     zero = a.dtype.type(0)
     sa0, sb0, sc0, sd0 = zero, zero, zero, zero
     sa1, sb1, sc1, sd1 = zero, zero, zero, zero

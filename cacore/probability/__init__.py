@@ -1,1 +1,1 @@
-"""Probabilities of classes: decisions that rows were left out of, what is fitted to them, and several classes."""
+"""Class probabilities: decisions on held-out rows, calibration curves fitted to them, and coupling of class pairs."""

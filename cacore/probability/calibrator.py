@@ -1,4 +1,4 @@
-"""What a model keeps to make probabilities of decisions: two numbers a problem of two classes, or a curve."""
+"""Calibrator of a model: turns decisions into probabilities by one sigmoid or one curve per two-class problem."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from cacore.io.layout import Array, Layout
 from cacore.io.model_file import require
 from cacore.probability import isotonic, platt
 from cacore.probability.forms import FORMS
-from cacore.probability.left_out import LeftOut
+from cacore.probability.left_out import LeftOutDecisions
 
-# Arrays of a model's file: p problems of two classes, which are pairs of classes or each class against the rest.
+# Arrays of a model file for p two-class problems: pairs of classes, or each class against the rest.
 CALIBRATOR: Layout = {
-    "sigmoid_A": Array("float64", ("p",), "of the probability 1 / (1 + exp(A f + B)) of a decision f", optional=True),
-    "sigmoid_B": Array("float64", ("p",), "likewise", optional=True),
+    "sigmoid_A": Array("float64", ("p",), "A in the probability 1 / (1 + exp(A f + B)) of a decision f", optional=True),
+    "sigmoid_B": Array("float64", ("p",), "B in the same formula", optional=True),
     "isotonic_starts": Array("int64", ("p",), "first point of each problem's curve", optional=True),
     "isotonic_x": Array("float64", ("z",), "decisions at the points, ascending in a curve", optional=True),
-    "isotonic_p": Array("float64", ("z",), "probabilities there", optional=True),
+    "isotonic_p": Array("float64", ("z",), "probabilities at the points", optional=True),
 }
 
 
 @dataclass(eq=False)
 class Calibrator:
-    """Probabilities of the first class of each problem, from its decision, which is large for that class.
+    """Probability of the first class of each two-class problem, given its decision (large for that class).
 
     Attributes
     ----------
     form : {"sigmoid", "isotonic"}
     rows : int
-        Decisions that it was fitted to, of all ranks; 0 where nobody knows.
+        Number of decisions on all ranks to which it was fitted; 0 if unknown.
     A, B : ndarray of float64, shape (p,), or None
-        Of sigmoids.
+        Parameters of the sigmoids.
     steps : Steps or None
-        Of isotonic regressions.
+        Curves of the isotonic regressions.
     """
 
     form: str
@@ -50,13 +50,13 @@ class Calibrator:
     steps: isotonic.Steps | None = None
 
     @classmethod
-    def fit(cls, form: str, found: LeftOut, problems: int, comm: Communicator) -> Calibrator:
-        """Of the decisions of all ranks; collective. See :func:`platt.fit` and :func:`isotonic.fit` for the cost.
+    def fit(cls, form: str, found: LeftOutDecisions, problems: int, comm: Communicator) -> Calibrator:
+        """Fit to the decisions of all ranks; collective. See :func:`platt.fit` and :func:`isotonic.fit` for the cost.
 
         Raises
         ------
         InputError
-            On all ranks: decisions that are no finite numbers.
+            On all ranks, if a decision is not finite.
         """
         with comm.agreed():
             if not np.isfinite(found.decisions).all():
@@ -68,7 +68,7 @@ class Calibrator:
         return cls(form, rows, A, B)
 
     def first(self, decisions: NDArray[np.float64], problems: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
-        """Of the first class of each problem, or of some of them, whose decisions are the columns."""
+        """Probabilities of the first class of each problem, or of the given ones; decisions are in the columns."""
         which = np.arange(decisions.shape[1]) if problems is None else problems
         if self.A is not None and self.B is not None:
             return np.asarray(expit(-(decisions * self.A[which] + self.B[which])))
@@ -76,15 +76,15 @@ class Calibrator:
         curves = [self.steps.at(column, int(at)) for column, at in zip(decisions.T, which, strict=True)]
         return np.stack(curves, axis=1)
 
-    def of_part(self, found: LeftOut) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-        """A and B of sigmoids from the decisions of a part alone, with these as what is known; None of curves."""
+    def of_part(self, found: LeftOutDecisions) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+        """A and B of sigmoids for one part, fitted to its decisions with the model's own as prior; None for curves."""
         if self.A is None or self.B is None:
             return None
         return platt.fit(found, len(self.A), Communicator(), (self.A, self.B))
 
     @property
     def arrays(self) -> dict[str, Rows]:
-        """What a model's file holds."""
+        """The arrays for a model file."""
         if self.A is not None and self.B is not None:
             return {"sigmoid_A": self.A, "sigmoid_B": self.B}
         assert self.steps is not None
@@ -92,24 +92,27 @@ class Calibrator:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Likewise."""
+        """The attributes for a model file."""
         return {"form": self.form, "rows": self.rows}
 
     @classmethod
     def stored(cls, attributes: dict[str, Any], shared: dict[str, Any]) -> Calibrator | None:
-        """Of what a file holds; takes the attribute out of `attributes`."""
+        """The calibrator of a model file, or None; removes its entry from `attributes`."""
         about = attributes.pop("probability", None)
-        require(about is not None or not any(name in shared for name in CALIBRATOR), "arrays of no probabilities")
+        require(
+            about is not None or not any(name in shared for name in CALIBRATOR),
+            "arrays of probabilities without their attribute",
+        )
         if about is None:
             return None
-        require(isinstance(about, dict) and about.get("form") in FORMS, "probabilities of no form that is known")
+        require(isinstance(about, dict) and about.get("form") in FORMS, "probabilities of an unknown form")
         form, rows = about["form"], about.get("rows")
         require(isinstance(rows, int) and rows >= 0, f"probabilities from {rows!r} rows")
         need = [name for name in CALIBRATOR if name.startswith(form)]
         require(all(name in shared for name in need), f"{form} probabilities without {', '.join(need)}")
         values = [shared[name] for name in need]
         if form == "sigmoid":
-            require(all(np.isfinite(one).all() for one in values), "sigmoids that are no numbers")
+            require(all(np.isfinite(one).all() for one in values), "sigmoid parameters that are not finite")
             return cls(form, rows, *values)
         made = cls(form, rows, steps=isotonic.Steps(*values))
         assert made.steps is not None
@@ -121,11 +124,12 @@ NONE = "the model has no probabilities: train it with probability=True, --probab
 
 
 def require_calibrator(calibrator: Calibrator | None) -> Calibrator:
-    """What a model has, or one line that it has none.
+    """The calibrator.
 
     Raises
     ------
     InputError
+        If the model has none.
     """
     if calibrator is None:
         raise InputError(NONE)

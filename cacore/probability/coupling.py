@@ -1,4 +1,7 @@
-"""Probabilities of several classes from those of their pairs (Wu, Lin and Weng, 2004, second method; LIBSVM's)."""
+"""Pairwise coupling: class probabilities from those of pairs of classes.
+
+This is the second method of Wu, Lin and Weng (2004), which LIBSVM uses as well.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +10,30 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-LEAST = 1e-7  # of a pair, as in LIBSVM
+LEAST = 1e-7  # smallest probability of a class in a pair, as in LIBSVM
 _BLOCK_BYTES = 1 << 25
 
 
 def coupled(pairs: NDArray[np.float64], k: int) -> NDArray[np.float64]:
-    """Probabilities of k classes.
+    """Probabilities of k classes from those of their pairs.
 
     Parameters
     ----------
     pairs : ndarray, shape (n, k (k - 1) / 2)
-        Of the first class of each pair (0, 1), (0, 2), ..., (1, 2), ..., given that the row is of one of the two.
+        Probability of the first class of each pair (0, 1), (0, 2), ..., (1, 2), ..., given that the row belongs to one
+        of the two.
     k : int
 
     Returns
     -------
     ndarray, shape (n, k)
-        All above 0, rows of sum 1: p that minimises sum_i sum_{j != i} (r_ji p_i - r_ij p_j)^2, with r_ij that of class
-        i in the pair with j.
+        Positive numbers with row sums 1: the p that minimises sum_i sum_{j != i} (r_ji p_i - r_ij p_j)^2, with r_ij the
+        probability of class i in its pair with j.
 
     Notes
     -----
-    Q p + b e = 0 and e'p = 1 are solved directly, with Q_ii = sum_j r_ji^2 and Q_ij = -r_ji r_ij: 2/3 (k + 1)^3 flops a
-    row. LIBSVM iterates until Q p is constant to 0.005 / k.
+    Q p + b e = 0 and e'p = 1 are solved directly, with Q_ii = sum_j r_ji^2 and Q_ij = -r_ji r_ij: 2/3 (k + 1)^3 flops
+    per row. LIBSVM iterates instead, until Q p is constant to 0.005 / k.
     """
     r = np.clip(pairs, LEAST, 1.0 - LEAST)
     if k == 2:
@@ -41,12 +45,12 @@ def coupled(pairs: NDArray[np.float64], k: int) -> NDArray[np.float64]:
     for lo in range(0, len(r), step):
         system = _system(r[lo : lo + step], k)
         out[lo : lo + step] = np.linalg.solve(system, np.broadcast_to(right, (len(system), k + 1, 1)))[:, :k, 0]
-    np.maximum(out, np.finfo(np.float64).tiny, out=out)  # above 0 but for rounding
+    np.maximum(out, np.finfo(np.float64).tiny, out=out)  # positive, except for rounding
     return np.asarray(out / out.sum(axis=1, keepdims=True))
 
 
 def _system(r: NDArray[np.float64], k: int) -> NDArray[np.float64]:
-    """Q with a border of ones, shape (n, k + 1, k + 1)."""
+    """Matrices Q with a border of ones, shape (n, k + 1, k + 1)."""
     system = np.zeros((len(r), k + 1, k + 1))
     for pair, (i, j) in enumerate(combinations(range(k), 2)):
         one, other = r[:, pair], 1.0 - r[:, pair]

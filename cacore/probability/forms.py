@@ -1,4 +1,4 @@
-"""The forms of calibrated probabilities that options name."""
+"""Forms of calibrated probabilities, as options name them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FORMS = ("sigmoid", "isotonic")
 
 
 def check_form(value: Any, name: str) -> str | None:
-    """How decisions become probabilities, as an option is checked; None is not at all."""
+    """The form that an option asks for, or None for no probabilities; an InputError names the option."""
     if value is None or (isinstance(value, bool | np.bool_) and not value):
         return None
     if isinstance(value, bool | np.bool_):

@@ -1,7 +1,7 @@
-"""Isotonic regression: the probability of the first class never falls as the decision rises, and is not said otherwise.
+"""Isotonic regression: the probability of the first class as a non-decreasing function of the decision.
 
-The least squares fit of all ranks' rows, by pooling adjacent violators (scipy's), to decisions that are rounded to 9
-bits after the first one, 0.2 % of them: ranks exchange counts of the decisions that occur, and no row.
+The fit is the least-squares fit to the rows of all ranks, by pooling adjacent violators (scipy). Decisions are rounded
+to 9 bits after the leading one (0.2 %), so that ranks exchange only counts of the values that occur, and no rows.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from scipy.optimize import isotonic_regression
 
 from cacore.comm import Communicator
 from cacore.errors import InputError
-from cacore.probability.left_out import LeftOut
+from cacore.probability.left_out import LeftOutDecisions
 
-_BITS = 14  # of a float32, that are left off
+_BITS = 14  # low bits of a float32 that rounding drops
 _SIGN = np.uint32(1) << np.uint32(31)
 _PLACES = 32 - _BITS  # bits of a rounded decision
 
 
 @dataclass(eq=False)
 class Steps:
-    """A curve for each problem: straight lines between points, constant beyond the first and the last.
+    """One curve per problem: linear between points, constant before the first and after the last.
 
     Attributes
     ----------
     starts : ndarray of int64, shape (problems,)
-        The first point of each.
+        Index of each curve's first point.
     x, p : ndarray of float64, shape (points,)
-        Decisions, which ascend within a problem, and probabilities.
+        Decisions, ascending within a curve, and probabilities.
     """
 
     starts: NDArray[np.int64]
@@ -38,7 +38,7 @@ class Steps:
     p: NDArray[np.float64]
 
     def at(self, decisions: NDArray[np.float64], problem: int) -> NDArray[np.float64]:
-        """Probabilities of the first class; 1/2 of a problem without points."""
+        """Probabilities of the first class; 1/2 if the problem has no points."""
         stops = np.append(self.starts[1:], len(self.x))
         own = slice(self.starts[problem], stops[problem])
         if self.starts[problem] == stops[problem]:
@@ -46,27 +46,28 @@ class Steps:
         return np.interp(decisions, self.x[own], self.p[own])
 
     def check(self) -> None:
-        """Refuse what does not fit together."""
+        """Raise an InputError if the arrays of a model file are inconsistent."""
         stops = np.append(self.starts[1:], len(self.x))
         if len(self.p) != len(self.x) or (self.starts < 0).any() or (stops < self.starts).any():
-            raise InputError("points of an isotonic regression that do not fit together")
+            raise InputError("points of an isotonic regression that are inconsistent")
         if not np.isfinite(self.x).all() or not ((self.p >= 0) & (self.p <= 1)).all():
-            raise InputError("points of an isotonic regression that are no decisions and probabilities")
+            raise InputError("points of an isotonic regression that are not finite, or probabilities outside 0 to 1")
 
 
 def rounded(decisions: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The decisions as they are counted."""
+    """The decisions, rounded as in :func:`fit`."""
     return _numbers(_keys(decisions))
 
 
-def fit(found: LeftOut, problems: int, comm: Communicator) -> Steps:
-    """The curves of so many problems, from the decisions of all ranks; a collective call.
+def fit(found: LeftOutDecisions, problems: int, comm: Communicator) -> Steps:
+    """Fit one curve per problem to the decisions of all ranks; a collective call.
 
-    Probabilities stay within 1 / (N + 2) and 1 - 1 / (N + 2) for N decisions: a class that did not occur may.
+    With N decisions, probabilities stay between 1 / (N + 2) and 1 - 1 / (N + 2), since a class that did not occur in
+    the sample is not impossible.
 
     Notes
     -----
-    One Allgather of 24 bytes for each different decision of a rank, some thousands of a problem, then O(N log N).
+    One Allgather of 24 bytes per distinct rounded decision of a rank (some thousands per problem), then O(N log N).
     """
     codes, place = np.unique((found.problem << _PLACES) | _keys(found.decisions), return_inverse=True)
     count = np.bincount(place, minlength=len(codes)).astype(np.int64)
@@ -82,7 +83,7 @@ def fit(found: LeftOut, problems: int, comm: Communicator) -> Steps:
         if own.any():
             p = isotonic_regression(first[own] / count[own], weights=count[own]).x
             least = 1.0 / (count[own].sum() + 2.0)
-            ends = np.append(True, p[1:] != p[:-1])  # of a constant piece the first and the last point are enough
+            ends = np.append(True, p[1:] != p[:-1])  # a constant piece needs only its first and last point
             ends |= np.append(ends[1:], True)
             xs.append(x[own][ends])
             ps.append(np.clip(p[ends], least, 1.0 - least))
@@ -90,7 +91,7 @@ def fit(found: LeftOut, problems: int, comm: Communicator) -> Steps:
 
 
 def _keys(decisions: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Whole numbers in the order of the rounded decisions."""
+    """Integers with the same order as the rounded decisions."""
     with np.errstate(over="ignore"):
         values = np.clip(decisions, *(np.finfo(np.float32).min, np.finfo(np.float32).max)).astype(np.float32)
     bits = (values + np.float32(0.0)).view(np.uint32)
@@ -98,6 +99,6 @@ def _keys(decisions: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def _numbers(keys: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The middle of the decisions that have a key."""
+    """Midpoint of the decisions that share each key."""
     bits = (keys.astype(np.uint32) << np.uint32(_BITS)) + (np.uint32(1) << np.uint32(_BITS - 1))
     return np.where(bits & _SIGN, bits ^ _SIGN, ~bits).view(np.float32).astype(np.float64)

@@ -1,4 +1,4 @@
-"""Decisions on rows that had no part in the model: which rows are left out, and what is kept of them."""
+"""Decisions on held-out rows, to which probabilities are fitted, and the folds that hold rows out."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.tuning.folds import FOLDS
 
-ENOUGH = 5000  # rows of a problem of two classes that are left out, if it has so many
-_OF_A_CLASS = 500  # and of the smaller class
+ENOUGH = 5000  # held-out rows per two-class problem, if it has so many
+_OF_A_CLASS = 500  # held-out rows of its smaller class
 
 
 @dataclass(frozen=True, eq=False)
-class LeftOut:
-    """This rank's decisions on rows that were left out.
+class LeftOutDecisions:
+    """This rank's decisions on held-out rows.
 
     Attributes
     ----------
     decisions : ndarray of float64, shape (N,)
-        Large where a row is likely to be of the first class of its pair, or of the class against the rest.
+        Large if the row is likely to belong to the first class of its pair, or to the class against the rest.
     first : ndarray of bool, shape (N,)
-        Whether it is.
+        True if the row does belong to that class.
     problem : ndarray of int64, shape (N,)
-        The pair, in the order (0, 1), (0, 2), ..., (1, 2), ..., or the class.
+        Number of the pair, in the order (0, 1), (0, 2), ..., (1, 2), ..., or of the class.
     """
 
     decisions: NDArray[np.float64]
@@ -35,10 +35,10 @@ class LeftOut:
     problem: NDArray[np.int64]
 
     @classmethod
-    def of_pairs(cls, D: NDArray[np.float64], codes: NDArray[np.int64], k: int) -> LeftOut:
-        """Of the decisions of all pairs of k classes, shape (n, k (k - 1) / 2), those that a row's class has part in.
+    def of_pairs(cls, D: NDArray[np.float64], codes: NDArray[np.int64], k: int) -> LeftOutDecisions:
+        """Decisions of the pairs that contain a row's class, from those of all pairs, shape (n, k (k - 1) / 2).
 
-        A decision that is not there is NaN.
+        Missing decisions are NaN.
         """
         found = []
         for pair, (i, j) in enumerate(combinations(range(k), 2)):
@@ -47,14 +47,14 @@ class LeftOut:
         return cls.stacked(found)
 
     @classmethod
-    def of_classes(cls, D: NDArray[np.float64], codes: NDArray[np.int64], k: int) -> LeftOut:
-        """Of the decisions of each of k classes against the rest, shape (n, k)."""
+    def of_classes(cls, D: NDArray[np.float64], codes: NDArray[np.int64], k: int) -> LeftOutDecisions:
+        """Decisions of each of k classes against the rest, shape (n, k), one problem per class."""
         problem = np.tile(np.arange(k), len(D))
         return cls(D.ravel(), problem == codes.repeat(k), problem)
 
     @classmethod
-    def stacked(cls, some: Sequence[LeftOut]) -> LeftOut:
-        """All of them, one after the other."""
+    def stacked(cls, some: Sequence[LeftOutDecisions]) -> LeftOutDecisions:
+        """Concatenation of several sets of decisions."""
         none = cls(np.zeros(0), np.zeros(0, np.bool_), np.zeros(0, np.int64))
         every = [none, *some]
         names = ("decisions", "first", "problem")
@@ -62,18 +62,18 @@ class LeftOut:
 
 
 def folds_to_leave_out(counts: NDArray[np.int64]) -> int:
-    """Of how many of the folds rows are left out for two classes or more.
+    """Number of folds to hold out for calibration, for two or more classes.
 
     Parameters
     ----------
     counts : ndarray of int64, shape (k,)
-        Rows of each class, over all ranks.
+        Rows of each class on all ranks.
 
     Returns
     -------
     int
-        So many that 5,000 rows of each pair of classes are left out, and 500 of each class, or all: two numbers of a
-        sigmoid take no more, and each fold costs a training on the others.
+        Enough folds to hold out 5,000 rows of each pair of classes and 500 of each class, or else all folds. The two
+        parameters of a sigmoid need no more rows, and each fold costs one training on the other folds.
     """
     least, *_ = np.sort(counts)
     pair = int(np.sort(counts)[:2].sum())
@@ -82,9 +82,9 @@ def folds_to_leave_out(counts: NDArray[np.int64]) -> int:
 
 
 def global_folds(codes: NDArray[np.int64], k: int, comm: Communicator) -> NDArray[np.int64]:
-    """The fold of each of this rank's rows: every class is dealt in the order of all ranks' rows; collective.
+    """Fold of each of this rank's rows: the rows of all ranks are dealt in turn, class by class; collective.
 
-    One Allgather of k counts, so that the folds are the same on any number of ranks.
+    One Allgather of k counts. The folds do not depend on the number of ranks.
     """
     counts = comm.allgather(np.bincount(codes, minlength=k).astype(np.int64)[None])
     dealt = counts[: comm.rank].sum(axis=0) if comm.rank else np.zeros(k, np.int64)
@@ -92,12 +92,12 @@ def global_folds(codes: NDArray[np.int64], k: int, comm: Communicator) -> NDArra
     place = np.empty(len(codes), np.int64)
     starts = np.cumsum(counts[comm.rank]) - counts[comm.rank]
     place[order] = np.arange(len(codes)) - starts[codes[order]]
-    # A class goes on from the fold where the one before it ended.
+    # Each class starts with the fold after the last one of the class before it.
     total = counts.sum(axis=0)
     return np.asarray((place + dealt[codes] + (np.cumsum(total) - total)[codes]) % FOLDS)
 
 
 def pairs_of(classes: NDArray[np.int64], k: int) -> NDArray[np.int64]:
-    """The numbers of all pairs of some of k classes, which ascend, among those of all of them."""
+    """Numbers of the pairs of the given classes (ascending) among all pairs of k classes."""
     first, second = (classes[side] for side in np.triu_indices(len(classes), 1))
     return np.asarray(first * (2 * k - first - 1) // 2 + second - first - 1)

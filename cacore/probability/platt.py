@@ -1,4 +1,4 @@
-"""Platt's sigmoid: the probability 1 / (1 + exp(A f + B)) of the first class where the decision is f.
+"""Platt's sigmoid: the probability of the first class given the decision f is 1 / (1 + exp(A f + B)).
 
 A and B minimise the cross entropy of targets (N+ + 1) / (N+ + 2) for the N+ rows of the first class and 1 / (N- + 2)
 for the others (Platt, 1999), by Newton's method with backtracking (Lin, Lin and Weng, 2007, "A note on Platt's
@@ -15,19 +15,19 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from cacore.comm import Communicator
-from cacore.probability.left_out import LeftOut
+from cacore.probability.left_out import LeftOutDecisions
 
 Vector = NDArray[np.float64]
 
 _STEPS = 100
 _RIDGE = 1e-12  # added to the diagonal of the Hessian, per row
-_GRADIENT = 1e-10  # of a row, on average, at which Newton's method ends
-_SHORTEST = 1e-10  # part of a step
+_GRADIENT = 1e-10  # tolerance for the gradient per row
+_SHORTEST = 1e-10  # shortest fraction of a Newton step
 
 
 @dataclass
 class _Sums:
-    """Of each problem at some A and B: objective, gradient and Hessian, by A and B."""
+    """Objective of each problem at some A and B, its gradient (A, B) and its Hessian (AA, AB, BB)."""
 
     value: Vector
     A: Vector
@@ -37,47 +37,46 @@ class _Sums:
     BB: Vector
 
 
-_PRIOR = 100.0  # rows that the sigmoids of all parts count for in those of one
+_PRIOR = 100.0  # weight, in rows, of the sigmoids of all parts when those of one part are fitted
 
 
 def fit(
-    found: LeftOut, problems: int, comm: Communicator, known: tuple[Vector, Vector] | None = None
+    found: LeftOutDecisions, problems: int, comm: Communicator, known: tuple[Vector, Vector] | None = None
 ) -> tuple[Vector, Vector]:
-    """A and B of each of so many problems, from the decisions of all ranks; a collective call.
+    """Fit A and B of each problem to the decisions of all ranks; a collective call.
 
     Parameters
     ----------
-    found : LeftOut
-        This rank's.
+    found : LeftOutDecisions
+        This rank's decisions.
     problems : int
     comm : Communicator
     known : tuple of two ndarrays, shape (problems,), optional
-        A and B of more rows than these, which 100 more rows are taken to agree with: a target lies between 0, or 1, and
-        what is known, by its share of all rows.
+        Prior A and B, fitted to more rows. They count as 100 additional rows: each target is a weighted mean of 0 or 1
+        and of the prior probability.
 
     Returns
     -------
     A, B : ndarray of float64, shape (problems,)
-        0 and log((N- + 1) / (N+ + 1)) where the decisions say nothing; of a problem without any, 0 and 0. Or what is
-        known.
+        About 0 and log((N- + 1) / (N+ + 1)) if all decisions are alike. Without decisions, 0 and 0 or the prior.
 
     Notes
     -----
-    One Allreduce of 6 numbers a problem for each step and each one that is cut in half, about 10 in all, and one of 4;
-    a few exponentials a decision. All problems take their steps together.
+    One Allreduce of 4 numbers per problem, and one of 6 per problem for each step and each halving of a step, about 10
+    in all; a few exponentials per decision. All problems take their steps together.
     """
     f, first, problem = found.decisions, found.first.astype(np.float64), found.problem
 
     def sums(*terms: Vector) -> Vector:
         own = [np.bincount(problem, term, problems) for term in terms]
-        # Of no decision, bincount counts in whole numbers.
+        # Without decisions, bincount returns integers.
         return np.asarray(comm.allreduce(np.array(own, np.float64)))
 
     count, positive, total, square = sums(np.ones(len(f)), first, f, f * f)
     n = np.maximum(count, 1.0)
     middle = total / n
     spread = np.sqrt(np.maximum(square / n - middle**2, 0.0))
-    # Rows whose decisions are all alike say nothing: they are at 0, up to rounding.
+    # If all decisions are equal up to rounding, z is 0 up to rounding.
     unit = np.where(spread > 1e-7 * np.abs(middle), spread, np.abs(middle))
     unit = np.where(unit > 0, unit, 1.0)
     z = (f - middle[problem]) / unit[problem]
@@ -110,13 +109,13 @@ def fit(
 def _stepped(
     at: Callable[[Vector, Vector], _Sums], A: Vector, B: Vector, here: _Sums, going: NDArray[np.bool_], n: Vector
 ) -> tuple[Vector, Vector, _Sums, NDArray[np.bool_]]:  # fmt: skip
-    """One step of Newton's method, cut in half until the objective falls: A, B, the sums there, and which moved."""
+    """One Newton step, halved until the objective falls: the new A, B and sums, and a mask of problems that moved."""
     AA, BB = here.AA + _RIDGE * n, here.BB + _RIDGE * n
     area = AA * BB - here.AB**2
     dA = np.where(going, (here.AB * here.B - BB * here.A) / area, 0.0)
     dB = np.where(going, (here.AB * here.A - AA * here.B) / area, 0.0)
     fall = here.A * dA + here.B * dB
-    slack = 4 * np.finfo(np.float64).eps * np.abs(here.value)  # near the minimum nothing falls but by rounding
+    slack = 4 * np.finfo(np.float64).eps * np.abs(here.value)  # near the minimum, differences are only rounding
     part, left = np.ones(len(A)), going.copy()
     while True:
         there = at(A + part * dA, B + part * dB)

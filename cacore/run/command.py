@@ -231,12 +231,13 @@ def predict(
 
 def _warm_up(family: Family, dtype: str, options: Any) -> None:
     """Compile the family's code, and the kernels that will be used, which the warm-up may not have touched."""
+    from cacore.kernels.evaluate import address
     from cacore.kernels.registry import KINDS
 
     family.warm_up(dtype, options)
     for kernel in family.kernels(options):
         for values in ("float32", "float64"):
-            KINDS[kernel].address(np.dtype(values))
+            address(KINDS[kernel], np.dtype(values))
 
 
 def _check_files(outputs: dict[str, Path | None], inputs: dict[str, Path | None], comm: Communicator) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from cacore.data.dataset import Dataset
     from cacore.io.predictions import Column
-    from cacore.tuning.results import Columns
+    from cacore.tuning.results import GridColumns
 
 
 class Family(ABC):
@@ -96,7 +96,7 @@ class Family(ABC):
         """Name of the figure that ``--plot`` draws: "metric", "reliability", "grid", or "" for none."""
         return "metric" if options.metric != "none" else ""
 
-    def columns(self, made: dict[str, Any]) -> Columns:
+    def columns(self, made: dict[str, Any]) -> GridColumns:
         """Names and meaning of the columns of the report's `grid`."""
         raise NotImplementedError
 
@@ -141,7 +141,7 @@ class Family(ABC):
 
     @abstractmethod
     def predictions(self, model: Any, answers: Any, decisions: bool) -> dict[str, Column]:
-        """Columns of the file of predictions for this rank's rows, with decision values on request."""
+        """GridColumns of the file of predictions for this rank's rows, with decision values on request."""
 
 
 def described_metric(form: str, fitted: Any) -> dict[str, Any]:

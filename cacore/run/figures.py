@@ -17,7 +17,7 @@ from cacore.files import replacing
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from cacore.tuning.results import Columns
+    from cacore.tuning.results import GridColumns
 
 _FEATURES = 20  # of the most important ones, with a bar each
 _LABELLED = 5  # ranks up to which every cell of a matrix has room for its number
@@ -183,7 +183,7 @@ def reliability(lines: Sequence[dict[str, float]], said: dict[str, Any], classes
     return figure
 
 
-def heat_map(grid: Sequence[dict[str, Any]], columns: Columns) -> Figure:
+def heat_map(grid: Sequence[dict[str, Any]], columns: GridColumns) -> Figure:
     """The score of each setting, by two parameters, or by one of them where there is no other; a panel a kernel.
 
     `grid` is the report's, a line a setting; of lines that differ in other parameters the best is shown. Settings that
@@ -221,7 +221,7 @@ def _close_to_the_best(maps: Sequence[_Cells]) -> tuple[float, float]:
     return max(float(tried.min()), top - max(4.0 * (top - float(np.median(known))), 0.02 * abs(top))), top
 
 
-def _show(panel: Any, cells: _Cells, columns: Columns, low: float, top: float) -> Any:
+def _show(panel: Any, cells: _Cells, columns: GridColumns, low: float, top: float) -> Any:
     """Draw the cells with their numbers; the image, of which a colour bar is made."""
     shown, ends = (-cells.scores, (-top, -low)) if columns.smaller else (cells.scores, (low, top))
     colours = "viridis_r" if columns.smaller else "viridis"
@@ -257,7 +257,7 @@ class _Cells:
     ended: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, rows: Sequence[dict[str, Any]], columns: Columns) -> _Cells:
+    def of(cls, rows: Sequence[dict[str, Any]], columns: GridColumns) -> _Cells:
         """Of the rows that belong there."""
         xs, ys = ([*dict.fromkeys(row.get(axis, 0.0) for row in rows)] for axis in (columns.x, columns.y))
         made = cls(xs, ys, np.full((len(ys), len(xs)), np.nan), np.zeros((len(ys), len(xs)), np.bool_))

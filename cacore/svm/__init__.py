@@ -1,1 +1,1 @@
-"""What all kernel SVMs share: the dual problem, its solvers' contract, decisions, the classifier's face."""
+"""Shared parts of all kernel SVMs: the dual problem, the solver interface, decisions, the estimators' base classes."""

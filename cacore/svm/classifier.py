@@ -1,4 +1,4 @@
-"""What the scikit-learn estimators of all SVM families share: their parameters, and checks of rows to predict."""
+"""Base classes of the scikit-learn SVM estimators: common parameters, checks of rows to predict, probabilities."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cacore.probability.forms import check_form
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class KernelMachine(BaseEstimator):
-    """Parameters of the kernel and of the solver, and checks of what `predict` is given."""
+    """Parameters of the kernel and of the solver, and checks of the rows passed to `predict`."""
 
     kernel: Any = "gaussian"
     gamma: Any = "scale"
@@ -34,7 +34,7 @@ class KernelMachine(BaseEstimator):
     max_time: float | None = None
 
     def _rows(self, X: Any, least: int = 1) -> Any:
-        """Rows to predict, as the model has them."""
+        """Validated rows to predict, in the model's dtype."""
         check_is_fitted(self, "model_")
         return validated(self, X, reset=False, dtype=self.model_.dtype, ensure_min_samples=least, **ROWS)
 
@@ -45,7 +45,7 @@ class KernelMachine(BaseEstimator):
 
 
 def _is_asked(estimator: Any) -> bool:
-    """Whether there are probabilities; AttributeError, as scikit-learn has it, where there are none."""
+    """True if the estimator has probabilities; otherwise an AttributeError, as `available_if` expects."""
     if check_form(estimator.probability, "probability =") is None:
         raise AttributeError("predict_proba is not available when probability=False")
     return True
@@ -53,7 +53,7 @@ def _is_asked(estimator: Any) -> bool:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Probabilistic(BaseEstimator):
-    """Probabilities of the classes, where the parameter `probability` asks for them."""
+    """Class probabilities, if the parameter `probability` asks for them."""
 
     probability: Any = False
 
@@ -61,7 +61,7 @@ class Probabilistic(BaseEstimator):
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Probabilities for `X`, shape (n, k), in the order of `classes_`; with `comm`, a collective call.
 
-        The likeliest class need not be what `predict` says, which the sign of the decision says.
+        The most probable class may differ from `predict`, which uses the signs of the decisions.
         """
         self._fitted_calibrator()
         return self._probabilities(X)
@@ -74,12 +74,12 @@ class Probabilistic(BaseEstimator):
 
     @property
     def probA_(self) -> NDArray[np.float64]:  # noqa: N802 - scikit-learn's name
-        """A of the sigmoids 1 / (1 + exp(A f + B)), f the decision for the first class of a pair, as SVC's."""
+        """A of the sigmoids 1 / (1 + exp(A f + B)), with f the decision for the first class of a pair, as in SVC."""
         return self._of_sigmoids("A")
 
     @property
     def probB_(self) -> NDArray[np.float64]:  # noqa: N802 - scikit-learn's name
-        """B of the same."""
+        """B of the sigmoids, see :attr:`probA_`."""
         return self._of_sigmoids("B")
 
     def _of_sigmoids(self, name: str) -> NDArray[np.float64]:
@@ -101,13 +101,13 @@ class Probabilistic(BaseEstimator):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class KernelClassifier(Probabilistic, Labelled, KernelMachine):
-    """Classifiers with a bound of the coefficients."""
+    """Base of the SVM classifiers with parameter C, the upper bound of the coefficients."""
 
     C: float = 1.0
 
 
 def printer(line: Callable[[Any], str]) -> Callable[[Any], None]:
-    """Print a line about a solver's progress, about once a second."""
+    """Callback that prints a line about a solver's progress, at most once per second."""
     last = time.perf_counter()
 
     def show(progress: Any) -> None:

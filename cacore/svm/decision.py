@@ -1,4 +1,4 @@
-"""Decisions of kernel SVMs: kernel expansions on all threads, and the votes of pairs of classes."""
+"""Decisions of kernel SVMs: kernel expansions on all threads, and votes over pairs of classes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _BLOCK_BYTES = 1 << 25
 def expansion(kernel: Kernel, A: Rows, weights: NDArray[np.float64], X: Rows) -> NDArray[np.float64]:
     """``K(X, A) @ weights`` for support vectors `A` and weights, shape (len(A), k), on all threads.
 
-    2 len(X) nnz(A) flops, fewer of wide CSR rows; the memory of a block of rows beside the result, shape (len(X), k).
+    2 len(X) nnz(A) flops, fewer for wide CSR rows. Memory: the result, shape (len(X), k), and one block of rows.
     """
     out = np.zeros((X.shape[0], weights.shape[1]))
     layout = Layout.of(A, kernel, X.dtype)
     points = layout.rows(A)
     step = max(1024, _BLOCK_BYTES // (8 * max(layout.width(X), len(points) if weights.shape[1] > 1 else 1)))
-    # A block of rows a task where there are many, and threads within a block where there is one.
+    # With many blocks of rows, each is a task; with a single one, the threads work within it.
     for_blocks(lambda lo, hi: _decide(layout, kernel, points, weights, X[lo:hi], out[lo:hi]), blocks(X.shape[0], step))
     return out
 
@@ -34,7 +34,7 @@ def expansion(kernel: Kernel, A: Rows, weights: NDArray[np.float64], X: Rows) ->
 def _decide(
     layout: Layout, kernel: Kernel, A: Any, weights: NDArray[np.float64], X: Rows, out: NDArray[np.float64]
 ) -> None:
-    """Of some rows; `A` is from :meth:`Layout.rows`."""
+    """Write the decisions of a block of rows to `out`; `A` is from :meth:`Layout.rows`."""
     columns = layout.columns(X)
     tasks = columns.tasks(2 * threads.current())
     if weights.shape[1] == 1:
@@ -49,7 +49,7 @@ def _decide(
 
 
 def counted(decisions: NDArray[np.float64], k: int) -> NDArray[np.float64]:
-    """Scores of k classes from the decisions of all their pairs: votes, and how clear they were."""
+    """Scores of k classes from the decisions of all pairs: the votes, plus a term below 1/3 for their margin."""
     votes, sure = np.zeros((2, len(decisions), k))
     for column, (i, j) in enumerate(combinations(range(k), 2)):
         first = decisions[:, column] > 0
@@ -61,26 +61,27 @@ def counted(decisions: NDArray[np.float64], k: int) -> NDArray[np.float64]:
 
 
 def shares(decisions: NDArray[np.float64], k: int) -> NDArray[np.float64]:
-    """Shares of k classes, which add up to 1 in each row, from the decisions of all their pairs.
+    """Shares of k classes, which add up to 1 in each row, from the decisions of all pairs.
 
-    A class's share is as 1 + d, with d the least decision for it against another class, held within [-1, 1]: 1 for a
-    class that is clear of all others by the margin, (1 + d) / 2 of two classes, even shares where nothing is known.
+    The share of a class is proportional to 1 + d, with d its smallest decision against another class, clipped to
+    [-1, 1]. It is 1 for a class that beats all others by the margin, and (1 + d) / 2 with two classes. All shares are
+    equal if every class clearly loses to another.
 
-    Votes grow with k; shares of models that know other classes, and more of them or fewer, can be added up.
+    Votes grow with k. Shares do not, so they can be added up over models that know different sets of classes.
     """
     least = np.ones((k, len(decisions)))
     for pair, (i, j) in zip(decisions.T, combinations(range(k), 2), strict=True):
         np.minimum(least[i], pair, out=least[i])
         np.minimum(least[j], -pair, out=least[j])
     share = np.maximum(1.0 + least.T, 0.0, order="C")
-    share[~share.any(axis=1)] = 1.0  # each class is clearly beaten by another, in a circle
+    share[~share.any(axis=1)] = 1.0  # each class clearly loses to another, in a cycle
     return np.asarray(share / share.sum(axis=1, keepdims=True))
 
 
 def votes(scores: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Class of each row, from one model's scores: the most votes, the lower class of equals.
+    """Class of each row from one model's scores: the most votes, and the first class among equals.
 
-    A decision of 0 is for the second class of a pair, as in LIBSVM.
+    A decision of 0 counts for the second class of a pair, as in LIBSVM.
     """
     if scores.shape[1] == 1:
         return (scores[:, 0] >= 0).astype(np.int64)

@@ -1,4 +1,4 @@
-"""The dual problem of a kernel SVM, what a solver returns for it, and the contract of a part's solver.
+"""The dual problem of a kernel SVM, a solver's solution of it, and the interface of a part's solver.
 
 Minimise 1/2 beta'K beta + p'beta + epsilon |beta|_1 subject to lower <= beta <= upper and sum(beta) = total, for the
 kernel matrix K of n rows. This covers
@@ -13,11 +13,11 @@ nu-SVC           0         0 to y, beta = y alpha      nu n / 2 and -nu n / 2, b
 nu-SVR, 2n rows  -y, -y    0 to C, -C to 0             C nu n / 2 and its negative
 ===============  ========  ==========================  ===============================
 
-In all solvers v = -p - K beta is the gradient with its sign changed, of all but the term with epsilon. A row may rise
-while beta < upper, and fall while beta > lower. That term has a kink at 0, and so a row has two gradients there: v is
-v - epsilon for a row that rises, v + epsilon while beta < 0; and v + epsilon for a row that falls, v - epsilon while
-beta > 0. At the solution no row that may rise has a larger v than one that may fall, and b lies between them; where the
-sums are kept by sign, that holds among the rows of each sign, which have a b each.
+In all solvers v = -p - K beta is the negative gradient without the term in epsilon. The coefficient of a row may rise
+while beta < upper, and fall while beta > lower. The term in epsilon has a kink at 0, so the two directions have
+different gradients: to rise, v - epsilon if beta >= 0, and v + epsilon if beta < 0; to fall, v + epsilon if beta <= 0,
+and v - epsilon if beta > 0. At the solution no row that may rise has a larger value than one that may fall, and b lies
+between the two. If the sums are fixed by sign, this holds among the rows of each sign, with one b for each sign.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ class Dual:
     Attributes
     ----------
     linear, lower, upper : ndarray of float64, shape (n,)
-        p, and the bounds. Never changed.
+        p and the bounds. Never changed.
     start : ndarray of float64, shape (n,), optional
-        Beta to begin with; by default 0.
+        Initial beta; 0 by default.
     total : float
-        What beta adds up to.
+        Required sum of beta.
     epsilon : float
         At least 0.
     by_sign : bool
-        Whether the rows with an upper bound above 0, and the others, both keep the sum that they have in the start.
-        No row may then have bounds of both signs, and epsilon, which would change nothing, is 0.
+        True if two sums are fixed at their initial values: that over the rows with an upper bound above 0, and that
+        over the others. Then no row may have bounds of both signs, and epsilon, which would have no effect, is 0.
 
     Raises
     ------
     InputError
-        Arrays of different lengths, a lower bound above the upper one, or terms that do not go together.
+        If arrays differ in length, a lower bound is above the upper one, or terms cannot be combined.
     """
 
     linear: Vector
@@ -76,7 +76,7 @@ class Dual:
         for name in ("linear term", "lower bounds", "upper bounds", "start"):
             values = getattr(self, name.split()[0])
             if values is not None and values.shape != (n,):
-                raise InputError(f"the {name}: {n} numbers are needed, one a row, not the shape {values.shape}")
+                raise InputError(f"the {name}: {n} numbers are needed, one per row, not the shape {values.shape}")
         if not (self.lower <= self.upper).all():
             raise InputError("the bounds: a lower one is above the upper one")
         if not self.epsilon >= 0:
@@ -95,25 +95,25 @@ class Dual:
         C : array, shape (n,)
             Upper bound of each row's alpha, at least 0.
         start_alpha : array, shape (n,), optional
-            Alpha to begin with.
+            Initial alpha.
         """
         y = np.asarray(y, np.float64)
         bound = np.asarray(C, np.float64) * y
         start = None if start_alpha is None else np.asarray(start_alpha, np.float64)
-        if start is not None and start.shape == y.shape:  # another shape is refused by the constructor
+        if start is not None and start.shape == y.shape:  # the constructor refuses other shapes
             start = start * y
         return cls(-y, np.minimum(0.0, bound), np.maximum(0.0, bound), start)
 
     @classmethod
     def regression(cls, y: ArrayLike, C: ArrayLike, epsilon: float) -> Dual:
-        """The dual of epsilon-SVR in terms of beta = alpha - alpha*, for n rows: no row needs both.
+        """The dual of epsilon-SVR in terms of beta = alpha - alpha*, with n variables: one of the two is always 0.
 
         Parameters
         ----------
         y, C : array, shape (n,)
-            Targets; the bound of each row's |beta|.
+            Targets, and the bound of each row's |beta|.
         epsilon : float
-            Errors up to it cost nothing.
+            Half-width of the tube: errors up to epsilon cost nothing.
         """
         bound = np.asarray(C, np.float64)
         return cls(-np.asarray(y, np.float64), -bound, bound, epsilon=epsilon)
@@ -129,7 +129,7 @@ class Dual:
         nu : float
             Above 0, at most 1.
         before, after : float
-            What the bounds of other ranks' rows, before these and after them, add up to.
+            Sums of the bounds of other ranks' rows, before and after these rows.
         """
         bound = np.asarray(weights, np.float64)
         total = nu * (before + float(bound.sum()) + after)
@@ -152,7 +152,7 @@ class Dual:
         Raises
         ------
         InputError
-            A class whose alpha cannot add up to nu n / 2.
+            If the alpha of a class cannot add up to nu n / 2.
         """
         y, bound = np.asarray(y, np.float64), np.asarray(weights, np.float64)
         half, least = 0.5 * nu * float(bound.sum()), min(float(bound[y > 0].sum()), float(bound[y < 0].sum()))
@@ -165,14 +165,14 @@ class Dual:
 
     @classmethod
     def nu_regression(cls, y: ArrayLike, C: ArrayLike, nu: float) -> Dual:
-        """The dual of nu-SVR for 2n rows: alpha of the n rows, and -alpha* of the same rows; started as LIBSVM does.
+        """The dual of nu-SVR with 2n variables, alpha and -alpha* of the n rows; started as LIBSVM does.
 
-        Both may be positive here, which leaves out what C nu n is more than an epsilon of 0 needs.
+        Alpha and alpha* of a row may both be positive: if C nu n is more than epsilon = 0 needs, they absorb the rest.
 
         Parameters
         ----------
         y, C : array, shape (n,)
-            Targets; the bound of each row's alpha and alpha*.
+            Targets, and the bound of each row's alpha and alpha*.
         nu : float
             Above 0, at most 1.
         """
@@ -184,61 +184,62 @@ class Dual:
 
     @property
     def n(self) -> int:
-        """Rows."""
+        """Number of rows."""
         return len(self.linear)
 
     @property
     def largest_bound(self) -> float:
-        """Of |beta|; 0 without rows."""
+        """Largest bound of |beta|; 0 without rows."""
         return float(np.maximum(self.upper, -self.lower).max(initial=0.0))
 
     def initial(self) -> Vector:
-        """Beta to begin with, a new array: the start, or 0.
+        """Initial beta as a new array: the start, or 0.
 
         Raises
         ------
         InputError
-            It is not within the bounds.
+            If the start violates the bounds.
         """
         beta = np.zeros(self.n) if self.start is None else np.array(self.start, np.float64)
         if not ((beta >= self.lower) & (beta <= self.upper)).all():
-            raise InputError(f"the start: {self.n} numbers within the bounds are needed, one a row")
+            raise InputError(f"the start: {self.n} numbers within the bounds are needed, one per row")
         return beta
 
     def repaired(self) -> Dual:
-        """With a feasible start, of a dual whose total is 0.
+        """A copy with a feasible start, for a dual whose total is 0.
 
-        The start is cut to the bounds, and beta of the sign that outweighs the other is scaled down until the sum is 0.
+        The start is clipped to the bounds. Then the beta of the sign with the larger sum is scaled down, so that the
+        total is 0.
         """
         if self.start is None:
             return self
         beta = np.clip(self.start, self.lower, self.upper)
         positive = (self.upper > 0) & (beta >= 0)
         rise, fall = beta[positive].sum(), -beta[~positive].sum()
-        # Rounding alone must not take rows off their bound.
+        # Rounding alone must not move rows off their bounds.
         if self.total == 0 and abs(rise - fall) > 1e-12 * max(rise, fall):
             beta[positive if rise > fall else ~positive] *= min(rise, fall) / max(rise, fall)
         return replace(self, start=beta)
 
 
 def _filled(bound: Vector, total: float) -> Vector:
-    """The first rows at their bounds, until they add up to the total."""
+    """Coefficients that put the first rows at their bounds, until they add up to the total."""
     return np.clip(total - (np.cumsum(bound) - bound), 0.0, bound)
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a solver is.
+    """Progress of a solver.
 
     Attributes
     ----------
     iterations : int
     gap : float
-        The largest violation of a pair of rows.
+        The largest violation of the optimality conditions by a pair of rows.
     objective : float
-        As in :class:`Solution`.
+        Objective, see :class:`Solution`.
     active : int
-        Rows that are not shrunk, of all ranks.
+        Rows of all ranks that are not shrunk.
     """
 
     iterations: int
@@ -249,7 +250,7 @@ class Progress:
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """What a solver returns; of rows that lie on many ranks, `beta`, `decision` and the counters are of this rank.
+    """Solution of a dual problem. If rows are distributed, `beta`, `decision` and the counters are this rank's.
 
     Attributes
     ----------
@@ -261,17 +262,18 @@ class Solution:
     objective : float
         -(1/2 beta'K beta + p'beta + epsilon |beta|_1), which is maximised, in double precision.
     gap : float
-        The largest violation left, over all rows.
+        The largest remaining violation over all rows.
     converged : bool
     kernel_rows, kernel_values : int
-        Rows of K computed; kernel values in all.
+        Rows of K computed, and kernel values computed in total.
     seconds : float
     decision : ndarray of float64, shape (n,)
-        Of the training rows.
+        Decisions of the training rows.
     rounds, values_read : int
-        Of solvers that work in rounds: how many; kernel values read again from memory.
+        For solvers that work in rounds: number of rounds, and kernel values read again from memory.
     margin : float
-        Of sums by sign: half of what the b of rows with positive beta has above that of the others; `b` is their mean.
+        For sums fixed by sign: half the difference between the b of rows with positive beta and that of the others;
+        `b` is the mean of the two.
     """
 
     beta: Vector
@@ -290,12 +292,12 @@ class Solution:
 
     @property
     def alpha(self) -> Vector:
-        """|beta|: of C-SVC, the coefficients before they take the sign of y."""
+        """|beta|; for C-SVC, the coefficients alpha without the sign of y."""
         return np.abs(self.beta)
 
 
 class PartSolver(Protocol):
-    """Solves the dual of one part's rows, on the threads that its caller has; see :mod:`cacore.svm.solvers`."""
+    """Interface of a solver for the dual of one part, on the caller's threads; see :mod:`cacore.svm.solvers`."""
 
     def __call__(
         self, X: Rows, kernel: Kernel | None, dual: Dual, limits: Limits, cache_bytes: int,
@@ -306,18 +308,18 @@ class PartSolver(Protocol):
         Parameters
         ----------
         X : ndarray or CSR, shape (n, d)
-            Not changed. Without a `kernel`, kernel values, shape (n, n).
+            Rows; not changed. Without a `kernel`, the kernel matrix, shape (n, n).
         kernel : Kernel or None
         dual : Dual
-            Its start need not be feasible. A solver without a bias leaves out the constraint on the sum; its b is 0.
+            Its start need not be feasible. A solver without a bias ignores the constraint on the sum and returns b = 0.
         limits : Limits
         cache_bytes : int
-            For kernel values and packed rows.
+            Memory for kernel values and packed rows.
         watch : callable, optional
-            Called now and then.
+            Called at intervals with the progress.
 
         Raises
         ------
         InputError
-            A dual or a kernel that the solver is not made for.
+            If the solver does not support this dual or this kernel.
         """

@@ -1,9 +1,9 @@
-"""The dual problem of a kernel SVM: gamma as a number, and the precision of its kernel values."""
+"""Settings of an SVM that follow from the data: the value of gamma, and the precision of kernel values."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
@@ -13,19 +13,21 @@ from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.kernels.registry import declaration
 
-_SMALL = 2000, 100_000  # rows, and numbers in them, whose kernel values cost next to nothing in double precision
+_SMALL = 2000, 100_000  # rows, and numbers in them, up to which double precision costs next to nothing
 
 
-def numeric_gamma(X: Rows, gamma: float | str, comm: Communicator, kernel: Any = "gaussian") -> float:
-    """Gamma as a number; "scale" is one Allreduce of 3 numbers.
+def numeric_gamma(
+    X: Rows, gamma: float | str, comm: Communicator, kernel: str | Callable[..., object] = "gaussian"
+) -> float:
+    """Gamma as a number; "scale" takes one Allreduce of 3 numbers.
 
-    "scale" is 1 / (d var(X)); of a kernel whose gamma is 1 over a length the root of that (laplacian), or 1 over d
-    times the deviation (l1). "auto" is the same for a variance of 1.
+    "scale" is 1 / (d var(X)). If the kernel's gamma is 1 over a length, it is the square root of that (laplacian), or
+    1 / (d std(X)) (l1). "auto" is the same with a variance of 1.
 
     Raises
     ------
     InputError
-        On all ranks: numbers whose variance is too small, or too large, for a double.
+        On all ranks, if the variance of the numbers underflows or overflows double precision.
     """
     if not isinstance(gamma, str):
         return float(gamma)
@@ -45,8 +47,8 @@ def numeric_gamma(X: Rows, gamma: float | str, comm: Communicator, kernel: Any =
     vanished = square < 1e-290 * count and not comm.all(constant)
     if vanished or not variance < np.inf:
         raise InputError(
-            f'gamma = "scale": the features are so {"small" if vanished else "large"} that their variance is no number '
-            "of double precision; standardise the features"
+            f'gamma = "scale": the features are so {"small" if vanished else "large"} that their variance '
+            f"{'underflows' if vanished else 'overflows'} double precision; standardise the features"
         )
     if not variance > 0:
         return 1.0
@@ -54,18 +56,18 @@ def numeric_gamma(X: Rows, gamma: float | str, comm: Communicator, kernel: Any =
 
 
 def overflow() -> InputError:
-    """What every solver raises where its gradients cannot be numbers."""
+    """Error that every solver raises if its gradients overflow."""
     return InputError("C times the kernel values overflows: scale the features, or use a smaller C")
 
 
-def precision(n: int, sample: Rows, kernel: Kernel, C: float, tol: float) -> Any:
-    """float64 for few rows, and where the rounding of C K_ij in single precision comes near the tolerance.
+def precision(n: int, sample: Rows, kernel: Kernel, C: float, tol: float) -> type[np.float32] | type[np.float64]:
+    """Type of the kernel values: float64 for few rows, or if the rounding of C K_ij in float32 is near the tolerance.
 
-    `n` rows, of which `sample` is a part; `C` is the largest bound.
+    `sample` is a sample of the `n` rows; `C` is the largest bound.
     """
     if n <= _SMALL[0] and n * sample.shape[1] <= _SMALL[1]:
         return np.float64
     largest = float(np.abs(kernel.diagonal(sample)).max())
-    if not 1e-30 < largest < 1e30:  # near the ends of what single precision holds
+    if not 1e-30 < largest < 1e30:  # near the limits of single precision
         return np.float64
     return np.float64 if 8 * np.finfo(np.float32).eps * C * largest > tol else np.float32

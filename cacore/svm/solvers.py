@@ -1,8 +1,8 @@
-"""The solvers of a part by name.
+"""Registry of the solvers of a part, by name.
 
-A solver is a function as :class:`cacore.svm.dual.PartSolver` describes it, decorated with ``@register("its name")``.
-A package names the module of its solver in the entry-point group "cakernels.solvers"; the module is imported, which
-registers the solver, when the solver is asked for. So another solver is one new module, and no package imports another.
+A solver is a function with the interface :class:`cacore.svm.dual.PartSolver`, decorated with ``@register("its name")``.
+A package names the solver's module in the entry-point group "cakernels.solvers". The module is imported, and so
+registered, when the solver is first requested. So a new solver is one new module, and no package imports another.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Solver = TypeVar("Solver", bound="PartSolver")
 
 
 def register(name: str) -> Callable[[Solver], Solver]:
-    """Decorator: the function is the solver of this name.
+    """Decorator that registers a function as the solver of this name.
 
     Raises
     ------
     ValueError
-        Another one has the name.
+        If another solver has the name.
     """
 
     def registered(solver: Solver) -> Solver:
@@ -43,17 +43,17 @@ def register(name: str) -> Callable[[Solver], Solver]:
 
 
 def solver_names() -> tuple[str, ...]:
-    """Names of all solvers, the default one first; imports none of them."""
+    """Names of all solvers, the default first; none of them is imported."""
     return tuple(sorted({*_registered, *_installed()}, key=lambda name: (name != DEFAULT, name)))
 
 
 def part_solver(name: str) -> PartSolver:
-    """The solver of this name, imported if need be.
+    """The solver of this name, imported if necessary.
 
     Raises
     ------
     InputError
-        There is none.
+        If there is no solver of this name.
     """
     if name not in _registered and name in _installed():
         _installed()[name].load()
@@ -64,5 +64,5 @@ def part_solver(name: str) -> PartSolver:
 
 @cache
 def _installed() -> dict[str, EntryPoint]:
-    """Modules of solvers by name, as installed packages declare them."""
+    """Entry points of the solvers that installed packages declare, by name."""
     return {entry.name: entry for entry in entry_points(group=GROUP)}

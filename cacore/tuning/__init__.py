@@ -1,1 +1,1 @@
-"""Choosing parameters: folds, scores that add up over parts, settings that are ended early, and what came of them."""
+"""Parameter search: folds, grids, scores that add up over parts, early stopping of settings, results."""

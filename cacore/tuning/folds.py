@@ -1,4 +1,4 @@
-"""Folds as numbers of rows: every row is left out of one of them."""
+"""Folds of cross-validation as one number per row: the fold that holds the row out."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from cacore.errors import InputError
 
-FOLDS = 5  # where several settings are compared and nothing else is said
+FOLDS = 5  # default number of folds
 
 
 def stratified(codes: NDArray[np.int64], folds: int, first: int = 0) -> NDArray[np.int64]:
-    """The fold that each row is left out of: each class is dealt in the order of the rows.
+    """Number of the fold that holds each row out: the rows of each class are dealt to the folds in turn.
 
     Parameters
     ----------
@@ -21,13 +21,13 @@ def stratified(codes: NDArray[np.int64], folds: int, first: int = 0) -> NDArray[
         Class of each row.
     folds : int
     first : int
-        Rows that were dealt before: the first fold is this, modulo `folds`.
+        Number of rows dealt before; dealing starts with fold `first` modulo `folds`.
 
     Returns
     -------
     ndarray of int64, shape (m,)
-        From 0 to `folds` - 1. Folds differ by one row at most, and by one row of each class at most: a class is dealt
-        on from where the one before it ended. One of fewer rows than folds is missing in some of them.
+        Numbers from 0 to `folds` - 1. Fold sizes differ by at most one row, in total and per class, since dealing
+        continues from one class to the next. A class with fewer rows than folds is missing in some folds.
     """
     fold = np.empty(len(codes), np.int64)
     fold[np.argsort(codes, kind="stable")] = (first + np.arange(len(codes))) % folds
@@ -35,26 +35,26 @@ def stratified(codes: NDArray[np.int64], folds: int, first: int = 0) -> NDArray[
 
 
 def usable(cv: int | None, counts: NDArray[np.int64], classes: NDArray[Any]) -> int:
-    """How many folds there are: what was asked for, or :data:`FOLDS`, or fewer where a class has fewer rows.
+    """Number of folds: `cv` or, by default, :data:`FOLDS`, or fewer if a class has fewer rows.
 
     Parameters
     ----------
     cv : int or None
-        What was asked for.
+        The requested number.
     counts : ndarray of int64, shape (k,)
-        Rows of each class, of all ranks.
+        Rows of each class on all ranks.
     classes : ndarray, shape (k,)
-        Their labels, for the message.
+        Labels of the classes, for the message.
 
     Returns
     -------
     int
-        Below 2 if `cv` is None and the data cannot be cut in two.
+        Below 2 if `cv` is None and the data cannot be split.
 
     Raises
     ------
     InputError
-        More folds than a class has rows were asked for.
+        If `cv` is larger than the number of rows of a class.
     """
     rarest = int(np.argmin(counts))
     least = int(counts[rarest])

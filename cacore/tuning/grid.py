@@ -8,9 +8,9 @@ from cacore.errors import InputError
 
 
 def parse(text: str, option: str) -> tuple[float, ...]:
-    """Values of a grid option, positive, ascending, without repetition; an InputError names the option.
+    """Values of a grid option: positive, ascending and distinct; an InputError names the option.
 
-    `text` is like ``"1"``, ``"0.5,1,2"`` or ``"1e-7:1e-3:9"``: nine values from 1e-7 to 1e-3, equal ratios.
+    `text` is like ``"1"``, ``"0.5,1,2"`` or ``"1e-7:1e-3:9"`` (nine values from 1e-7 to 1e-3 with equal ratios).
     """
     try:
         if ":" in text:
@@ -24,7 +24,7 @@ def parse(text: str, option: str) -> tuple[float, ...]:
 
 
 def listed(values: tuple[float, ...]) -> str:
-    """As text that :func:`parse` reads."""
+    """Text for these values that :func:`parse` reads."""
     return ",".join(f"{value:g}" for value in values)
 
 
@@ -32,7 +32,7 @@ def spaced(low: float, high: float, count: int) -> list[float]:
     """`count` values from `low` to `high` with equal ratios."""
     if count < 1 or (count == 1 and low != high) or not (0 < low < math.inf and 0 < high < math.inf) or count > 10_000:
         raise ValueError("a positive range and a count are needed")
-    import numpy as np  # not for --help
+    import numpy as np  # a command's --help need not load it
 
     return [float(v) for v in np.geomspace(low, high, count)]
 

@@ -1,4 +1,4 @@
-"""Ending settings early: those that trail the best by more than chance explains do not get the remaining folds."""
+"""Early stopping of settings: those significantly worse than the best are not tried on the remaining folds."""
 
 from __future__ import annotations
 
@@ -7,40 +7,41 @@ from numpy.typing import NDArray
 
 from cacore.tuning.scorers import Counts, scores, spread
 
-ERRORS = 2.0  # standard errors of a difference by which a setting must trail
-
-
-_TELLING = 2000  # rows that a fold needs to end more settings than it costs to begin another round
+ERRORS = 2.0  # standard errors of the difference by which a setting must trail the best to be dropped
+_TELLING = 2000  # rows per fold from which on a round with one fold saves more than it costs
 
 
 def rounds(folds: int, rows: int) -> list[list[int]]:
-    """Folds by rounds, after each of which settings are ended: the first, the second, the others.
+    """Folds of each round; settings are dropped after every round: the first fold, the second, the others.
 
-    Of few rows the first two are one round: a fold alone ends next to nothing, and kernel values are computed for each
-    round.
+    With few rows the first two folds make one round, because one fold alone rules out almost nothing, and every round
+    computes the kernel values again.
     """
     first = [[0], [1]] if rows >= _TELLING * folds else [[0, 1]]
     return [some for some in (*first, list(range(2, folds))) if some]
 
 
 def survivors(name: str, counts: Counts, alive: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which settings go on.
+    """Drop the settings that are significantly worse than the best.
 
     Parameters
     ----------
     name : str
-        Of a scorer.
+        Name of a scorer.
     counts : ndarray, shape (settings, 3, k)
-        Added up over the folds until now.
+        Counts added up over the folds so far.
     alive : ndarray of bool, shape (settings,)
-        Which have gone on until now.
+        Settings that have not been dropped so far.
 
     Returns
     -------
     ndarray of bool, shape (settings,)
-        Those of `alive` but such as trail the best of them by more than :data:`ERRORS` standard errors of the
-        difference of two shares, as of rows drawn for each anew. All settings are judged by the same rows, so that the
-        true error of the difference is smaller, often by half or more.
+        `alive` without the settings that trail the best by more than :data:`ERRORS` standard errors of the difference.
+
+    Notes
+    -----
+    The standard error is that of two shares on independent rows. All settings are judged by the same rows, so the true
+    error of the difference is smaller, often by half or more.
     """
     score, error = scores(name, counts), spread(name, counts)
     best = int(np.argmax(np.where(alive, np.nan_to_num(score, nan=-np.inf), -np.inf)))

@@ -1,4 +1,4 @@
-"""What came of a search: scores by setting and fold, the choice, and how estimators, reports and tables show them."""
+"""Results of a parameter search: scores by setting and fold, the choice, and their form in reports and tables."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from numpy.typing import NDArray
 
 from cacore.errors import InputError
 
-_BEST = 5  # settings of the table
+_BEST = 5  # settings shown in the table
 
 
 @dataclass
 class Results:
-    """The settings of a grid, and what cross-validation says of them.
+    """The settings of a grid and their cross-validation scores.
 
     Attributes
     ----------
     axes : mapping of str to tuple of float
         Values of each parameter; settings are numbered with the last parameter changing fastest.
     scores : ndarray, shape (settings, folds)
-        NaN for folds that a setting was not tried on.
+        NaN for folds on which a setting was not tried.
     scoring : str
-        A scorer's name; larger is better.
+        Name of the scorer; larger is better.
     seconds : float
-        Of the slowest rank.
+        Time of the slowest rank.
     chosen : dict
-        By parameter: its value, or where every part has chosen its own an array with one a part.
+        Chosen value by parameter; an array with one value per part if every part chooses its own.
     chosen_score : float
-        The chosen setting's mean over the folds; of parts with settings of their own that of all parts together.
+        Mean score of the chosen setting over the folds. If every part chooses its own, the score of all parts together.
     solved, stopped : int
-        Solutions; those among them that stopped at their limit of steps.
+        Number of dual problems solved, and of those that stopped at the iteration limit.
     """
 
     axes: Mapping[str, tuple[float, ...]]
@@ -47,24 +47,24 @@ class Results:
 
     @property
     def settings(self) -> list[dict[str, float]]:
-        """All settings, in their order."""
+        """All settings, in the order of their numbers."""
         grids = np.meshgrid(*self.axes.values(), indexing="ij")
         columns = [grid.ravel().tolist() for grid in grids]
         return [dict(zip(self.axes, values, strict=True)) for values in zip(*columns, strict=True)]
 
     @property
     def folds(self) -> int:
-        """How many there are."""
+        """Number of folds."""
         return int(self.scores.shape[1])
 
     @property
     def ended(self) -> NDArray[np.bool_]:
-        """Which settings were ended before their last fold."""
+        """Mask of the settings that were dropped before their last fold."""
         return np.asarray(np.isnan(self.scores).any(axis=1))
 
     @property
     def mean(self) -> NDArray[np.float64]:
-        """Of each setting, over the folds that it was tried on; NaN without one."""
+        """Mean score of each setting over the folds on which it was tried; NaN without any."""
         tried = ~np.isnan(self.scores)
         total = np.where(tried, self.scores, 0.0).sum(axis=1)
         nothing = np.full(len(total), np.nan)
@@ -72,11 +72,11 @@ class Results:
 
     @property
     def order(self) -> NDArray[np.int64]:
-        """The settings, the best one first, those that were ended last; of equal ones in their order."""
+        """Numbers of the settings from best to worst; dropped ones come last, equal ones stay in order."""
         return np.lexsort((-np.nan_to_num(self.mean, nan=-np.inf), self.ended))
 
     def choose(self) -> dict[str, float]:
-        """Take the setting with the best mean of those that were tried on all folds; of equal ones the first."""
+        """Choose the setting with the best mean among those tried on all folds; the first one among equals."""
         if self.ended.all():
             raise InputError("no setting was tried on all folds")
         best = int(self.order[0])
@@ -84,7 +84,7 @@ class Results:
         return self.chosen
 
     def cv_results(self) -> dict[str, Any]:
-        """As :class:`sklearn.model_selection.GridSearchCV` has them, and "ended": tried on some folds only."""
+        """The `cv_results_` of :class:`sklearn.model_selection.GridSearchCV`, and "ended": tried on some folds only."""
         settings, spread = self.settings, np.full(len(self.scores), np.nan)
         tried = ~self.ended | ~np.isnan(self.mean)
         spread[tried] = np.nanstd(self.scores[tried], axis=1)
@@ -92,7 +92,7 @@ class Results:
         order = self.order
         keys = list(zip(self.ended[order].tolist(), self.mean[order].tolist(), strict=True))
         for place, setting in enumerate(order):
-            rank[setting] = keys.index(keys[place]) + 1  # equal ones share the first one's rank
+            rank[setting] = keys.index(keys[place]) + 1  # ties share the best rank
         return {
             **{f"param_{name}": np.array([one[name] for one in settings]) for name in self.axes},
             "params": settings,
@@ -101,7 +101,7 @@ class Results:
         }  # fmt: skip
 
     def rows(self) -> list[dict[str, Any]]:
-        """The report's `grid`: a line a setting."""
+        """The report's `grid`: one entry per setting."""
         tried = (~np.isnan(self.scores)).sum(axis=1)
         return [
             {**setting, f"cv_{self.scoring}": mean, "folds": int(count), "ended": bool(count < self.folds)}
@@ -109,7 +109,7 @@ class Results:
         ]
 
     def described(self) -> dict[str, Any]:
-        """The report's `cv`."""
+        """The report's `cv`: a summary of the search."""
         return {
             "folds": self.folds, "scoring": self.scoring, "score": self.chosen_score, "settings": len(self.scores),
             "ended": int(self.ended.sum()), "solved": self.solved, "stopped": self.stopped,
@@ -118,21 +118,21 @@ class Results:
 
 
 @dataclass(frozen=True)
-class Columns:
-    """What the columns of a report's `grid` are, for tables and pictures.
+class GridColumns:
+    """Meaning of the columns of a report's `grid`, for tables and figures.
 
     Attributes
     ----------
     x, y : str
-        The parameters along the axes of a picture.
+        Parameters along the axes of a heat map.
     score : str
-        What is compared; None in rows that have none. Rows with "ended" true have it of some folds only.
+        Column with the score; None in rows without one. In rows with "ended" true it covers only some folds.
     title : str
-        What the score is.
+        Description of the score.
     smaller : bool
-        Whether a smaller one is better.
+        True if smaller scores are better.
     one : bool
-        Whether one setting was chosen, and not one a part.
+        True if one setting was chosen for all parts, False if each part chose its own.
     """
 
     x: str
@@ -143,8 +143,8 @@ class Columns:
     one: bool = True
 
 
-def best_lines(grid: Sequence[Mapping[str, Any]], names: Sequence[str], columns: Columns) -> list[str]:
-    """The best settings as lines of a table, from the report's `grid`: what `names` are there, and the score."""
+def best_lines(grid: Sequence[Mapping[str, Any]], names: Sequence[str], columns: GridColumns) -> list[str]:
+    """The best settings of the report's `grid` as lines of a table: the parameters `names`, and the score."""
     rows = [row for row in grid if row[columns.score] is not None and not row.get("ended")]
     best = sorted(rows, key=lambda row: row[columns.score] * (1 if columns.smaller else -1))[:_BEST]
     score = ".6g" if columns.smaller else ".4f"
@@ -158,7 +158,7 @@ def _described(name: str, value: str | float) -> str:
 
 
 def at_the_end(axes: Mapping[str, Sequence[float]], chosen: Mapping[str, Any]) -> list[str]:
-    """A line for each parameter whose chosen value is the end of its grid."""
+    """One line of advice for each parameter whose chosen value is an end of its grid."""
     return [
         f"the chosen {name} {chosen[name]:g} is the end of its grid: a wider one may be better"
         for name, values in axes.items()

@@ -1,8 +1,8 @@
-"""Scores of classifiers by scikit-learn's names, from counts that add up over parts, folds and ranks.
+"""Scores of classifiers, named as in scikit-learn, from counts that add up over parts, folds and ranks.
 
-A score that is made of the counts of right, predicted and true rows of each class needs no row to travel: the counts of
-all parts are added up, and the score of the sums is that of all rows together. A score that is not, such as the area
-under a ROC curve, is refused.
+These scores depend only on the counts of right, predicted and true rows of each class. So no rows are sent: the counts
+of all parts are added up, and their score is that of all rows together. Other scores, such as the area under the ROC
+curve, are refused.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from cacore.errors import InputError
 
 Counts = NDArray[Any]
 
-RIGHT, PREDICTED, TRUE = range(3)  # places of the counts
+RIGHT, PREDICTED, TRUE = range(3)  # indices of the counts
 
 
 def counted(codes: NDArray[np.int64], predicted: NDArray[np.int64], k: int) -> NDArray[np.int64]:
-    """Counts of some rows, shape (3, k): those of each class that were right, were taken for it, and are of it."""
+    """Counts of rows by class, shape (3, k): rightly predicted, predicted, and true members of each class."""
     right = np.bincount(codes[codes == predicted], minlength=k)
     return np.stack([right, np.bincount(predicted, minlength=k), np.bincount(codes, minlength=k)])
 
 
 def _divided(over: NDArray[Any], under: NDArray[Any]) -> NDArray[np.float64]:
-    """A quotient, 0 where nothing is divided by nothing: scikit-learn's ``zero_division``."""
+    """Quotient that is 0 where the denominator is 0, like scikit-learn's default for ``zero_division``."""
     return np.asarray(np.divide(over, under, out=np.zeros(np.shape(over)), where=np.asarray(under) > 0))
 
 
@@ -63,7 +63,7 @@ def _binary(of_classes: Callable[[Counts], NDArray[np.float64]]) -> Callable[[Co
 
 def _macro(of_classes: Callable[[Counts], NDArray[np.float64]]) -> Callable[[Counts], NDArray[np.float64]]:
     def score(counts: Counts) -> NDArray[np.float64]:
-        there = (counts[..., PREDICTED, :] + counts[..., TRUE, :]) > 0  # scikit-learn's: labels that occur
+        there = (counts[..., PREDICTED, :] + counts[..., TRUE, :]) > 0  # as in scikit-learn, only labels that occur
         return _divided(np.where(there, of_classes(counts), 0.0).sum(-1), there.sum(-1))
 
     return score
@@ -91,7 +91,7 @@ SCORERS: dict[str, Callable[[Counts], NDArray[np.float64]]] = {
 
 
 def scorer(value: Any, name: str) -> str:
-    """A score's name, as an option is checked."""
+    """The name of a score, checked; the InputError names the option `name`."""
     if isinstance(value, str) and value in SCORERS:
         return value
     shown = value if isinstance(value, str) and name.startswith("-") else repr(value)
@@ -99,12 +99,12 @@ def scorer(value: Any, name: str) -> str:
 
 
 def scores(name: str, counts: Counts) -> NDArray[np.float64]:
-    """Scores of counts, shape (..., 3, k): shape (...). NaN where no row was judged.
+    """Scores, shape (...), from counts, shape (..., 3, k); NaN where no row was judged.
 
     Raises
     ------
     InputError
-        A score of two classes, of another number of them.
+        If the score is defined for two classes only and there are more.
     """
     k = counts.shape[-1]
     if name in _OF_CLASSES and k != 2:
@@ -114,9 +114,9 @@ def scores(name: str, counts: Counts) -> NDArray[np.float64]:
 
 
 def spread(name: str, counts: Counts) -> NDArray[np.float64]:
-    """About one standard error of each score, shape (...), as of a share of the rows that it depends on.
+    """Approximate standard error of each score, shape (...), as if it were a share of the rows that it depends on.
 
-    For accuracy all judged rows count, for other scores, which may depend on the rarest class, the rows of that alone.
+    Accuracy depends on all judged rows. Other scores may depend on the rarest class, so only its rows count.
     """
     true = counts[..., TRUE, :]
     rows = true.sum(-1) if name in ("accuracy", "f1_micro", "precision_micro", "recall_micro") else true.min(-1)

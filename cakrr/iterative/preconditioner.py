@@ -220,7 +220,7 @@ class Preconditioner:
     def apply(
         self, R: Vectors, which: NDArray[np.int64], sums: NDArray[np.float64]
     ) -> tuple[Vectors, NDArray[np.float64]]:
-        """See :meth:`cacore.linalg.cg.System.precondition`: one Allreduce of k numbers a row, and `sums`."""
+        """See :meth:`cacore.linalg.cg.LinearSystem.precondition`: one Allreduce of k numbers a row, and `sums`."""
         ridges = self.ridges[which]
         inner = self._inner(R, ridges)
         k = self.rank

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.probability.calibrator import Calibrator
-from cacore.probability.left_out import LeftOut
+from cacore.probability.left_out import LeftOutDecisions
 from cakrr.model import KRRModel
 from cakrr.uncertainty import deviation
 
@@ -43,7 +43,7 @@ def calibrator(model: KRRModel, form: str, comm: Communicator, limit: int) -> Ca
     codes, values = (y > 0).astype(np.int64) if k == 2 else y.argmax(axis=1), y - errors
     # Of two classes a value above 0 is for the second.
     none = np.zeros_like(codes)
-    found = LeftOut(-values, codes == 0, none) if k == 2 else LeftOut.of_classes(values, codes, k)
+    found = LeftOutDecisions(-values, codes == 0, none) if k == 2 else LeftOutDecisions.of_classes(values, codes, k)
     return Calibrator.fit(form, found, 1 if k == 2 else k, comm)
 
 

@@ -19,7 +19,7 @@ from cacore.data.rows import Rows
 from cacore.kernels import Kernel
 from cacore.limits import Limits
 from cacore.machine import threads
-from cacore.probability.left_out import LeftOut
+from cacore.probability.left_out import LeftOutDecisions
 from cacore.svm.solvers import DEFAULT
 from cacore.tuning.folds import FOLDS, stratified
 from casvm.search.part import PAIRS, points_of, precision
@@ -62,7 +62,7 @@ class Training:
 
 def left_out(
     rows: Samples, k: int, folds: int, training: Training, bounds: NDArray[np.float64] | None = None
-) -> LeftOut:
+) -> LeftOutDecisions:
     """Decisions of all pairs of the classes of a part, on their rows, each left out.
 
     Parameters
@@ -79,7 +79,7 @@ def left_out(
 
     Returns
     -------
-    LeftOut
+    LeftOutDecisions
         Pairs are numbered among those of all k classes.
 
     Notes
@@ -101,7 +101,7 @@ def left_out(
     if len(tasks) > 1 and training.keeps(int(np.sort(counts)[-2:].sum()), side_by_side):
         whole = Whole.of(rows, np.flatnonzero(present), training, float(C.max() * scale.max()), counts, side_by_side)
 
-    def of_pair(pair: int, i: int, j: int) -> LeftOut:
+    def of_pair(pair: int, i: int, j: int) -> LeftOutDecisions:
         chosen = np.concatenate([np.flatnonzero(present & (codes == code)) for code in (i, j)])
         first, bound, own = codes[chosen] == i, scale[pair] * C[chosen], fold[chosen]
         if training.keeps(len(chosen), side_by_side):
@@ -112,9 +112,9 @@ def left_out(
         else:
             D = _by_solver(rows, chosen, first, bound, own, folds, training)
         there = ~np.isnan(D)
-        return LeftOut(D[there], first[there], np.full(int(there.sum()), pair))
+        return LeftOutDecisions(D[there], first[there], np.full(int(there.sum()), pair))
 
-    return LeftOut.stacked(list(threads.in_order(of_pair, tasks, parallel=together)))
+    return LeftOutDecisions.stacked(list(threads.in_order(of_pair, tasks, parallel=together)))
 
 
 @dataclass(eq=False)

@@ -17,7 +17,7 @@ from cacore.data.labels import all_classes
 from cacore.data.rows import nbytes
 from cacore.machine import memory
 from cacore.probability.calibrator import Calibrator
-from cacore.probability.left_out import LeftOut, folds_to_leave_out, global_folds, pairs_of
+from cacore.probability.left_out import LeftOutDecisions, folds_to_leave_out, global_folds, pairs_of
 from casvm.fit import SVMFit
 from casvm.methods.left_out import LOOSE
 from casvm.model.model import SVMModel
@@ -66,6 +66,6 @@ def fit_apart(fit: Trainer, method: Method, train: Dataset, options: Options, co
         other = fit(method, mine, replace(inner, checkpoint=again), comm).model
         D = np.full((int(held.sum()), k * (k - 1) // 2), np.nan)
         D[:, pairs_of(np.searchsorted(model.classes, classes), k)] = other.pair_decisions(X[held], comm)
-        found.append(LeftOut.of_pairs(D, np.searchsorted(model.classes, y[held]), k))
-    model.calibrator = Calibrator.fit(str(options.probability), LeftOut.stacked(found), k * (k - 1) // 2, comm)
+        found.append(LeftOutDecisions.of_pairs(D, np.searchsorted(model.classes, y[held]), k))
+    model.calibrator = Calibrator.fit(str(options.probability), LeftOutDecisions.stacked(found), k * (k - 1) // 2, comm)
     return fitted

@@ -18,7 +18,7 @@ from cacore.io.checkpoint import remembered
 from cacore.kernels import Kernel
 from cacore.machine import threads
 from cacore.probability.calibrator import Calibrator
-from cacore.probability.left_out import LeftOut, folds_to_leave_out, pairs_of
+from cacore.probability.left_out import LeftOutDecisions, folds_to_leave_out, pairs_of
 from cacore.svm.dual import Solution
 from cacore.svm.problem import numeric_gamma
 from casvm.fit import SVMFit
@@ -172,21 +172,21 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
                     made[number] = replace(one, part=replace(one.part, slopes=A, shifts=B))
         return made
 
-    def _calibrated(self, parts: Parts, comm: Communicator) -> tuple[Calibrator, dict[int, LeftOut]]:
+    def _calibrated(self, parts: Parts, comm: Communicator) -> tuple[Calibrator, dict[int, LeftOutDecisions]]:
         """The calibrator of all parts, and the decisions on left-out rows of each part; collective, sends no row."""
         options, k = self.options, len(self.classes)
         counts = comm.allreduce(np.bincount(parts["code"], minlength=k).astype(np.int64))
         folds, side_by_side = folds_to_leave_out(counts), max(1, min(threads.current(), len(parts.parts)))
         advance = options.progress("probabilities", len(parts.parts))
 
-        def of_part(number: int, rows: slice) -> LeftOut:
+        def of_part(number: int, rows: slice) -> LeftOutDecisions:
             kernel, cache_bytes = self.kernels.get(number, self.kernel), options.cache_bytes // side_by_side
             training = Training(kernel, options.limits, cache_bytes, options.solver)
 
             def work() -> dict[str, NDArray[Any]]:
                 return vars(left_out(parts.take(rows), k, folds, training))
 
-            return LeftOut(**remembered(options.checkpoint, f"left-out-{number:06d}", work))
+            return LeftOutDecisions(**remembered(options.checkpoint, f"left-out-{number:06d}", work))
 
         held, found = list(parts), {}
         every = threads.in_order(of_part, held, parallel=len(held) >= 2 * threads.current())
@@ -195,7 +195,7 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
             advance()
         comm.wait()
         assert options.probability is not None
-        together = LeftOut.stacked(list(found.values()))
+        together = LeftOutDecisions.stacked(list(found.values()))
         return Calibrator.fit(options.probability, together, k * (k - 1) // 2, comm), found
 
     def soft(self, parts: Parts, centers: NDArray[np.float64], comm: Communicator) -> Soft | None:

@@ -12,7 +12,7 @@ from sklearn.metrics import log_loss
 from cacore.comm import Communicator
 from cacore.metrics.probabilistic import class_scores, reliability
 from cacore.probability.calibrator import Calibrator
-from cacore.probability.left_out import LeftOut, global_folds
+from cacore.probability.left_out import LeftOutDecisions, global_folds
 from cakrr import BKRR2Classifier, DKRRClassifier
 from casvm import CASVC, SVMModel, cpsvm, dcsvm, dissmo
 from casvm.options import Options
@@ -32,8 +32,8 @@ def test_calibrator_of_one_process(form):
     lo, hi = (RANK - 1) * N // max(1, R - 1), RANK * N // max(1, R - 1)
     own = slice(0, N) if R == 1 else slice(max(lo, 0), hi if RANK else 0)
     comm = Communicator(WORLD)
-    got = Calibrator.fit(form, LeftOut(f[own], first[own], problem[own]), 3, comm)
-    alone = Calibrator.fit(form, LeftOut(f, first, problem), 3, Communicator())
+    got = Calibrator.fit(form, LeftOutDecisions(f[own], first[own], problem[own]), 3, comm)
+    alone = Calibrator.fit(form, LeftOutDecisions(f, first, problem), 3, Communicator())
     D = np.tile(np.linspace(-3, 3, 50)[:, None], 3)
     near(got.first(D), alone.first(D), 1e-9)
     assert got.rows == N
