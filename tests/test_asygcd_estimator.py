@@ -1,4 +1,4 @@
-"""Asy-GCD as an estimator: the dual without a bias, of two and of more classes, weighted, resumed, standardised.
+"""Asy-GCD as an estimator: attributes, gaps, weights, warm starts, limits, and what it prints.
 
 What it shares with the other classifiers is in test_svm_classifiers.py, its model files in test_saved_models.py.
 """
@@ -12,25 +12,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from helpers.checks import limit_warning, near, refusal
-from helpers.data import clouds, dense, formats, unsorted
-from helpers.references import descend, violations
+from helpers.asygcd_fits import GAMMA, TOL, fitted, is_solution, updates
+from helpers.checks import limit_warning, near
+from helpers.data import clouds, formats
+from helpers.references import violations
 from sklearn.base import clone
-from sklearn.metrics.pairwise import linear_kernel, polynomial_kernel, rbf_kernel, sigmoid_kernel
+from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from asygcd import AsyGCDModel, AsyGCDSVC
-from cacore.machine.memory import GIB
-
-updates = pytest.mark.parametrize("update", ["owned", "atomic", "stochastic"])
-TOL, GAMMA = 1e-6, 0.3
-
-
-def fitted(X, y, weights=None, **given):
-    """On one thread, which does the same in each fit, unless told otherwise."""
-    return AsyGCDSVC(**{"gamma": GAMMA, "tol": TOL, "threads": 1, **given}).fit(X, y, weights)
 
 
 def test_composes():
@@ -44,138 +36,6 @@ def test_composes():
     found = GridSearchCV(pipe, {"asygcdsvc__C": [0.1, 1.0], "asygcdsvc__multi_class": ["ovr", "ovo"]}, cv=3).fit(X, y)
     assert found.best_score_ == pytest.approx(found.cv_results_["mean_test_score"].max())
     assert found.score(X, y) > 0.6
-
-
-# -- two classes: the dual without a bias ------------------------------------------------------------
-
-
-def is_solution(model, K, y, T_kernel, T, C=1.0, atol=1e-4, rel=1e-6):
-    """Objective and decisions are those of the reference. `T_kernel` has a line a row of `T`."""
-    s = np.where(y == model.classes_[1], 1.0, -1.0)
-    Q = K * np.outer(s, s)
-    alpha = descend(Q, C, 1e-10)
-    assert model.objective_.tolist() == [pytest.approx(alpha.sum() - 0.5 * alpha @ Q @ alpha, rel=rel)]
-    expected = T_kernel @ (alpha * s)
-    got = model.decision_function(T)
-    assert (got.dtype, got.shape) == (np.float64, (T.shape[0],))
-    near(got, expected, atol)
-    sure = np.abs(expected) > atol
-    np.testing.assert_array_equal(model.predict(T)[sure], model.classes_[(expected > 0).astype(int)][sure])
-    assert model.fit_status_ == 0
-
-
-@updates
-@pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@formats
-def test_is_the_solution(csr, dtype, threads, update):
-    (X, y), (T, _) = clouds(csr=csr), clouds(60, seed=1, csr=csr)
-    X, T = X.astype(dtype), T.astype(dtype)
-    model = fitted(X, y, threads=threads, update=update)
-    assert model.support_vectors_.dtype == dtype
-    K, T_kernel = (rbf_kernel(A.astype(float), X.astype(float), gamma=GAMMA) for A in (X, T))
-    is_solution(model, K, y, T_kernel, T, atol=1e-4 if dtype == "float64" else 1e-3)
-
-
-KERNELS = {
-    "linear": ({"C": 0.5}, lambda A, B: linear_kernel(A, B)),
-    "gaussian": ({"gamma": "auto"}, lambda A, B: rbf_kernel(A, B, gamma=0.25)),
-    "polynomial": (
-        {"gamma": 0.5, "degree": 2, "coef0": 1.0}, lambda A, B: polynomial_kernel(A, B, gamma=0.5, degree=2, coef0=1.0)
-    ),
-    "sigmoid": ({"gamma": 0.01, "C": 5.0}, lambda A, B: sigmoid_kernel(A, B, gamma=0.01, coef0=0.0)),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("kernel", KERNELS)
-@formats
-def test_kernels(csr, kernel, threads):
-    """A sigmoid that is nearly linear has one solution; it is none of a positive definite kernel."""
-    (X, y), (T, _) = clouds(csr=csr), clouds(60, seed=1, csr=csr)
-    given, value = KERNELS[kernel]
-    model = fitted(X, y, kernel=kernel, threads=threads, **given)
-    is_solution(model, value(X, X), y, value(T, X), T, C=given.get("C", 1.0), atol=1e-3)
-
-
-def test_names_of_kernels():
-    X, y = clouds()
-    for name, known in (("rbf", "gaussian"), ("poly", "polynomial")):
-        expected = fitted(X, y, kernel=known).decision_function(X)
-        np.testing.assert_array_equal(fitted(X, y, kernel=name).decision_function(X), expected)
-
-
-@pytest.mark.parametrize("C", [1e-2, 1.0, 100.0])
-def test_gamma_scale(C):
-    """1 / (d var), of CSR too, and far from 0, where a variance by squares loses its digits."""
-    for X, y in (clouds(), (clouds()[0] + 1e4, clouds()[1]), clouds(csr=True)):
-        K = rbf_kernel(dense(X), gamma=1 / (4 * dense(X).var()))
-        is_solution(fitted(X, y, gamma="scale", C=C), K, y, K, X, C=C, atol=1e-3)
-
-
-@updates
-@pytest.mark.parametrize("threads", [1, 2])
-def test_values_in_single_precision(threads, update):
-    """More than 100,000 numbers are worth it, where the tolerance allows."""
-    rng = np.random.default_rng(0)
-    y = np.arange(150) % 2
-    X = rng.normal(size=(150, 700)) + 0.1 * y[:, None]
-    K = rbf_kernel(X, gamma=5e-4)
-    model = fitted(X, y, gamma=5e-4, tol=1e-4, update=update, threads=threads)
-    is_solution(model, K, y, K, X, atol=1e-2, rel=1e-4)
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_many_rows(threads):
-    """More than are in the working set at a time, and values in single precision."""
-    X, y = clouds(2100)
-    K = rbf_kernel(X, gamma=GAMMA)
-    model = fitted(X, y, tol=1e-4, threads=threads)
-    is_solution(model, K, y, K, X, atol=1e-2, rel=1e-5)
-    assert model.block_sizes_.sum() == 2100
-    assert model.block_sizes_.min() >= 2100 // threads // 2
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("kernel", ["gaussian", "linear"])
-def test_wide_sparse_rows(kernel, threads):
-    """Of more features than are packed."""
-    rng = np.random.default_rng(0)
-    y = np.arange(120) % 2
-    X = sp.hstack([sp.random(120, 6000, 0.01, random_state=rng), (y * rng.uniform(0, 2, 120))[:, None]], "csr")
-    K = linear_kernel(X, X) if kernel == "linear" else rbf_kernel(X, gamma=0.05)
-    model = fitted(X, y, kernel=kernel, gamma=0.05, threads=threads)
-    is_solution(model, K, y, K, X, atol=1e-3)
-
-
-def test_small_cache():
-    """Two columns a thread suffice."""
-    X, y = clouds(k=3)
-    expected = fitted(X, y)
-    for threads in (1, 2):
-        model = fitted(X, y, threads=threads, cache_gib=11_000 / GIB)
-        assert model.cache_misses_.sum() > expected.cache_misses_.sum()
-        np.testing.assert_allclose(model.objective_, expected.objective_, rtol=1e-6)
-        near(model.decision_function(X), expected.decision_function(X), 1e-4)
-
-
-@updates
-def test_one_thread_does_the_same_again(update):
-    X, y = clouds(k=3)
-    first, second = (fitted(X, y, update=update, tol=1e-3, random_state=3) for _ in range(2))
-    np.testing.assert_array_equal(first.dual_coef_, second.dual_coef_)
-    np.testing.assert_array_equal(first.n_iter_, second.n_iter_)
-
-
-@pytest.mark.parametrize("C", [1e-3, 1e-5])
-def test_bound_below_the_tolerance(C):
-    """No violation can be larger than C: a model all the same, that of all rows at the bound."""
-    X, y = clouds()
-    model = AsyGCDSVC(C=C, gamma=GAMMA, threads=1).fit(X, y)
-    expected = rbf_kernel(X, gamma=GAMMA) @ np.where(y, C, -C)
-    assert len(model.support_) == 150
-    near(model.decision_function(X), expected, 1e-2 * np.abs(expected).max())
-    assert model.score(X, y) > 0.7
 
 
 # -- what is known after a fit -----------------------------------------------------------------------
@@ -287,83 +147,6 @@ def test_threads_by_default():
     X, y = clouds()
     assert 1 <= len(fitted(X, y, threads=None).block_sizes_) <= 64
     assert len(fitted(X, y, threads=np.int32(2)).block_sizes_) == 2
-
-
-# -- more classes --------------------------------------------------------------------------------------
-
-LABELS = {
-    "words": np.array(["zero", "one", "a longer word", "z"]), "objects": np.array(["x", "yy", "z", "a"], object),
-    "floats": np.array([-2.0, 7.0, 1e6, -0.0]), "integers": np.array([2**40, -3, 7, 0]),
-    "booleans": np.array([False, True]),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("what", LABELS)
-def test_labels(what):
-    for k in (2, 3, 4)[: len(LABELS[what]) - 1]:
-        X, y = clouds(k=k)
-        names = LABELS[what][y]
-        model = fitted(X, names, tol=1e-3)
-        assert model.classes_.tolist() == np.unique(names).tolist()
-        assert model.classes_.dtype == model.predict(X).dtype == names.dtype
-        plain = fitted(X, np.searchsorted(np.unique(names), names), tol=1e-3)
-        np.testing.assert_array_equal(model.decision_function(X), plain.decision_function(X))
-        np.testing.assert_array_equal(model.predict(X), np.unique(names)[plain.predict(X)])
-        assert model.score(X, names) > 0.6
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("k", [3, 4])
-@formats
-def test_each_against_the_rest(csr, k, threads):
-    (X, y), (T, _) = clouds(k=k, csr=csr), clouds(60, seed=1, k=k, csr=csr)
-    names = np.array(["d", "a", "c", "b"])[y]
-    model = fitted(X, names, threads=threads)
-    decisions = model.decision_function(T)
-    assert decisions.shape == (60, k)
-    for column, label in enumerate(model.classes_):
-        two = fitted(X, names == label)
-        near(decisions[:, column], two.decision_function(T), 1e-4)
-        assert model.objective_[column] == pytest.approx(two.objective_[0], rel=1e-6)
-    np.testing.assert_array_equal(model.predict(T), model.classes_[decisions.argmax(axis=1)])
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("k", [3, 4])
-@formats
-def test_each_pair(csr, k, threads):
-    (X, y), (T, _) = clouds(k=k, csr=csr), clouds(60, seed=1, k=k, csr=csr)
-    names = np.array([7.0, -1.0, 3.0, 2.0])[y]
-    model = fitted(X, names, threads=threads, multi_class="ovo")
-    pairs, ballots = model.model_.decisions(T), np.zeros((60, k))
-    assert pairs.shape == (60, k * (k - 1) // 2)
-    for column, (i, j) in enumerate(combinations(range(k), 2)):
-        one = np.isin(names, model.classes_[[i, j]])
-        two = fitted(X[one], names[one])
-        near(pairs[:, column], -two.decision_function(T), 1e-4)  # positive for the first of the pair
-        assert model.objective_[column] == pytest.approx(two.objective_[0], rel=1e-6)
-        ballots[:, i] += pairs[:, column] > 0
-        ballots[:, j] += pairs[:, column] <= 0
-    scores = model.decision_function(T)
-    assert scores.shape == (60, k)
-    assert np.abs(scores - ballots).max() <= 1 / 3
-    np.testing.assert_array_equal(model.predict(T), model.classes_[ballots.argmax(axis=1)])
-    clear = np.sort(ballots, axis=1)[:, -1] > np.sort(ballots, axis=1)[:, -2]
-    np.testing.assert_array_equal(model.predict(T)[clear], model.classes_[scores.argmax(axis=1)][clear])
-
-
-def test_pairs_know_gamma_of_all_rows():
-    X, y = clouds(k=3)
-    X = X * [1, 5, 1, 1]
-    scale = fitted(X, y, multi_class="ovo", gamma="scale")
-    by_hand = fitted(X, y, multi_class="ovo", gamma=1 / (4 * X.var()))
-    near(scale.decision_function(X), by_hand.decision_function(X), 1e-4)
-
-
-def test_two_classes_are_one_problem():
-    X, y = clouds()
-    first, second = (fitted(X, y, multi_class=name).decision_function(X) for name in ("ovr", "ovo"))
-    np.testing.assert_array_equal(first, second)
 
 
 # -- weights ---------------------------------------------------------------------------------------------
@@ -561,141 +344,3 @@ def test_verbose_after_a_warm_start(capsys, monkeypatch):
     model.set_params(verbose=True, C=1.5).fit(X, y)
     shown = float(capsys.readouterr().out.splitlines()[-1].split()[-1])
     assert shown == pytest.approx(model.objective_[0], rel=1e-6)
-
-
-# -- standardised ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("gamma", ["scale", GAMMA])
-@pytest.mark.parametrize("weighted", [False, True], ids=["rows alike", "rows weighted"])
-@formats
-def test_standardized(csr, weighted, gamma):
-    """As scaled by hand; CSR rows are not shifted."""
-    (X, y), (T, _) = clouds(csr=csr), clouds(60, seed=1, csr=csr)
-    factors = np.array([1, 100, 1e-3, 7.0])
-    X, T = (sp.csr_matrix(A.multiply(factors)) if csr else A * factors + 5 for A in (X, T))
-    w = np.random.default_rng(1).uniform(0.5, 2, 150) if weighted else None
-    scaler = StandardScaler(with_mean=not csr).fit(X, sample_weight=w)
-    model = fitted(X, y, w, standardize=True, gamma=gamma)
-    by_hand = fitted(scaler.transform(X), y, w, gamma=gamma)
-    near(model.decision_function(T), by_hand.decision_function(scaler.transform(T)), 1e-4)
-    assert model.objective_[0] == pytest.approx(by_hand.objective_[0], rel=1e-6)
-    near(abs(model.support_vectors_ - scaler.transform(X)[model.support_]).max(), 0, 1e-9)
-    other = T.toarray() if csr else sp.csr_matrix(T)
-    near(model.decision_function(other), model.decision_function(T), 1e-9)
-
-
-# -- what is refused -------------------------------------------------------------------------------------------
-
-BAD = {
-    "precomputed": ({"kernel": "precomputed"}, "kernel = 'precomputed': it must be one of"),
-    "update": ({"update": "locked"}, "update = 'locked': it must be one of owned, atomic, stochastic"),
-    "multi_class": ({"multi_class": "ovx"}, "multi_class = 'ovx': it must be one of ovr, ovo"),
-    "threads 0": ({"threads": 0}, "threads = 0:"), "threads negative": ({"threads": -1}, "threads = -1:"),
-    "threads 1.5": ({"threads": 1.5}, "threads = 1.5:"), "threads text": ({"threads": "2"}, "threads = '2':"),
-    "cache 0": ({"cache_gib": 0}, "a cache of 0 bytes does not hold two columns of 150"),
-    "cache small": ({"cache_gib": 1e-6}, "a cache of 1,073 bytes does not hold two columns of 150"),
-    "random_state": ({"random_state": "a"}, "'a'"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("what", BAD)
-def test_bad_parameters(what):
-    more, match = BAD[what]
-    model = AsyGCDSVC(threads=1).set_params(**more)
-    refusal(model.fit, *clouds(), match=match, error=ValueError)
-    assert not hasattr(model, "model_")
-
-
-@pytest.mark.parametrize("update", ["owned", "atomic"])
-@pytest.mark.parametrize("threads", [1, 2])
-def test_cache_that_just_suffices(threads, update):
-    """The figure in the message is the truth."""
-    X, y = clouds()
-
-    def with_cache(nbytes):
-        return fitted(X, y, threads=threads, update=update, random_state=0, cache_gib=nbytes / GIB)
-
-    message = refusal(with_cache, 100, match="raise it, or use fewer threads")
-    needed = int(re.search(r"threads: ([\d,]+) bytes would", message)[1].replace(",", ""))
-    assert with_cache(needed).fit_status_ == 0
-    refusal(with_cache, needed - 1, match=f"{needed:,} bytes would")
-
-
-def test_memory_too_small(monkeypatch):
-    monkeypatch.setattr("cacore.machine.memory.available", lambda: 10**7)
-    X, y = clouds()
-    assert fitted(X, y).fit_status_ == 0  # a cache of all columns is smaller than a GiB
-    monkeypatch.setattr("cacore.machine.memory.available", lambda: 10**4)
-    message = refusal(fitted, X, y, match="the kernel cache needs")
-    assert len(re.findall(r"[\d.e-]+ GiB", message)) == 2
-    assert "use a smaller cache, or fewer rows" in message
-
-
-# Finite, but their squares, or kernel values, are not: refused, as casvm does, and not as a warning of numpy's.
-@pytest.mark.parametrize(
-    ("kernel", "scale", "match"),
-    [
-        ("linear", 1e200, "squares of numbers above 1e+150 may overflow in float64: standardise the features"),
-        ("polynomial", 1e120, "polynomial kernel: its values overflow float64; scale the features"),
-    ],
-)
-def test_overflow(kernel, scale, match):
-    X, y = clouds()
-    refusal(lambda: fitted(X * scale, y, kernel=kernel, gamma=1.0), match=match)
-
-
-# -- odd, and not refused ------------------------------------------------------------------------------------
-
-
-@updates
-@pytest.mark.parametrize("n", [10, 11])
-@pytest.mark.parametrize("threads", [1, 3])
-@formats
-def test_rows_all_equal(csr, threads, n, update):
-    """There is nothing to learn but which class has more rows."""
-    X, y = np.ones((n, 2)), np.arange(n) % 2
-    X = sp.csr_matrix(X) if csr else X
-    model = fitted(X, y, threads=threads, update=update)
-    decisions = model.decision_function(X)
-    near(decisions, -1.0 if n % 2 else 0.0, 1e-5)
-    if n % 2:
-        assert (model.predict(X) == 0).all()
-
-
-@pytest.mark.parametrize("gamma", [1e6, 1e-12])
-def test_extreme_gamma(gamma):
-    """Every row alone, and no row different."""
-    X, y = clouds()
-    K = rbf_kernel(X, gamma=gamma)
-    is_solution(fitted(X, y, gamma=gamma, threads=2), K, y, K, X)
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_duplicates_with_opposite_labels(threads):
-    X, y = clouds(60)
-    X, y = np.r_[X, X[:9]], np.r_[y, 1 - y[:9]]
-    K = rbf_kernel(X, gamma=GAMMA)
-    is_solution(fitted(X, y, threads=threads), K, y, K, X)
-
-
-def test_nothing_but_zeros():
-    for X in (np.zeros((20, 3)), sp.csr_matrix((20, 3))):
-        for kernel in ("gaussian", "linear"):
-            model = fitted(X, np.arange(20) % 2, kernel=kernel, threads=2)
-            assert model.decision_function(X).tolist() == [0.0] * 20
-
-
-def test_csr_with_stored_zeros_and_unsorted_indices():
-    X, y = clouds()
-    S = sp.csr_matrix(X)
-    S.data[::7] = 0
-    odd = unsorted(S)
-    expected = fitted(S.toarray(), y).decision_function(S.toarray())
-    near(fitted(odd, y, threads=2).decision_function(odd), expected, 1e-4)
-
-
-def test_more_than_there_can_be():
-    X, y = clouds()
-    model = AsyGCDSVC(cache_gib=1e300, max_iter=10**30, gamma=GAMMA).fit(X, y)
-    assert model.fit_status_ == 0

@@ -1,30 +1,25 @@
 """C and gamma by cross-validation inside parts, against scikit-learn's SVC on the same rows and folds."""
 
-import errno
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.checks import names, near, refusal, same_content
-from helpers.commands import FIELDS, flat, read, reported, run
-from helpers.data import clouds, curved, read_only, split_rows, write_hdf5
+from helpers.checks import near, refusal, same_content
+from helpers.data import clouds, curved, read_only
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, PredefinedSplit
 from sklearn.svm import SVC
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
-from cacore.errors import InputError
-from cacore.io.checkpoint import Checkpoint
 from cacore.kernels import Kernel
 from cacore.machine import threads
 from cacore.tuning import race
 from cacore.tuning.folds import stratified
 from cacore.tuning.scorers import scores
-from casvm import CASVC, SMOSVC, DCFilterSVC, DisSMOSVC, SVMModel, cpsvm, dissmo
+from casvm import CASVC, SMOSVC, DCFilterSVC, DisSMOSVC, SVMModel, cpsvm
 from casvm.options import Options
-from casvm.search import choose, pieces
-from casvm.search.part import ClassFolds, bytes_needed, judge
+from casvm.search.part import ClassFolds, judge
 from casvm.search.path import along
 from casvm.solver.pair import padded
 
@@ -220,83 +215,6 @@ def test_precomputed_and_callable_kernels():
         near(model.cv_results_["mean_test_score"], plain.cv_results_["mean_test_score"], 0.02)
 
 
-def test_large_parts_are_searched_in_pieces(monkeypatch):
-    """The pieces' counts add up: every row is judged once in each round, and the choice is as good."""
-    X, y = curved(400)
-    whole = SMOSVC(C=CS, gamma=GAMMAS).fit(X, y)
-    for name, rows in (("MOST", 150), ("ROWS", 100), ("WHOLE", 399)):
-        monkeypatch.setattr(pieces, name, rows)
-    seen = []
-    monkeypatch.setattr(choose, "judge", lambda task, *rest: seen.append(task.X.shape[0]) or judge(task, *rest))
-    cut = SMOSVC(C=CS, gamma=GAMMAS).fit(X, y)
-    assert sum(seen) == 2 * 400  # rounds
-    assert max(seen) <= 100
-    monkeypatch.setattr(pieces, "WHOLE", 400)  # few rows stay together
-    together = SMOSVC(C=CS, gamma=GAMMAS).fit(X, y)
-    assert seen[-2:] == [400] * 2
-    np.testing.assert_array_equal(together.cv_results_["mean_test_score"], whole.cv_results_["mean_test_score"])
-    assert cut.cv_results_["mean_test_score"].max() > whole.best_score_ - 0.1
-
-
-def test_pieces_of_a_precomputed_kernel_have_all_classes(monkeypatch):
-    """Also where the rows are sorted by class: numbers of rows say nothing of what lies together."""
-    for name, rows in (("MOST", 100), ("ROWS", 60), ("WHOLE", 100)):
-        monkeypatch.setattr(pieces, name, rows)
-    seen = []
-    monkeypatch.setattr(choose, "judge", lambda task, *rest: seen.append(task.codes) or judge(task, *rest))
-    X, y = curved(300)
-    X, y = X[np.argsort(y)], np.sort(y)
-    K = np.exp(-0.5 * ((X[:, None] - X) ** 2).sum(-1))
-    given = SMOSVC(C=[1e-4, 10.0], kernel="precomputed").fit(K, y)
-    assert {len(codes) for codes in seen} == {60}
-    assert all(len(set(codes)) == 2 for codes in seen)
-    assert given.best_params_ == {"C": 10.0}
-
-
-def test_memory_that_does_not_suffice():
-    """Smaller pieces where the matrices do not fit, and a line where nothing does."""
-    X, y = curved(400)
-
-    def train(limit):
-        options = Options(C=CS, gamma=0.5, memory_limit=limit)
-        return cpsvm.METHOD(Dataset(X, y), replace(options, cache_gib=0.0), Communicator())
-
-    assert train(3_000_000).search.chosen["C"] in CS
-    message = refusal(train, 100_000)
-    assert "of the kernel matrix of 100 rows needs" in message
-    assert "leave it more memory (--memory-limit) or use fewer threads (--threads)" in message
-
-
-def test_the_bytes_of_a_part():
-    """Of more than two classes a pair's kernel values are copied: at worst, all of them."""
-    import tracemalloc
-
-    X = np.random.default_rng(0).normal(size=(1000, 2))
-    for k, y in ((2, np.arange(1000) % 2), (3, np.minimum(np.arange(1000), 2))):
-        task = ClassFolds(X, y, np.ones(1000), stratified(y, 2), np.ones((1, 1, 2), bool))
-        judge(task, [Kernel("gaussian", 1.0)], (1e7,), k)
-        tracemalloc.start()
-        judge(task, [Kernel("gaussian", 1.0)], (1e7,), k)  # of a large C in double precision
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert 0.6 * bytes_needed(1000, k) < peak < 1.1 * bytes_needed(1000, k)
-
-
-def test_pieces_of_another_size_are_not_mixed(tmp_path):
-    """A run that goes on with less memory cuts its parts otherwise, and begins its search anew."""
-    X, y = curved(400)
-
-    def found(limit, kept):
-        options = Options(C=CS, gamma=0.5, memory_limit=limit, cache_gib=0.0, checkpoint=kept and Checkpoint(kept))
-        return cpsvm.METHOD(Dataset(X, y), options, Communicator()).search
-
-    first, second = found(1 << 40, tmp_path / "kept"), found(3_000_000, tmp_path / "kept")
-    fresh = found(3_000_000, None)
-    np.testing.assert_array_equal(second.scores, fresh.scores)
-    assert (second.scores != first.scores).any()
-    np.testing.assert_array_equal(found(1 << 40, tmp_path / "kept").scores, first.scores)
-
-
 def test_parts_of_fewer_rows_than_folds():
     X, y = clouds(40)
     few = CASVC(10, C=[1, 10], gamma=0.5).fit(X, y)
@@ -309,37 +227,6 @@ def test_parts_of_fewer_rows_than_folds():
         CASVC(12, C=[1, 10]).fit, X, y
     )
     assert cpsvm.METHOD(Dataset(X, y), Options(partitions=12, C="grid"), Communicator()).search is None
-
-
-def test_more_settings_than_memory():
-    X, y = curved(60)
-    values = tuple(np.linspace(1.0, 2.0, 1000))
-    options = Options(C=values, gamma=values, memory_limit=1 << 29, cache_gib=0.0)
-    message = refusal(cpsvm.METHOD, Dataset(X, y), options, Communicator())
-    assert "what is counted of 1,000,000 settings of C and gamma needs" in message
-    assert message.endswith("compare fewer values")
-
-
-def test_copies_of_the_rows_that_do_not_fit():
-    """Of a method whose parts are made for the search: refused before a copy is made."""
-    X, y = curved(400)
-    options = Options(C=CS, gamma=0.5, memory_limit=2 * X.nbytes, cache_gib=0.0)
-    message = refusal(dissmo.METHOD, Dataset(X, y), options, Communicator())
-    assert "a rank's rows, and two copies of them in the search needs" in message
-
-
-def test_a_full_disk_is_told(tmp_path, monkeypatch):
-    """Also of a checkpoint inside the run's own."""
-    kept = Checkpoint(tmp_path / "kept")
-
-    def full(*_, **arrays):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(np, "savez", full)
-    X, y = curved(60)
-    dissmo.METHOD(Dataset(X, y), Options(C=CS, gamma=0.5, checkpoint=kept), Communicator())
-    assert "No space left on device" in str(kept.failure)
-    assert str(kept.path / "search") in str(kept.failure)
 
 
 def test_every_part_may_choose_its_own(tmp_path):
@@ -404,152 +291,3 @@ def test_refused_in_words():
         with pytest.warns(UserWarning, match="has one row only: C = 1 and gamma = scale"):
             plain = estimator(C="grid", gamma="grid").fit(X, y)
         assert (plain.model_.C, hasattr(plain, "best_params_")) == (1.0, False)
-
-
-# -- commands --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("method", ["cpsvm", "dissmo", "cascade"])
-def test_command(method, inputs, tmp_path, capsys):
-    words = [inputs / "three.h5", "--C", "0.5:50:3", "--gamma", "0.1,1", "--cv", "3", "--threads", "2"]
-    run(f"casvm.{method}", [*words, "--report", tmp_path / "r.json", "--plot", tmp_path / "p.png", "--verbose"])
-    shown, err = capsys.readouterr()
-    assert err == ""
-    made = read(tmp_path / "r.json")
-    assert set(made) - {"volume"} == FIELDS | {"cv"}
-    assert [row["C"] for row in made["grid"]] == pytest.approx([0.5, 0.5, 5, 5, 50, 50])
-    assert (made["cv"]["folds"], made["cv"]["settings"], made["cv"]["scoring"]) == (3, 6, "accuracy")
-    best = max((row for row in made["grid"] if not row["ended"]), key=lambda row: row["cv_accuracy"])
-    assert (made["params"]["C"], made["params"]["gamma"]) == (best["C"], best["gamma"])
-    assert made["cv"]["score"] == best["cv_accuracy"]
-    assert "best settings" in shown
-    assert "accuracy of 3 folds, 6 settings" in flat(shown)
-    assert shown.count(" folds") >= 6
-    assert made["comm"]["train"]["bytes"] == 0
-    assert names(tmp_path) == ["p.png", "r.json"]
-
-
-def test_command_without_options(tmp_path):
-    """Rows whose classes are spirals: the default of old, C = 1 and gamma = scale, knows next to nothing of them."""
-    t = np.random.default_rng(0).uniform(1, 4, 600)
-    y = np.arange(600) % 2
-    angle = 2 * np.pi * t + np.pi * y
-    X = np.c_[t * np.cos(angle), t * np.sin(angle)]
-    write_hdf5(tmp_path / "in.h5", train=(X[:400], y[:400]), test=(X[400:], y[400:]))
-    made = reported("casvm.cpsvm", [tmp_path / "in.h5"], tmp_path)
-    old = reported("casvm.cpsvm", [tmp_path / "in.h5", "--C", "1", "--gamma", "scale"], tmp_path)
-    assert (len(made["grid"]), len(old["grid"])) == (100, 0)
-    assert made["metrics"]["accuracy"] > 0.98
-    assert old["metrics"]["accuracy"] < 0.8
-    assert "cv" not in old
-    assert len(reported("casvm.cpsvm", [tmp_path / "in.h5", "--quick"], tmp_path)["grid"]) == 25
-
-
-def test_nothing_to_draw(tmp_path, capsys):
-    """A class of one row has no folds: the command trains as it would without a grid, and says so."""
-    X, _ = curved(60)
-    write_hdf5(tmp_path / "in.h5", train=(X, np.r_[7.0, np.ones(30), np.zeros(29)]))
-    run("casvm.cpsvm", [tmp_path / "in.h5", "--plot", tmp_path / "p.png", "--report", tmp_path / "r.json"])
-    made = read(tmp_path / "r.json")
-    assert (made["grid"], made["params"]["C"]) == ([], 1.0)
-    assert "--plot: no settings were compared, so there is nothing to draw" in flat(capsys.readouterr().out)
-    assert not (tmp_path / "p.png").exists()
-
-
-def test_test_rows_are_not_used_to_choose(tmp_path):
-    """Poisoned test labels change the metrics, and nothing else."""
-    X, y = split_rows("train")
-    T, t = split_rows("test")
-    for name, labels in (("good.h5", t), ("bad.h5", -t)):
-        write_hdf5(tmp_path / name, train=(X, y), test=(T, labels))
-    words = ["--C", "0.1,1,10", "--gamma", "grid", "--partitions", "2"]
-    good, bad = (reported("casvm.cpsvm", [tmp_path / name, *words], tmp_path) for name in ("good.h5", "bad.h5"))
-    assert bad["grid"] == good["grid"]
-    assert bad["params"] == good["params"]
-    assert bad["metrics"]["accuracy"] == pytest.approx(1 - good["metrics"]["accuracy"])
-
-
-def test_resumed(inputs, tmp_path, monkeypatch):
-    """A search that was killed goes on to the same choice and the same model, without what was finished."""
-    monkeypatch.setattr("cacore.tuning.race._TELLING", 0)  # three rounds
-    words = [inputs / "three.h5", "--partitions", "3", "--C", "0.1,1,10", "--gamma", "0.1,1", "--checkpoint"]
-    first = reported("casvm.cpsvm", [*words, tmp_path / "kept", "--model", tmp_path / "1.h5"], tmp_path)
-    pieces = sorted((tmp_path / "kept").glob("search-*.npz"))
-    assert len(pieces) == 9
-    for path in [*pieces[5:], *(tmp_path / "kept").glob("part-*.npz")]:
-        path.unlink()
-    calls = []
-    monkeypatch.setattr("casvm.family.SupportVectors.warm_up", lambda *_: None)  # which searches on purpose
-    monkeypatch.setattr(choose, "judge", lambda *task: calls.append(task) or judge(*task))
-    second = reported("casvm.cpsvm", [*words, tmp_path / "kept", "--model", tmp_path / "2.h5"], tmp_path)
-    assert len(calls) == 4
-    assert second["grid"] == first["grid"]
-    assert (tmp_path / "1.h5").read_bytes() == (tmp_path / "2.h5").read_bytes()
-
-
-def test_resumed_in_one_model(inputs, tmp_path):
-    words = [inputs / "three.h5", "--C", "0.1,1,10", "--checkpoint", tmp_path / "kept", "--model"]
-    first, second = (reported("casvm.dissmo", [*words, tmp_path / name], tmp_path) for name in ("1.h5", "2.h5"))
-    assert second["grid"] == first["grid"]
-    assert (tmp_path / "1.h5").read_bytes() == (tmp_path / "2.h5").read_bytes()
-    assert names(tmp_path / "kept") == ["search", "trained"]
-
-
-@pytest.mark.parametrize(
-    ("program", "words", "message"),
-    [
-        ("casvm.cpsvm", ["--C", "1:2"], "--C 1:2: give a number, a comma list, or lo:hi:COUNT"),
-        ("casvm.cpsvm", ["--C", "abc"], "--C abc: it must be a positive number, a comma list, lo:hi:COUNT or grid"),
-        ("casvm.cpsvm", ["--C", "default"], "--C default: it must be a positive number"),
-        ("casvm.cpsvm", ["--C", "1", "--scoring", "f1"], "scoring = f1: there is one value of C and of gamma; give"),
-        (
-            "casvm.cpsvm",
-            ["--C", "1,2", "--quick"],
-            "quick: neither C nor gamma is a grid that is made up; leave it out",
-        ),
-        ("casvm.dissmo", ["--quick"], "quick: neither C nor gamma is a grid that is made up; leave it out"),
-        ("casvm.cpsvm", ["--gamma", "0,1"], "--gamma 0: it must be a positive number"),
-        ("casvm.cpsvm", ["--scoring", "neg_log_loss"], "--scoring neg_log_loss: it must be a score that adds up"),
-        (
-            "casvm.cpsvm",
-            ["--kernel", "linear", "--C", "1,9", "--gamma", "0.1,1"],
-            "gamma: several values are given, and",
-        ),
-        ("casvm.cpsvm", ["--cv", "1"], "--cv 1: it must be a whole number of at least 2"),
-        ("casvm.cpsvm", ["--cv", "200"], "cv = 200: class "),
-        ("casvm.dissmo", ["--C", "1", "--gamma", "1", "--plot", "p.png"], "or the settings that were compared"),
-        ("casvm.cpsvm", ["--C", "1", "--gamma", "1", "--per-part"], "per_part: there is one value of C and of gamma"),
-    ],
-)
-def test_commands_refuse(program, words, message, inputs, refuses):
-    refuses(program, [inputs / "good.h5", *words], message, inputs)
-
-
-def test_a_metric_is_learned_at_the_chosen_setting(inputs, tmp_path):
-    words = [inputs / "good.h5", "--C", "0.5,5", "--gamma", "0.3", "--metric", "diagonal", "--metric-rounds", "1"]
-    made = reported("casvm.cpsvm", words, tmp_path)
-    assert len(made["grid"]) == 2
-    assert made["params"]["C"] in (0.5, 5.0)
-    assert made["metric"]["form"] == "diagonal"
-
-
-def test_sparse_rows_in_a_checkpoint_of_their_own(tmp_path):
-    X, y = clouds(120, csr=True)
-    options = Options(partitions=2, C=CS, gamma=0.5, checkpoint=Checkpoint(tmp_path / "kept"))
-    fitted = cpsvm.METHOD(Dataset(X, y), options, Communicator())
-    dense = cpsvm.METHOD(Dataset(X.toarray(), y), replace(options, checkpoint=None), Communicator())
-    assert fitted.search.chosen == dense.search.chosen
-    with pytest.raises(InputError, match="another run"):
-        cpsvm.METHOD(Dataset(X, y), replace(options, C=(1.0, 2.0)), Communicator())
-
-
-@pytest.mark.parametrize(
-    ("C", "gamma", "made"),
-    [(None, None, ("grid", "grid")), (None, 2.0, (1.0, 2.0)), (3.0, None, (3.0, "scale")),
-     (None, "grid", (1.0, "grid")), (1.0, "scale", (1.0, "scale"))],
-)  # fmt: skip
-def test_what_is_compared_where_a_command_names_nothing(C, gamma, made):
-    """What a command was told is what it does: one option alone has today's default for the other."""
-    options = Options(C=C, gamma=gamma)
-    assert (options.C, options.gamma) == made
-    assert Options().searches is False

@@ -1,0 +1,128 @@
+"""Cross-validation inside parts too large for memory: pieces of parts, the bytes they take, and a full disk."""
+
+import errno
+from dataclasses import replace
+
+import numpy as np
+from helpers.checks import refusal
+from helpers.data import curved
+
+from cacore.comm import Communicator
+from cacore.data.dataset import Dataset
+from cacore.io.checkpoint import Checkpoint
+from cacore.kernels import Kernel
+from cacore.tuning.folds import stratified
+from casvm import SMOSVC, cpsvm, dissmo
+from casvm.options import Options
+from casvm.search import choose, pieces
+from casvm.search.part import ClassFolds, bytes_needed, judge
+
+CS, GAMMAS = (0.5, 2.0, 20.0), (0.05, 0.5, 3.0)
+
+
+def test_large_parts_are_searched_in_pieces(monkeypatch):
+    """The pieces' counts add up: every row is judged once in each round, and the choice is as good."""
+    X, y = curved(400)
+    whole = SMOSVC(C=CS, gamma=GAMMAS).fit(X, y)
+    for name, rows in (("MOST", 150), ("ROWS", 100), ("WHOLE", 399)):
+        monkeypatch.setattr(pieces, name, rows)
+    seen = []
+    monkeypatch.setattr(choose, "judge", lambda task, *rest: seen.append(task.X.shape[0]) or judge(task, *rest))
+    cut = SMOSVC(C=CS, gamma=GAMMAS).fit(X, y)
+    assert sum(seen) == 2 * 400  # rounds
+    assert max(seen) <= 100
+    monkeypatch.setattr(pieces, "WHOLE", 400)  # few rows stay together
+    together = SMOSVC(C=CS, gamma=GAMMAS).fit(X, y)
+    assert seen[-2:] == [400] * 2
+    np.testing.assert_array_equal(together.cv_results_["mean_test_score"], whole.cv_results_["mean_test_score"])
+    assert cut.cv_results_["mean_test_score"].max() > whole.best_score_ - 0.1
+
+
+def test_pieces_of_a_precomputed_kernel_have_all_classes(monkeypatch):
+    """Also where the rows are sorted by class: numbers of rows say nothing of what lies together."""
+    for name, rows in (("MOST", 100), ("ROWS", 60), ("WHOLE", 100)):
+        monkeypatch.setattr(pieces, name, rows)
+    seen = []
+    monkeypatch.setattr(choose, "judge", lambda task, *rest: seen.append(task.codes) or judge(task, *rest))
+    X, y = curved(300)
+    X, y = X[np.argsort(y)], np.sort(y)
+    K = np.exp(-0.5 * ((X[:, None] - X) ** 2).sum(-1))
+    given = SMOSVC(C=[1e-4, 10.0], kernel="precomputed").fit(K, y)
+    assert {len(codes) for codes in seen} == {60}
+    assert all(len(set(codes)) == 2 for codes in seen)
+    assert given.best_params_ == {"C": 10.0}
+
+
+def test_memory_that_does_not_suffice():
+    """Smaller pieces where the matrices do not fit, and a line where nothing does."""
+    X, y = curved(400)
+
+    def train(limit):
+        options = Options(C=CS, gamma=0.5, memory_limit=limit)
+        return cpsvm.METHOD(Dataset(X, y), replace(options, cache_gib=0.0), Communicator())
+
+    assert train(3_000_000).search.chosen["C"] in CS
+    message = refusal(train, 100_000)
+    assert "of the kernel matrix of 100 rows needs" in message
+    assert "leave it more memory (--memory-limit) or use fewer threads (--threads)" in message
+
+
+def test_the_bytes_of_a_part():
+    """Of more than two classes a pair's kernel values are copied: at worst, all of them."""
+    import tracemalloc
+
+    X = np.random.default_rng(0).normal(size=(1000, 2))
+    for k, y in ((2, np.arange(1000) % 2), (3, np.minimum(np.arange(1000), 2))):
+        task = ClassFolds(X, y, np.ones(1000), stratified(y, 2), np.ones((1, 1, 2), bool))
+        judge(task, [Kernel("gaussian", 1.0)], (1e7,), k)
+        tracemalloc.start()
+        judge(task, [Kernel("gaussian", 1.0)], (1e7,), k)  # of a large C in double precision
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert 0.6 * bytes_needed(1000, k) < peak < 1.1 * bytes_needed(1000, k)
+
+
+def test_pieces_of_another_size_are_not_mixed(tmp_path):
+    """A run that goes on with less memory cuts its parts otherwise, and begins its search anew."""
+    X, y = curved(400)
+
+    def found(limit, kept):
+        options = Options(C=CS, gamma=0.5, memory_limit=limit, cache_gib=0.0, checkpoint=kept and Checkpoint(kept))
+        return cpsvm.METHOD(Dataset(X, y), options, Communicator()).search
+
+    first, second = found(1 << 40, tmp_path / "kept"), found(3_000_000, tmp_path / "kept")
+    fresh = found(3_000_000, None)
+    np.testing.assert_array_equal(second.scores, fresh.scores)
+    assert (second.scores != first.scores).any()
+    np.testing.assert_array_equal(found(1 << 40, tmp_path / "kept").scores, first.scores)
+
+
+def test_more_settings_than_memory():
+    X, y = curved(60)
+    values = tuple(np.linspace(1.0, 2.0, 1000))
+    options = Options(C=values, gamma=values, memory_limit=1 << 29, cache_gib=0.0)
+    message = refusal(cpsvm.METHOD, Dataset(X, y), options, Communicator())
+    assert "what is counted of 1,000,000 settings of C and gamma needs" in message
+    assert message.endswith("compare fewer values")
+
+
+def test_copies_of_the_rows_that_do_not_fit():
+    """Of a method whose parts are made for the search: refused before a copy is made."""
+    X, y = curved(400)
+    options = Options(C=CS, gamma=0.5, memory_limit=2 * X.nbytes, cache_gib=0.0)
+    message = refusal(dissmo.METHOD, Dataset(X, y), options, Communicator())
+    assert "a rank's rows, and two copies of them in the search needs" in message
+
+
+def test_a_full_disk_is_told(tmp_path, monkeypatch):
+    """Also of a checkpoint inside the run's own."""
+    kept = Checkpoint(tmp_path / "kept")
+
+    def full(*_, **arrays):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    X, y = curved(60)
+    dissmo.METHOD(Dataset(X, y), Options(C=CS, gamma=0.5, checkpoint=kept), Communicator())
+    assert "No space left on device" in str(kept.failure)
+    assert str(kept.path / "search") in str(kept.failure)
