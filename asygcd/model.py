@@ -162,7 +162,7 @@ class AsyGCDModel:
         return model_file.load(path, {"asygcd": cls._made}, Communicator())
 
     @classmethod
-    def _made(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.Parts) -> AsyGCDModel:
+    def _made(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.StoredParts) -> AsyGCDModel:
         attributes |= {"classes": read_classes(attributes), "kernel": Kernel(**attributes["kernel"])}
         k = len(attributes["classes"])
         sizes = {"m": 1 if k == 2 else k if attributes["multi_class"] == "ovr" else k * (k - 1) // 2}

@@ -1,6 +1,6 @@
-"""Checks of values that a user gives, as text on a command line or as an object in Python.
+"""Checks of values given by the user, as text on a command line or as Python objects.
 
-A check takes the value and the option's name, and returns the value that is used, or raises an InputError in one line.
+A check takes the value and the option's name. It returns the converted value or raises a one-line InputError.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from typing import Any
 from cacore.errors import InputError
 from cacore.tuning import grid
 
-Convert = Callable[[Any, str], Any]  # (value or text, the option's name for a message) -> the value, or an InputError
+Convert = Callable[[Any, str], Any]  # (value or text, option name for messages) -> converted value, or an InputError
 
 
 def as_it_is(value: Any, name: str) -> Any:
-    """Anything."""
+    """Accept any value unchanged."""
     return value
 
 
 def refused(name: str, value: Any, need: str) -> InputError:
-    """One line about a value that cannot be used."""
+    """Error for an invalid value: the option's name, the value, and the kind of value needed."""
     return InputError(f"{name} {value if _is_text(value, name) else repr(value)}: it must be {need}")
 
 
 def _is_text(value: Any, name: str) -> bool:
-    """Whether a value is what a user typed: numbers are text on a command line only."""
+    """True if the value was typed on a command line, the only place where text may stand for a number."""
     return isinstance(value, str) and name.startswith("-")
 
 
 def _real(value: Any, name: str) -> float:
-    """The number that a value is, or not a number."""
+    """Value as a float; NaN if it is not a number."""
     if isinstance(value, bool) or not (isinstance(value, Real) or _is_text(value, name)):
         return math.nan
     try:
@@ -45,7 +45,7 @@ def _real(value: Any, name: str) -> float:
 
 
 def whole(least: int | None = None, most: int | None = None, types: type = Integral) -> Convert:
-    """A whole number within these bounds, as text or of this type: 2.0 is none, unless `types` is Real."""
+    """Check for a whole number from `least` to `most`; 2.0 is accepted only if `types` is Real."""
     need = "a whole number"
     if most is not None:
         need += f" from {least} to {most}"
@@ -63,13 +63,13 @@ def whole(least: int | None = None, most: int | None = None, types: type = Integ
 
 
 def number(good: Callable[[float], bool], need: str) -> Convert:
-    """A number for which `good` holds."""
+    """Check for a number that satisfies `good`; `need` describes the condition in messages."""
 
     def convert(value: Any, name: str) -> float:
         real = _real(value, name)
         if not good(real):
             raise refused(name, value, need)
-        return value if isinstance(value, int | float) else real  # C=1 is reported as it was given
+        return value if isinstance(value, int | float) else real  # so that C=1 is reported as 1, not 1.0
 
     return convert
 
@@ -82,7 +82,7 @@ share = number(lambda x: 0 < x < 1, "a number between 0 and 1")
 
 
 def one_of(*choices: str) -> Convert:
-    """One of some words."""
+    """Check for one of these words."""
 
     def convert(value: Any, name: str) -> str:
         if not isinstance(value, str) or value not in choices:
@@ -93,7 +93,7 @@ def one_of(*choices: str) -> Convert:
 
 
 def kernel(value: Any, name: str) -> str:
-    """A kernel's name, or one of the names that scikit-learn has for it."""
+    """Name of a kernel; scikit-learn's names are accepted as well."""
     from cacore.kernels.registry import KINDS, canonical
 
     if not isinstance(value, str):
@@ -102,17 +102,17 @@ def kernel(value: Any, name: str) -> str:
 
 
 def kernel_or_callable(value: Any, name: str) -> Any:
-    """As :func:`kernel`, or a function of two blocks of rows."""
+    """Name of a kernel (see :func:`kernel`), or a function of two blocks of rows."""
     return value if callable(value) else kernel(value, name)
 
 
 def kernel_or_auto(value: Any, name: str) -> Any:
-    """As :func:`kernel_or_callable`, or "auto"."""
+    """Name of a kernel, a function of two blocks of rows, or "auto"."""
     return value if isinstance(value, str) and value == "auto" else kernel_or_callable(value, name)
 
 
 def number_or(*words: str) -> Convert:
-    """A positive number, or one of some words."""
+    """Check for a positive number or one of these words."""
 
     def convert(value: Any, name: str) -> float | str:
         if isinstance(value, str) and value in words:
@@ -127,10 +127,10 @@ def number_or(*words: str) -> Convert:
 
 
 def yes_or_no(value: Any, name: str) -> bool:
-    """A truth value: a bool, numpy's or Python's, or 0 or 1."""
+    """Truth value: a Python or numpy bool, or 0 or 1."""
     try:
         good = bool(bool(value) == value)
-    except (TypeError, ValueError):  # an array, for one
+    except (TypeError, ValueError):  # such as an array
         good = False
     if not good:
         raise refused(name, value, "True or False")
@@ -138,13 +138,13 @@ def yes_or_no(value: Any, name: str) -> bool:
 
 
 def values(value: Any, name: str) -> tuple[float, ...]:
-    """A grid: one or more positive numbers, or the text that :func:`cacore.tuning.grid.parse` reads."""
+    """Grid of one or more positive numbers, or text in the form that :func:`cacore.tuning.grid.parse` reads."""
     name = name.removesuffix(" =")
     return grid.parse(value, name) if _is_text(value, name) else grid.checked(value, name)
 
 
 def one_or(convert: Convert, *words: str) -> Convert:
-    """What `convert` makes of one value; a grid of several, as :func:`values`; or one of some words, in either."""
+    """Check for a single value (by `convert`), a grid of values (see :func:`values`), or one of these words."""
 
     def alone(value: Any, name: str) -> Any:
         lists = "a comma list, lo:hi:COUNT" if name.startswith("-") else "a list of them"
@@ -166,7 +166,7 @@ def one_or(convert: Convert, *words: str) -> Convert:
 
 
 def whole_values(value: Any, name: str) -> tuple[int, ...]:
-    """A grid of whole numbers of at least 1."""
+    """Grid of whole numbers of at least 1."""
     numbers = values(value, name)
     for one in numbers:
         if not one.is_integer():
@@ -175,15 +175,15 @@ def whole_values(value: Any, name: str) -> tuple[int, ...]:
 
 
 def path(value: Any, name: str) -> Path:
-    """A file's name. ``Path("")`` would be the directory, and ``-`` a file that few can name afterwards."""
+    """File name. "" is refused, since it would mean the directory, and "-", a name most commands read as an option."""
     if not isinstance(value, str | os.PathLike) or value in ("", "-"):
         name = name if name.startswith("-") or name.endswith("=") else name.upper()
-        raise InputError(f"{name} {value!r}: it must be the name of a file (/dev/stdout is what is printed)")
+        raise InputError(f"{name} {value!r}: it must be the name of a file (/dev/stdout prints to the terminal)")
     return Path(value)
 
 
 def path_argument(word: str) -> Path:
-    """As :func:`path`, for argparse, which names the argument."""
+    """File name for argparse, which adds the argument's name to the error itself; see :func:`path`."""
     try:
         return path(word, "")
     except InputError as error:

@@ -6,7 +6,7 @@ import os
 
 
 class InputError(ValueError):
-    """Input or usage that cannot be used; ``str(error)`` is one line that says where and what to do.
+    """Invalid input or usage; ``str(error)`` is one line that says what is wrong, where, and what to do.
 
     Attributes
     ----------
@@ -20,11 +20,11 @@ class InputError(ValueError):
 
 
 class MemoryLimitError(InputError):
-    """An allocation that was refused before it was tried; the message carries the figures."""
+    """Allocation refused before it was attempted; the message gives the bytes needed and allowed."""
 
 
 class OutputError(OSError):
-    """A file that could not be written, though its name was good: a full disk, a quota; one line that names it."""
+    """Failure to write a file whose name was valid, such as a full disk or a quota; one line that names the file."""
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(str(message).split()))
@@ -32,9 +32,9 @@ class OutputError(OSError):
 
     @classmethod
     def of(cls, path: str | os.PathLike[str], error: OSError) -> OutputError:
-        """What `error` says of this file."""
+        """Output error that names the file and gives the reason of `error`."""
         return cls(f"{os.fspath(path)}: cannot be written ({os.strerror(error.errno) if error.errno else error})")
 
 
 class RankError(RuntimeError):
-    """What every rank raises when one of them failed with anything else; the message names it."""
+    """Unexpected failure of one rank, raised on every rank; the message names the failed rank."""

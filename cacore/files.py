@@ -17,17 +17,17 @@ from pathlib import Path
 
 from cacore.errors import InputError, OutputError
 
-_STEM = 64  # bytes of a file's name that its temporary file has too: with the rest, a name that any file system takes
+_STEM = 64  # bytes of the file's name kept in the temporary name, which stays short enough for any file system
 _RANDOM = "[0-9a-f]" * 8
 
 
 class Temporary:
-    """A file that is being written, and vanishes unless it is kept.
+    """Temporary file that is deleted unless it is kept.
 
     Attributes
     ----------
     path : Path
-        Where it is.
+        Path of the temporary file.
     """
 
     def __init__(self, path: str | os.PathLike[str], temporary: Path, handle: int) -> None:
@@ -35,12 +35,12 @@ class Temporary:
         self._final, self._handle = path, handle
 
     def share(self) -> None:
-        """Let others read it under a lock of theirs, as HDF5 does; who writes the same file still leaves it alone."""
-        with suppress(OSError):  # there are no locks in this file system
+        """Allow readers that take a lock, as HDF5 does; other writers of the same file still leave this one alone."""
+        with suppress(OSError):  # the file system has no locks
             fcntl.flock(self._handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
     def keep(self) -> None:
-        """Let it take the place that it was made for, where it is on the disk from then on."""
+        """Replace the final file with this one, and flush both the file and its folder to disk."""
         if _is_stream(self._final):
             with self.path.open("rb") as written, Path(self._final).open("ab") as out:
                 shutil.copyfileobj(written, out)
@@ -53,17 +53,17 @@ class Temporary:
 
 @contextmanager
 def temporary(path: str | os.PathLike[str], suffix: str = "") -> Iterator[Temporary]:
-    """A file beside `path` that may take its place, and vanishes when the block ends.
+    """Create a temporary file beside `path`, which is deleted at the end of the block unless it is kept.
 
-    Its name begins with a dot and ends with `suffix`; what a killed process left is removed when the same file is
-    written again. A link stays one, and the file that it names is replaced; a device is written to.
+    Its name begins with a dot and ends with `suffix`. Files left by killed processes are removed the next time the
+    same file is written. If `path` is a link, the file it points to is replaced; a device is written to directly.
 
     Raises
     ------
     InputError
-        There can be no such file; see :func:`check_writable`.
+        No file can be written at `path`; see :func:`check_writable`.
     OutputError
-        It could not be written.
+        Writing failed.
     """
     check_writable(path)
     target = Path(os.path.realpath(path))
@@ -89,10 +89,10 @@ def temporary(path: str | os.PathLike[str], suffix: str = "") -> Iterator[Tempor
 
 @contextmanager
 def replacing(path: str | os.PathLike[str], suffix: str = "") -> Iterator[Path]:
-    """A temporary file beside `path` that takes its place when the block ends well, and vanishes otherwise.
+    """Replace the file at `path` with what the block writes, unless the block raises an error.
 
-    It is on the disk when it takes that place, so that a machine that goes down leaves the old file or the new one.
-    The rest is as :func:`temporary` says.
+    The new file is flushed to disk first, so a crash leaves either the old file or the new one. See :func:`temporary`
+    for names, links, devices and errors.
     """
     with temporary(path, suffix) as made:
         yield made.path
@@ -100,7 +100,7 @@ def replacing(path: str | os.PathLike[str], suffix: str = "") -> Iterator[Path]:
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Refuse a place where no file can be put, before the work is done rather than after."""
+    """Raise an InputError, before any work is done, if no file can be written at `path`."""
     target, folder = Path(os.path.realpath(path)), Path(path).parent
     if _is_stream(path):
         return
@@ -108,7 +108,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         if target.is_dir():
             raise InputError(f"{path}: is a directory; name a file")
         if target.exists() and not target.is_file():
-            raise InputError(f"{path}: is no regular file; name another")
+            raise InputError(f"{path}: is not a regular file; name another")
         if not target.parent.is_dir():
             raise InputError(f"{path}: the directory {folder} does not exist; create it first")
         if not os.access(target.parent, os.W_OK):
@@ -118,27 +118,27 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 
 def check_apart(outputs: Iterable[tuple[str, Path | None]], inputs: Iterable[tuple[str, Path | None]] = ()) -> None:
-    """Refuse two options that name one file, unless it is read by both: the second would replace the first's.
+    """Raise an InputError if an output would overwrite an input or another output.
 
-    Each is given with its flag, or what messages call it.
+    Each path comes with its command-line flag, or with the name to use for it in the message.
     """
     named: dict[str, str] = {os.path.realpath(path): flag for flag, path in inputs if path is not None}
     for flag, path in outputs:
         if path is None or _is_stream(path):
             continue
         if other := named.get(place := os.path.realpath(path)):
-            raise InputError(f"{flag} {path}: the file of {other}, which it would replace; name another")
+            raise InputError(f"{flag} {path}: is also the file of {other}, which it would replace; name another")
         named[place] = flag
 
 
 @contextmanager
 def printing() -> Iterator[None]:
-    """Around what prints: it is on its way when the block ends, and who closes a pipe early wants no more of it.
+    """Flush standard output at the end of the block, and ignore a reader that closed the pipe early.
 
     Raises
     ------
     OutputError
-        It could not be written: the output goes to a file on a full disk.
+        The output could not be written, for example to a file on a full disk.
     """
     try:
         try:
@@ -148,7 +148,7 @@ def printing() -> Iterator[None]:
     except OutputError:
         raise
     except OSError as error:
-        # What is left in the buffer would be tried again at the interpreter's end, which has a status of its own.
+        # Discard the buffer: at exit the interpreter would flush it again, fail again, and change the exit status.
         with suppress(OSError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, sys.stdout.fileno())
@@ -158,32 +158,32 @@ def printing() -> Iterator[None]:
 
 
 def _is_stream(path: str | os.PathLike[str]) -> bool:
-    """Whether it is written to, as /dev/null and /dev/stdout are: there is nothing to replace."""
+    """True if `path` is a device or standard stream, such as /dev/null, which cannot be replaced by another file."""
     name = os.path.abspath(path)
     try:
         device = stat.S_ISCHR(os.stat(name).st_mode)
-    except OSError:  # there is no such file, or cannot be
+    except OSError:  # the file does not exist, or its name is invalid
         device = False
     return device or name in ("/dev/stdout", "/dev/stderr") or name.startswith("/dev/fd/")
 
 
 def _remove_left(folder: Path, stem: str, suffix: str) -> None:
-    """Remove the temporary files of processes that were killed, for theirs is no lock any more."""
+    """Remove temporary files of killed processes, which hold no lock any more."""
     for path in folder.glob(f".{glob.escape(stem)}.{_RANDOM}{suffix}"):
         try:
             handle = os.open(path, os.O_RDWR)
         except OSError:
-            continue  # it has just taken its place, or is another user's
+            continue  # it has just been renamed, or belongs to another user
         if _locked(handle):
             path.unlink(missing_ok=True)
         os.close(handle)
 
 
 def _locked(handle: int) -> bool:
-    """Whether an open file is now locked by this process, until it is closed or the process ends."""
+    """Lock an open file until it is closed or the process ends; True if that succeeded."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # locked by another, or there are no locks in this file system
+    except OSError:  # another process holds the lock, or the file system has none
         return False
     return True
 
@@ -193,7 +193,7 @@ def _sync_folder(folder: Path) -> None:
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # some file systems cannot do this for a folder
+        if error.errno != errno.EINVAL:  # some file systems cannot flush a folder
             raise
     finally:
         os.close(handle)

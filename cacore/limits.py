@@ -1,4 +1,4 @@
-"""When an iterative solver stops."""
+"""Stopping criteria of iterative solvers."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from cacore.errors import InputError
 
 @dataclass(frozen=True)
 class Limits:
-    """When to stop.
+    """Tolerance, iteration limit and time limit of a solver.
 
     Attributes
     ----------
     tol : float
-        Of the solver's stopping rule: the largest violation of its optimality conditions.
+        Tolerance of the stopping criterion: largest allowed violation of the optimality conditions.
     max_iter : int
-        Iterations; below 0 there is no limit but one that no healthy problem meets.
+        Maximum number of iterations. Negative: a limit so large that only a diverging solver reaches it.
     max_time : float
-        Seconds.
+        Maximum time in seconds.
     shrinking : bool
-        Whether rows that stay at a bound are left out until the end, by solvers that can.
+        If True, solvers that support shrinking set aside rows that stay at a bound until the end.
 
     Raises
     ------
     InputError
-        A tolerance or a time that is not positive.
+        The tolerance or the time is not positive.
     """
 
     tol: float = 1e-3
@@ -40,5 +40,5 @@ class Limits:
             raise InputError(f"max_time = {self.max_time:g}: it must be a positive number of seconds")
 
     def iterations(self, n: int) -> int:
-        """Iterations that n rows may take."""
+        """Maximum number of iterations for n rows."""
         return min(int(self.max_iter), 1 << 62) if self.max_iter >= 0 else 1000 * max(n, 10_000)

@@ -1,4 +1,4 @@
-"""How far rank 0 is: a bar on a terminal, a line now and then anywhere else."""
+"""Progress of rank 0: a bar on a terminal, an occasional line of text elsewhere."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-_SECONDS = 60.0  # between two lines
+_SECONDS = 60.0  # least time between two lines
 
 
 class Advance(Protocol):
-    """What a step is told by; a search whose work shrinks also says what is left, and what it has found."""
+    """Callback that a task calls after each step; a search may also change the total and the label."""
 
     def __call__(self, steps: int = 1, label: str | None = None, total: int | None = None) -> None:
-        """`steps` more are done, of `total`, if that has changed; `label` replaces the bar's text."""
+        """Advance the bar by `steps`; `total` and `label`, if given, replace the number of steps and the text."""
 
 
 def silent(_: str, __: int) -> Advance:
-    """A bar that nobody sees."""
+    """Begin a task without showing progress."""
     return _unseen
 
 
@@ -28,13 +28,13 @@ def _unseen(steps: int = 1, label: str | None = None, total: int | None = None) 
 
 
 def _lines(_: str, __: int) -> Advance:
-    """Lines of text, no more often than :data:`_SECONDS` says."""
-    told = time.monotonic()
+    """Begin a task whose labels are printed as lines, at most one per :data:`_SECONDS`."""
+    printed = time.monotonic()
 
     def advance(steps: int = 1, label: str | None = None, total: int | None = None) -> None:
-        nonlocal told
-        if label is not None and time.monotonic() - told >= _SECONDS:
-            told = time.monotonic()
+        nonlocal printed
+        if label is not None and time.monotonic() - printed >= _SECONDS:
+            printed = time.monotonic()
             print(label, file=sys.stderr, flush=True)
 
     return advance
@@ -44,8 +44,8 @@ def _lines(_: str, __: int) -> Advance:
 def bar(enabled: bool) -> Iterator[Callable[[str, int], Advance]]:
     """Yield ``begin(label, total)``, which returns the function to call after each step.
 
-    `enabled` is False on all ranks but 0 and with ``--quiet``; a stderr that is no terminal gets the newest label, if
-    there is one, as a line a minute.
+    `enabled` is True only on rank 0 and without ``--quiet``. If stderr is not a terminal, the newest label is printed
+    at most once per minute.
     """
     if not (enabled and sys.stderr.isatty()):
         yield _lines if enabled else silent
@@ -54,7 +54,7 @@ def bar(enabled: bool) -> Iterator[Callable[[str, int], Advance]]:
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
     from rich.table import Column
 
-    # On a narrow terminal the text is wrapped, and the time left stays.
+    # On a narrow terminal the text wraps, so the remaining time stays visible.
     text = TextColumn("{task.description}", table_column=Column())
     columns = text, BarColumn(bar_width=20), TaskProgressColumn(), TimeRemainingColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
@@ -72,7 +72,7 @@ def bar(enabled: bool) -> Iterator[Callable[[str, int], Advance]]:
 
 @contextmanager
 def spinner(enabled: bool) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows a line of text, where :func:`bar` would show a bar; for work without a known end."""
+    """Yield a function that shows a status line where :func:`bar` would show a bar, for work of unknown length."""
     if not (enabled and sys.stderr.isatty()):
         yield lambda _: None
         return

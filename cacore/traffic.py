@@ -1,7 +1,7 @@
-"""Who sent how much to whom, by phase: collected, saved, and drawn.
+"""Bytes and messages by phase, sender and receiver: collect, save and draw them.
 
-``--comm-matrix FILE.npz`` of every training command saves what ``python -m cacore.traffic`` draws. What a
-library sends by itself (ScaLAPACK) is in none of it: `library_bytes_predicted` of the report has a formula's answer.
+``--comm-matrix FILE.npz`` of every training command saves what ``python -m cacore.traffic`` draws. Messages that
+ScaLAPACK sends itself are not counted; the report gives an estimate of their volume as `library_bytes_predicted`.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ TRAINING = ("partition", "train")
 
 @dataclass
 class Traffic:
-    """What the ranks of one run sent.
+    """Traffic of all ranks in one run.
 
     Attributes
     ----------
     method : str
     phases : tuple of str
     bytes, messages : ndarray of int64, shape (phases, ranks, ranks + 1)
-        By phase, sender and receiver. The last column has what has no single receiver: contributions to
-        reductions and allgathers (see :class:`cacore.comm.communicator.Communicator`).
+        Indexed by phase, sender and receiver. The last column counts contributions to reductions and allgathers,
+        which have no single receiver (see :class:`cacore.comm.communicator.Communicator`).
     seconds, mpi_seconds : ndarray, shape (phases, ranks)
-        Wall-clock seconds of each rank, and those of them that it was inside calls of MPI.
+        Wall-clock seconds of each rank, and the seconds of these that it spent inside MPI calls.
     """
 
     method: str
@@ -56,7 +56,7 @@ class Traffic:
 
 
 def collect(comm: Communicator, method: str) -> Traffic | None:
-    """What all ranks sent so far, on rank 0, and None on the others. Collective; not counted itself."""
+    """Gather the traffic of all ranks so far on rank 0 (None elsewhere); collective, and not counted itself."""
     clock = comm.clock()
     sent = np.array([comm.sent(phase) for phase in clock])  # phase, bytes or messages, receiver
     seconds = np.array([(total, comm.mpi_seconds.get(phase, 0.0)) for phase, total in clock.items()])
@@ -69,7 +69,7 @@ def collect(comm: Communicator, method: str) -> Traffic | None:
 
 
 def load(path: str | Path) -> Traffic:
-    """Read what :meth:`Traffic.save` wrote; anything else is an :class:`InputError`."""
+    """Read a file written by :meth:`Traffic.save`; any other file raises an :class:`InputError`."""
     if not os.path.isfile(path):
         raise InputError(f"{path}: no such file")
     try:
@@ -80,7 +80,7 @@ def load(path: str | Path) -> Traffic:
             traffic = Traffic(str(file["method"]), tuple(file["phases"].tolist()), *arrays)
     except InputError:
         raise
-    except Exception as error:  # numpy, zipfile and zlib each have names of their own for a file that is none
+    except Exception as error:  # numpy, zipfile and zlib each raise their own exceptions for an invalid file
         raise InputError(f"{path}: not a file of --comm-matrix, or damaged") from error
     _check(traffic, path)
     return traffic
@@ -95,7 +95,7 @@ def _check(traffic: Traffic, path: str | Path) -> None:
     ):  # fmt: skip
         values = getattr(traffic, name)
         if values.shape != shape or values.dtype != kind or not (np.isfinite(values) & (values >= 0)).all():
-            raise InputError(f"{path}: damaged: {name} has the wrong shape or type, or numbers that cannot be")
+            raise InputError(f"{path}: damaged: {name} has the wrong shape or type, or impossible values")
 
 
 def _places(traffic: Traffic, phases: Sequence[str]) -> list[int]:
@@ -108,8 +108,8 @@ def _places(traffic: Traffic, phases: Sequence[str]) -> list[int]:
 def pattern(traffic: Traffic, phases: Sequence[str] = TRAINING) -> NDArray[np.float64]:
     """Bytes from every rank (row) to every rank (column) in `phases`.
 
-    What has no single receiver is spread evenly over the sender's R - 1 other ranks: where it really goes
-    is the MPI library's affair.
+    Bytes without a single receiver are spread evenly over the R - 1 other ranks, because only the MPI library knows
+    where they really go.
     """
     sent = traffic.bytes[_places(traffic, phases)].sum(axis=0)
     ranks = len(sent)
@@ -118,37 +118,37 @@ def pattern(traffic: Traffic, phases: Sequence[str] = TRAINING) -> NDArray[np.fl
 
 
 def ratio(traffic: Traffic, phases: Sequence[str] = TRAINING) -> tuple[float, float]:
-    """Mean seconds of a rank inside calls of MPI, and outside them, in `phases`."""
+    """Mean seconds per rank inside MPI calls, and outside them, in `phases`."""
     places = _places(traffic, phases)
     total, inside = (float(s[places].sum(axis=0).mean()) for s in (traffic.seconds, traffic.mpi_seconds))
     return inside, max(0.0, total - inside)
 
 
 def _parser() -> Parser:
-    parser = Parser(prog="python -m cacore.traffic", description="Draw what --comm-matrix saved.")
+    parser = Parser(prog="python -m cacore.traffic", description="Draw the files that --comm-matrix saved.")
     commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
     for name, text in (
-        ("pattern", "bytes from every rank to every rank, a panel a file (Fig. 2.7 of the thesis)"),
-        ("ratio", "seconds inside MPI calls and outside them, a bar a file (Fig. 2.8)"),
+        ("pattern", "bytes from every rank to every rank, one panel per file (Fig. 2.7 of the thesis)"),
+        ("ratio", "seconds inside MPI calls and outside them, one bar per file (Fig. 2.8)"),
     ):
         command = commands.add_parser(name, help=text, description=text)
         command.add_argument("files", metavar="FILE.npz", nargs="+", type=path_argument)
         command.add_argument("-o", "--output", metavar="OUT.png", type=path_argument, required=True)
         command.add_argument(
-            "--phases", metavar="LIST", help="the phases to add up (default: partition,train; of seconds also wait)"
+            "--phases", metavar="LIST", help="phases to add up (default: partition,train; for ratio also wait)"
         )
     return parser
 
 
 def draw(args: argparse.Namespace) -> None:
-    """The ``pattern`` and ``ratio`` commands."""
+    """Run the ``pattern`` or ``ratio`` command."""
     check_writable(args.output)
     runs = [load(path) for path in args.files]
     phases = list(TRAINING)
     if args.phases is not None:
         phases = [phase.strip() for phase in args.phases.split(",")]
     elif args.command == "ratio" and all("wait" in traffic.phases for traffic in runs):
-        phases.append("wait")  # for the slowest rank
+        phases.append("wait")  # time spent waiting for the slowest rank
     often = Counter(traffic.method for traffic in runs)
     titles = [
         traffic.method if often[traffic.method] == 1 else path.stem
@@ -163,7 +163,7 @@ def draw(args: argparse.Namespace) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """``python -m cacore.traffic``."""
+    """Entry point of ``python -m cacore.traffic``."""
     run(lambda _: draw(_parser().parse_args(argv)), "cacore.traffic", Communicator())
 
 

@@ -347,7 +347,7 @@ class KRRModel(InParts):
         return {**targets, "p": max(1, targets["t"])}
 
     @classmethod
-    def _made(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.Parts) -> KRRModel:
+    def _made(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.StoredParts) -> KRRModel:
         coarse, like = attributes.pop("coarse", None), Kernel(**attributes.pop("kernel", {}))
         if coarse is not None:
             wide = Kernel(**coarse["kernel"]) if "kernel" in coarse else like

@@ -138,7 +138,7 @@ class InParts:
         return {name: part[name] for name in self.part_arrays if part.get(name) is not None}
 
     @classmethod
-    def _of_file(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.Parts) -> Self:
+    def _of_file(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.StoredParts) -> Self:
         """The model of what its file holds, if it holds what belongs there."""
         P = len(parts.owners)
         sizes = {"P": P, "C": 0 if attributes["route"] == "sum" else P, **cls._shared_sizes(attributes)}
@@ -159,7 +159,7 @@ class InParts:
         raise NotImplementedError
 
     @classmethod
-    def _made(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.Parts) -> Self:
+    def _made(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.StoredParts) -> Self:
         """The model of what its file holds; takes out of `attributes` and `shared` what is the family's own."""
         soft = attributes.pop("soft")
         model = cls(

@@ -207,7 +207,7 @@ def test_info(tmp_path, capsys, arrays, words):
 
 def test_info_of_sparse_rows(tmp_path, capsys):
     run("cacore.io", ["info", put(tmp_path / "a", "1 1:1 2:1\n0 20:1\n")])
-    assert "2 rows x 20 features, float64, CSR, 1.5 nonzeros a row; target 0 (1), 1 (1)" in capsys.readouterr().out
+    assert "2 rows x 20 features, float64, CSR, 1.5 nonzeros per row; target 0 (1), 1 (1)" in capsys.readouterr().out
 
 
 def test_as_a_command(tmp_path, python):

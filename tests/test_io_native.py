@@ -100,7 +100,7 @@ BAD = {
     "vector": ({"X": Y}, r"X: shape \(25,\)"),
     "text": ({"X": np.full((2, 2), b"a")}, "an n x d array of numbers"),
     "short y": ({"X": DENSE, "y": Y[:24]}, r"25 rows, but y has shape \(24,\)"),
-    "two targets": ({"X": DENSE, "y": np.ones((25, 2))}, r"y has shape \(25, 2\); one label or target a row"),
+    "two targets": ({"X": DENSE, "y": np.ones((25, 2))}, r"y has shape \(25, 2\); one label or target per row"),
     "text y": ({"X": DENSE, "y": np.full(25, b"cat")}, r"(\by\b|target)"),
     "group y": ({"X": DENSE, "y__values": Y}, r"(\by\b|target)"),
     "no rows": ({"X": DENSE[:0], "y": Y[:0]}, "0 rows of 7 features"),
@@ -211,7 +211,7 @@ def linked_csr(file, folder):
 @pytest.mark.parametrize(
     ("write", "message"),
     [(linked, "X is a link"), (linked_to_a_pipe, "train is a link"), (linked_in_the_file, "X is a link"),
-     (stored_elsewhere, "the data of X lie in other files"), (virtual, "the data of X lie in other files"),
+     (stored_elsewhere, "the data of X are in other files"), (virtual, "the data of X are in other files"),
      (linked_target, "y is a link"), (linked_csr, "indptr is a link")],
 )  # fmt: skip
 def test_data_of_other_files(write, message, tmp_path, refuses):

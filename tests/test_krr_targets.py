@@ -219,7 +219,7 @@ def test_files_with_one_column(tmp_path):
 def test_what_commands_refuse(files, tmp_path, refuses):
     h5, csv = files / "rows.h5", files / "train.csv"
     for program in ("casvm.casvm", "asygcd"):
-        refuses(program, [h5], "one label or target a row is needed", tmp_path)
+        refuses(program, [h5], "one label or target per row is needed", tmp_path)
     refuses("casvm.casvm", [csv, "--target", "A,B"], "2 columns, and one is needed here", tmp_path)
     refuses("cakrr.kkrr3", [h5], "the one answer of a row", tmp_path)
     refuses("cakrr.bkrr2", [csv, "--target", "A,A"], "named twice", tmp_path)
@@ -227,7 +227,7 @@ def test_what_commands_refuse(files, tmp_path, refuses):
     nan = changed(tmp_path / "nan.h5", h5, "train/y", (7, 2), np.nan) or tmp_path / "nan.h5"
     refuses("cakrr.bkrr2", [nan], "row 7, target 2 is nan", tmp_path)
     write_csv(tmp_path / "one.csv", *(lambda X, Y: (X, Y[:, 0]))(*rows()))
-    refuses("cakrr.bkrr2", [tmp_path / "one.csv", "--test", h5], "3 targets a row, and 1 in", tmp_path)
+    refuses("cakrr.bkrr2", [tmp_path / "one.csv", "--test", h5], "3 targets per row, and 1 in", tmp_path)
 
 
 def test_a_model_of_other_sizes_is_refused(tmp_path):

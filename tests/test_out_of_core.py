@@ -199,7 +199,7 @@ REFUSED = {
     "metric of an SVM": ("casvm.cpsvm", "classes.h5", "--metric diagonal", "--metric: needs all rows in memory"),
     "root": ("casvm.casvm", "classes.h5", "--initial root", "--initial root: needs all rows in memory"),
     "libsvm": ("casvm.cpsvm", "classes.h5", "--libsvm x", "--libsvm: needs all rows in memory"),
-    "columns": ("cakrr.bkrr2", "numbers.h5", "--memory-limit 1e-5", "what stays in memory of a rank's rows"),
+    "columns": ("cakrr.bkrr2", "numbers.h5", "--memory-limit 1e-5", "keeping the targets and row numbers"),
     "a tree": ("casvm.cascade", "classes.h5", "", "unrecognized arguments: --out-of-core"),
     "one model": ("cakrr.dkrr", "numbers.h5", "", "unrecognized arguments: --out-of-core"),
     "parts at a time": (

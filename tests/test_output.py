@@ -77,8 +77,8 @@ def test_one_file_for_two(what, program, inputs, tmp_path, refuses):
 
 def test_comm_matrix_and_libsvm_are_files_too(inputs, tmp_path, refuses):
     words = [inputs / "good.h5", "--model", "m.h5"]
-    refuses("casvm.cpsvm", [*words, "--comm-matrix", "m.h5"], "--comm-matrix m.h5: the file of --model", tmp_path)
-    refuses("casvm.cpsvm", [*words, "--libsvm", "m.h5"], "--libsvm m.h5: the file of --model", tmp_path)
+    refuses("casvm.cpsvm", [*words, "--comm-matrix", "m.h5"], "--comm-matrix m.h5: is also the file of", tmp_path)
+    refuses("casvm.cpsvm", [*words, "--libsvm", "m.h5"], "--libsvm m.h5: is also the file of --model", tmp_path)
 
 
 @pytest.mark.parametrize("words", [["-o", "svm.h5"], ["-o", "test.csv"], ["--report", "svm.h5"],
@@ -123,7 +123,7 @@ def test_a_device_is_written_to(tmp_path, capfd, monkeypatch):
 
 def test_other_files_are_refused(tmp_path):
     os.mkfifo(tmp_path / "fifo")
-    assert "fifo: is no regular file; name another" in refusal(files.check_writable, tmp_path / "fifo")
+    assert "fifo: is not a regular file; name another" in refusal(files.check_writable, tmp_path / "fifo")
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
     refusal(files.check_writable, loop / "file")

@@ -1,4 +1,4 @@
-"""The one communicator: mpi4py or none, every byte counted."""
+"""The communicator: a wrapper of mpi4py, or a single rank without it, that counts every byte sent."""
 
 from cacore.comm.communicator import Communicator, as_communicator, collective, world
 from cacore.comm.ledger import PHASES

@@ -1,4 +1,4 @@
-"""The one communicator: mpi4py or none, buffers only, every byte counted by phase."""
+"""The communicator: a wrapper of mpi4py, or a single rank without it, that sends arrays and counts bytes by phase."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from cacore.comm.mpi import DATA, Exchange, Transport, all_ranks
 from cacore.errors import InputError, OutputError
 
 _DTYPES = tuple(np.dtype(code) for code in "bBhHiIqQfd?")
-_LARGE = 1 << 16  # bytes; no MPI library sends more before the receiver asks for it
-_HEADER = 8  # dtype, number of dimensions, up to six dimensions
+_LARGE = 1 << 16  # bytes; above this, every MPI library waits for the receiver before it sends
+_HEADER = 8  # dtype, number of dimensions, up to six sizes
 
 
 class Communicator(Ledger):
-    """Wrap an mpi4py communicator, or stand in for one, and count what this rank sends; see also :class:`Ledger`.
+    """Wrapper of an mpi4py communicator, or a stand-in for one, that counts what this rank sends (see :class:`Ledger`).
 
     Parameters
     ----------
     comm : mpi4py.MPI.Comm or None
-        None means one rank; nothing is imported and nothing is sent.
+        None means one rank: nothing is imported and nothing is sent.
     chunk_bytes : int
-        Longest single message. Larger transfers go in rounds, so that no count passes 2^31 bytes.
+        Longest single message. Larger transfers are split into rounds, so that no count exceeds 2^31 bytes.
     ends_job : bool
-        What :meth:`guard` does about a failure of one rank alone. A command ends the job; for a library every rank
-        raises the same error.
+        Action of :meth:`guard` if a single rank fails. True, for a command: end the job. False, for the library: raise
+        the same error on every rank.
 
     Notes
     -----
-    What a call costs, as counted here (a rank's message to itself is never counted):
+    Cost of each call as counted here (a rank's message to itself is never counted):
 
     =============================  ===============================================================
     bcast, scatter                 the root counts what it hands to each other rank
@@ -44,13 +44,12 @@ class Communicator(Ledger):
     send, exchange                 the sender counts it
     =============================  ===============================================================
 
-    The lengths and headers that these calls exchange are counted as well (an allgather that is given
-    `counts` needs none). Every call but ``send``, ``recv`` and ``exchange`` is collective: all ranks make it, in the
-    same order.
+    Lengths and headers exchanged by these calls are counted as well (an allgather with `counts` needs none). Every
+    call but ``send``, ``recv`` and ``exchange`` is collective: all ranks must make it, in the same order.
     """
 
     def __init__(self, comm: Any = None, chunk_bytes: int = 1 << 30, *, ends_job: bool = False) -> None:
-        # A communicator of one rank needs no library, and sends nothing.
+        # A communicator of one rank needs no MPI library and sends nothing.
         self._mpi: Any = comm if comm is not None and comm.Get_size() > 1 else None
         super().__init__(*((comm.Get_rank(), comm.Get_size()) if self._mpi is not None else (0, 1)))
         self._transport: Any = Transport(comm, self._spent) if self._mpi is not None else None
@@ -60,15 +59,15 @@ class Communicator(Ledger):
         self._guards, self._ranks = 0, object()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Communicator:
-        return self  # estimators are cloned with their parameters; a communicator is one thing
+        return self  # cloning an estimator copies its parameters, but a communicator must be shared
 
     def wait(self) -> None:
-        """Wait for the slowest rank, on a clock of its own: phase "wait"."""
+        """Wait for the slowest rank; the time is charged to phase "wait"."""
         with self.phase("wait"):
             self.barrier()
 
     def totals(self) -> tuple[dict[str, dict[str, int]], dict[str, float]]:
-        """Traffic summed over ranks, and each phase's seconds on its slowest rank. Not counted itself."""
+        """Traffic summed over ranks, and seconds of the slowest rank, by phase; its own messages are not counted."""
         seconds = self.clock()
         sent = np.array([self.sent(phase).sum(axis=1) for phase in seconds])
         with self.uncounted():
@@ -88,7 +87,7 @@ class Communicator(Ledger):
             self._transport.call("Ibarrier")
 
     def bcast(self, array: NDArray[Any] | None, root: int = 0) -> NDArray[Any]:
-        """The root's array, on every rank; the others pass anything."""
+        """Broadcast the root's array to every rank; the argument of the other ranks is ignored."""
         if self._mpi is None:
             assert array is not None
             return array
@@ -113,7 +112,7 @@ class Communicator(Ledger):
                     self._count(piece.nbytes, dest)
 
     def allreduce(self, array: NDArray[Any], op: str = "sum") -> NDArray[Any]:
-        """Element-wise "sum", "min" or "max" over ranks of arrays of one shape and dtype, on every rank."""
+        """Element-wise "sum", "min" or "max" over all ranks, on every rank; all arrays have one shape and dtype."""
         if self._mpi is None:
             return np.array(array)
         from mpi4py import MPI
@@ -125,16 +124,16 @@ class Communicator(Ledger):
         return out
 
     def allgather(self, array: NDArray[Any], counts: NDArray[np.int64] | None = None) -> NDArray[Any]:
-        """Every rank's rows, one after the other in rank order, on every rank.
+        """Concatenate all ranks' rows in rank order, on every rank.
 
-        Where every rank knows how many come from each, all give these `counts`, and no lengths are sent.
+        If all ranks know how many rows each of them has, they pass these `counts`, and no lengths are sent.
         """
         return self.allgather_parts(array, counts)[0]
 
     def allgather_parts(
         self, array: NDArray[Any], counts: NDArray[np.int64] | None = None
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """As :meth:`allgather`, and how many rows came from each rank."""
+        """All ranks' rows (see :meth:`allgather`), and the number of rows from each rank."""
         array = np.ascontiguousarray(array)
         if counts is not None and (len(counts) != self.size or counts[self.rank] != len(array)):
             raise ValueError(f"counts {counts}, and rank {self.rank} of {self.size} has {len(array)} rows")
@@ -157,7 +156,7 @@ class Communicator(Ledger):
         return out, counts
 
     def gather(self, array: NDArray[Any], root: int = 0) -> NDArray[Any] | None:
-        """Every rank's rows in rank order on the root; None elsewhere."""
+        """Concatenate all ranks' rows in rank order on the root; None elsewhere."""
         if self._mpi is None:
             return array
         counts = np.zeros(self.size, np.int64)
@@ -166,7 +165,7 @@ class Communicator(Ledger):
         return rows if self.rank == root else None
 
     def scatter(self, array: NDArray[Any] | None, counts: NDArray[np.int64], root: int = 0) -> NDArray[Any]:
-        """This rank's ``counts[rank]`` rows of the root's array; every rank knows `counts`."""
+        """Send ``counts[rank]`` rows of the root's array to each rank; every rank must know `counts`."""
         if self._mpi is None:
             assert array is not None
             return array
@@ -175,20 +174,21 @@ class Communicator(Ledger):
         return self.alltoall(send, counts if self.rank == root else np.zeros(self.size, np.int64))[0]
 
     def alltoall(self, array: NDArray[Any], counts: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Hand out rows.
+        """Send a block of rows from every rank to every rank.
 
         Parameters
         ----------
         array : ndarray, shape (sum(counts), ...)
             Rows sorted by receiver.
         counts : ndarray of int64, shape (size,)
-            How many rows go to each rank.
+            Number of rows for each rank.
 
         Returns
         -------
         rows : ndarray
-            What arrived, sorted by sender.
+            Received rows, sorted by sender.
         arrived : ndarray of int64, shape (size,)
+            Number of rows from each rank.
         """
         array = np.ascontiguousarray(array)
         if self._mpi is None:
@@ -205,19 +205,20 @@ class Communicator(Ledger):
             for lo in range(0, longest, step):
                 now, then = np.clip(sends - lo, 0, step), np.clip(arrives - lo, 0, step)
                 leaving, coming = [array, now, from_ + lo * (now > 0), row], [out, then, to + lo * (then > 0), row]
-                # All ranks are here, after the Allreduce. MPICH moves 16 KiB a poll: pauses make 2 ms for 8 MB 1.2 s.
+                # All ranks are here after the Allreduce, so no pauses: MPICH moves only 16 KiB per poll, and with
+                # pauses 8 MB take 1.2 s instead of 2 ms.
                 self._transport.call("Ialltoallv", leaving, coming, pauses=False)
                 for dest, rows in enumerate(now):
                     self._count(int(rows) * (array.nbytes // max(1, len(array))), dest)
         return out, arrives
 
     def send(self, array: NDArray[Any], dest: int) -> None:
-        """Point to point; the receiver calls :meth:`recv`."""
+        """Send an array to rank `dest`, which calls :meth:`recv`."""
         array = np.ascontiguousarray(array)
         head = np.zeros(_HEADER, np.int64)
         head[:2] = _DTYPES.index(array.dtype), array.ndim
         head[2 : 2 + array.ndim] = array.shape
-        large = array.nbytes > _LARGE  # the receiver is waited for with pauses, and what moves in pieces without
+        large = array.nbytes > _LARGE  # wait for the receiver with pauses, then send the pieces without
         self._transport.call("Issend" if large else "Isend", head, dest=dest, tag=DATA)
         self._count(head.nbytes, dest)
         for piece in self._pieces(array):
@@ -225,7 +226,7 @@ class Communicator(Ledger):
             self._count(piece.nbytes, dest)
 
     def recv(self, source: int) -> NDArray[Any]:
-        """The array that `source` sends."""
+        """Receive the array that rank `source` sends."""
         head = np.empty(_HEADER, np.int64)
         self._transport.probe(source)
         self._transport.call("Irecv", head, source=source, tag=DATA)
@@ -235,9 +236,9 @@ class Communicator(Ledger):
         return array
 
     def exchange(self, array: NDArray[Any], dest: int, out: NDArray[Any], source: int) -> Exchange:
-        """Begin to send `array` to `dest`, and to receive `out` from `source`, whose shape and dtype are known.
+        """Begin to send `array` to rank `dest` and to receive into `out` from rank `source`.
 
-        Both must be C-contiguous, and stay as they are until :meth:`Exchange.wait` has returned.
+        Both arrays must be C-contiguous and must not be touched until :meth:`Exchange.wait` has returned.
         """
         requests = [
             self._transport.begin("Irecv", piece, source=source, tag=DATA) for piece in self._pieces(out)
@@ -248,17 +249,17 @@ class Communicator(Ledger):
         return Exchange(self._transport, requests)
 
     def offset(self, count: int) -> tuple[int, int]:
-        """Number of the first of this rank's `count` rows, and the number of rows of all ranks."""
+        """Global index of the first of this rank's `count` rows, and total number of rows of all ranks."""
         counts = self.allgather(np.array([count], np.int64))
         return int(counts[: self.rank].sum()), int(counts.sum())
 
     def node(self) -> Communicator:
-        """The ranks that share this machine."""
+        """Communicator of the ranks that share this machine."""
         if self._node is None:
             if self._mpi is not None:
                 from mpi4py import MPI
 
-                self.barrier()  # which hears of failures, as Split_type does not
+                self.barrier()  # detects failed ranks, which Split_type does not
                 self._split = self._mpi.Split_type(MPI.COMM_TYPE_SHARED)
             self._node = Communicator(self._split, self._chunk)
             if self._node._mpi is not None:
@@ -273,7 +274,7 @@ class Communicator(Ledger):
 
     @contextmanager
     def _row_type(self, array: NDArray[Any]) -> Iterator[tuple[Any, int]]:
-        """An MPI type of one row, and how many rows each pair of ranks may exchange in a round."""
+        """MPI datatype of one row, and the number of rows that each pair of ranks may exchange per round."""
         from mpi4py import MPI
 
         nbytes = int(np.prod(array.shape[1:], dtype=np.int64)) * array.itemsize
@@ -287,9 +288,9 @@ class Communicator(Ledger):
 
     @contextmanager
     def agreed(self) -> Iterator[None]:
-        """What can fail on one rank only: all ranks raise the first rank's InputError or OutputError.
+        """Raise an InputError or OutputError of this block on all ranks, if it fails on any of them.
 
-        The block itself must not communicate.
+        If several ranks fail, the lowest rank's error is raised. The block itself must not communicate.
         """
         error: InputError | OutputError | None = None
         try:
@@ -305,12 +306,12 @@ class Communicator(Ledger):
         raise agree(unpacked(word.tobytes()) if mine is None else mine, self._ranks)
 
     def all(self, true: bool) -> bool:
-        """Whether it is true on every rank; not counted."""
+        """True if `true` holds on every rank; the messages are not counted."""
         with self.uncounted():
             return bool(self.allreduce(np.array([int(true)], np.int64), "min")[0])
 
     def require_equal(self, facts: dict[str, int]) -> None:
-        """Raise on all ranks an :class:`InputError` that names the first of `facts` in which they differ."""
+        """Raise an :class:`InputError` on all ranks if they differ in any of `facts`; it names the first such fact."""
         mine = np.array(list(facts.values()), np.int64)
         least, most = np.split(self.allreduce(np.concatenate([mine, -mine]), "min"), 2)
         for name, low, high in zip(facts, least, -most, strict=True):
@@ -319,18 +320,18 @@ class Communicator(Ledger):
                 raise agree(error, self._ranks)
 
     def in_step(self, error: BaseException | None) -> bool:
-        """Whether all ranks are at the same place when this error, or none, is raised: they may go on with calls."""
+        """True if `error` is None or raised on all ranks, so that collective calls may continue."""
         return error is None or agreed(error, self._ranks)
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Around everything collective: what a failure of this rank alone does to the others.
+        """Handle a failure of this rank alone inside a block of collective work.
 
-        In a command it ends the whole job, with its message. Otherwise all ranks raise the same error: an
-        :class:`InputError` as it is, anything else as a :class:`RankError`, and of several that of the lowest rank.
-        They hear of it in the call of this class that they are in, or make next: at the latest in a barrier at the
-        end, so that a rank that is done hears as well, and a rank that fails waits for those that still compute. This
-        communicator cannot be used afterwards.
+        In a command, the failure ends the whole job and prints its message. Otherwise all ranks raise the same error:
+        an :class:`InputError` as it is, anything else as a :class:`RankError`. If several ranks fail, the lowest
+        rank's error is raised. The other ranks learn of it in their current or next call of this class, at the latest
+        in a barrier at the end of the block; until then the failed rank waits for them. The communicator cannot be
+        used afterwards.
         """
         self._guards += 1
         try:
@@ -349,7 +350,7 @@ class Communicator(Ledger):
             self._guards -= 1
 
     def free(self) -> None:
-        """Give back the communicator of :meth:`node`; collective."""
+        """Free the communicator made by :meth:`node`; collective."""
         if self._split is not None:
             self._split.Free()
         self._node = self._split = None
@@ -357,20 +358,20 @@ class Communicator(Ledger):
 
 @contextmanager
 def collective(comm: Any) -> Iterator[Communicator]:
-    """The communicator of one collective call of the library.
+    """Provide the communicator for one collective call of the library.
 
     Parameters
     ----------
     comm : mpi4py communicator, Communicator or None
-        An mpi4py communicator is duplicated, so that no message here can meet one of the caller's, and the duplicate
-        is freed at the end, but not after the failure of one rank alone, for calls on it may be pending for ever. After
-        an error, which all ranks raise, the caller's works as before. A Communicator is used as it is, for it counts
-        what several calls send: after the failure of one rank it, and what it was made of, cannot be used any more.
+        An mpi4py communicator is duplicated, so that messages sent here cannot match the caller's. After an error,
+        which all ranks raise, the caller's communicator still works. The duplicate is freed at the end, unless a
+        single rank failed: then calls on it may be pending for ever. A Communicator is used directly, because it counts
+        the traffic of several calls. After a rank has failed, neither it nor the communicator it wraps can be used.
 
     Raises
     ------
     InputError, RankError
-        What a rank failed with, on all ranks.
+        Error of the rank that failed, on all ranks.
     """
     if not (comm is None or isinstance(comm, Communicator) or hasattr(comm, "Get_size")):
         raise InputError(f"comm = {comm!r}: give an mpi4py communicator, or None")
@@ -391,10 +392,10 @@ def collective(comm: Any) -> Iterator[Communicator]:
 
 
 def as_communicator(comm: Any) -> Communicator:
-    """`comm` itself, or a wrapped mpi4py communicator, or the stand-in for None."""
+    """Return `comm` itself if it is a Communicator; wrap an mpi4py communicator; None gives a single rank."""
     return comm if isinstance(comm, Communicator) else Communicator(comm)
 
 
 def world() -> Communicator:
-    """All ranks of this job, for a command; one rank where no MPI library can be loaded."""
+    """Communicator of all ranks of the job, for a command; a single rank if no MPI library can be loaded."""
     return Communicator(all_ranks(), ends_job=True)

@@ -1,4 +1,4 @@
-"""Waiting for other ranks, and how all of them come to raise the same error when one has failed."""
+"""Waiting for other ranks, and raising the same error on all of them when one has failed."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ import numpy as np
 
 from cacore.errors import InputError, MemoryLimitError, OutputError, RankError
 
-SPIN, LONGEST = 1e-3, 5e-3  # seconds of waiting in a loop, and of the longest pause afterwards
+SPIN, LONGEST = 1e-3, 5e-3  # seconds of busy waiting, and of the longest pause afterwards
 _KINDS: dict[str, type[Exception]] = {
     kind.__name__: kind for kind in (InputError, MemoryLimitError, OutputError, RankError)
 }
-_TAG = 32767  # of a rank's last message; the largest that every MPI library has
+_TAG = 32767  # tag of failure messages; the largest tag that every MPI library supports
 
-# Requests that may never complete, because a rank has failed: MPI may still use the memory that they hold.
+# Requests that may never complete because a rank has failed; MPI may still use their memory.
 _ABANDONED: list[Any] = []
 
 
 def abandon(*requests: Any) -> None:
-    """Keep what these requests need for as long as the process lives."""
+    """Keep the buffers of these requests alive until the process ends."""
     _ABANDONED.extend(requests)
 
 
 def wait(done: Callable[[], bool], meanwhile: Callable[[], None] | None = None, pauses: bool = True) -> None:
-    """Wait without keeping a core busy for long, which ranks that share it may have work for.
+    """Wait until `done` returns True, without keeping busy a core that other ranks may share.
 
-    A pause is at most a tenth of the time waited so far: it delays nothing by more than that, where nothing but another
-    rank is waited for. Messages that move only while MPI is called, a few KiB a call, need to be waited for without
-    `pauses`. `meanwhile` is called before each.
+    A pause lasts at most a tenth of the time waited so far, so it delays a wait for another rank by at most that much.
+    Messages that move only while MPI is called, a few KiB per call, must be waited for without `pauses`. `meanwhile` is
+    called at most once per millisecond.
     """
     start = heard = perf_counter()
     while not done():
@@ -42,13 +42,13 @@ def wait(done: Callable[[], bool], meanwhile: Callable[[], None] | None = None, 
             meanwhile()
             heard = now
         if now - start <= SPIN or not pauses:
-            os.sched_yield()  # where ranks share a core, the one that is waited for needs it
+            os.sched_yield()  # the rank waited for may share this core
         else:
             sleep(min(LONGEST, 0.1 * (now - start)))
 
 
 def packed(error: BaseException, rank: int) -> bytes:
-    """What all ranks raise when `rank` has failed with `error`, as bytes that :func:`unpacked` reads."""
+    """Encode the error that all ranks raise when `rank` has failed with `error`; :func:`unpacked` decodes it."""
     kind = type(error).__name__
     if kind in _KINDS:
         text = f"{kind} {error}"
@@ -56,28 +56,28 @@ def packed(error: BaseException, rank: int) -> bytes:
         text = f"InputError {error}"
     else:
         text = f"RankError rank {rank}: {kind}: {error}"
-    return text.encode(errors="backslashreplace")  # names of files need not be text
+    return text.encode(errors="backslashreplace")  # file names need not be valid text
 
 
 def unpacked(word: bytes) -> Exception:
-    """The error that a rank has packed."""
+    """Decode an error encoded by :func:`packed`."""
     kind, text = word.decode().split(" ", 1)
     return _KINDS[kind](text)
 
 
 def agree(error: BaseException, ranks: object) -> BaseException:
-    """`error`, marked as one that all ranks raise: those that the object `ranks` stands for, a plain ``object()``."""
+    """Mark `error` as raised by all ranks of the group that the token `ranks`, a plain ``object()``, identifies."""
     error.agreed, error.ranks = True, ranks  # type: ignore[attr-defined]
     return error
 
 
 def agreed(error: BaseException, ranks: object) -> bool:
-    """Whether all of these ranks raise this very error; one that fewer of them have agreed on is none."""
+    """True if all ranks of this group raise this same error; agreement of a smaller group does not count."""
     return getattr(error, "ranks", None) is ranks
 
 
 def end_job(error: BaseException, rank: int) -> NoReturn:
-    """End every rank of the job now, with one line from this one: what a command does."""
+    """Print the error of this rank in one line and end every rank of the job, as a command does."""
     from mpi4py import MPI
 
     status = 2 if isinstance(error, InputError) else 130 if isinstance(error, KeyboardInterrupt) else 1
@@ -89,30 +89,30 @@ def end_job(error: BaseException, rank: int) -> NoReturn:
         traceback.print_exception(error)
         line = f"{type(error).__name__}: {error}"
     print(f"rank {rank}: {line}", file=sys.stderr, flush=True)
-    sleep(0.5)  # mpiexec drops what it has not passed on yet when the job ends
+    sleep(0.5)  # mpiexec drops output that it has not forwarded when the job ends
     MPI.COMM_WORLD.Abort(status)
     os._exit(status)
 
 
 class Failures:
-    """What the ranks of an mpi4py communicator say to each other when one of them fails.
+    """Protocol by which the ranks of an mpi4py communicator learn that one of them has failed.
 
-    A rank that fails tells all others, and so does every rank that hears of it; then each waits until all others have
-    told it. So no rank leaves before all know, all these messages are received, and all ranks raise the same error,
-    also when several fail at once: that of the lowest of them. Each rank sends R - 1 messages.
+    A rank that fails sends its error to all others. Each rank that receives one sends a message to all others in turn,
+    and waits for a message from each of them. So no rank leaves before all know, and no message stays unreceived. All
+    ranks raise the same error; if several fail at once, the lowest rank's. Each rank sends R - 1 messages.
     """
 
     def __init__(self, comm: Any) -> None:
         self._comm, self.ranks = comm, object()
-        self.word = b""  # what all ranks raise, once one has failed; an exception would keep its frames' rows
+        self.word = b""  # the packed error, once a rank has failed; an exception would keep its frames' arrays alive
 
     def check(self) -> None:
-        """Raise what all ranks raise, if this rank knows that one has failed."""
+        """Raise the common error, if this rank knows that a rank has failed."""
         if self.word:
             raise agree(unpacked(self.word), self.ranks)
 
     def listen(self) -> None:
-        """Raise what all ranks raise, if another rank has failed."""
+        """Look for messages of failed ranks, and raise the common error if there is one."""
         from mpi4py import MPI
 
         if self._comm.Iprobe(source=MPI.ANY_SOURCE, tag=_TAG):
@@ -120,25 +120,25 @@ class Failures:
             self.check()
 
     def report(self, error: BaseException) -> None:
-        """Tell the others that this rank has failed; raise what all ranks raise, unless that is `error` itself."""
+        """Send this rank's error to the others; raise the common error, unless it is `error` itself."""
         word = packed(error, self._comm.Get_rank())
         if not self.word:
             self._settle(word)
         if not isinstance(error, Exception):
-            return  # a user's interruption stays one on this rank
+            return  # on this rank, a KeyboardInterrupt stays one
         if self.word == word and type(error).__name__ in _KINDS:
             agree(error, self.ranks)
             return
         raise agree(unpacked(self.word), self.ranks) from error
 
     def _settle(self, word: bytes) -> None:
-        """Exchange words with all ranks, b"" from one that has only heard; that of the lowest rank counts."""
-        self.word = word or b"RankError another rank has failed"  # for a rank that is interrupted while it waits
+        """Exchange packed errors with all ranks, b"" if a rank has not failed; the lowest rank's error counts."""
+        self.word = word or b"RankError another rank has failed"  # used if this rank is interrupted while it waits
         words = self._exchanged(word)
         self.word = next(words[rank] for rank in sorted(words) if words[rank])
 
     def _exchanged(self, word: bytes) -> dict[int, bytes]:
-        """Every rank's word, by rank."""
+        """Packed errors of all ranks, by rank."""
         from mpi4py import MPI
 
         comm, words = self._comm, {self._comm.Get_rank(): word}

@@ -1,4 +1,4 @@
-"""What a rank sent and how long it took, by phase."""
+"""Traffic and time of a rank, by phase."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PHASES = ("read", "partition", "train", "predict")
 
 
 class Ledger:
-    """Bytes, messages and seconds of one rank, charged to the phase that it is in.
+    """Bytes, messages and seconds of one rank, charged to its current phase.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class Ledger:
     seconds : dict of str to float
         Wall-clock seconds of this rank in each phase.
     mpi_seconds : dict of str to float
-        Those of them that it was inside calls of MPI, waiting for other ranks included.
+        Seconds of these inside MPI calls, including waits for other ranks.
     """
 
     def __init__(self, rank: int, size: int) -> None:
@@ -33,11 +33,11 @@ class Ledger:
         self._entered = time.perf_counter()
         self.seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
         self.mpi_seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
-        self._sent: dict[str, NDArray[np.int64]] = {}  # as `sent` returns them
+        self._sent: dict[str, NDArray[np.int64]] = {}  # see `sent` for the layout
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Charge bytes, messages and seconds inside the block to phase `name` (it may nest)."""
+        """Charge bytes, messages and seconds inside the block to phase `name`; phases may nest."""
         outer = self._switch(name)
         try:
             yield
@@ -52,7 +52,7 @@ class Ledger:
         return outer
 
     def clock(self) -> dict[str, float]:
-        """This rank's seconds in each phase up to now: those of PHASES first, then the others by name."""
+        """Seconds of this rank in each phase so far: PHASES first, then the others sorted by name."""
         self._switch(self._phase)
         return {p: self.seconds[p] for p in (*PHASES, *sorted(set(self.seconds) - set(PHASES)))}
 
@@ -66,12 +66,12 @@ class Ledger:
         self._sent.setdefault(self._phase, np.zeros((2, self.size + 1), np.int64))[:, slot] += nbytes, 1
 
     def sent(self, phase: str) -> NDArray[np.int64]:
-        """Bytes and messages this rank sent in `phase`, by receiver; the last column has no single one."""
+        """Bytes (row 0) and messages (row 1) sent in `phase`, by receiver; the last column has no single receiver."""
         return self._sent.get(phase, np.zeros((2, self.size + 1), np.int64)).copy()
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
-        """For what measuring itself sends: the block's traffic is left out of the counters."""
+        """Leave the traffic of the block, such as that of the measurement itself, out of the counters."""
         saved = {phase: sent.copy() for phase, sent in self._sent.items()}
         try:
             yield

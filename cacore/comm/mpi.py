@@ -1,4 +1,4 @@
-"""What lies between the communicator and mpi4py: calls that are timed, and that hear of another rank's failure."""
+"""Layer between the communicator and mpi4py: calls that are timed and that detect the failure of another rank."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from cacore.errors import InputError
 _RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PALS_RANKID")
 _LAUNCHER_VARIABLES = (*_RANK_VARIABLES, "MPI_LOCALRANKID")
 _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
-DATA = 0  # tag of arrays
+DATA = 0  # tag of messages that carry arrays
 
 
 class Transport:
-    """An mpi4py communicator whose calls are timed, and end with an error when another rank has failed.
+    """Wrapper of an mpi4py communicator whose calls are timed, and fail when another rank has failed.
 
-    Every call is a nonblocking one that is waited for, at no measurable cost (MPICH, 2 ranks, 8 bytes to 80 MB):
-    so a rank that fails can tell the others, wherever they are waiting, and all of them raise its error.
+    Every call is nonblocking and then waited for, at no measurable cost (MPICH, 2 ranks, 8 bytes to 80 MB). A rank
+    that fails can therefore reach the others wherever they wait, and all of them raise its error.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Comm
     spent : callable
-        Called with the seconds of each call, also of one that fails.
+        Called with the seconds of each call, including calls that fail.
     """
 
     def __init__(self, comm: Any, spent: Callable[[float], None]) -> None:
@@ -37,11 +37,11 @@ class Transport:
 
     @property
     def failed(self) -> bool:
-        """Whether calls of some ranks may be pending for ever: the communicator cannot be used any more."""
+        """True if calls of some ranks may be pending for ever, so that the communicator cannot be used any more."""
         return self._abandoned or bool(self.failures.word)
 
     def call(self, name: str, *args: Any, pauses: bool = True, **options: Any) -> None:
-        """Make the nonblocking call ``name`` (``"Iallreduce"``) and wait until it is done; see :func:`wait`."""
+        """Make the nonblocking call ``name``, such as ``"Iallreduce"``, and wait for it; see :func:`wait`."""
         self.failures.check()
         start = perf_counter()
         try:
@@ -50,12 +50,12 @@ class Transport:
             self._spent(perf_counter() - start)
 
     def begin(self, name: str, *args: Any, **options: Any) -> Any:
-        """Make the nonblocking call ``name``; :class:`Exchange` waits for it."""
+        """Start the nonblocking call ``name``; :class:`Exchange` waits for it."""
         self.failures.check()
         return getattr(self.comm, name)(*args, **options)
 
     def finish(self, requests: list[Any]) -> None:
-        """Wait until all of these calls are done."""
+        """Wait until all of these calls are complete."""
         start = perf_counter()
         try:
             for at, request in enumerate(requests):
@@ -68,7 +68,7 @@ class Transport:
             self._spent(perf_counter() - start)
 
     def probe(self, source: int) -> None:
-        """Wait until a message from `source` is there."""
+        """Wait until a message from `source` has arrived."""
         self.failures.check()
         start = perf_counter()
         try:
@@ -77,7 +77,7 @@ class Transport:
             self._spent(perf_counter() - start)
 
     def last_barrier(self) -> None:
-        """A barrier after which nobody listens any more: a user's interruption of this rank waits for its end."""
+        """Barrier after which no rank looks for failures; a KeyboardInterrupt is delayed until it is complete."""
         self.failures.check()
         interruption: KeyboardInterrupt | None = None
         request, waiting = self.comm.Ibarrier(), True
@@ -88,7 +88,7 @@ class Transport:
             except KeyboardInterrupt as error:
                 interruption = error
         if interruption is not None:
-            raise agree(interruption, self.failures.ranks)  # there is nobody left to tell
+            raise agree(interruption, self.failures.ranks)  # the other ranks have left: do not report it to them
 
     def _complete(self, request: Any, pauses: bool = True) -> None:
         try:
@@ -100,49 +100,49 @@ class Transport:
 
 
 class Exchange:
-    """Messages on their way; see :meth:`cacore.comm.Communicator.exchange`."""
+    """Pending messages; see :meth:`cacore.comm.Communicator.exchange`."""
 
     def __init__(self, transport: Transport, requests: list[Any]) -> None:
         self._transport, self._requests = transport, requests
 
     def move(self) -> None:
-        """Let the library move the messages on, while this rank works."""
+        """Let the MPI library make progress on the messages while this rank computes."""
         self._requests = [request for request in self._requests if not request.Test()]
 
     def wait(self) -> None:
-        """Until they have arrived and left."""
+        """Wait until all messages have been sent and received."""
         self._transport.finish(self._requests)
         self._requests = []
 
 
 def launched() -> bool:
-    """Whether a launcher of MPI that is known has started this process."""
+    """True if a known MPI launcher started this process."""
     return any(name in os.environ for name in _LAUNCHER_VARIABLES)
 
 
 def launched_size() -> int:
-    """How many ranks the launcher says it has started; 0 if it does not say, or if there is none."""
+    """Number of ranks that the launcher reports; 0 if it reports none, or if there is no launcher."""
     return max(_number(name) for name in _SIZE_VARIABLES)
 
 
 def launched_rank() -> int:
-    """The number of this process among those that the launcher has started; 0 if it does not say."""
+    """Rank of this process as the launcher reports it; 0 if it does not."""
     return max(_number(name) for name in (*_RANK_VARIABLES, *(["SLURM_PROCID"] if launched_size() > 1 else [])))
 
 
 def _number(variable: str) -> int:
-    """What a launcher has written into a variable; 0 if it is not set, or no number."""
+    """Whole number in an environment variable; 0 if the variable is not set or not a number."""
     text = os.environ.get(variable, "")
     return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def _library() -> Any:
-    """mpi4py's MPI, initialised unless Open MPI's mpiexec started this process and the library is another one.
+    """Import mpi4py's MPI; do not initialise it if Open MPI's mpiexec started this process and the library is another.
 
-    MPICH would end the process while it is initialised, and not say what to do.
+    In that case, initialising MPICH would end the process without telling the user what to do.
     """
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "suspicious MPI execution environment")  # what we say as well, with a remedy
+        warnings.filterwarnings("ignore", "suspicious MPI execution environment")  # our own error also gives a remedy
         if "mpi4py.MPI" in sys.modules or _number("OMPI_COMM_WORLD_SIZE") <= 1:
             from mpi4py import MPI
 
@@ -157,7 +157,7 @@ def _library() -> Any:
 
 
 def all_ranks() -> Any:
-    """mpi4py's COMM_WORLD; None where no MPI library can be loaded."""
+    """COMM_WORLD of mpi4py; None if no MPI library can be loaded."""
     try:
         MPI = _library()
     except (ImportError, RuntimeError) as error:
@@ -167,10 +167,10 @@ def all_ranks() -> Any:
             ) from error
         return None
     ranks = MPI.COMM_WORLD.Get_size() if MPI.Is_initialized() else 1
-    started = launched_size() or launched_rank() + 1  # rank 2 has two others before it
+    started = launched_size() or launched_rank() + 1  # rank 2 implies at least three ranks
     if ranks == 1 < started:
         raise InputError(
             f"started as {started} ranks, but by another MPI than the one that mpi4py loaded ({MPI.get_vendor()[0]}), "
-            "so each would run alone: use that library's own mpiexec, or install mpi4py for yours"
+            "so each would run alone: use the mpiexec of that library, or install mpi4py for your mpiexec's library"
         )
     return MPI.COMM_WORLD

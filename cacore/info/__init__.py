@@ -1,1 +1,1 @@
-"""``python -m cacore.info``: what is installed, what each rank was given, how fast that is, and what is wrong."""
+"""``python -m cacore.info``: installed versions, each rank's resources, their speed, and anything wrong with them."""

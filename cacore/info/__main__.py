@@ -19,17 +19,17 @@ SCHEMA = "cakernels-info/1"
 
 
 def inspect(job: Job, comm: Communicator, known: list[str]) -> dict[str, Any]:
-    """The report, the same on all ranks but for what rank 0 alone has found; collective.
+    """Collect the report, which is the same on all ranks but for versions and libraries; collective.
 
     Parameters
     ----------
     job : Job
     comm : Communicator
     known : list of str
-        What is known to be wrong already.
+        Faults found before.
     """
     begin = perf_counter()
-    limit = start(replace(job, quiet=True), comm)  # too many threads are told as a fault
+    limit = start(replace(job, quiet=True), comm)  # quiet: too many threads are reported as a fault below
     from cacore.info import facts, faults, measure
     from cacore.machine.cpu import cpu_name
 
@@ -45,7 +45,7 @@ def inspect(job: Job, comm: Communicator, known: list[str]) -> dict[str, Any]:
         "blas": facts.blas(),
         "memory": facts.memory_of(comm, limit),
         "messages": sent,
-        "scalapack": facts.scalapack(),  # last, for what it loads is there to stay
+        "scalapack": facts.scalapack(),  # last, because the libraries it loads stay loaded
         "faults": [*known, *faults.of(everyone, comm)],
         "seconds": perf_counter() - begin,
     }
@@ -75,7 +75,7 @@ def main(argv: list[str] | None = None) -> None:
     def work(comm: Communicator) -> None:
         parser = Parser(
             prog=f"python -m {PROG}", rank=comm.rank,
-            description="Versions, ranks, cores, memory and speeds of this job, and what is wrong with it.",
+            description="Show versions, ranks, cores, memory and speeds of this job, and what is wrong with it.",
         )  # fmt: skip
         add_options(parser, (Job,), lambda name: name != "verbose")
         with comm.agreed():
@@ -92,9 +92,9 @@ def main(argv: list[str] | None = None) -> None:
     words = sys.argv[1:] if argv is None else argv
     try:
         comm = ranks(words)
-    except InputError as error:  # each rank would run alone; here that is what is looked for
+    except InputError as error:  # each rank would run alone: for this command a fault to report
         if launched_rank() > 0 and launched_size() > 1:
-            return  # rank 0 knows that as well, and one of them is enough
+            return  # rank 0 reports the same fault
         comm = Communicator()
         found.append(str(error))
     run(work, PROG, comm)

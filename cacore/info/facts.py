@@ -1,4 +1,4 @@
-"""What is installed, and what every rank of this job was given."""
+"""Installed versions and libraries, and the resources of every rank of this job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "h5py", "mpi4py")
 
 @dataclass(frozen=True)
 class Rank:
-    """What one rank was given.
+    """Resources of one rank.
 
     Attributes
     ----------
@@ -30,17 +30,17 @@ class Rank:
     host : str
         Name of its machine.
     node : int
-        The lowest rank of its machine. Machines are told apart by MPI, for their names may be equal in containers.
+        Lowest rank on the same machine. MPI decides which ranks share one, since names may be equal in containers.
     node_cores : int
-        Cores of its machine.
+        Number of cores of its machine.
     cores : list of int
-        Those that it may run on.
+        Cores that it may run on.
     threads : int
-        That a command would use.
+        Number of threads that a command would use.
     cache : str
-        The folder in which numba keeps compiled code; "" on all ranks of a machine but the first.
+        Folder in which numba keeps compiled code; set only on the first rank of each machine, "" on the others.
     cache_fault : str
-        What is wrong with that folder; "" if nothing is.
+        Description of what is wrong with that folder; "" if nothing is.
     """
 
     rank: int
@@ -54,7 +54,7 @@ class Rank:
 
 
 def versions() -> dict[str, str]:
-    """Of this package and what it stands on; "none" for what is not installed, or cannot be loaded."""
+    """Versions of this package and its dependencies; "none" for one that is not installed or cannot be loaded."""
     import h5py
 
     from cacore.run.report import mpi_version
@@ -67,13 +67,13 @@ def versions() -> dict[str, str]:
             found[name] = "none"
     try:
         found["mpi"] = " ".join(mpi_version().split())
-    except (ImportError, RuntimeError):  # mpi4py is not there, or no library of MPI
+    except (ImportError, RuntimeError):  # mpi4py or an MPI library is missing
         found["mpi"] = "none"
     return {**found, "hdf5": h5py.version.hdf5_version}
 
 
 def blas() -> list[dict[str, Any]]:
-    """Every BLAS that is loaded, numpy's and scipy's: name, version, threads."""
+    """Name, version and number of threads of every loaded BLAS, such as numpy's and scipy's."""
     from threadpoolctl import threadpool_info
 
     return [
@@ -84,7 +84,7 @@ def blas() -> list[dict[str, Any]]:
 
 
 def scalapack() -> dict[str, str]:
-    """``{"path": ...}``, or ``{"missing": what to do about it}``."""
+    """Location of ScaLAPACK as ``{"path": ...}``, or ``{"missing": reason and remedy}``."""
     from cacore.linalg.scalapack import where
 
     try:
@@ -92,16 +92,16 @@ def scalapack() -> dict[str, str]:
     except InputError as error:
         return {"missing": str(error)}
     except (ImportError, RuntimeError):
-        return {"missing": "ScaLAPACK works on an MPI library, and there is none"}
+        return {"missing": "ScaLAPACK needs an MPI library, and there is none"}
 
 
 def node_memory() -> int:
-    """Bytes of this machine."""
+    """Physical memory of this machine in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def memory_of(comm: Communicator, limit: int) -> dict[str, int]:
-    """Bytes of the smallest machine, what control groups and other programs leave of one, a rank's; collective."""
+    """Least physical ("node") and least available ("free") bytes of any machine, and the limit per rank; collective."""
     mine = np.array([node_memory(), memory.available()], np.int64)
     with comm.uncounted():
         node, free = comm.allreduce(mine, "min").tolist()
@@ -109,7 +109,7 @@ def memory_of(comm: Communicator, limit: int) -> dict[str, int]:
 
 
 def ranks(comm: Communicator) -> list[Rank]:
-    """What every rank was given, on every rank; collective."""
+    """Resources of every rank, on every rank; collective."""
     node = comm.node()
     with comm.uncounted():
         first = int(node.bcast(np.array([comm.rank]))[0])
@@ -125,12 +125,12 @@ def ranks(comm: Communicator) -> list[Rank]:
 
 
 def _numba_cache() -> tuple[str, str]:
-    """The folder in which numba keeps compiled code, and what is wrong with it: numba itself is asked."""
+    """Folder in which numba keeps compiled code, as numba reports it, and what is wrong with it ("" if nothing)."""
     wanted = os.environ.get("NUMBA_CACHE_DIR")
     remedy = "name a folder in NUMBA_CACHE_DIR that every rank may write to"
     try:
         from cacore.io.fingerprints import _add_hashes as compiled
-    except RuntimeError as error:  # what numba says where it finds no folder that it may write to
+    except RuntimeError as error:  # numba finds no folder that it may write to
         return "", f"numba cannot keep compiled code ({error}), and no command would start: {remedy}"
     used = str(compiled.stats.cache_path)
     if wanted and Path(os.path.abspath(wanted)) not in Path(os.path.abspath(used)).parents:

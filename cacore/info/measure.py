@@ -1,4 +1,4 @@
-"""How fast messages, a matrix product and a copy of memory are, in a few seconds."""
+"""Quick measurement of the speed of messages, of a matrix product and of copying memory."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from cacore.comm import Communicator
 from cacore.machine import memory, threads
 
 MIB = 1 << 20
-SMALL, LARGE = 8, 8 * MIB  # bytes of a message
+SMALL, LARGE = 8, 8 * MIB  # bytes per message
 FEWEST, MOST = 3, 100  # repetitions
-COPIED = 32 * MIB  # more than the caches that one core has
-SECONDS = 0.5  # of each measurement, where FEWEST repetitions do not take longer
-NEEDED = 256 * MIB  # bytes that all of this may take on a rank
+COPIED = 32 * MIB  # more than the caches of one core
+SECONDS = 0.5  # length of each measurement, unless FEWEST repetitions take longer
+NEEDED = 256 * MIB  # bytes per rank that all measurements need
 
 
 def messages(comm: Communicator) -> dict[str, float]:
-    """Between rank 0 and the last one, there and back, and sums over all ranks; empty for one rank. Collective.
+    """Measure round trips between rank 0 and the last rank, and sums over all ranks; collective.
 
     Returns
     -------
     dict
-        ``latency_us``: half of a round trip of 8 bytes, the median. ``bandwidth_gb_s``: of 8 MiB, the best.
-        ``allreduce_us``: the mean of the slowest rank's, of 8 bytes.
+        ``latency_us``: median half of a round trip of 8 bytes. ``bandwidth_gb_s``: best bandwidth with 8 MiB.
+        ``allreduce_us``: mean time of an Allreduce of 8 bytes on the slowest rank. Empty if there is one rank.
     """
     if comm.size == 1:
         return {}
@@ -44,7 +44,7 @@ def messages(comm: Communicator) -> dict[str, float]:
 
 
 def _round_trip(comm: Communicator, nbytes: int) -> Callable[[], Any]:
-    """A message from rank 0 to the last one and back."""
+    """Function that sends a message of `nbytes` from rank 0 to the last rank and back."""
     array, last = np.zeros(nbytes, np.uint8), comm.size - 1
 
     def trip() -> None:
@@ -58,12 +58,12 @@ def _round_trip(comm: Communicator, nbytes: int) -> Callable[[], Any]:
 
 
 def _repeated(comm: Communicator, work: Callable[[], Any]) -> list[float]:
-    """Seconds of each of some calls, as many on every rank; collective."""
-    work()  # connects
+    """Seconds of each of several calls of `work`, equally many on every rank; collective."""
+    work()  # opens the connections
     comm.barrier()
     first = [_timed(work) for _ in range(FEWEST)]
     wanted = min(MOST, int(SECONDS / max(sum(first) / FEWEST, 1e-9)))
-    more = int(comm.bcast(np.array([max(0, wanted - FEWEST)]))[0])  # as rank 0 has it
+    more = int(comm.bcast(np.array([max(0, wanted - FEWEST)]))[0])  # rank 0 decides
     seconds = [*first, *(_timed(work) for _ in range(more))]
     comm.barrier()
     return seconds
@@ -76,19 +76,20 @@ def _timed(work: Callable[[], Any]) -> float:
 
 
 def rates(comm: Communicator, limit: int) -> dict[str, NDArray[np.float64]]:
-    """Of every rank while all of them work: ``product_gflop_s`` and ``copy_gb_s`` (read and written); collective.
+    """Rates of every rank while all of them work: ``product_gflop_s`` and ``copy_gb_s`` (bytes read plus written).
 
     Parameters
     ----------
     comm : Communicator
+        The call is collective.
     limit : int
         Bytes that a rank may use, the same on all ranks.
     """
     with comm.agreed():
-        memory.require(NEEDED, limit, "measuring", "give the job more memory, or fewer ranks a node")
+        memory.require(NEEDED, limit, "measuring", "give the job more memory, or fewer ranks per node")
     found = {}
     for name, (work, amount) in {"product_gflop_s": _product(), "copy_gb_s": _copy()}.items():
-        work()  # what is done only once, such as starting threads
+        work()  # one-time work, such as starting threads
         with comm.uncounted():
             comm.barrier()
             found[name] = comm.allgather(np.array([amount / _seconds(work) / 1e9]))
@@ -96,7 +97,7 @@ def rates(comm: Communicator, limit: int) -> dict[str, NDArray[np.float64]]:
 
 
 def _seconds(work: Callable[[], Any]) -> float:
-    """Mean seconds of a call."""
+    """Mean seconds per call."""
     start, count = perf_counter(), 0
     while (now := perf_counter()) - start < SECONDS or not count:
         work()
@@ -105,14 +106,14 @@ def _seconds(work: Callable[[], Any]) -> float:
 
 
 def _product() -> tuple[Callable[[], Any], float]:
-    """A product of square matrices by this rank's threads, and its flops."""
+    """Function that multiplies square matrices on this rank's threads, and its number of flops."""
     n = 512 if threads.current() <= 2 else 2048 if threads.current() > 16 else 1024
     A, out = np.full((n, n), 0.5), np.empty((n, n))
     return lambda: np.matmul(A, A, out=out), 2.0 * n**3
 
 
 def _copy() -> tuple[Callable[[], Any], float]:
-    """A copy by this rank's threads, and the bytes that it moves."""
+    """Function that copies an array on this rank's threads, and the number of bytes it reads and writes."""
     source, target = np.ones(COPIED // 8), np.zeros(COPIED // 8)
     pieces = threads.blocks(len(source), -(-len(source) // threads.current()))
     tasks = [(target[lo:hi], source[lo:hi]) for lo, hi in pieces]

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 GIB = 1 << 30
-_MOST = 6  # machines, or ranks, that are named one by one
+_MOST = 6  # machines or ranks listed by name
 
 
 def rows(made: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Names and what is said of each."""
+    """Rows of the table: name and text."""
     found = made["versions"]
     yield "packages", ", ".join(f"{name} {found[name]}" for name in found if name not in ("cakernels", "mpi"))
     none = "none can be loaded, so there is one rank only; for more: pip install 'cakernels[mpi]'"
@@ -21,8 +21,8 @@ def rows(made: dict[str, Any]) -> Iterator[tuple[str, str]]:
     library = made["scalapack"]
     yield "ScaLAPACK", library.get("path") or f"none; {library['missing']}"
     sizes = {name: size / GIB for name, size in made["memory"].items()}
-    said = "a node has {node:.1f} GiB, {free:.1f} of them free; a rank may use {limit_per_rank:.1f}"
-    yield "memory", said.format(**sizes)
+    text = "{node:.1f} GiB per node, {free:.1f} of them free; {limit_per_rank:.1f} allowed per rank"
+    yield "memory", text.format(**sizes)
     yield "numba's cache", _first_of({one["cache"]: None for one in made["ranks"] if one["cache"]})
     yield "messages", _messages(made["messages"], len(made["ranks"]))
     for title, key, unit in (("matrix product", "product_gflop_s", "GFLOP/s"), ("memory copy", "copy_gb_s", "GB/s")):
@@ -31,7 +31,7 @@ def rows(made: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _places(ranks: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    """Where the ranks are, and the cores and threads of each."""
+    """Rows about where the ranks run, and about their cores and threads."""
     nodes: dict[int, list[dict[str, Any]]] = {}
     for one in ranks:
         nodes.setdefault(one["node"], []).append(one)
@@ -39,11 +39,11 @@ def _places(ranks: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
     where = "" if len(nodes) == 1 else f" on {len(nodes)} nodes"
     yield "ranks", f"{len(ranks)}{where}: {_first_of(hosts)}"
     threads = sorted({one["threads"] for one in ranks})
-    yield "threads", f"{' to '.join(str(t) for t in (threads[0], threads[-1])[: len(threads)])} a rank"
+    yield "threads", f"{' to '.join(str(t) for t in (threads[0], threads[-1])[: len(threads)])} per rank"
     bound = {f"rank {one['rank']}: {intervals(one['cores'])}": None for one in ranks}
     free = all(len(one["cores"]) == one["node_cores"] for one in ranks)
     cores = " or ".join(str(count) for count in sorted({one["node_cores"] for one in ranks}))
-    yield "cores", f"{cores} a node; " + ("no rank is bound to some of them" if free else _first_of(bound))
+    yield "cores", f"{cores} per node; " + ("no rank is bound to a part of them" if free else _first_of(bound))
 
 
 def _first_of(texts: dict[str, None]) -> str:
@@ -52,7 +52,7 @@ def _first_of(texts: dict[str, None]) -> str:
 
 
 def intervals(numbers: list[int]) -> str:
-    """Numbers in ascending order, as in "0-3 8 10-11"."""
+    """Ascending numbers as text, with runs joined, such as "0-3 8 10-11"."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:
@@ -74,6 +74,6 @@ def _rates(values: list[float], unit: str) -> str:
         return f"{values[0]:.3g} {unit}"
     least = min(values)
     return (
-        f"{sum(values) / len(values):.3g} {unit} a rank, all at once; "
+        f"{sum(values) / len(values):.3g} {unit} per rank, all at once; "
         f"the slowest, rank {values.index(least)}: {least:.3g}"
     )

@@ -1,4 +1,4 @@
-"""Reading and writing data: HDF5 by row blocks, and the text formats users have their data in."""
+"""Reading and writing data: HDF5 by blocks of rows, and the text and binary formats of users' files."""
 
 from cacore.data.dataset import Dataset
 from cacore.io.dataset import load

@@ -6,17 +6,18 @@ import argparse
 
 from cacore.checks import path_argument
 from cacore.comm import Communicator, launched
+from cacore.machine import memory
 from cacore.run.launch import Parser, run
 
 
 def _parser(rank: int) -> argparse.ArgumentParser:
-    description = "Convert data to the native HDF5 layout, and look at it."
+    description = "Convert data to the native HDF5 layout, or describe a data file."
     parser = Parser(prog="python -m cacore.io", description=description, rank=rank)
     commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
-    text = "LIBSVM, CSV, TSV, NPZ (also .gz, .bz2, .xz), Parquet, Arrow, NPY or HDF5 to native HDF5"
+    text = "convert LIBSVM, CSV, TSV, NPZ (also .gz, .bz2, .xz), Parquet, Arrow, NPY or HDF5 to native HDF5"
     convert = commands.add_parser("convert", rank=rank, help=text)
     convert.add_argument(
-        "source", metavar="SRC", nargs="+", type=path_argument, help="of several, the rows follow one another"
+        "source", metavar="SRC", nargs="+", type=path_argument, help="data file; rows of several files are concatenated"
     )
     convert.add_argument("destination", metavar="DST.h5", type=path_argument)
     convert.add_argument(
@@ -24,26 +25,29 @@ def _parser(rank: int) -> argparse.ArgumentParser:
         metavar="SRC",
         action="append",
         type=path_argument,
-        help="another source, the test rows; may be repeated",
+        help="file of test rows; may be repeated",
     )
     convert.add_argument("--target", metavar="COLUMN", help="name or number of the target column (default: the last)")
-    convert.add_argument("--dtype", choices=("float32", "float64"), default="float64")
-    convert.add_argument("--binarize", metavar="CLASS", help="CLASS becomes +1, the rest -1")
     convert.add_argument(
-        "--split", metavar="N_TRAIN", type=int, help="training rows to draw at random; the others are the test rows"
+        "--dtype", choices=("float32", "float64"), default="float64",
+        help="floating-point type of the features (default: float64)",
+    )  # fmt: skip
+    convert.add_argument("--binarize", metavar="CLASS", help="relabel: CLASS becomes +1, every other class -1")
+    convert.add_argument(
+        "--split", metavar="N_TRAIN", type=int, help="number of training rows to draw at random; the rest are test rows"
     )
     convert.add_argument(
-        "--seed", metavar="S", type=int, default=0, help="of --split (scikit-learn's train_test_split)"
+        "--seed", metavar="S", type=int, default=0, help="seed of --split, as in scikit-learn's train_test_split"
     )
     convert.add_argument(
-        "--drop-duplicates", action="store_true", help="keep the first of rows that are equal, target included"
+        "--drop-duplicates", action="store_true", help="keep only the first of several equal rows (target included)"
     )
-    convert.add_argument("--quiet", action="store_true", help="no progress bar")
+    convert.add_argument("--quiet", action="store_true", help="show no progress bar")
     limit = "memory that may be used (default: 0.9 of what is free)"
     convert.add_argument("--memory-limit", metavar="GIB", type=float, help=limit)
-    info = commands.add_parser("info", rank=rank, help="what a file holds")
+    info = commands.add_parser("info", rank=rank, help="describe the rows and targets in a file")
     info.add_argument("data", metavar="DATA", type=path_argument)
-    info.add_argument("--target", metavar="COLUMN")
+    info.add_argument("--target", metavar="COLUMN", help="name or number of the target column (default: the last)")
     info.add_argument("--memory-limit", metavar="GIB", type=float, help=limit)
     return parser
 
@@ -54,8 +58,7 @@ def main(argv: list[str] | None = None) -> None:
     def work(comm: Communicator) -> None:
         with comm.agreed():
             args = _parser(comm.rank).parse_args(argv)
-        from cacore.io import convert  # loads compiled code: not for --help
-        from cacore.machine import memory
+        from cacore.io import convert  # loads compiled code, which --help does not need
 
         limit = memory.limit_per_rank(comm, args.memory_limit)
         if args.command == "convert":

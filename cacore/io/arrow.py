@@ -1,4 +1,4 @@
-"""Parquet and Arrow (Feather) files, read by pyarrow some rows at a time."""
+"""Parquet and Arrow (Feather) files, read by pyarrow in batches of rows."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 from cacore.errors import InputError
 from cacore.io.shares import Part
-from cacore.io.stream import Told
-from cacore.io.tabular import Asked, Tabular, Words
+from cacore.io.stream import OnBytesRead
+from cacore.io.tabular import ColumnRequest, Tabular, Words
 from cacore.io.words import ENCODE, short
 
 _DATES = "write dates as numbers, such as days since the first"
 
 
 def require_pyarrow(path: Path, otherwise: str) -> Any:
-    """The module pyarrow, or an InputError that says how to have it, or what to do without it."""
+    """Import pyarrow, or raise an InputError that says how to install it or what to do `otherwise`."""
     try:
         import pyarrow as pa
     except ImportError as error:
@@ -29,9 +29,9 @@ def require_pyarrow(path: Path, otherwise: str) -> Any:
 
 
 class Arrow(Tabular):
-    """The rows of a file (`form` "parquet" or "arrow") of numeric and boolean columns; gaps are NaN."""
+    """Rows of a "parquet" or "arrow" file with numeric and boolean columns; missing values become NaN."""
 
-    def __init__(self, path: Path, form: str, asked: Asked) -> None:
+    def __init__(self, path: Path, form: str, request: ColumnRequest) -> None:
         pa = require_pyarrow(path, "write the rows as CSV")
         self._form, self._errors = form, (pa.ArrowException, OSError)
         try:
@@ -40,13 +40,13 @@ class Arrow(Tabular):
         except self._errors as error:
             raise self._damaged(path, error) from error
         names = tuple(" ".join(str(name).split()) for name in schema.names)
-        super().__init__(path, names, len(names), asked)
+        super().__init__(path, names, len(names), request)
         for j, field in enumerate(schema):
             if j in self.features or self.words is None:
-                self._check_type(field, asked.wanted.remedy if j in self.chosen else ENCODE)
+                self._check_type(field, request.wanted.remedy if j in self.chosen else ENCODE)
 
     def _check_type(self, field: Any, remedy: str) -> None:
-        """Refuse a column that is not of numbers, by its name."""
+        """Raise an InputError that names the column, unless it holds numbers."""
         import pyarrow as pa
 
         kind = field.type
@@ -63,8 +63,8 @@ class Arrow(Tabular):
             f"{path}: cannot be read, it may be damaged or truncated ({short(str(error), 200)}); copy it again"
         )
 
-    def parts(self, told: Told | None) -> Iterator[Part]:
-        """Features and targets of some rows at a time; of a target that may be words the codes."""
+    def parts(self, on_read: OnBytesRead | None) -> Iterator[Part]:
+        """Yield features and targets in batches of rows; a target that may be text is given as codes."""
         rows = 0
         try:
             for batch in _batches(self._file, self._form, self.step):
@@ -74,11 +74,11 @@ class Arrow(Tabular):
                 rows += batch.num_rows
         except self._errors as error:
             raise self._damaged(self.path, error) from error
-        if told is not None:
-            told(self.path.stat().st_size)
+        if on_read is not None:
+            on_read(self.path.stat().st_size)
 
     def _codes(self, batch: Any, words: Words, before: int) -> NDArray[np.float64]:
-        """The codes of the target's words, or numbers."""
+        """Codes of the target's values, shape (m, 1)."""
         values = batch.column(self.chosen[0]).to_pylist()
         if None in values:
             raise InputError(f"{self.path}: row {before + values.index(None)}, the target is missing: remove the row")
@@ -92,11 +92,12 @@ def _opened(path: Path, form: str) -> Any:
         import pyarrow.parquet as pq
 
         return pq.ParquetFile(path)
-    return pa.ipc.open_file(pa.OSFile(str(path)))  # of a map, a file that others shorten would end the process
+    # Not mapped into memory: if another process truncated a mapped file, this process would be killed.
+    return pa.ipc.open_file(pa.OSFile(str(path)))
 
 
 def _batches(file: Any, form: str, most: int) -> Iterator[Any]:
-    """Record batches of at most so many rows."""
+    """Yield record batches of at most `most` rows."""
     if form == "parquet":
         yield from file.iter_batches(batch_size=most)
         return
@@ -107,7 +108,7 @@ def _batches(file: Any, form: str, most: int) -> Iterator[Any]:
 
 
 def _numbers(batch: Any, columns: list[int]) -> NDArray[np.float64]:
-    """Columns as doubles."""
+    """Columns of a batch as an array of doubles."""
     out = np.empty((batch.num_rows, len(columns)))
     for k, j in enumerate(columns):
         out[:, k] = batch.column(j).cast("float64", safe=False).to_numpy(zero_copy_only=False)

@@ -1,4 +1,4 @@
-"""Checkpoints: finished pieces of a run in a directory, each a file of its own, and the facts they belong to."""
+"""Checkpoints: a directory with one file per finished piece of a run, and the facts that identify the run."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _UNFINISHED = ".part"
 
 
 class Checkpoint:
-    """A directory in which a run keeps what it has finished, so that the same command can go on from there.
+    """Directory of finished pieces of a run, from which the same command can resume.
 
-    All ranks must see the same one; :meth:`open` makes it; a file is an InputError. A piece is written to a temporary
-    file, which is renamed: it is there whole or not at all, whenever the run is killed. No pickle.
+    All ranks must see the same directory; :meth:`open` creates it. A path to a file is an InputError. Each piece is
+    written to a temporary file that is then renamed, so it is complete or absent even if the run is killed. No pickle.
 
     Attributes
     ----------
     path : Path
     failure : OutputError or None
-        Why this rank could not keep a piece, the first of them if there are several: the run goes on without it.
+        First error of this rank in saving a piece, if any; the run continues without that piece.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -47,11 +47,11 @@ class Checkpoint:
             raise InputError(f"{self.path}: is a file; --checkpoint needs a directory")
 
     def open(self, facts: dict[str, Any], comm: Communicator) -> None:
-        """Take up the run that `facts` describe, or begin it; collective.
+        """Resume the run that `facts` describe, or begin it; collective.
 
-        A directory that cannot be made, that another process is using, or that belongs to another run, is an InputError
-        on all ranks, which names the process, or the first fact that differs. So is a damaged piece: the ranks share
-        out the reading of all, once more than is needed, for a rank that finds one alone would end when others work.
+        All ranks raise an InputError if the directory cannot be made, is used by another process (which it names), or
+        belongs to another run (it names the first fact that differs). A damaged piece is an InputError as well. The
+        ranks share the work of reading all pieces here for this check alone, so that no rank fails later by itself.
         """
         known = json.loads(json.dumps({"schema": SCHEMA, **facts}, default=lambda value: value.item()))
         with comm.agreed():
@@ -73,7 +73,7 @@ class Checkpoint:
         known = self._known()
         if known is not None:
             self._compare(known, facts)
-        # What a run left that was killed while it wrote.
+        # Temporary files of a run that was killed while it wrote.
         for entry in self.path.glob(f".*{_UNFINISHED}"):
             entry.unlink()
         if known is None:
@@ -81,14 +81,14 @@ class Checkpoint:
                 temporary.write_text(json.dumps(facts, indent=1) + "\n")
 
     def _refuse_others(self) -> None:
-        """Refuse a directory that has files, and no checkpoint."""
+        """Raise an InputError if the directory has files but is not a checkpoint."""
         ours = {self.path / _LOCK, *self.path.glob(f".{_FACTS}.*{_UNFINISHED}")}
         if others := set(self.path.iterdir()) - ours:
             other = min(others).name
             raise InputError(f"{self.path}: not empty, and not a checkpoint ({other}); name another directory")
 
     def _hold(self) -> None:
-        """Lock the directory for as long as this process lives, also if it is killed."""
+        """Lock the directory until this process ends, even if it is killed."""
         if self._lock is not None:
             return
         try:
@@ -100,7 +100,7 @@ class Checkpoint:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EAGAIN):
-                return  # a file system without locks
+                return  # the file system has no locks
             holder = os.read(lock, 200).decode(errors="replace").strip()
             raise InputError(
                 f"{self.path}: in use by another run ({holder}); wait for its end, or name another directory"
@@ -109,14 +109,14 @@ class Checkpoint:
         os.write(lock, f"process {os.getpid()} on {platform.node()}\n".encode())
 
     def _known(self) -> dict[str, Any] | None:
-        """The facts of the run that is kept here, or None."""
+        """Facts of the run saved here, or None."""
         path = self.path / _FACTS
         if not os.path.exists(path):
             return None
         try:
             known = json.loads(path.read_text())
             if not isinstance(known, dict):
-                raise ValueError("no object")
+                raise ValueError("not an object")
         except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"{path}: not a checkpoint of this package, or a damaged one ({error})") from error
         return known
@@ -130,35 +130,35 @@ class Checkpoint:
                 )
 
     def fact(self, name: str) -> Any:
-        """A fact of the run that is kept here, or None."""
+        """Fact of the run saved here, or None."""
         return (self._known() or {}).get(name)
 
     def get(self, name: str) -> dict[str, NDArray[Any]] | None:
-        """The arrays of a finished piece, or None."""
+        """Arrays of a finished piece, or None."""
         path = self.path / f"{name}.npz"
         if not path.exists():
             return None
         try:
-            # Opened here: numpy forgets to close a file that it cannot read.
+            # Opened here because numpy does not close a file that it cannot read.
             with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
                 return {key: file[key] for key in file.files}
-        except Exception as error:  # numpy, zipfile and zlib each have names of their own for a file that is none
+        except Exception as error:  # numpy, zipfile and zlib each raise their own exceptions for an invalid file
             raise InputError(f"{path}: damaged; remove it, and it will be computed again") from error
 
     def within(self, name: str) -> Checkpoint:
-        """One in the folder of this name, of a run inside this one, whose :attr:`failure` is this one's too."""
+        """Checkpoint of a nested run, in a subfolder; its failures also count as failures of this one."""
         inner = type(self)(self.path / name)
         inner._outer = self
         return inner
 
     def fail(self, error: OutputError) -> None:
-        """Say that a piece could not be kept, also to the checkpoint that this one is in; see :attr:`failure`."""
+        """Record the failure to save a piece, here and in the enclosing checkpoint; see :attr:`failure`."""
         self.failure = self.failure or error
         if self._outer is not None:
             self._outer.fail(error)
 
     def put(self, name: str, **arrays: NDArray[Any]) -> None:
-        """Keep a finished piece; see :attr:`failure`."""
+        """Save a finished piece; errors are recorded in :attr:`failure`."""
         try:
             with replacing(self.path / f"{name}.npz", suffix=_UNFINISHED) as temporary, temporary.open("wb") as file:
                 np.savez(file, **arrays)  # type: ignore[arg-type]
@@ -172,9 +172,10 @@ def remembered(
     work: Callable[[], dict[str, NDArray[Any]]],
     comm: Communicator | None = None,
 ) -> dict[str, NDArray[Any]]:
-    """What `work` returns, or returned in a run that was killed later.
+    """Result of `work`, taken from the checkpoint if an earlier run saved it.
 
-    With `comm`, the work is collective: each rank keeps a file of its own, and all of them count or none.
+    With `comm`, the work is collective: each rank saves its own file, and the result is reused only if all ranks have
+    theirs.
     """
     if comm is not None:
         name = f"{name}-rank{comm.rank:06d}"
@@ -190,18 +191,18 @@ def remembered(
 
 
 class Unfinished:
-    """How far all ranks have come with a piece that is not finished; each keeps a file of its own, now and then.
+    """States of an unfinished piece of work, which each rank saves to its own file from time to time; collective.
 
-    The two last states are kept: a run that is killed while its ranks write leaves the one before. Collective.
+    The last two states are kept: if the run is killed while its ranks write one, the state before is complete.
 
     Parameters
     ----------
     checkpoint : Checkpoint
     name : str
-        Of the piece.
+        Name of the piece.
     comm : Communicator
     seconds : float
-        Between two states.
+        Least time between two states.
     """
 
     def __init__(self, checkpoint: Checkpoint, name: str, comm: Communicator, seconds: float = 300.0) -> None:
@@ -210,16 +211,16 @@ class Unfinished:
         self._count, self._last = 0, time.monotonic()
 
     def due(self) -> bool:
-        """Whether it is time to keep another state; a rank that says so must see that all of them do it."""
+        """True if this rank's next state is due; the caller must then make all ranks save one."""
         return time.monotonic() - self._last > self._seconds
 
     def put(self, **arrays: NDArray[Any]) -> None:
-        """Keep a state, instead of the last but one; see :attr:`Checkpoint.failure`."""
+        """Save a state in place of the last but one; errors are recorded in :attr:`Checkpoint.failure`."""
         self._count, self._last = self._count + 1, time.monotonic()
         self._checkpoint.put(self._names[self._count % 2], state=np.array(self._count), **arrays)
 
     def get(self) -> dict[str, NDArray[Any]] | None:
-        """The last state that all ranks have kept, or None."""
+        """Last state that all ranks have saved, or None."""
         found = [self._checkpoint.get(name) for name in self._names]
         numbers = np.array([0 if one is None else int(one["state"]) for one in found])
         with self._comm.uncounted():
@@ -228,7 +229,7 @@ class Unfinished:
         return found[self._count % 2] if self._count else None
 
     def remove(self) -> None:
-        """Once the piece itself is kept, if all ranks could do that."""
+        """Delete the states after the piece itself has been saved, unless saving failed on some rank."""
         if self._comm.all(self._checkpoint.failure is None):
             for name in self._names:
                 (self._checkpoint.path / f"{name}.npz").unlink(missing_ok=True)

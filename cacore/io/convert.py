@@ -1,4 +1,4 @@
-"""Conversion of data to the native HDF5 layout, of files that memory need not hold, and what a file holds."""
+"""Commands ``convert``, which rewrites data files of any size in the native HDF5 layout, and ``info``."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from cacore.io.growing import GrowingRows
 from cacore.io.libsvm import DENSE_FROM
 from cacore.io.selection import Selection
 from cacore.io.shares import first_error
-from cacore.io.spool import ANY, Spool, Stored, Wanted
-from cacore.io.stream import REMEDY, Told
+from cacore.io.spool import ANY, ReadOptions, Spool, Stored
+from cacore.io.stream import REMEDY, OnBytesRead
 from cacore.io.table import Table, plain
 from cacore.machine import memory
 from cacore.progress import Advance, bar
 
-_DRAWN = 16  # bytes a row while an order is drawn
+_DRAWN = 16  # bytes per row while a random order is drawn
 
 Begin = Callable[[str, int], Advance]
 
@@ -37,7 +37,7 @@ def read_all(
     target: str | None = None,
     limit: int = 1 << 62,
 ) -> dict[str, Table]:
-    """Every row of a file of any format, checked: numbers as the file has them."""
+    """Read and check all rows of a file of any format; numbers keep the file's precision."""
     if text.kind(path) != "hdf5":
         tables = text.parse(path, target, None, None, limit=limit, wanted=ANY)
         return {split: table.checked() for split, table in tables.items()}
@@ -51,17 +51,18 @@ def read_all(
 
 
 def show(path: Path, target: str | None = None, limit: int = 1 << 62) -> None:
-    """The ``info`` command: one line a split."""
+    """Run the ``info`` command: print one line per split."""
     summary.show(summary.of_tables(path, read_all(path, target, limit)))
 
 
 def convert(args: argparse.Namespace, limit: int, comm: Communicator) -> None:
-    """The ``convert`` command, in `limit` bytes; collective.
+    """Run the ``convert`` command with at most `limit` bytes of memory per rank; collective.
 
-    Rank 0 reads and writes, and the others, if there are any, parse text.
+    Rank 0 reads and writes; the other ranks, if any, parse text.
 
-    Rows are written as they are read, beside the destination. They take its place if they are what is wanted; rows in
-    another order, some rows, and LIBSVM rows that turn out to be dense are read from there and written once more.
+    Rows are written to a temporary file beside the destination as they are read. If they need no further change, that
+    file becomes the destination. Otherwise (reordered or selected rows, or LIBSVM rows that turn out to be dense) the
+    rows are read from it and written a second time.
     """
     with first_error(comm, lambda: comm.rank):
         if comm.size == 1:
@@ -81,10 +82,12 @@ def _convert(args: argparse.Namespace, limit: int, crew: Crew | None) -> None:
         _check_split(args)
     dtype = np.dtype(args.dtype)
     with bar(not args.quiet) as begin, temporary(args.destination) as spool:
-        held = np.dtype(np.float64) if args.drop_duplicates else dtype  # rows are equal before they are rounded
-        wanted = Wanted(args.target, args.binarize, held, limit, _watch(begin, [path for _, path in sources]), crew)
+        held = np.dtype(np.float64) if args.drop_duplicates else dtype  # compare rows before rounding
+        options = ReadOptions(
+            args.target, args.binarize, held, limit, _watch(begin, [path for _, path in sources]), crew
+        )
         with native.data_file(spool.path) as file:
-            store = Spool(file, spool.path, wanted)
+            store = Spool(file, spool.path, options)
             rows = _alike(_read(store, args), args)
             store.close({split: chosen.width for split, chosen in rows.items()})
         spool.share()
@@ -103,15 +106,15 @@ def _check_split(args: argparse.Namespace) -> None:
         raise InputError(f"--seed {args.seed}: it must be from 0 to {2**32 - 1}")
 
 
-def _watch(begin: Begin, paths: list[Path]) -> Callable[[Path], Told]:
-    """What shows how much has been read of all files, and how fast."""
+def _watch(begin: Begin, paths: list[Path]) -> Callable[[Path], OnBytesRead]:
+    """Progress callbacks for reading these files: a function that returns the callback for one file."""
     started, done = time.monotonic(), 0
     advance: Advance | None = None
 
-    def watch(path: Path) -> Told:
+    def watch(path: Path) -> OnBytesRead:
         before = 0
 
-        def told(place: int) -> None:
+        def on_read(place: int) -> None:
             nonlocal before, done, advance
             if advance is None:
                 advance = begin("reading", sum(os.stat(path).st_size for path in paths))
@@ -119,13 +122,13 @@ def _watch(begin: Begin, paths: list[Path]) -> Callable[[Path], Told]:
             done += step
             advance(step, f"reading, {done / 1e6 / max(1e-3, time.monotonic() - started):.0f} MB/s")
 
-        return told
+        return on_read
 
     return watch
 
 
 def _read(store: Spool, args: argparse.Namespace) -> dict[str, Stored]:
-    """The rows of all files, by split."""
+    """Read all files into the store; the stored rows, by split."""
     stored = store.take(args.source, {"train": "train", "test": "test"})
     if args.split is not None and "test" in stored:
         raise InputError(f"--split {args.split}: there are test rows already")
@@ -140,10 +143,13 @@ def _read(store: Spool, args: argparse.Namespace) -> dict[str, Stored]:
 
 
 def _alike(stored: dict[str, Stored], args: argparse.Namespace) -> dict[str, Selection]:
-    """All rows; LIBSVM files leave out features that are 0 in all their rows, and get the widest one's."""
-    if not args.test:  # what one file has is its own affair
+    """Select all rows, with the same number of features: LIBSVM rows are widened to those of the widest file.
+
+    LIBSVM files omit trailing features that are 0 in all their rows.
+    """
+    if not args.test:  # training and test rows come from one file
         return {split: Selection(rows, _is_dense(rows), rows.shape.d, 0) for split, rows in stored.items()}
-    apart = {rows.base for rows in stored.values()} == {0, 1}  # the one has a feature 0, and so has the other
+    apart = {rows.base for rows in stored.values()} == {0, 1}  # if one file has a feature 0, so has the other
     shifts = {split: int(apart and rows.base == 1) for split, rows in stored.items()}
     width = max(rows.shape.d + shifts[split] for split, rows in stored.items())
     for rows in stored.values():
@@ -153,21 +159,21 @@ def _alike(stored: dict[str, Stored], args: argparse.Namespace) -> dict[str, Sel
 
 
 def _is_dense(rows: Stored) -> bool:
-    """Whether rows become dense ones: those of LIBSVM do where a third of their numbers are not zero."""
+    """True if the rows are to be stored dense; LIBSVM rows are if at least a third of their numbers are nonzero."""
     if rows.base is None:
         return not rows.shape.sparse
     return rows.entries >= DENSE_FROM * rows.shape.n * rows.shape.d
 
 
 def _chosen(rows: dict[str, Selection], args: argparse.Namespace, limit: int) -> dict[str, Selection]:
-    """The rows that are wanted, in their order."""
+    """Apply ``--drop-duplicates`` and ``--split`` to the selected rows."""
     if args.drop_duplicates:
         _drop_duplicates(rows, between=bool(args.test), limit=limit)
     return rows if args.split is None else _split(rows["train"], args.split, args.seed, limit)
 
 
 def _drop_duplicates(rows: dict[str, Selection], between: bool, limit: int) -> None:
-    """Keep the first of equal rows, and with `between` the test rows that are no training rows."""
+    """Keep the first of equal rows; with `between`, also drop test rows that are training rows."""
     hashes = {split: chosen.hashes(limit) for split, chosen in rows.items()}
     for split, chosen in rows.items():
         _, first = np.unique(hashes[split], return_index=True)
@@ -186,9 +192,9 @@ def _drop_duplicates(rows: dict[str, Selection], between: bool, limit: int) -> N
 
 
 def _split(train: Selection, n_train: int, seed: int, limit: int) -> dict[str, Selection]:
-    """Both sides of scikit-learn's train_test_split, in its order.
+    """Draw the same training and test rows as scikit-learn's train_test_split, in the same order.
 
-    It is drawn here, for scikit-learn takes 70 MiB to load, and three arrays of as many numbers as rows.
+    It is reimplemented because scikit-learn takes 70 MiB to load, and three arrays with one number per row.
     """
     n = len(train)
     if not 0 < n_train < n:
@@ -204,14 +210,14 @@ def _split(train: Selection, n_train: int, seed: int, limit: int) -> dict[str, S
 
 
 def _is_done(rows: Selection, path: Path, dtype: np.dtype[Any]) -> bool:
-    """Whether the rows lie in the file at `path` as they are wanted."""
+    """True if the file at `path` already stores the rows in the form needed."""
     stored = rows.stored
     as_read = stored.path == path and rows.kept is None and rows.shift == 0
     return as_read and rows.dense != stored.shape.sparse and stored.shape.dtype == dtype
 
 
 def _written(path: Path, rows: dict[str, Selection], dtype: np.dtype[Any], limit: int, begin: Begin) -> list[str]:
-    """Write splits, whole or not at all; what is to be said of them."""
+    """Write the splits atomically; return the lines to print about them."""
     advance = begin("writing", sum(map(len, rows.values())))
     with temporary(path) as made:
         with native.data_file(made.path) as file:
@@ -228,7 +234,7 @@ def _written(path: Path, rows: dict[str, Selection], dtype: np.dtype[Any], limit
 
 
 def _kept(made: Temporary, path: Path) -> list[str]:
-    """Let a file take its place; what is to be said of it."""
+    """Move a temporary file to its destination; return the lines to print about it."""
     lines = summary.of_file(made.path, path)
     made.keep()
     return lines

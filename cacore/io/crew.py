@@ -1,7 +1,7 @@
-"""Conversion under MPI: rank 0 reads, decompresses and writes, and the other ranks parse what it hands them.
+"""Conversion under MPI: rank 0 reads, decompresses and writes; the other ranks parse the blocks it sends them.
 
-A conversion ends in one file, in the file's order, which one process writes: so rows do not stay where they are parsed,
-as they do in :mod:`cacore.io.shares`. Each of the other ranks has one block of lines at a time.
+Unlike in :mod:`cacore.io.shares`, parsed rows do not stay on their rank, because one process writes the output file in
+the order of the input. Each of the other ranks has one block of lines at a time.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ from cacore.io.delimited_scan import Cells
 from cacore.io.libsvm_scan import Scanned
 from cacore.io.shares import Block
 
-Columns = tuple[str, NDArray[np.int64], bool]  # the arguments of delimited_scan.scan, after the text
+ScanArguments = tuple[str, NDArray[np.int64], bool]  # arguments of delimited_scan.scan after the text
 
 
 class Crew:
-    """Ranks that parse for rank 0, which uses it as a context, while the others :meth:`serve`.
+    """Ranks that parse text for rank 0; rank 0 enters it as a context while the others call :meth:`serve`.
 
     Parameters
     ----------
     comm : Communicator
-        Of two ranks or more.
+        At least two ranks.
     """
 
     def __init__(self, comm: Communicator) -> None:
         self._comm = comm
         self._working = False
-        self._waiting: deque[tuple[Block, int]] = deque()  # blocks, and who has them
+        self._waiting: deque[tuple[Block, int]] = deque()  # blocks being parsed, and the rank that has each
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         self._finish()
-        self._tell(b"")
+        self._send_to_all(b"")
 
     def scanned(self, blocks: Iterable[Block]) -> Iterator[tuple[Block, Scanned]]:
-        """LIBSVM's text, in its order."""
+        """Parse blocks of LIBSVM text; results come in the order of the blocks."""
         for block, (facts, *arrays) in self._in_turn({}, blocks):
             data, indices, lengths, y = arrays
             least, most, wrong, place = facts.tolist()
             yield block, Scanned(data, indices, lengths, y, least, most, wrong, place)
 
-    def cells(self, columns: Columns, blocks: Iterable[Block]) -> Iterator[tuple[Block, Cells | None]]:
-        """Text in columns, in its order; see :func:`cacore.io.delimited_scan.scan`."""
-        delimiter, place, as_words = columns
+    def cells(self, arguments: ScanArguments, blocks: Iterable[Block]) -> Iterator[tuple[Block, Cells | None]]:
+        """Parse blocks of CSV or TSV text, in their order; see :func:`cacore.io.delimited_scan.scan`."""
+        delimiter, place, as_words = arguments
         job = {"delimiter": delimiter, "place": place.tolist(), "as_words": as_words}
         for block, arrays in self._in_turn(job, blocks):
             if not arrays:
@@ -64,7 +64,7 @@ class Crew:
 
     def _in_turn(self, job: dict[str, Any], blocks: Iterable[Block]) -> Iterator[tuple[Block, list[NDArray[Any]]]]:
         others = self._comm.size - 1
-        self._tell(json.dumps(job).encode())
+        self._send_to_all(json.dumps(job).encode())
         self._working = True
         for count, block in enumerate(blocks):
             rank, done = 1 + count % others, None
@@ -72,7 +72,7 @@ class Crew:
                 done = self._answer()
             self._comm.send(np.frombuffer(block.text, np.uint8), rank)
             self._waiting.append((block, rank))
-            if done is not None:  # while that rank works again
+            if done is not None:  # that rank parses its next block meanwhile
                 yield done
         while self._waiting:
             yield self._answer()
@@ -84,19 +84,19 @@ class Crew:
         return block, [self._comm.recv(rank) for _ in range(count)]
 
     def _finish(self) -> None:
-        """End the job, if there is one: what is still being parsed is forgotten."""
+        """End the current job, if any, and discard blocks that are still being parsed."""
         while self._waiting:
             self._answer()
         if self._working:
-            self._tell(b"")
+            self._send_to_all(b"")
         self._working = False
 
-    def _tell(self, words: bytes) -> None:
+    def _send_to_all(self, message: bytes) -> None:
         for rank in range(1, self._comm.size):
-            self._comm.send(np.frombuffer(words, np.uint8), rank)
+            self._comm.send(np.frombuffer(message, np.uint8), rank)
 
     def serve(self) -> None:
-        """Parse what rank 0 sends, until it leaves its context."""
+        """Parse the blocks that rank 0 sends until it leaves its context."""
         while len(words := self._comm.recv(0)):
             job = json.loads(words.tobytes())
             while len(text := self._comm.recv(0)):

@@ -1,4 +1,4 @@
-"""A data set spread over the ranks: every rank reads, or is given, its own block of rows."""
+"""Loading of a data set distributed over the ranks: every rank reads or receives its own block of rows."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.data.rows import block_bounds, scatter_rows
 from cacore.errors import InputError
+from cacore.io import stream, text
 from cacore.io.table import LABELS, Table, Targets, check_size
+from cacore.io.tabular import ColumnRequest
 from cacore.machine import memory
 
-_NOTHING, _ONE, _MANY, _WORDS = range(4)  # targets of a row
+_NOTHING, _ONE, _MANY, _WORDS = range(4)  # kind of targets: none, one number, several, text
 
 
 def load(
@@ -30,38 +32,39 @@ def load(
     wanted: Targets = LABELS,
     remedy: str = "",
 ) -> dict[str, Dataset]:
-    """Read a file; every rank ends with its block of each split. Collective.
+    """Read a file and give every rank its block of each split; collective.
 
     Parameters
     ----------
     path : path
-        HDF5, of which each rank reads its own rows only; LIBSVM, CSV or TSV, plain or compressed, or Parquet, Arrow
-        or NPY, see :func:`cacore.io.text.table`, where a rank holds its rows, twice for a while; or NPZ, which rank 0
-        holds and hands out.
+        HDF5: each rank reads only its own rows. LIBSVM, CSV or TSV, plain or compressed, Parquet, Arrow or NPY: each
+        rank holds its rows, for a while twice (see :func:`cacore.io.text.table`). NPZ: rank 0 holds the whole file
+        and distributes it.
     comm : Communicator
     dtype : {"float64", "float32"}
     target : str, optional
-        Name or number of a CSV file's target column, or several with commas between them; the last by default.
+        Name or number of a CSV file's target column, or several separated by commas; default: the last column.
     n_features : int, optional
-        What a model expects: a CSV file with just so many columns has no target, and LIBSVM rows may have fewer.
+        Number of features that a model expects. A CSV file with exactly this many columns has no target, and LIBSVM
+        rows may have fewer features.
     usual_target : str, optional
         Target column of a CSV file that has more columns than `n_features`, if `target` is not given.
     limit : int
-        Bytes that a rank may use: what needs more is refused before it is read, or as soon as that is known.
+        Bytes that a rank may use. A file that needs more is refused before it is read, or as soon as that is known.
     wanted : Targets
-        Which targets are not refused.
+        Kinds of targets accepted.
     remedy : str
-        What else there is to do about rows that do not fit into `limit`: an option, and a comma.
+        Further remedy for rows that do not fit into `limit`: an option followed by a comma.
 
     Returns
     -------
     dict of str to Dataset
-        "train" (or all rows), and "test" where the file has it.
+        "train" (or all rows), and "test" if the file has it.
 
     Raises
     ------
     InputError
-        On every rank, naming the file and the place.
+        On every rank; it names the file and the place.
     """
     path, real = Path(path), np.dtype(dtype)
     with comm.phase("read"):
@@ -70,11 +73,8 @@ def load(
             return _blocks(path, comm, real, target, limit, wanted, remedy)
         if form == "npz":
             return _handed_out(path, comm, real, target, limit, wanted)
-        from cacore.io import text
-        from cacore.io.tabular import Asked
-
-        asked = Asked(target, n_features, None, usual_target, limit, wanted)
-        table = text.table(path, form, asked, comm)
+        request = ColumnRequest(target, n_features, None, usual_target, limit, wanted)
+        table = text.table(path, form, request, comm)
         n = comm.offset(table.X.shape[0])[1]
         with comm.agreed():
             check_size(n, table.X.shape[1], table.where)
@@ -86,12 +86,10 @@ def load(
 
 
 def _agree_on_form(path: Path, comm: Communicator) -> str:
-    """What kind of file it is, see :func:`cacore.io.text.kind`; rank 0 looks."""
+    """Kind of the file (see :func:`cacore.io.text.kind`), detected by rank 0 and broadcast."""
     found = np.zeros(0, np.uint8)
     with comm.agreed():
         if comm.rank == 0:
-            from cacore.io import text
-
             found = np.frombuffer(text.kind(path).encode(), np.uint8)
     return comm.bcast(found).tobytes().decode()
 
@@ -99,8 +97,8 @@ def _agree_on_form(path: Path, comm: Communicator) -> str:
 def _blocks(
     path: Path, comm: Communicator, real: np.dtype[Any], target: str | None, limit: int, wanted: Targets, remedy: str
 ) -> dict[str, Dataset]:  # fmt: skip
-    """Each rank's block of the rows of an HDF5 file."""
-    from cacore.io import native, stream
+    """Read this rank's block of rows of an HDF5 file."""
+    from cacore.io import native  # loads h5py, which --help does not need
 
     with comm.agreed():
         if target is not None:
@@ -111,7 +109,7 @@ def _blocks(
             wanted.check(shape.y or (), f"{path} ({split})")
         mine = {split: block_bounds(shape.n, comm.size, comm.rank) for split, shape in shapes.items()}
         size = sum(native.needed(path, split, *rows, real, limit) for split, rows in mine.items())
-        enough = memory.enough_ranks(2 * size * comm.size, limit)  # which leaves half of it for the work
+        enough = memory.enough_ranks(2 * size * comm.size, limit)  # leaves half of the memory for the work
         what = f"{path}: a rank's block of the rows"
         memory.require(size, limit, what, f"use {remedy}more ranks{enough} or --dtype float32")
         tables = {split: native.read_block(path, split, *rows, real) for split, rows in mine.items()}
@@ -122,12 +120,10 @@ def _blocks(
 def _handed_out(
     path: Path, comm: Communicator, real: np.dtype[Any], target: str | None, limit: int, wanted: Targets
 ) -> dict[str, Dataset]:  # fmt: skip
-    """Each rank's block of the rows of an NPZ file, which rank 0 reads as a whole."""
+    """Read an NPZ file on rank 0 and distribute its rows by blocks."""
     tables: dict[str, Table] = {}
     with comm.agreed():
         if comm.rank == 0:
-            from cacore.io import text
-
             tables = text.parse(path, target, None, None, None, limit, wanted)
             for table in tables.values():
                 table.checked(real).check_targets(wanted)
@@ -141,12 +137,12 @@ def _splits(tables: dict[str, Table], comm: Communicator) -> list[str]:
 
 
 def _scattered(table: Table | None, where: str, comm: Communicator) -> Dataset:
-    """Rank 0's table by even blocks of rows."""
+    """Distribute rank 0's table in even blocks of rows."""
     facts = np.zeros(2, np.int64)
     column: NDArray[Any] | None = None
     words = np.zeros(0, np.uint8)
     if table is not None:
-        where = table.where  # of rank 0, whose errors count first: the array, in a file of several
+        where = table.where  # on rank 0, whose errors count first, it also names the array in the file
         kind, column = _NOTHING, table.y
         if column is not None:
             kind = _ONE if column.ndim == 1 else _MANY

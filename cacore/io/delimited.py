@@ -1,6 +1,6 @@
-"""CSV and TSV, some rows at a time.
+"""CSV and TSV files, read in blocks of rows.
 
-Python's csv module finds the columns and their names, compiled code parses plain numbers, and numpy what is quoted.
+Python's csv module finds the columns and their names, compiled code parses plain numbers, and numpy parses the rest.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.missing import is_missing
 from cacore.errors import InputError
-from cacore.io.crew import Columns
+from cacore.io.crew import ScanArguments
 from cacore.io.delimited_scan import Cells, scan
 from cacore.io.shares import Block, Part, Share, first_error
-from cacore.io.stream import Lines, Told, blocks_of_lines, open_bytes, reading
-from cacore.io.tabular import Asked, Tabular, Words
+from cacore.io.stream import Lines, OnBytesRead, blocks_of_lines, open_bytes, reading
+from cacore.io.tabular import ColumnRequest, Tabular, Words
 from cacore.io.words import ENCODE, FILL, as_number, short
 from cacore.machine import memory, threads
 
@@ -36,7 +36,7 @@ _LINE = re.compile(rb"[^\r\n]*(\r\n|\r|\n)")
 
 @dataclass(frozen=True)
 class _Layout:
-    """The file, and what its first lines say: column names, how many columns, and where the data begin, from 1."""
+    """Path and layout of a file: column names, number of columns, and number (from 1) of the first line of data."""
 
     path: Path
     delimiter: str
@@ -47,26 +47,26 @@ class _Layout:
 
 
 class Delimited(Tabular):
-    """The rows of a CSV or TSV file (`form`), block by block."""
+    """Rows of a CSV or TSV file (`form`), block by block."""
 
-    def __init__(self, path: Path, form: str, asked: Asked) -> None:
-        self._layout = layout = _layout(path, "," if form == "csv" else "\t", asked.limit)
-        super().__init__(path, layout.names, layout.columns, asked)
-        self._remedy = dict.fromkeys(self.chosen, asked.wanted.remedy)
+    def __init__(self, path: Path, form: str, request: ColumnRequest) -> None:
+        self._layout = layout = _layout(path, "," if form == "csv" else "\t", request.limit)
+        super().__init__(path, layout.names, layout.columns, request)
+        self._remedy = dict.fromkeys(self.chosen, request.wanted.remedy)
 
     def line_of(self) -> Callable[[int], int]:
-        """What finds the line of a row, in the file that it reads again."""
+        """Function that finds the line of a row by reading the file again."""
         return partial(_line_of, self._layout)
 
-    def parts(self, told: Told | None) -> Iterator[Part]:
-        """Features and targets of some rows at a time; of a target that may be words the codes.
+    def parts(self, on_read: OnBytesRead | None) -> Iterator[Part]:
+        """Yield features and targets in blocks of rows; a target that may be text is given as codes.
 
-        Compiled code reads plain numbers. From the first block on that holds anything else, quotes or what is wrong,
-        numpy reads, and knows what to say.
+        Compiled code reads plain numbers. From the first block with anything else, such as quotes or invalid words,
+        numpy reads the rest and reports errors.
         """
         rows, line = 0, self._layout.first_line
-        blocks, crew = self._raw(told), self.asked.crew
-        found = crew.cells(self._columns_of, blocks) if crew else threads.in_order(self._scanned, blocks)
+        blocks, crew = self._raw(on_read), self.request.crew
+        found = crew.cells(self._scan_arguments, blocks) if crew else threads.in_order(self._scanned, blocks)
         for block, cells in found:
             line = block.first
             if cells is None:
@@ -76,7 +76,7 @@ class Delimited(Tabular):
             yield self._part(cells)
         else:
             return
-        lines = Lines(self._layout.path, self._layout.limit, line, told)
+        lines = Lines(self._layout.path, self._layout.limit, line, on_read)
         for both in self._numbers(lines, rows):
             yield (np.delete(both, self.chosen, axis=1) if self.chosen else both), both[:, self.chosen]
 
@@ -88,7 +88,7 @@ class Delimited(Tabular):
     def shared(self, comm: Communicator) -> tuple[list[int], list[Part]] | None:
         """Blocks of rows that this rank has parsed, and their numbers.
 
-        None if any rank has found what is no plain number: rank 0 reads the file, and knows what to say.
+        None if any rank has found anything but plain numbers: rank 0 then reads the whole file and reports errors.
         """
         if comm.size == 1:
             return None
@@ -111,10 +111,10 @@ class Delimited(Tabular):
         self.words = None if self.words is None else Words()
         return None
 
-    def _raw(self, told: Told | None) -> Iterator[Block]:
-        """The lines of the rows, in blocks, with the number of the first of each; a return ends a line, too."""
+    def _raw(self, on_read: OnBytesRead | None) -> Iterator[Block]:
+        """Yield blocks of the lines of the rows, with the number of each first line; CR ends a line, too."""
         layout, first = self._layout, 1
-        for _, block in blocks_of_lines(layout.path, layout.limit, told):
+        for _, block in blocks_of_lines(layout.path, layout.limit, on_read):
             following = first + block.count(b"\n") + block.count(b"\r") - block.count(b"\r\n")
             while first < layout.first_line and block:
                 block, first = _LINE.sub(b"", block, count=1), first + 1
@@ -123,18 +123,18 @@ class Delimited(Tabular):
             first = following
 
     @property
-    def _columns_of(self) -> Columns:
-        """What the scanner needs to know."""
+    def _scan_arguments(self) -> ScanArguments:
+        """Arguments of the scanner after the text."""
         place = np.empty(self._layout.columns, np.int64)
         place[self.features] = np.arange(len(self.features))
         place[self.chosen] = -1 - np.arange(len(self.chosen))
         return self._layout.delimiter, place, self.words is not None
 
     def _scanned(self, *block: Any) -> tuple[Block, Cells | None]:
-        return Block(*block), scan(block[2], *self._columns_of)
+        return Block(*block), scan(block[2], *self._scan_arguments)
 
     def _numbers(self, lines: Lines, before: int) -> Iterator[NDArray[np.float64]]:
-        """All columns, of some rows at a time, after as many rows."""
+        """Yield all columns in blocks of rows, read by numpy; `before` rows were read earlier."""
         layout = self._layout
         options: dict[str, Any] = {}
         if self.words is not None:
@@ -153,7 +153,7 @@ class Delimited(Tabular):
             _explain(str(error), layout, lines.number, self._remedy)
 
     def _within(self, lines: Lines, before: int) -> Iterator[str]:
-        """The lines, while memory holds what is held of them, and a cell whose quote is open."""
+        """Yield the lines, and raise an error when the rows, or a cell with an open quote, exceed the memory limit."""
         layout, opened, cell = self._layout, 0, 0
         for line in lines:
             if '"' in line and line.count('"') % 2:
@@ -164,13 +164,13 @@ class Delimited(Tabular):
                 memory.require(16 * cell, layout.limit, what, "close its quote")
             if self.words or not lines.number % _CHECK_EVERY:
                 self.require(before + lines.rows)
-            if opened or line != "\n":  # an empty line is no row
+            if opened or line != "\n":  # skip empty lines
                 yield line
         self.require(before + lines.rows)
 
 
 def _check_columns(line: str, number: int, layout: _Layout) -> None:
-    """Refuse a block's first line if its columns are not those of the blocks before, of which numpy is not told."""
+    """Raise an InputError if the number of columns changes between blocks, which numpy cannot see."""
     if line.count('"') % 2 == 0:
         columns = len(next(csv.reader([line], delimiter=layout.delimiter)))
         if columns != layout.columns:
@@ -182,7 +182,7 @@ def _ragged(where: str, columns: int | str, before: int | str) -> str:
 
 
 def _explain(message: str, layout: _Layout, line: int, remedies: dict[int, str]) -> NoReturn:
-    """Say what numpy's message says, with the line that it had come to, the column's name, and what to do."""
+    """Raise an InputError for numpy's error message, with the line, the column's name, and the remedy."""
     where = f"{layout.path}: line {line}"
     bad = re.search(r"could not convert string (.*) to float64 at row \d+, column (\d+)", message)
     if bad:
@@ -197,7 +197,7 @@ def _explain(message: str, layout: _Layout, line: int, remedies: dict[int, str])
 
 
 def _remedy(word: str, of_target: str | None) -> str:
-    """What to do about a word of a file, as numpy quotes it; `of_target` is the remedy for words of a target."""
+    """Remedy for a word, quoted as in numpy's message, that is not a number; `of_target`: remedy in a target column."""
     if re.fullmatch(r"'\s*[+-]?\d+,\d+\s*'", word):
         return "; write decimal points"
     if is_missing(word.strip("'")):
@@ -234,7 +234,7 @@ def _layout(path: Path, delimiter: str, limit: int) -> _Layout:
 
 
 def _header(layout: _Layout) -> int:
-    """The bytes before the rows; none of a file without a header, which may begin with a byte order mark."""
+    """Length of the header in bytes, with a byte order mark if there is one; 0 if there is no header."""
     length, line = 0, 1
     for _, block in blocks_of_lines(layout.path, layout.limit):
         place = 0
@@ -249,7 +249,7 @@ def _header(layout: _Layout) -> int:
 
 
 def _line_of(layout: _Layout, row: int) -> int:
-    """Line in which a row ends; empty lines are none."""
+    """Number of the line in which a row ends; empty lines are not rows."""
     rows = csv.reader(Lines(layout.path, 1 << 62, layout.first_line), delimiter=layout.delimiter)
     for words in rows:
         if words:

@@ -1,4 +1,4 @@
-"""The numbers of a block of a CSV or TSV file without quotes, in compiled code without the interpreter's lock."""
+"""Parser of CSV and TSV text without quotes, in compiled code that releases the interpreter's lock."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Cells(NamedTuple):
     Attributes
     ----------
     X, y : ndarray of float64, shape (m, d) and (m, t)
-        A target that is a word is not set.
+        A text target is not set in `y`.
     words : list of str
-        Of the target that may be words, one a row; none where there is no such target.
+        Target of each row if it may be text; otherwise empty.
     """
 
     X: NDArray[np.float64]
@@ -30,23 +30,23 @@ class Cells(NamedTuple):
 
 
 def scan(block: bytes, delimiter: str, place: NDArray[np.int64], as_words: bool) -> Cells | None:
-    """The rows of whole lines, or None if they are not plain numbers, which says nothing about whether they are good.
+    """Parse a block of whole lines; None if it has anything but plain numbers, which may still be valid input.
 
     Parameters
     ----------
     block : bytes
-        It ends with a line's end.
+        Text that ends with a newline.
     delimiter : str
     place : ndarray of int64, shape (columns,)
-        Of each column the place among the features, or -1 - its place among the targets.
+        For each column its index j among the features, or -1 - j among the targets.
     as_words : bool
-        Whether the target may be words.
+        True if the target may be text.
     """
     text = np.frombuffer(block, np.uint8)
     lines, targets = int(np.count_nonzero(text == _LINE_END)), int(np.count_nonzero(place < 0))
     X, y = np.empty((lines, len(place) - targets)), np.empty((lines, targets))
     spans = np.empty((lines if as_words else 0, 2), np.int64)
-    left = np.empty((lines * len(place), 4), np.int64)  # what is not written to takes no memory
+    left = np.empty((lines * len(place), 4), np.int64)  # pages never written take no memory
     rows, n_left = _scan(text, ord(delimiter), place, X, y, spans, left)
     if rows < 0:
         return None
@@ -59,7 +59,7 @@ def scan(block: bytes, delimiter: str, place: NDArray[np.int64], as_words: bool)
 
 @numba.njit(inline="always")
 def _after_spaces(text: Any, p: int, delimiter: int) -> int:  # pragma: no cover - compiled
-    """The place of what follows blanks that do not separate columns."""
+    """Offset after blanks that do not separate columns."""
     while text[p] == _SPACE or (text[p] == _TAB and delimiter != _TAB):
         p += 1
     return p
@@ -67,7 +67,7 @@ def _after_spaces(text: Any, p: int, delimiter: int) -> int:  # pragma: no cover
 
 @numba.njit(inline="always")
 def _after_word(text: Any, p: int, delimiter: int) -> int:  # pragma: no cover - compiled
-    """The place behind a word."""
+    """Offset after a word."""
     while text[p] not in (delimiter, _QUOTE, _LINE_END):
         p += 1
     return p
@@ -75,7 +75,7 @@ def _after_word(text: Any, p: int, delimiter: int) -> int:  # pragma: no cover -
 
 @numba.njit(inline="always")
 def _after_end(text: Any, p: int, end: int) -> int:  # pragma: no cover - compiled
-    """The place behind what ends a cell, the delimiter or the line's end, or -1 if that is not what stands there."""
+    """Offset after the end of a cell (delimiter or newline); -1 if `end` is not found there."""
     if end == _LINE_END and text[p] == _RETURN:
         p += 1
     return p + 1 if text[p] == end else -1
@@ -83,7 +83,7 @@ def _after_end(text: Any, p: int, end: int) -> int:  # pragma: no cover - compil
 
 @numba.njit(inline="always")
 def _put(X: Any, y: Any, row: int, to: int, value: float) -> None:  # pragma: no cover - compiled
-    """Set a number where it belongs."""
+    """Store a number among the features, or among the targets if `to` is negative."""
     if to >= 0:
         X[row, to] = value
     else:
@@ -92,7 +92,7 @@ def _put(X: Any, y: Any, row: int, to: int, value: float) -> None:  # pragma: no
 
 @numba.njit(inline="always")
 def _is_empty(text: Any, p: int) -> bool:  # pragma: no cover - compiled
-    """Whether a line is."""
+    """True if the line that begins at `p` is empty."""
     return text[p] == _LINE_END or (text[p] == _RETURN and text[p + 1] == _LINE_END)
 
 
@@ -100,7 +100,7 @@ def _is_empty(text: Any, p: int) -> bool:  # pragma: no cover - compiled
 def _scan(
     text: Any, delimiter: Any, place: Any, X: Any, y: Any, spans: Any, left: Any
 ) -> Any:  # pragma: no cover - compiled  # fmt: skip
-    """Fill the rows; how many there are, or -1, and how many numbers are left to ``float``."""
+    """Fill the rows; return their number, or -1 if a cell is not plain, and the number of values left to ``float``."""
     p = row = n_left = 0
     while p < len(text):
         if _is_empty(text, p):

@@ -1,4 +1,4 @@
-"""Fingerprints of rows: which test rows are training rows too, and whether a checkpoint is of the same rows."""
+"""Fingerprints of rows, to find test rows among the training rows and to match a checkpoint with its data."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from cacore.machine.threads import blocks
 
 
 def row_hashes(X: Rows, y: NDArray[Any]) -> NDArray[np.uint64]:
-    """A 64-bit fingerprint, shape (m,), of each row and its target; zeros do not count, so dense and CSR agree.
+    """64-bit fingerprint of each row and its target, shape (m,); zeros do not count, so dense and CSR rows agree.
 
-    Targets are numbers, shape (m,) or (m, t), or labels that are text.
+    Targets are numbers, shape (m,) or (m, t), or text labels.
     """
-    # Each column has its own random word, so a sum over the columns does not depend on their order.
+    # Each column has its own random word, so the sum over the columns does not depend on their order.
     start = _target_hashes(y)
     if is_sparse(X):
         value = mix64(X.data.astype(np.float64).view(np.uint64) ^ _words(X.indices))
@@ -44,7 +44,7 @@ def _target_hashes(y: NDArray[Any]) -> NDArray[np.uint64]:
 
 
 def _numbers(labels: NDArray[Any]) -> NDArray[np.float64]:
-    """A number for each label, the same in every process."""
+    """Hash of each label as a number, the same in every process."""
     words, codes = np.unique(labels, return_inverse=True)
     digests = [blake2b(str(word).encode(), digest_size=6).digest() for word in words]
     return np.array([float(int.from_bytes(digest, "little")) for digest in digests])[codes]
@@ -70,7 +70,7 @@ def _add_hashes(X: Any, words: Any, out: Any) -> None:  # pragma: no cover - com
 
 
 def fingerprint(X: Rows, y: NDArray[Any], weights: NDArray[Any] | None, comm: Communicator) -> str:
-    """Number of rows and a hash of all rows, targets and weights, in their order; the same for any split over ranks."""
+    """Number of rows and hash of all rows, targets and weights in order; independent of their split over ranks."""
     first, n = comm.offset(X.shape[0])
     place = np.arange(first, first + X.shape[0], dtype=np.uint64)
     words = row_hashes(X, y) ^ mix64(place)
@@ -80,9 +80,9 @@ def fingerprint(X: Rows, y: NDArray[Any], weights: NDArray[Any] | None, comm: Co
 
 
 def overlap(train: Dataset, test: Dataset, comm: Communicator) -> NDArray[np.bool_]:
-    """Which of all test rows, shape (n_test,), with their target are also training rows; the same on every rank.
+    """Mask of all test rows, shape (n_test,), that equal a training row, target included; the same on every rank.
 
-    Compares 64-bit fingerprints: 8 bytes a test row travel to every rank, and one back.
+    It compares 64-bit fingerprints: 8 bytes per test row are sent to every rank, and one byte back.
     """
     tested = comm.allgather(row_hashes(test.X, test.target()))
     trained = row_hashes(train.X, train.target())

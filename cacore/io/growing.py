@@ -1,4 +1,4 @@
-"""Rows written to HDF5 as they come, of a number that nobody knows before."""
+"""HDF5 arrays that grow as rows arrive; the final length is unknown."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from cacore.data.rows import Rows, is_sparse
 
-CHUNK = 1 << 20  # bytes of a chunk: a row block is many of them, and each is read once
+CHUNK = 1 << 20  # bytes per chunk: a block of rows spans many chunks, and each is read once
 
 
 class Growing:
-    """A dataset that grows along its first axis.
+    """HDF5 dataset that grows along its first axis.
 
-    It is written by whole chunks, each once; what is shorter than a chunk is laid out in one piece.
+    It is written in whole chunks, each once; a dataset shorter than one chunk is stored contiguously.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class Growing:
     name : str
     dtype : dtype
     row : tuple of int
-        The shape of what is appended, but for the first axis.
+        Shape of a row: that of the appended arrays without the first axis.
     """
 
     def __init__(self, group: h5py.Group, name: str, dtype: Any, row: tuple[int, ...] = ()) -> None:
@@ -35,8 +35,8 @@ class Growing:
         self._held = self._written = 0
 
     def append(self, values: NDArray[Any]) -> None:
-        """Write what makes whole chunks, and hold the rest."""
-        self._waiting.append(np.array(values, self._dtype))  # a copy: the caller's may be a piece of something large
+        """Append values: write whole chunks, and keep the rest in memory."""
+        self._waiting.append(np.array(values, self._dtype))  # a copy, since a view may keep a large array alive
         self._held += len(values)
         if self._held >= self._length:
             held = np.concatenate(self._waiting)
@@ -61,7 +61,7 @@ class Growing:
                 self._data[lo : lo + self._length] += self._dtype.type(number)
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the remaining values."""
         left = np.concatenate(self._waiting) if self._waiting else np.empty((0, *self._row), self._dtype)
         if self._data is None:
             self._group.create_dataset(self._name, data=left)
@@ -70,19 +70,19 @@ class Growing:
 
 
 class GrowingRows:
-    """The rows of a split with their targets, dense or CSR as the first of them are.
+    """Growing rows of a split with their targets, dense or CSR like the first rows appended.
 
     Parameters
     ----------
     group : h5py.Group
     dtype : dtype
-        Of the numbers of X.
+        Type of the numbers of X.
 
     Attributes
     ----------
     dtype : dtype
     rows, entries : int
-        How many were appended; of dense rows there are no entries.
+        Number of rows, and of CSR entries, appended so far; dense rows have no entries.
     """
 
     def __init__(self, group: h5py.Group, dtype: np.dtype[Any]) -> None:
@@ -91,7 +91,7 @@ class GrowingRows:
         self.rows = self.entries = 0
 
     def append(self, X: Rows, y: NDArray[Any] | None) -> None:
-        """Append rows, which are like those before."""
+        """Append rows of the same form as the rows before."""
         if not self._parts:
             self._begin(X, y)
         if is_sparse(X):
@@ -117,12 +117,12 @@ class GrowingRows:
             self._parts["y"] = Growing(self._group, "y", np.float64, y.shape[1:])
 
     def shift(self, by: int) -> None:
-        """Move all entries of CSR rows by some columns."""
+        """Add `by` to the column index of every CSR entry; dense rows stay as they are."""
         if "indices" in self._parts:
             self._parts["indices"].add(by)
 
     def close(self, d: int) -> None:
-        """Write what is left; `d` is the number of features."""
+        """Write the remaining rows; `d` is the number of features."""
         for part in self._parts.values():
             part.close()
         if "data" in self._parts:

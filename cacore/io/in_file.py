@@ -1,4 +1,4 @@
-"""A native file's rows as rows in a file of this rank: for training on more rows than fit into memory."""
+"""Out-of-core loading: each rank copies its rows of a native file to a scratch file, instead of into memory."""
 
 from __future__ import annotations
 
@@ -18,30 +18,31 @@ from cacore.io.table import Targets
 from cacore.machine import memory
 from cacore.machine.threads import blocks
 
-_COLUMN_BYTES = 128  # in memory, of a row in a file, at most: its target, label, place, and these in a message
-_COPIES = 2  # of the rows on disk: as they were read, and part by part
+_COLUMN_BYTES = 128  # most memory per row on disk: its target, label and index, and a copy of these in a message
+_COPIES = 2  # copies of the rows on disk: in the order of the file, and sorted by part
 
 
 def load_in_file(
     path: Path, comm: Communicator, dtype: str, target: str | None, folder: Path, limit: int, wanted: Targets
 ) -> dict[str, Dataset]:
-    """As :func:`cacore.io.load` of an HDF5 file, but each rank's rows are copied to a file; collective.
+    """Load an HDF5 file like :func:`cacore.io.load`, but copy each rank's rows to a scratch file; collective.
 
     Parameters
     ----------
     path, comm, dtype, target, limit, wanted
-        As there.
+        See :func:`cacore.io.load`.
     folder : Path
-        Of the file, which has no name: nothing is left of a run that is killed. It takes the rows twice.
+        Folder of the scratch file, with room for two copies of the rows. The file has no name, so a killed run leaves
+        nothing behind.
 
     Raises
     ------
     InputError
-        On every rank: what `load` raises, sparse rows, a file that is not HDF5, a folder without room.
+        On every rank: an error of `load`, sparse rows, a file that is not HDF5, or too little space in the folder.
 
     Notes
     -----
-    Rows are read, checked, converted and written some MiB at a time; of each, its targets stay in memory.
+    Rows are read, checked, converted and written a few MiB at a time; only their targets stay in memory.
     """
     real = np.dtype(dtype)
     with comm.phase("read"):
@@ -73,10 +74,10 @@ def _check_room(
     path: Path, shapes: dict[str, Shape], mine: dict[str, tuple[int, int]], real: np.dtype[np.floating], folder: Path,
     limit: int, ranks: int,
 ) -> None:  # fmt: skip
-    """Refuse more rows than memory has room for their columns, or the folder for the rows; of `ranks` on this node."""
+    """Raise an InputError if targets do not fit into memory, or rows of the node's `ranks` ranks into the folder."""
     count = {split: hi - lo for split, (lo, hi) in mine.items()}
     columns = sum(n * (_COLUMN_BYTES + 24 * int(np.prod((shapes[split].y or (0,))[1:]))) for split, n in count.items())
-    what = f"{path}: what stays in memory of a rank's rows, their targets and places,"
+    what = f"{path}: keeping the targets and row numbers of a rank's rows in memory"
     memory.require(columns, limit, what, f"use more ranks{memory.enough_ranks(columns, limit)}")
     try:
         free = os.statvfs(folder)
@@ -93,7 +94,7 @@ def _check_room(
 def _copied(
     path: Path, split: str, shape: Shape, lo: int, hi: int, real: np.dtype[np.floating], folder: Path, limit: int
 ) -> Dataset:
-    """These rows of a split."""
+    """Copy rows ``lo:hi`` of a split to a scratch file."""
     rows = StoredRows.empty(folder, hi - lo, shape.d, real)
     step = max(1, native.step_bytes(limit) // native.row_bytes(path, split, shape))
     need = native.needed(path, split, lo, min(lo + step, hi), real, limit)

@@ -1,4 +1,4 @@
-"""The arrays of a model's file: declared once, and checked, written and documented by their declaration."""
+"""Declarations of the arrays in a model file, by which they are checked, written and documented."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cacore.data.quantiles import SCORES
 from cacore.data.rows import Rows, is_sparse
 from cacore.errors import InputError
 
-# Sizes that follow from others.
+# Sizes that are constant or computed from other sizes.
 DERIVED: dict[str, Callable[[dict[str, int]], int]] = {
     "1": lambda sizes: 1,
     "7": lambda sizes: 7,
@@ -26,20 +26,21 @@ TYPES = {"int64": (np.int64,), "float64": (np.float64,), "real": (np.float64, np
 
 @dataclass(frozen=True)
 class Array:
-    """An array of a layout.
+    """Declaration of an array in a layout.
 
     Attributes
     ----------
     type : {"int64", "float64", "real"}
         "real": float64 or float32.
     shape : tuple of str
-        A letter for each size, which is the same wherever the letter stands, or one of :data:`DERIVED`.
+        One name per dimension: a letter, which stands for the same size in all arrays, or one of :data:`DERIVED`.
     meaning : str
+        Description for the documentation.
     csr : bool
-        Whether it may be CSR rows: a group of data, indices and indptr, with the attribute shape.
+        True if the array may be CSR rows: a group of data, indices and indptr, with the attribute shape.
     optional : bool
     many : str
-        A letter for the size of one more dimension, which the array has unless that size is 0; "": it never has.
+        Letter of an additional last dimension, which exists unless its size is 0; "" if there is never one.
     """
 
     type: str
@@ -54,12 +55,12 @@ Layout = Mapping[str, Array]
 
 
 def check(layout: Layout, arrays: Mapping[str, Rows | None], sizes: dict[str, int], where: str = "") -> None:
-    """Refuse arrays that are not those of a layout; sizes that are not known yet are learnt from the first array.
+    """Check the names, types and shapes of arrays against a layout; unknown sizes are taken from the first array.
 
     Raises
     ------
     InputError
-        It begins with `where` and the array's name.
+        An array does not match. The message begins with `where` and the array's name.
     """
     for name, declared in layout.items():
         values = arrays.get(name)
@@ -77,11 +78,11 @@ def check(layout: Layout, arrays: Mapping[str, Rows | None], sizes: dict[str, in
             if found != need:
                 raise InputError(f"{where}{name} has shape {values.shape}; {size} is {need}")
     if unknown := set(arrays) - set(layout):
-        raise InputError(f"{where}{min(unknown)} is no array of such a model")
+        raise InputError(f"{where}{min(unknown)} is not an array of such a model")
 
 
 def rows(layout: Layout, folder: str = "") -> list[str]:
-    """Lines of a table of a layout, in Markdown."""
+    """Markdown table rows that document a layout."""
     lines = []
     for name, declared in layout.items():
         form = f"{declared.type}{', dense or CSR' if declared.csr else ''}"
@@ -94,9 +95,11 @@ def rows(layout: Layout, folder: str = "") -> list[str]:
 
 
 STANDARDIZER: dict[str, Any] = {
-    "mean": Array("float64", ("d",), "of the training rows, taken away from each row", optional=True),
-    "scale": Array("float64", ("d",), "by which each row is divided afterwards, all above 0", optional=True),
-    "quantiles": Array("float64", ("1001", "d"), "of the features, by which they become normal scores", optional=True),
-    "metric_weights": Array("float64", ("d",), "by which each row is then multiplied", optional=True),
-    "metric_root": Array("float64", ("d", "d"), "or by which it is multiplied, a root of the metric", optional=True),
+    "mean": Array("float64", ("d",), "mean of the training rows, subtracted from each row", optional=True),
+    "scale": Array("float64", ("d",), "positive scale by which each feature is then divided", optional=True),
+    "quantiles": Array("float64", ("1001", "d"), "quantiles that map features to normal scores", optional=True),
+    "metric_weights": Array("float64", ("d",), "diagonal metric: weights that then multiply each row", optional=True),
+    "metric_root": Array(
+        "float64", ("d", "d"), "full metric: its root, which multiplies each row instead", optional=True
+    ),
 }

@@ -1,4 +1,4 @@
-"""LIBSVM's text: blocks of lines, parsed by compiled code on all threads."""
+"""LIBSVM text: blocks of lines, parsed by compiled code on all threads."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from cacore.errors import InputError
 from cacore.io.crew import Crew
 from cacore.io.libsvm_scan import ENTRY, GOOD, LARGE, TARGET, Scanned, scan
 from cacore.io.shares import Block, Share, first_error, in_order
-from cacore.io.stream import REMEDY, Told, blocks_of_lines, reading
+from cacore.io.stream import REMEDY, OnBytesRead, blocks_of_lines, reading
 from cacore.io.table import Table
 from cacore.io.words import short
 from cacore.machine import memory, threads
 
-DENSE_FROM = 1 / 3  # share of nonzeros from which a file becomes a dense array
+DENSE_FROM = 1 / 3  # least share of nonzeros for which a file becomes a dense array
 
 
 def scanned(path: Path, share: Share, crew: Crew | None = None) -> Generator[Scanned, None, None]:
-    """The rows of a share of a file, block by block, in their order; the file is read while blocks are parsed.
+    """Yield the rows of a share of a file, block by block and in order; reading and parsing overlap.
 
-    They are parsed by this rank's threads, or by the crew. Who ends early must close this generator.
+    Blocks are parsed by this rank's threads, or by the crew. A caller that stops early must close this generator.
 
     Raises
     ------
     InputError
-        It names the line, and the word that is wrong.
+        A word is invalid; the message gives the line and the word.
     """
     with closing(share.blocks()) as blocks:
         if crew is None:
@@ -46,11 +46,11 @@ def scanned(path: Path, share: Share, crew: Crew | None = None) -> Generator[Sca
 
 
 def checked(
-    path: Path, dtype: np.dtype[Any], limit: int, told: Told | None = None, crew: Crew | None = None
+    path: Path, dtype: np.dtype[Any], limit: int, on_read: OnBytesRead | None = None, crew: Crew | None = None
 ) -> Iterator[Scanned]:  # fmt: skip
-    """As :func:`scanned`, of rows whose numbers `dtype` can hold; others are an InputError that names the place."""
+    """Yield the rows of a file like :func:`scanned`, and raise an InputError for a number that `dtype` cannot hold."""
     first, least = 0, 1
-    parts = scanned(path, Share(path, limit, Communicator(), told=told), crew)
+    parts = scanned(path, Share(path, limit, Communicator(), on_read=on_read), crew)
     for part in parts:
         least = min(least, part.least)
         if first_nonfinite(part.data, dtype) is not None or first_nonfinite(part.y) is not None:
@@ -62,7 +62,7 @@ def checked(
 
 
 def _scanned(path: Path, share: Share, *block: Any) -> Scanned:
-    """The rows of a block of a share."""
+    """Rows of one block of a share."""
     found = scan(block[2])
     _check(found, Block(*block), path, share)
     return found
@@ -75,7 +75,7 @@ def _check(found: Scanned, block: Block, path: Path, share: Share) -> None:
 
 
 def _refuse(where: str, block: bytes, found: Scanned) -> NoReturn:
-    """Say what is wrong with a word."""
+    """Raise an InputError for an invalid word."""
     token = re.split(rb"[\s#]", block[found.place :], maxsplit=1)[0].decode(errors="replace")
     said = f"{where}: {short(token)!r}"
     if found.wrong in (TARGET, ENTRY):
@@ -86,9 +86,10 @@ def _refuse(where: str, block: bytes, found: Scanned) -> NoReturn:
 
 
 def parse(path: Path, n_features: int | None, limit: int, comm: Communicator) -> Table:
-    """This rank's even block of the rows of a file, dense if a third of all numbers are not zero; collective.
+    """Read this rank's even block of the rows of a file, dense if at least a third of all numbers are nonzero.
 
-    Holds them twice while their blocks are put together, and four times while they go to their ranks.
+    The call is collective. Memory holds the rows twice while blocks are joined, and, with several ranks, four times
+    while rows are exchanged.
     """
     with comm.agreed(), reading(path):
         share = Share(path, limit, comm)
@@ -109,7 +110,7 @@ def parse(path: Path, n_features: int | None, limit: int, comm: Communicator) ->
     least, widest = comm.allreduce(np.array([least, -width], np.int64), "min").tolist()
     base = int(entries > 0 and least > 0)
     own = -widest - base
-    width = max(own, n_features or 0)  # the last features may be 0 in all these rows
+    width = max(own, n_features or 0)  # trailing features may be 0 in all these rows
     dense = entries >= DENSE_FROM * n * width
     lo, hi = block_bounds(n, comm.size, comm.rank)
     with comm.agreed():
@@ -124,13 +125,13 @@ def parse(path: Path, n_features: int | None, limit: int, comm: Communicator) ->
 
 
 def row_ends(lengths: NDArray[Any]) -> NDArray[Any]:
-    """The array indptr of CSR rows of these lengths."""
+    """Array `indptr` of CSR rows with these numbers of entries."""
     ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
     return ends.astype(np.int32) if ends[-1] < 2**31 else ends
 
 
 def _joined(pieces: list[tuple[NDArray[Any], ...]]) -> list[NDArray[Any]]:
-    """Each of the columns of all blocks in one; a block gives up its part of a column once that is copied."""
+    """Concatenate each column over all blocks; the blocks' arrays are freed column by column."""
     if not pieces:
         return [np.empty(0), np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0)]
     columns = [list(column) for column in zip(*pieces, strict=True)]
@@ -139,7 +140,7 @@ def _joined(pieces: list[tuple[NDArray[Any], ...]]) -> list[NDArray[Any]]:
 
 
 def line_of(path: Path, row: int) -> int:
-    """Line of a row, in a file that is read again: blank lines, and those with a comment alone, are none."""
+    """Find the line of a row by reading the file again; blank lines and pure comments are not rows."""
     for first, block in blocks_of_lines(path, 1 << 62):
         for count, line in enumerate(block.split(b"\n"), first):
             if line.split(b"#")[0].strip():

@@ -1,4 +1,4 @@
-"""The rows of a block of LIBSVM's text, in compiled code that lets go of the interpreter's lock."""
+"""Parser of LIBSVM text, in compiled code that releases the interpreter's lock."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from numpy.typing import NDArray
 
 from cacore.io.numerals import LEFT, NONE, is_digit, number
 
-GOOD, TARGET, ENTRY, LARGE, ORDER = range(5)  # what is wrong with a word
+GOOD, TARGET, ENTRY, LARGE, ORDER = range(5)  # errors: none, invalid target, invalid entry, index too large, order
 
-_MOST = 2**31 - 1  # the largest index
+_MOST = 2**31 - 1  # largest index
 _COLON, _HASH, _LINE_END = 58, 35, 10
 _NOTHING = np.int64(2**62)
 _QID = np.frombuffer(b"qid:", np.uint8)
 
 
 class Scanned(NamedTuple):
-    """Rows of a block, their indices as the text has them.
+    """Rows of a block, with indices as in the text.
 
     Attributes
     ----------
     data, indices : ndarray of float64 and of int32, shape (entries,)
     lengths : ndarray of int32, shape (m,)
-        Entries of each row.
+        Number of entries of each row.
     y : ndarray of float64, shape (m,)
     least, most : int
-        The smallest and the largest index; the smallest is above the largest where there are no entries.
+        Smallest and largest index; least > most if there are no entries.
     wrong, place : int
-        What is wrong, and where the word begins that is: then these are the rows before its line.
+        Error code, and offset of the invalid word; the rows are then those before its line.
     """
 
     data: NDArray[np.float64]
@@ -44,17 +44,17 @@ class Scanned(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Memory that the arrays take."""
+        """Size of the arrays in bytes."""
         return self.data.nbytes + self.indices.nbytes + self.lengths.nbytes + self.y.nbytes
 
 
 def scan(block: bytes) -> Scanned:
-    """The rows of whole lines; the last one ends with a line's end."""
+    """Parse a block of whole lines; the last one must end with a newline."""
     text = np.frombuffer(block, np.uint8)
     colons, lines = _most(text)
     data, indices = np.empty(colons), np.empty(colons, np.int32)
     lengths, y = np.empty(lines, np.int32), np.empty(lines)
-    left = np.empty((colons + lines, 3), np.int64)  # what is not written to takes no memory
+    left = np.empty((colons + lines, 3), np.int64)  # pages never written take no memory
     rows, entries, n_left, least, most, wrong, place = _scan(text, data, indices, lengths, y, left)
     for at, first, last in left[:n_left].tolist():
         column, k = (data, at) if at >= 0 else (y, -1 - at)
@@ -64,7 +64,7 @@ def scan(block: bytes) -> Scanned:
 
 @numba.njit(cache=True, nogil=True)
 def _most(text: Any) -> Any:  # pragma: no cover - compiled
-    """The colons of a text and its lines: there are no more entries and rows."""
+    """Number of colons and of lines in a text: upper bounds on its entries and rows."""
     colons = lines = 0
     for c in text:
         colons += c == _COLON
@@ -74,13 +74,13 @@ def _most(text: Any) -> Any:  # pragma: no cover - compiled
 
 @numba.njit(inline="always")
 def _is_blank(c: Any) -> bool:  # pragma: no cover - compiled
-    """Whether a byte lies between words, the line's end among them."""
+    """True for white space, including the newline."""
     return c == 32 or 9 <= c <= 13
 
 
 @numba.njit(inline="always")
 def _after_blanks(text: Any, p: int) -> int:  # pragma: no cover - compiled
-    """The place of the next word of this line, of its comment or of its end."""
+    """Offset of the next word of this line, or of its comment or end."""
     while _is_blank(text[p]) and text[p] != _LINE_END:
         p += 1
     return p
@@ -88,13 +88,13 @@ def _after_blanks(text: Any, p: int) -> int:  # pragma: no cover - compiled
 
 @numba.njit(inline="always")
 def _ends(c: Any) -> bool:  # pragma: no cover - compiled
-    """Whether no byte of a word is like this one."""
+    """True for a byte that ends a word."""
     return _is_blank(c) or c == _HASH
 
 
 @numba.njit(inline="always")
 def _after_qid(text: Any, p: int) -> int:  # pragma: no cover - compiled
-    """The place behind ``qid:7``, or the same one."""
+    """Offset after an entry such as ``qid:7``; the same offset if there is none."""
     start = p
     for c in _QID:
         if text[p] != c:
@@ -108,13 +108,13 @@ def _after_qid(text: Any, p: int) -> int:  # pragma: no cover - compiled
 
 @numba.njit(inline="always")
 def _is_over(c: Any) -> bool:  # pragma: no cover - compiled
-    """Whether no more words of the line follow."""
+    """True for a byte that ends the words of a line: a newline, or the start of a comment."""
     return c in (_LINE_END, _HASH)
 
 
 @numba.njit(inline="always")
 def _index(text: Any, p: int) -> Any:  # pragma: no cover - compiled
-    """The index of an entry, and the place of its number, or -1."""
+    """Index of an entry, and offset of its value, or -1 if the entry is invalid."""
     p += text[p] == 43
     index, start = np.int64(0), p
     while is_digit(text[p]):
@@ -126,7 +126,7 @@ def _index(text: Any, p: int) -> Any:  # pragma: no cover - compiled
 
 @numba.njit(inline="always")
 def _entry(text: Any, p: int, last: Any) -> Any:  # pragma: no cover - compiled
-    """An entry after the index `last`: its index, its number with its place and end, what that is, what is wrong."""
+    """Parse an entry that follows index `last`: index, value, start, end, result of :func:`number`, error code."""
     index, start = _index(text, p)
     if start < 0:
         return index, 0.0, start, p, NONE, ENTRY
@@ -143,14 +143,14 @@ def _entry(text: Any, p: int, last: Any) -> Any:  # pragma: no cover - compiled
 
 @numba.njit(inline="always")
 def _leave(left: Any, count: Any, at: Any, start: Any, stop: Any) -> Any:  # pragma: no cover - compiled
-    """Note a number for ``float``; how many there are now."""
+    """Record a number that is left to ``float``; return how many there are now."""
     left[count, 0], left[count, 1], left[count, 2] = at, start, stop
     return count + 1
 
 
 @numba.njit(cache=True, nogil=True)
 def _scan(text: Any, data: Any, indices: Any, lengths: Any, y: Any, left: Any) -> Any:  # pragma: no cover - compiled
-    """Fill the columns; `left` says of numbers for ``float`` where they belong (-1 - row: y) and where they stand."""
+    """Fill the arrays. `left`: for numbers left to ``float``, their destination (-1 - row in y), start and end."""
     p = rows = entries = n_left = 0
     least, most = _NOTHING, np.int64(-1)
     while p < len(text):

@@ -1,4 +1,4 @@
-"""Model files: HDF5 with one group a part, no pickle; read by any number of ranks."""
+"""Model files: HDF5 with one group per part, no pickle; any number of ranks can read them."""
 
 from __future__ import annotations
 
@@ -27,21 +27,22 @@ SCHEMA = "cakernels-model/1"
 
 Model = TypeVar("Model")
 
-# What reading a damaged file, or making a model of what is in it, ends with.
+# Exceptions raised when a damaged file is read, or a model is built from it.
 _DAMAGE = (OSError, ValueError, TypeError, RuntimeError, AttributeError, IndexError, OverflowError)
 
 Part = dict[str, Rows]
 
 
 @dataclass
-class Parts:
-    """This rank's parts out of a file, and the rank of each of all parts."""
+class StoredParts:
+    """Parts of a model that this rank has read, by number, and the owner rank of every part."""
 
     held: dict[int, Any]
     owners: NDArray[np.int64]
 
 
-Maker = Callable[[dict[str, Any], dict[str, Rows], Parts], Model]  # of the attributes, the shared arrays, the parts
+# Builds a model from its attributes, its shared arrays and this rank's parts.
+Maker = Callable[[dict[str, Any], dict[str, Rows], StoredParts], Model]
 
 
 def save(
@@ -53,7 +54,7 @@ def save(
     owners: NDArray[np.int64],
     comm: Communicator,
 ) -> None:
-    """Write a model whose parts lie on several ranks; collective, written by rank 0.
+    """Write a model whose parts are distributed over the ranks; collective, rank 0 writes the file.
 
     Parameters
     ----------
@@ -61,20 +62,20 @@ def save(
     family : str
         "krr", "svm", "svr" or "asygcd".
     attributes : dict
-        What JSON can hold.
+        Values that JSON can hold.
     shared : dict of str to (ndarray or CSR)
-        The same on all ranks.
+        Arrays that are the same on all ranks.
     parts : dict of int to (dict of str to ndarray or CSR)
-        This rank's parts, all with the same names.
+        This rank's parts, all with the same array names.
     owners : ndarray of int64, shape (P,)
         Rank of each part.
     comm : Communicator
-        The parts travel to rank 0 one by one, so its memory holds one more part at most.
+        Parts are sent to rank 0 one by one, so it holds at most one additional part.
 
     Raises
     ------
     InputError, OutputError
-        On all ranks: there can be no such file, or it could not be written.
+        On all ranks: no file can be written at `path`, or writing failed.
     """
     path = Path(path)
     error: InputError | OutputError | None = None
@@ -89,7 +90,7 @@ def save(
             except (InputError, OutputError) as caught:
                 error = caught
             for _ in travelling:
-                pass  # the other ranks send theirs in any case
+                pass  # receive the remaining parts, which the other ranks send even if writing failed
         else:
             for part in np.flatnonzero(owners == comm.rank).tolist():
                 _send(parts[part], comm)
@@ -99,7 +100,7 @@ def save(
 
 
 def _in_order(parts: dict[int, Part], owners: NDArray[np.int64], comm: Communicator) -> Iterator[Part]:
-    """All ranks' parts, on rank 0, which holds one of another rank at a time."""
+    """Yield all parts on rank 0 in order, receiving one at a time from the other ranks."""
     for part, owner in enumerate(owners.tolist()):
         yield parts[part] if owner == 0 else _receive(owner, comm)
 
@@ -120,15 +121,15 @@ def _write(path: Path, family: str, attributes: dict[str, Any], shared: dict[str
 
 
 def load(path: str | Path, makers: Mapping[str, Maker[Model]], comm: Communicator) -> Model:
-    """Read a model: its family's maker makes it of the attributes, the shared arrays and this rank's parts. Collective.
+    """Read a model, built by its family's maker from attributes, shared arrays and this rank's parts; collective.
 
-    Each rank reads its own parts, dealt so that the ranks hold as many as each other.
+    Each rank reads only its own parts, which are distributed evenly. Rank 0 also reads the whole file once to verify
+    its checksum.
 
     Raises
     ------
     InputError
-        The file is missing, damaged, not a model, or one of a family that has no maker. Rank 0 reads it once more than
-        the others, for its checksum.
+        The file is missing, damaged, not a model, or of a family that has no maker.
     """
     path = Path(path)
     with comm.phase("read"):
@@ -140,7 +141,7 @@ def load(path: str | Path, makers: Mapping[str, Maker[Model]], comm: Communicato
 
 
 def _check_file(path: Path) -> None:
-    """Refuse, before libhdf5 sees it, what is missing or not as it was written."""
+    """Raise an InputError if the file is missing or damaged, before libhdf5 opens it."""
     if not os.path.isfile(path):
         raise InputError(f"{path}: no such model file")
     try:
@@ -158,7 +159,7 @@ def _loaded(path: Path, makers: Mapping[str, Maker[Model]], comm: Communicator) 
             if family not in makers:
                 raise InputError(f"{path}: a model of the {family} family; {' or '.join(makers)} is needed")
             attributes = json.loads(file.attrs["attributes"])
-            require(isinstance(attributes, dict), "its attributes are no object")
+            require(isinstance(attributes, dict), "its attributes are not an object")
             items = _items(file)
             groups = _items(items.pop("parts"))
             require(sorted(groups) == [f"{p:06d}" for p in range(len(groups))], "its parts are not numbered")
@@ -168,7 +169,7 @@ def _loaded(path: Path, makers: Mapping[str, Maker[Model]], comm: Communicator) 
                 p: {name: _read(item) for name, item in _items(groups[f"{p:06d}"]).items()}
                 for p in np.flatnonzero(owners == comm.rank).tolist()
             }
-        return makers[family](attributes, shared, Parts(parts, owners))
+        return makers[family](attributes, shared, StoredParts(parts, owners))
     except KeyError as error:
         raise InputError(f"{path}: a damaged model file, without {error}") from error
     except (*_DAMAGE, InputError) as error:
@@ -178,26 +179,26 @@ def _loaded(path: Path, makers: Mapping[str, Maker[Model]], comm: Communicator) 
 
 
 def require(true: object, what: str) -> None:
-    """Refuse a model whose file does not fit together."""
+    """Raise an InputError unless `true` holds; for inconsistent model files."""
     if not true:
         raise InputError(what)
 
 
 def is_real(value: object) -> bool:
-    """Whether it is a finite number, as JSON has them."""
+    """True if a value from JSON is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def check_rows(dtype: object, source: object, standardizer: Standardizer | None) -> None:
-    """Refuse what a model of any family says of its rows, if it cannot be."""
+    """Check what a model file says about its training rows: type, source and standardisation."""
     require(dtype in ("float32", "float64"), f"dtype {dtype!r}")
-    require(isinstance(source, dict), "its source is no object")
+    require(isinstance(source, dict), "its source is not an object")
     if standardizer is not None:
         standardizer.check()
 
 
 def _items(group: Any) -> dict[str, Any]:
-    """What a group of this file holds. A link to elsewhere would let a model read any file."""
+    """Members of a group. Links are refused, since they would let a model file read any other file."""
     require(isinstance(group, h5py.Group), "an array stands where a group belongs")
     for name in group:
         require(not is_link(group, name), f"{group.name}/{name} is a link")
@@ -210,15 +211,15 @@ def _read(item: h5py.Dataset | h5py.Group) -> Rows:
     fields = _items(item)
     data, indices, indptr = (_array(fields[name]) for name in ("data", "indices", "indptr"))
     shape = tuple(np.asarray(item.attrs["shape"]).tolist())
-    require(is_csr(data, indices, indptr, shape), f"{item.name} has no CSR rows")
+    require(is_csr(data, indices, indptr, shape), f"{item.name} is not a valid CSR matrix")
     return csr(data, indices, indptr, shape)
 
 
 def _array(item: Any) -> NDArray[Any]:
-    """The numbers, all finite, which lie in this file, as many as it says: nothing is read or allocated for more."""
-    require(isinstance(item, h5py.Dataset) and item.dtype.kind in "biuf", f"{item.name} is no array of numbers")
+    """Read an array of finite numbers, after checking that the file itself stores as many as the array claims."""
+    require(isinstance(item, h5py.Dataset) and item.dtype.kind in "biuf", f"{item.name} is not an array of numbers")
     here = lies_here(item) and item.id.get_storage_size() == item.nbytes
-    require(here, f"{item.name} lies elsewhere, or is not all there")
+    require(here, f"{item.name} is stored in another file, or is incomplete")
     values = np.asarray(item)
     require(np.isfinite(values).all(), f"{item.name} has a number that is not finite")
     return values

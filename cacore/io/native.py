@@ -1,4 +1,4 @@
-"""The native file: HDF5 with /train/X, /train/y, /test/X, /test/y, or /X and /y."""
+"""Native data files: HDF5 with /train/X, /train/y, /test/X, /test/y, or /X and /y."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from cacore.io.stream import check_regular
 from cacore.io.table import Table, check_size
 
 _BLOCK = 1 << 24
-# What reading a damaged file ends with.
+# Exceptions raised when a damaged file is read.
 _DAMAGE = (
     OSError, RuntimeError, KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, MemoryError,
 )  # fmt: skip
-# Everything but the numbers has checksums since HDF5 1.10: damage is found before the library acts upon it.
+# Since HDF5 1.10 all metadata has checksums, so the library detects damage before it acts upon it.
 FORMAT = ("v110", "v110")
 _CSR = ("data", "indices", "indptr")
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a split holds, known without reading its rows; `y` is the shape of its targets, if it has some."""
+    """Size and type of a split, known without reading its rows; `y` is the shape of its targets, None without."""
 
     n: int
     d: int
@@ -41,7 +41,7 @@ class Shape:
 
 @contextmanager
 def opened(path: Path) -> Iterator[h5py.File]:
-    """The file, read-only; one that is missing, truncated or not HDF5 is an InputError, also inside the block."""
+    """Open a file read-only; a missing, truncated or invalid file raises an InputError, also inside the block."""
     check_regular(path)
     try:
         with h5py.File(path, "r") as file:
@@ -55,7 +55,7 @@ def opened(path: Path) -> Iterator[h5py.File]:
 
 
 def describe(path: Path) -> dict[str, Shape]:
-    """The splits of a native file: "train", and "test" where there is one."""
+    """Shapes of the splits of a native file: "train", and "test" if there is one."""
     with opened(path) as file:
         shapes = {}
         for split, place in (("train", "train"), ("test", "test"), ("train", "/")):
@@ -68,30 +68,30 @@ def describe(path: Path) -> dict[str, Shape]:
 
 
 def _group(file: h5py.File, place: str) -> h5py.Group | None:
-    """The group there, if it holds rows."""
+    """Group at `place` in the file, or None if it holds no rows."""
     group = file if place == "/" else _child(file, place, file.filename)
     return group if isinstance(group, h5py.Group) and group.id.links.exists(b"X") else None
 
 
 def is_link(group: h5py.Group, name: str) -> bool:
-    """Whether a name leads elsewhere. h5py's own look at it would open the file that it leads to."""
+    """True if `name` is a soft or external link; asking h5py itself would open the file that it points to."""
     return bool(group.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD)
 
 
 def lies_here(item: h5py.Dataset) -> bool:
-    """Whether an array's numbers are in the file itself, and not in others that it names."""
+    """True if an array's numbers are stored in the file itself, not in others that it refers to."""
     return not (item.is_virtual or item.external)
 
 
 def _child(group: h5py.Group, name: str, where: str) -> Any:
-    """What lies in this very file under this name, or None: other files are none that the user has named."""
+    """Member of a group, or None; data outside this file are refused, since the user has named only this file."""
     if not group.id.links.exists(name.encode()):
         return None
     if is_link(group, name):
         raise InputError(f"{where}: {name} is a link to elsewhere; put the data themselves there")
     item = group[name]
     if isinstance(item, h5py.Dataset) and not lies_here(item):
-        raise InputError(f"{where}: the data of {name} lie in other files; put them into this one")
+        raise InputError(f"{where}: the data of {name} are in other files; put them into this one")
     return item
 
 
@@ -119,17 +119,17 @@ def _shape(group: h5py.Group, where: str) -> Shape:
 
 
 def _one_or_many(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Of targets: a column of them is one a row."""
+    """Shape of targets, with a single column counted as one target per row."""
     return shape[:1] if shape[1:] == (1,) else shape
 
 
 def _csr_shape(X: h5py.Group, where: str) -> tuple[int, int]:
-    """Rows and columns of a CSR group whose arrays fit together, as far as can be told without reading them."""
+    """Number of rows and columns of a CSR group, after checking the arrays' shapes without reading them."""
     data, indices, indptr = (_numbers(X, name, where, "biuf" if name == "data" else "iu") for name in _CSR)
     if data is None or indices is None or indptr is None or "shape" not in X.attrs:
         raise InputError(f"{where}: a CSR group needs data, indices, indptr and the attribute shape")
-    told = X.attrs.get_id("shape")  # nothing but numbers is read: a damaged string ends the process
-    if told.shape != (2,) or told.dtype.kind not in "iu":
+    stored = X.attrs.get_id("shape")  # read only if it holds numbers: a damaged string would end the process
+    if stored.shape != (2,) or stored.dtype.kind not in "iu":
         raise InputError(f"{where}: the attribute shape must be two whole numbers")
     n, d = (int(size) for size in X.attrs["shape"])
     if indptr.shape != (n + 1,):
@@ -140,7 +140,10 @@ def _csr_shape(X: h5py.Group, where: str) -> tuple[int, int]:
 
 
 def needed(path: Path, split: str, lo: int, hi: int, dtype: np.dtype[Any], limit: int) -> int:
-    """Bytes that :func:`read_block` uses at most; found in `limit` bytes, or a number above it."""
+    """Upper bound on the bytes that :func:`read_block` uses, or some number above `limit`.
+
+    Computing the bound itself takes at most `limit` bytes.
+    """
     with opened(path) as file:
         group, n = _place(file, split), hi - lo
         X, width = group["X"], dtype.itemsize
@@ -151,7 +154,7 @@ def needed(path: Path, split: str, lo: int, hi: int, dtype: np.dtype[Any], limit
             row = X.shape[1] * X.dtype.itemsize
             block = 0 if X.dtype == dtype else min(_BLOCK + row, n * row)
             return int(size + n * X.shape[1] * width + block + _chunk(X))
-        # A dense row of all columns is the least that any method needs.
+        # Every method needs at least one dense row of all columns.
         size += 24 * n + 8 * int(X.attrs["shape"][1]) + sum(_chunk(X[name]) for name in _CSR)
         if size > limit:
             return size
@@ -160,12 +163,12 @@ def needed(path: Path, split: str, lo: int, hi: int, dtype: np.dtype[Any], limit
 
 
 def step_bytes(limit: int) -> int:
-    """Bytes of the rows that are read at a time where `limit` may be used."""
+    """Bytes of rows to read at a time if a rank may use `limit` bytes."""
     return max(1, min(_BLOCK, limit // 16))
 
 
 def row_bytes(path: Path, split: str, shape: Shape) -> int:
-    """Memory for a row while it is read, the mean of CSR rows."""
+    """Bytes of memory per row while it is read; for CSR rows, the mean."""
     if not shape.sparse:
         return shape.d * max(8, shape.dtype.itemsize)
     with opened(path) as file:
@@ -173,7 +176,7 @@ def row_bytes(path: Path, split: str, shape: Shape) -> int:
 
 
 def _chunk(data: h5py.Dataset) -> int:
-    """Bytes of what is read of a data set at once, packed and unpacked."""
+    """Bytes for one chunk of a dataset, compressed and decompressed; 0 if it has no chunks."""
     return 2 * math.prod(data.chunks) * data.dtype.itemsize if data.chunks else 0
 
 
@@ -183,7 +186,7 @@ def _place(file: h5py.File, split: str) -> h5py.Group:
 
 
 def read_block(path: Path, split: str, lo: int, hi: int, dtype: np.dtype[Any]) -> Table:
-    """Rows ``lo:hi`` of a split that :func:`describe` has found; only these are read, and checked."""
+    """Read and check rows ``lo:hi``, and no others, of a split found by :func:`describe`."""
     with opened(path) as file:
         group = _place(file, split)
         X, where = group["X"], f"{path} ({split})"
@@ -215,9 +218,9 @@ def _csr_rows(X: h5py.Group, lo: int, hi: int, where: str) -> Rows:
 
 
 class _Patient:
-    """A new file that takes all that is written to it, and remembers the first error for later.
+    """New file that accepts every write, and raises the first write error only when it is closed.
 
-    A write that fails inside libhdf5 is told many times, and can end the process.
+    A write error inside libhdf5 is reported many times and can end the process.
     """
 
     def __init__(self, path: Path) -> None:
@@ -237,7 +240,7 @@ class _Patient:
         return self._file.truncate(size) if self._error is None else 0
 
     def close(self) -> None:
-        """Close it, and raise the error."""
+        """Close the file and raise the first write error, if any."""
         self._file.close()
         if self._error is not None:
             raise self._error
@@ -248,21 +251,21 @@ class _Patient:
 
 @contextmanager
 def created(path: Path, **options: Any) -> Iterator[h5py.File]:
-    """A new HDF5 file; an OSError at the end, if something could not be written."""
+    """Create an HDF5 file; a write error raises an OSError at the end of the block."""
     with closing(_Patient(path)) as stream, h5py.File(stream, "w", **options) as file:
         yield file
 
 
 @contextmanager
 def data_file(path: Path) -> Iterator[h5py.File]:
-    """A new file for splits, of the native layout."""
+    """Create a file of the native layout."""
     with created(path, libver=FORMAT) as file:
         file.attrs["schema"] = np.bytes_(b"cakernels-data/1")
         yield file
 
 
 def write(path: Path, tables: dict[str, Table], dtype: np.dtype[Any]) -> None:
-    """Write splits, whole or not at all."""
+    """Write a native file with these splits atomically."""
     with replacing(path) as temporary, data_file(temporary) as file:
         for split, table in tables.items():
             group = file.create_group(split)
@@ -272,7 +275,7 @@ def write(path: Path, tables: dict[str, Table], dtype: np.dtype[Any]) -> None:
 
 
 def write_rows(group: h5py.Group, name: str, rows: Rows) -> None:
-    """An array, or CSR rows as a group with the attribute shape."""
+    """Write dense rows as a dataset, or CSR rows as a group with the attribute `shape`."""
     if not is_sparse(rows):
         group.create_dataset(name, data=rows)
         return

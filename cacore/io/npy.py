@@ -1,4 +1,4 @@
-"""NPY: an array whose columns are features and the target, read some rows at a time."""
+"""NPY files: an array whose columns are features and the target, read in blocks of rows."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 
 from cacore.errors import InputError
 from cacore.io.shares import Part
-from cacore.io.stream import Told
-from cacore.io.tabular import Asked, Tabular
+from cacore.io.stream import OnBytesRead
+from cacore.io.tabular import ColumnRequest, Tabular
 from cacore.io.words import short
 
 _DAMAGE = (ValueError, OSError, EOFError, SyntaxError, OverflowError, TypeError, tokenize.TokenError)
 
 
 class Npy(Tabular):
-    """The rows of an array of shape (n, columns)."""
+    """Rows of an NPY file that holds an array of shape (n, columns)."""
 
-    def __init__(self, path: Path, asked: Asked) -> None:
+    def __init__(self, path: Path, request: ColumnRequest) -> None:
         try:
             mapped = np.load(path, mmap_mode="r", allow_pickle=False)  # for its header
         except _DAMAGE as error:
@@ -33,10 +33,10 @@ class Npy(Tabular):
             raise InputError(f"{path}: shape {shape} and type {dtype}; rows of numbers are needed")
         self._shape, self._dtype, self._by_rows = shape, dtype, bool(mapped.flags.c_contiguous)
         self._begin = int(mapped.offset)
-        super().__init__(path, (), shape[1], asked)
+        super().__init__(path, (), shape[1], request)
 
-    def parts(self, told: Told | None) -> Iterator[Part]:
-        """Features and targets of some rows at a time; of a target that may be words the codes."""
+    def parts(self, on_read: OnBytesRead | None) -> Iterator[Part]:
+        """Yield features and targets in blocks of rows; a target that may be text is given as codes."""
         n, columns = self._shape
         for lo in range(0, n, self.step):
             hi = min(lo + self.step, n)
@@ -45,12 +45,12 @@ class Npy(Tabular):
             y = rows[:, self.chosen]
             if self.words is not None:
                 y = np.array([[self.words.code(repr(value))] for value in y[:, 0].tolist()])
-            if told is not None:
-                told(hi * columns * self._dtype.itemsize)
+            if on_read is not None:
+                on_read(hi * columns * self._dtype.itemsize)
             yield (rows[:, self.features] if self.chosen else rows), y
 
     def _rows(self, lo: int, hi: int) -> NDArray[Any]:
-        """These rows, read and not mapped: of a map, a file that others shorten would end the process."""
+        """Read rows ``lo:hi`` unmapped: if a mapped file were truncated by others, this process would be killed."""
         n, columns = self._shape
         if self._by_rows:
             return self._read(lo * columns, (hi - lo) * columns).reshape(hi - lo, columns)

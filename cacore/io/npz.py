@@ -1,4 +1,4 @@
-"""NPZ: rows and targets by their usual names, x and y, or x_train, y_train, x_test and y_test."""
+"""NPZ files: rows and targets by their usual names, x and y, or x_train, y_train, x_test and y_test."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from cacore.machine import memory
 
 _SPLITS = (("train", "x_train", "y_train"), ("test", "x_test", "y_test"), ("train", "x", "y"))
 
-# What damaged members end with: zipfile's errors (RuntimeError: encrypted, an unknown compression), and those of numpy
-# with a header that is no Python literal, or promises more than there is memory.
+# Exceptions raised by damaged members: zipfile's own (RuntimeError: encryption or unknown compression), and numpy's for
+# a header that is not a Python literal or claims more than there is memory.
 _DAMAGE = (
     zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError, TypeError, KeyError, IndexError,
     SyntaxError, OverflowError, MemoryError, tokenize.TokenError,
@@ -31,13 +31,13 @@ _DAMAGE = (
 
 
 def parse(path: Path, limit: int) -> dict[str, Table]:
-    """The arrays of rows that the file holds with their targets; others are not read."""
+    """Read the arrays of rows and their targets; other arrays in the file are not read."""
     tables = {}
     with _opened(path, limit) as file, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # numpy's about old headers
+        warnings.simplefilter("ignore")  # numpy warns about old headers
         members = _members(path, file)
         wanted = {name: members[name] for split in _SPLITS for name in split[1:] if name in members}
-        size = sum(info.file_size for info in wanted.values())  # zipfile reads no more, whatever a header says
+        size = sum(info.file_size for info in wanted.values())  # zipfile reads no more than this
         memory.require(2 * size, limit, f"{path}: to read {some(sorted(wanted))}", REMEDY)
         for split, x_name, y_name in _SPLITS:
             if x_name in wanted and split not in tables:
@@ -58,7 +58,7 @@ def _opened(path: Path, limit: int) -> zipfile.ZipFile:
 
 
 def _members(path: Path, file: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    """The arrays by their names in small letters, which must not be two arrays' names."""
+    """Arrays by lower-case name; two arrays with the same name are refused."""
     members: dict[str, zipfile.ZipInfo] = {}
     for info in file.infolist():
         name = info.filename.removesuffix(".npy").lower()
@@ -69,7 +69,7 @@ def _members(path: Path, file: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
 
 
 def _array(path: Path, file: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
-    """An array of which there is as much as its header says, and no more."""
+    """Read an array, whose size must be exactly that in its header."""
     where = f"{path}: {info.filename.removesuffix('.npy')}"
     try:
         with file.open(info) as stream:
@@ -96,7 +96,7 @@ def _target(array: NDArray[Any] | None, path: Path, name: str) -> NDArray[Any] |
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim not in (1, 2) or 0 in array.shape[1:]:
-        raise InputError(f"{path}: {name} has shape {array.shape}; one number a row, or several, are needed")
+        raise InputError(f"{path}: {name} has shape {array.shape}; one or more numbers per row are needed")
     if array.dtype.kind not in ("biufU" if array.ndim == 1 else "biuf"):
         raise InputError(f"{path}: {name} is of type {array.dtype}; numbers, or text to --binarize, are needed")
     return array

@@ -1,9 +1,10 @@
-"""Decimal numbers of a text as doubles, in compiled code, rounded as Python's ``float`` rounds them.
+"""Conversion of decimal text to doubles in compiled code, rounded exactly as by Python's ``float``.
 
-A number of few digits is exact in double precision, and so is the power of ten beside it: one multiplication rounds
-it (Clinger, PLDI 1990). Others are a 64-bit word times 5^q, of which 128 bits are enough to round (Lemire, Software:
-Practice and Experience 51, 2021, and, that no case is left over, Mushtak and Lemire, ibid. 53, 2023). Of more than 19
-digits the next larger word of 19 must round to the same; what does not is left to ``float``.
+A number of few digits is exact in double precision, and so is its power of ten: one multiplication rounds correctly
+(Clinger, PLDI 1990). Any other number of up to 19 digits is a 64-bit word times 5^q, for which 128 bits suffice to
+round correctly (Lemire, Software: Practice and Experience 51, 2021; proof for all cases: Mushtak and Lemire, ibid. 53,
+2023). A number of more than 19 digits is cut off there, and rounded both down and up in the 19th digit. If the two
+doubles differ, the number is left to ``float``.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-READ, LEFT, NONE = range(3)  # what :func:`number` found: a double, a number for ``float``, no number
+READ, LEFT, NONE = range(3)  # results of :func:`number`: a double, a number left to ``float``, no number
 
-_LOWEST, _HIGHEST = -342, 308  # of the exponents of ten: a word of 19 digits times others is 0 or infinite
-_EXACT = 22  # 10^22 is the largest power of ten that is a double
-_DIGITS = 19  # of a word of 64 bits
-_LONGEST = 100_000  # larger exponents of a text are as large as this one
+_LOWEST, _HIGHEST = -342, 308  # exponents of ten; a word of 19 digits times any other power is 0 or infinite
+_EXACT = 22  # 10^22 is the largest power of ten that is exactly a double
+_DIGITS = 19  # decimal digits that fit into a 64-bit word
+_LONGEST = 100_000  # exponents in the text are cut off above this, where they make no difference
 _HALF, _ALL = np.uint64(32), np.uint64(0xFFFFFFFF)
 _ONE, _TEN, _ZERO = np.uint64(1), np.uint64(10), np.uint64(0)
 _MOST = np.uint64(2**53)
 
 
 def _fives() -> NDArray[np.uint64]:
-    """The leading 128 bits of 5^q in two words, shape (651, 2): cut off, and from 5^-27 to 5^-1 rounded up."""
+    """Leading 128 bits of 5^q in two words, shape (651, 2), truncated; from 5^-27 to 5^-1 rounded up."""
     words = []
     for q in range(_LOWEST, _HIGHEST + 1):
         power = 5 ** abs(q)
@@ -46,7 +47,7 @@ _FIVES = _fives()
 
 @numba.njit(inline="always")
 def _product(a: Any, b: Any) -> Any:  # pragma: no cover - compiled
-    """The upper and the lower word of a product of two."""
+    """Upper and lower word of the product of two 64-bit words."""
     a1, a0, b1, b0 = a >> _HALF, a & _ALL, b >> _HALF, b & _ALL
     low, mid, other = a0 * b0, a1 * b0, a0 * b1
     carried = (low >> _HALF) + (mid & _ALL) + (other & _ALL)
@@ -55,7 +56,7 @@ def _product(a: Any, b: Any) -> Any:  # pragma: no cover - compiled
 
 @numba.njit(cache=True, nogil=True)
 def _rounded(w: Any, q: Any) -> float:  # pragma: no cover - compiled
-    """The double nearest to w 10^q, w > 0 a word of 64 bits."""
+    """Double nearest to w 10^q, where w > 0 is a 64-bit word."""
     if q < _LOWEST:
         return 0.0
     if q > _HIGHEST:
@@ -81,7 +82,7 @@ def _rounded(w: Any, q: Any) -> float:  # pragma: no cover - compiled
         mantissa >>= np.uint64(1 - exponent)
         mantissa += mantissa & _ONE
         return math.ldexp(float(mantissa >> _ONE), -1074)
-    # Half way between two doubles, exactly: to the even one.
+    # Exactly half way between two doubles: round to even.
     halfway = low <= _ONE and -4 <= q <= 23 and mantissa & np.uint64(3) == _ONE and mantissa << shift == high
     if not halfway:
         mantissa += mantissa & _ONE
@@ -91,15 +92,15 @@ def _rounded(w: Any, q: Any) -> float:  # pragma: no cover - compiled
 
 @numba.njit(inline="always")
 def is_digit(c: Any) -> bool:  # pragma: no cover - compiled
-    """Whether a byte is one of 0 to 9."""
+    """True for the digits 0 to 9."""
     return 48 <= c <= 57
 
 
 @numba.njit(inline="always")
 def _is_word(text: Any, p: int, word: Any) -> bool:  # pragma: no cover - compiled
-    """Whether a text goes on with this word of small letters, in letters of either size."""
+    """True if the text at `p` continues with this lower-case word, ignoring case."""
     same = 0
-    while same < len(word) and text[p + same] | 32 == word[same]:  # the line's end, the last byte, is in no word
+    while same < len(word) and text[p + same] | 32 == word[same]:  # the final newline stops the loop
         same += 1
     return same == len(word)
 
@@ -109,7 +110,7 @@ _INFINITY, _INITY, _NAN = (np.frombuffer(word, np.uint8) for word in (b"inf", b"
 
 @numba.njit(inline="always")
 def _word(text: Any, p: int) -> Any:  # pragma: no cover - compiled
-    """The number that a word is, the place behind it, and what was found."""
+    """Value of "inf", "infinity" or "nan" at `p`, offset after it, and READ or NONE."""
     if _is_word(text, p, _INFINITY):
         return np.inf, p + (8 if _is_word(text, p + 3, _INITY) else 3), READ
     if _is_word(text, p, _NAN):
@@ -119,7 +120,10 @@ def _word(text: Any, p: int) -> Any:  # pragma: no cover - compiled
 
 @numba.njit(inline="always")
 def _digits(text: Any, p: int, w: Any, count: Any, more: Any) -> Any:  # pragma: no cover - compiled
-    """Digits that go on those of a word, their number, whether others than 0 were left out, how many, and the place."""
+    """Append digits to the word w: w, number of digits, `more`, number of digits left out, and offset after them.
+
+    `more` is True if any digit left out is not 0.
+    """
     out = 0
     while is_digit(text[p]):
         if count < _DIGITS:
@@ -134,7 +138,7 @@ def _digits(text: Any, p: int, w: Any, count: Any, more: Any) -> Any:  # pragma:
 
 @numba.njit(inline="always")
 def _exponent(text: Any, p: int) -> Any:  # pragma: no cover - compiled
-    """The whole number behind an e, the place behind it, and whether there is one."""
+    """Exponent after an "e", offset after it, and True if there is one."""
     negative = text[p] == 45
     p += negative or text[p] == 43
     some = is_digit(text[p])
@@ -148,7 +152,7 @@ def _exponent(text: Any, p: int) -> Any:  # pragma: no cover - compiled
 
 @numba.njit(inline="always")
 def _valued(w: Any, q: Any, more: Any) -> Any:  # pragma: no cover - compiled
-    """The double of w 10^q, where `more` digits of w may have been left out, and what was found."""
+    """Double nearest to w 10^q, and READ; LEFT if digits of w were left out (`more`) that may change the rounding."""
     if w == _ZERO:
         return 0.0, READ
     if w <= _MOST and -_EXACT <= q <= _EXACT and not more:
@@ -159,20 +163,20 @@ def _valued(w: Any, q: Any, more: Any) -> Any:  # pragma: no cover - compiled
 
 @numba.njit(cache=True, nogil=True)
 def number(text: Any, p: int) -> Any:  # pragma: no cover - compiled
-    r"""The number that begins at a place of a text: the double, the place behind it, and what was found.
+    r"""Read the number that begins at offset `p` of a text.
 
-    ``[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf(inity)?|nan)``, in letters of either size.
+    A number is ``[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf(inity)?|nan)``, ignoring case.
 
     Parameters
     ----------
     text : ndarray of uint8
-        It ends with a line's end.
+        Text that ends with a newline.
     p : int
 
     Returns
     -------
     tuple of float, int and int
-        The last is :data:`READ`, :data:`LEFT` or :data:`NONE`.
+        Value, offset after the number, and :data:`READ`, :data:`LEFT` or :data:`NONE`.
     """
     negative = text[p] == 45
     p += negative or text[p] == 43

@@ -1,7 +1,7 @@
-"""Predictions as a file, whole or not at all: a column each, a row for each row that was asked about.
+"""Prediction files, written atomically: one column per quantity, one row per row predicted.
 
-The name's ending says what it is: Parquet (.parquet), HDF5 (.h5, .hdf5; a dataset a column), or else CSV. Numbers have
-all their digits, so that a file of any kind gives them back.
+The file name's suffix selects the format: Parquet (.parquet), HDF5 (.h5, .hdf5; one dataset per column), else CSV.
+Numbers are written with all their digits, so every format reproduces them exactly.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from cacore.io import native
 from cacore.io.arrow import require_pyarrow
 from cacore.machine.threads import blocks
 
-_BLOCK = 1 << 16  # rows that are formatted at a time
-_OTHERS = {".arrow", ".feather", ".json", ".npy", ".npz", ".xls", ".xlsx"}  # whoever names one does not expect CSV
+_BLOCK = 1 << 16  # rows formatted at a time
+_OTHERS = {".arrow", ".feather", ".json", ".npy", ".npz", ".xls", ".xlsx"}  # suffixes under which nobody expects CSV
 
 
 class Labels(NamedTuple):
-    """A column of labels.
+    """Column of labels.
 
     Attributes
     ----------
     classes : ndarray, shape (k,)
         Numbers or text.
     codes : ndarray of int64, shape (m,)
-        The place of each row's label among them.
+        Index in `classes` of each row's label.
     """
 
     classes: NDArray[Any]
@@ -45,12 +45,12 @@ Column = NDArray[Any] | Labels
 
 
 def form_of(path: Path) -> str:
-    """What a name's ending asks for: "parquet", "hdf5" or "csv"."""
+    """Format selected by the suffix of a file name: "parquet", "hdf5" or "csv"."""
     return {".parquet": "parquet", ".h5": "hdf5", ".hdf5": "hdf5"}.get(path.suffix.lower(), "csv")
 
 
 def check(path: Path) -> None:
-    """Refuse, before the work is done, what is not written after it: other formats, and Parquet without pyarrow."""
+    """Raise an InputError, before any work is done, for an unsupported format or for Parquet without pyarrow."""
     if path.suffix.lower() in _OTHERS:
         raise InputError(f"{path}: predictions are written as .csv, .parquet or .h5; name such a file")
     if form_of(path) == "parquet":
@@ -66,12 +66,12 @@ def write(path: Path, columns: Mapping[str, Column], comm: Communicator) -> None
     columns : mapping of str to ndarray, shape (m,), or Labels
         This rank's rows; the same names in the same order on all ranks.
     comm : Communicator
-        All ranks' rows are held by rank 0.
+        Rank 0 holds the rows of all ranks.
 
     Raises
     ------
     InputError
-        Parquet, and no pyarrow.
+        The format is Parquet and pyarrow is not installed.
     OutputError
         The file could not be written.
     """
@@ -102,7 +102,7 @@ def _rows(columns: Mapping[str, Column]) -> int:
 
 
 def _words(column: Column, lo: int, hi: int) -> list[str]:
-    """Some rows of a column as a text has them."""
+    """Rows ``lo:hi`` of a column as text."""
     if isinstance(column, Labels):
         names = [str(label) for label in column.classes]
         return [names[code] for code in column.codes[lo:hi].tolist()]

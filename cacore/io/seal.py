@@ -1,7 +1,7 @@
-"""Files that know whether they are as they were written: HDF5 behind a block of bytes with their checksum.
+"""Checksums of HDF5 files, stored in a block before the HDF5 data, that reveal any later change.
 
-A damaged file can end the process inside libhdf5, and one changed bit of a coefficient changes answers. HDF5 leaves the
-first block of a file to its user, and any HDF5 library reads what comes after it.
+A damaged file can end the process inside libhdf5, and one changed bit of a coefficient changes predictions. HDF5
+reserves the first block of a file for its user; every HDF5 library reads the data after it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 
 from cacore.errors import InputError
 
-BLOCK = 512  # bytes, the least that HDF5 has
+BLOCK = 512  # bytes; the smallest user block of HDF5
 MARK, _HDF5 = b"cakernels sha256 ", b"\x89HDF\r\n\x1a\n"
 
 
 def seal(path: Path) -> None:
-    """Write the checksum of what comes after the first block into it; the file is read once."""
+    """Write the checksum of the rest of the file into its first block; the file is read once."""
     with path.open("r+b") as file:
         word = MARK + _checksum(file) + b"\n"
         file.seek(0)
@@ -25,7 +25,7 @@ def seal(path: Path) -> None:
 
 
 def check_seal(path: Path) -> None:
-    """Refuse a file that has changed since it was sealed; one of plain HDF5, which never was, is not looked at."""
+    """Raise an InputError if the file has changed since it was sealed; a plain HDF5 file without a seal is accepted."""
     with path.open("rb") as file:
         head = file.read(BLOCK)
         if head.startswith(_HDF5):

@@ -1,4 +1,4 @@
-"""Rows of an HDF5 file in another order, form or width, or some of them: a few blocks are in memory at a time."""
+"""Selected rows of an HDF5 file, reordered or in another form or width, with only a few blocks in memory at a time."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from cacore.io.stream import REMEDY
 from cacore.io.table import plain
 from cacore.machine import memory
 
-_PER_ROW = 64  # bytes for a row while rows are compared: its hash and its number, sorted
+_PER_ROW = 64  # bytes per row while rows are compared: its hash and its number, sorted
 
 
 @dataclass
 class Selection:
-    """Some rows of a split, as they are to be.
+    """Selection of rows of a split, and the form in which they are wanted.
 
     Attributes
     ----------
     stored : Stored
     dense : bool
     width : int
-        Features; those beyond the rows' own are 0.
+        Number of features; features beyond the rows' own are 0.
     shift : int
-        By how many columns the rows are moved: 1 where another file has a feature 0, and this one begins with 1.
+        Number of columns by which features are moved to the right: 1 if only the other file has a feature 0.
     kept : ndarray of int64, or None
-        Numbers of the rows, in their order; None for all.
+        Numbers of the selected rows, in the order wanted; None for all rows.
     """
 
     stored: Stored
@@ -46,9 +46,9 @@ class Selection:
         return self.stored.shape.n if self.kept is None else len(self.kept)
 
     def blocks(self, dtype: np.dtype[Any], limit: int) -> Iterator[tuple[Rows, NDArray[Any] | None]]:
-        """The rows, whose numbers `dtype` can hold, and their targets, block by block, in `limit` bytes.
+        """Yield rows of type `dtype` and their targets, block by block, using at most `limit` bytes.
 
-        Rows in another order are read as often as a quarter of that holds a part of them.
+        Reordered rows are gathered in windows of a quarter of `limit`; the file is read once for each window.
         """
         if self.dense:
             what = "features, as in the other file," if self.width > self.stored.shape.d else "features"
@@ -66,13 +66,13 @@ class Selection:
                 yield self._formed(X[lo : lo + step]), None if y is None else y[lo : lo + step]
 
     def hashes(self, limit: int) -> NDArray[np.uint64]:
-        """The fingerprint of each row and its target: 8 bytes a row stay in memory."""
+        """Fingerprint of each row and its target; 8 bytes per row stay in memory."""
         memory.require(_PER_ROW * len(self), limit, f"{self.stored.where}: to compare its {len(self):,} rows", REMEDY)
         blocks = self.blocks(plain(self.stored.shape.dtype), limit)
         return np.concatenate([row_hashes(X, np.zeros(X.shape[0]) if y is None else y) for X, y in blocks])
 
     def _step(self, dtype: np.dtype[Any], nbytes: int) -> int:
-        """Rows that are read at a time into so many bytes."""
+        """Number of rows to read at a time into `nbytes` bytes."""
         a_row = native.row_bytes(self.stored.path, self.stored.split, self.stored.shape)
         return max(1, nbytes // max(a_row, self.width * dtype.itemsize if self.dense else 0, 1))
 
@@ -86,7 +86,7 @@ class Selection:
     def _gathered(
         self, rows: NDArray[np.int64], step: int, dtype: np.dtype[Any], limit: int
     ) -> tuple[Rows, NDArray[Any] | None]:
-        """These rows, in their order: the file is read once, but for blocks without any of them."""
+        """Read these rows in this order; the file is read once, skipping blocks that contain none of them."""
         order = np.argsort(rows, kind="stable")
         ascending = rows[order]
         X_parts: list[Rows] = []
@@ -105,7 +105,7 @@ class Selection:
         return X[place], np.concatenate(y_parts)[place] if y_parts else None
 
     def _formed(self, X: Rows) -> Rows:
-        """The rows, dense or not, in their width."""
+        """Rows in the form and width wanted."""
         if is_sparse(X):
             X = csr(X.data, X.indices + self.shift, X.indptr, (X.shape[0], self.width))
             return X.toarray() if self.dense else X

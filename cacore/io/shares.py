@@ -1,7 +1,7 @@
-"""Text whose lines are divided among ranks, and rows that are put into the order of the file afterwards.
+"""Division of the lines of a text among ranks, and restoring the order of the file afterwards.
 
-Of plain text each rank reads the lines that begin in its even share of the bytes. Compressed text has no such shares:
-rank 0 decompresses it, once for all, and hands blocks of lines to the other ranks in turn, which parse them meanwhile.
+Each rank reads the lines of plain text that begin in its even share of the bytes. Compressed text cannot be divided by
+bytes: rank 0 decompresses it and sends blocks of lines to the other ranks in turn, which parse them meanwhile.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from cacore.data.rows import Rows, block_bounds, exchange_rows
 from cacore.errors import InputError, OutputError
 from cacore.io import stream
 
-Part = tuple[NDArray[np.float64], NDArray[np.float64]]  # features and targets of some rows
+Part = tuple[NDArray[np.float64], NDArray[np.float64]]  # features and targets of a block of rows
 
 _LAST = np.iinfo(np.int64).max
-_A_RANK = 1 << 32  # numbers of a rank's blocks: those of the next rank are larger
+_A_RANK = 1 << 32  # block numbers reserved for each rank, so that those of the next rank are larger
 
 
 class Block(NamedTuple):
-    """Some lines of a text.
+    """Block of lines of a text.
 
     Attributes
     ----------
     number : int
-        Those of the blocks ascend in the file.
+        Block number; numbers ascend in the file.
     first : int
-        Its first line, from 1, counted from the first line of the rank's share.
+        Number of its first line, where the first line of the rank's share is 1.
     text : bytes
     """
 
@@ -44,7 +44,7 @@ class Block(NamedTuple):
 
 
 class Share:
-    """This rank's lines of a text; collective, as is reading them.
+    """This rank's share of the lines of a text; creating it and reading it are collective.
 
     Parameters
     ----------
@@ -53,20 +53,20 @@ class Share:
         Bytes that a rank may use.
     comm : Communicator
     start : int
-        Bytes, decompressed, that are passed over: a header.
-    told : callable, optional
+        Length of the header to skip, in decompressed bytes.
+    on_read : callable, optional
         See :func:`cacore.io.stream.blocks_of_lines`.
 
     Attributes
     ----------
     numbers : list of int
-        Of the blocks that were read.
+        Numbers of the blocks read so far.
     """
 
     def __init__(
-        self, path: Path, limit: int, comm: Communicator, start: int = 0, told: stream.Told | None = None
+        self, path: Path, limit: int, comm: Communicator, start: int = 0, on_read: stream.OnBytesRead | None = None
     ) -> None:
-        self._path, self._limit, self._comm, self._start, self._told = path, limit, comm, start, told
+        self._path, self._limit, self._comm, self._start, self._on_read = path, limit, comm, start, on_read
         self.numbers: list[int] = []
         self._dealt = comm.size > 1 and stream.is_compressed(path)
         self._bytes = start, -1
@@ -76,9 +76,9 @@ class Share:
             self._bytes = lo, hi
 
     def blocks(self) -> Generator[Block, None, None]:
-        """Its blocks. Who ends early must close this generator: blocks on their way are taken from rank 0 then."""
+        """Yield the blocks; a caller that stops early must close this generator, which then receives pending blocks."""
         if not self._dealt:
-            lines = stream.blocks_of_lines(self._path, self._limit, self._told, *self._bytes)
+            lines = stream.blocks_of_lines(self._path, self._limit, self._on_read, *self._bytes)
             for k, (first, text) in enumerate(lines):
                 yield self._noted(Block(self._comm.rank * _A_RANK + k, first, text))
         elif self._comm.rank:
@@ -87,11 +87,11 @@ class Share:
             self._deal()
 
     def line(self, number: int) -> int:
-        """The line of the file that is this one of the share."""
+        """Line number in the file of line `number` of the share."""
         return number + (0 if self._dealt else stream.lines_before(self._path, self._bytes[0]))
 
     def place(self, done: int) -> int:
-        """The number of the block after so many: of one that could not be read, one that is after all others."""
+        """Number of the block after `done` blocks; if that could not be read, one after all others of this rank."""
         if done < len(self.numbers):
             return self.numbers[done]
         return _LAST - 1 if self._dealt else (self._comm.rank + 1) * _A_RANK - 1
@@ -123,15 +123,15 @@ class Share:
 
 
 class Dealt:
-    """Rows that rank 0 reads, and hands out to all ranks in turn; collective."""
+    """Distributor of rows that rank 0 reads, block by block, to all ranks in turn; collective."""
 
     def __init__(self, comm: Communicator) -> None:
         self._comm, self._number = comm, 0
 
     def parts(self, read: Iterable[Part]) -> Generator[tuple[int, Part], None, None]:
-        """This rank's blocks of what rank 0 reads, with their numbers; the others' `read` is not used.
+        """Yield this rank's blocks, with their numbers; only rank 0 uses `read`.
 
-        Who ends early must close this generator: blocks on their way are taken from rank 0 then.
+        A caller that stops early must close this generator, which then receives the pending blocks.
         """
         if self._comm.rank:
             yield from self._received()
@@ -148,7 +148,7 @@ class Dealt:
                 self._comm.send(np.zeros(0, np.int64), rank)
 
     def place(self) -> int:
-        """The number of the block that is read now."""
+        """Number of the block being read."""
         return self._number
 
     def _send(self, part: Part, rank: int) -> None:
@@ -169,9 +169,9 @@ class Dealt:
 
 @contextmanager
 def first_error(comm: Communicator, place: Callable[[], int]) -> Iterator[None]:
-    """All ranks raise the InputError that is first in the file: that of the rank whose `place` is least.
+    """Raise on all ranks the error that comes first in the file: that of the rank with the smallest `place`.
 
-    The block of code may communicate if it leaves no other rank waiting when it fails.
+    The block of code may communicate, provided that its failure leaves no other rank waiting.
     """
     error: InputError | OutputError | None = None
     try:
@@ -188,16 +188,16 @@ def first_error(comm: Communicator, place: Callable[[], int]) -> Iterator[None]:
 def in_order(
     X: Rows, y: NDArray[Any], numbers: list[int], counts: list[int], comm: Communicator
 ) -> tuple[Rows, NDArray[Any]]:
-    """Rows that all ranks have, by even blocks in the order of the file; collective.
+    """Redistribute the rows of all ranks into even blocks in the order of the file; collective.
 
     Parameters
     ----------
     X : ndarray or CSR, shape (m, d)
     y : ndarray, shape (m, ...)
     numbers, counts : list of int
-        Of this rank's blocks, in their order: the number, which ascends in the file, and the rows.
+        Number and row count of each of this rank's blocks, in order; numbers ascend in the file.
     comm : Communicator
-        Each row travels at most once, with 8 bytes.
+        Each row is sent at most once, with 8 additional bytes.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Rows of files of any format in an HDF5 file, written as they are read: a few blocks are in memory at a time."""
+"""Spooling of files of any format into one HDF5 file, with only a few blocks of rows in memory at a time."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from cacore.io.libsvm_scan import Scanned
 from cacore.io.native import Shape
 from cacore.io.one_class import OneClass
 from cacore.io.table import Table, Targets, check_size, plain
-from cacore.io.tabular import Asked, Tabular
+from cacore.io.tabular import ColumnRequest, Tabular
 from cacore.machine.threads import blocks
 
 ANY = Targets(many=True, remedy="choose a class with --binarize CLASS")
 
-Watch = Callable[[Path], stream.Told]  # what is told of the bytes of a file
+Watch = Callable[[Path], stream.OnBytesRead]  # returns the progress callback for a file
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """How files are read: options of ``convert``, the bytes that may be used, who is told what has been read.
+class ReadOptions:
+    """Options of ``convert`` for reading files, with the memory limit in bytes and the progress callbacks.
 
-    A `crew` parses text, or this process, if it is None.
+    Text is parsed by `crew`, or by this process if it is None.
     """
 
     target: str | None
@@ -53,13 +53,13 @@ class Stored:
         The HDF5 file, and the split's name there.
     shape : Shape
     where : str
-        What messages call the rows: the file that they come from.
+        Name of the rows in messages: the file that they come from.
     base : int or None
-        Number of the first feature of LIBSVM rows, whose width is only what they use.
+        Number of the first feature (0 or 1) of LIBSVM rows, whose width is the largest index used; None for others.
     entries : int
-        Of CSR rows that were read from text.
+        Number of CSR entries read from text.
     stamp : tuple or None
-        Of a file that others may write to, see :func:`cacore.io.stream.stamp`.
+        Stamp of a file that others may write to; see :func:`cacore.io.stream.stamp`.
     """
 
     path: Path
@@ -71,32 +71,33 @@ class Stored:
     stamp: stream.Stamp | None = None
 
     def check_unchanged(self) -> None:
-        """Refuse a file that has been written to meanwhile."""
+        """Raise an InputError if the file has been written to meanwhile."""
         if self.stamp is not None:
             stream.check_unchanged(self.path, self.stamp)
 
 
 class Spool:
-    """An HDF5 file that takes the rows of others.
+    """HDF5 file that collects the rows of other files.
 
     Parameters
     ----------
     file : h5py.File
     path : Path
-        Where it is.
-    wanted : Wanted
+        Path of `file`.
+    options : ReadOptions
     """
 
-    def __init__(self, file: h5py.File, path: Path, wanted: Wanted) -> None:
-        self._file, self._path, self._wanted = file, path, wanted
+    def __init__(self, file: h5py.File, path: Path, options: ReadOptions) -> None:
+        self._file, self._path, self._options = file, path, options
         self._written: dict[str, GrowingRows] = {}
         self._readers: list[Tabular] = []
         self._names: dict[str, tuple[str, ...]] = {}
 
     def take(self, paths: Sequence[Path], names: dict[str, str]) -> dict[str, Stored]:
-        """The rows of some files, one after the other, which are all of one kind.
+        """Store the rows of several files of one kind, one after the other.
 
-        `names` says by what name a split of theirs is stored; others are not. An HDF5 file is stored where it is.
+        `names` maps each split to the name under which it is stored; other splits are ignored. The rows of a single
+        HDF5 file are not copied.
         """
         kinds = {path: text.kind(path) for path in paths}
         for path, kind in kinds.items():
@@ -120,7 +121,7 @@ class Spool:
         return stored
 
     def _in_place(self, path: Path, names: dict[str, str]) -> dict[str, Stored]:
-        if self._wanted.binarize is not None or self._wanted.target is not None:
+        if self._options.binarize is not None or self._options.target is not None:
             raise InputError(f"{path}: --target and --binarize are for sources that are not HDF5")
         stamp = stream.stamp(path)
         shapes = native.describe(path)
@@ -131,22 +132,20 @@ class Spool:
         }
 
     def _append(self, block: Table, name: str, stored: dict[str, Stored]) -> None:
-        """Append rows to those of a name, which they must be like."""
-        block.checked(self._wanted.dtype, whole=False).check_numeric(ANY.remedy)
+        """Append a block to the rows stored under a name, which must have the same form."""
+        block.checked(self._options.dtype, whole=False).check_numeric(ANY.remedy)
         y = None if block.y is None else block.y.shape[1:]
         if name not in stored:
-            self._written[name] = GrowingRows(self._file.create_group(name), self._wanted.dtype)
-            shape = Shape(0, block.X.shape[1], is_sparse(block.X), self._wanted.dtype, None if y is None else (0, *y))
+            self._written[name] = GrowingRows(self._file.create_group(name), self._options.dtype)
+            shape = Shape(0, block.X.shape[1], is_sparse(block.X), self._options.dtype, None if y is None else (0, *y))
             stored[name] = Stored(self._path, name, shape, block.where)
             self._names[name] = block.names
         have = stored[name]
         if block.X.shape[1] != have.shape.d:
             raise InputError(f"{block.where}: {block.X.shape[1]} features, and {have.shape.d} in {have.where}")
         if block.names and self._names[name] and block.names != self._names[name]:
-            told = next(pair for pair in zip(block.names, self._names[name], strict=True) if pair[0] != pair[1])
-            raise InputError(
-                f"{block.where}: a column {told[0]}, where {have.where} has {told[1]}: give them one order"
-            )
+            here, there = next(pair for pair in zip(block.names, self._names[name], strict=True) if pair[0] != pair[1])
+            raise InputError(f"{block.where}: a column {here}, where {have.where} has {there}: give them one order")
         targets = None if have.shape.y is None else have.shape.y[1:]
         if y != targets or is_sparse(block.X) != have.shape.sparse:
             raise InputError(f"{block.where}: rows or targets of another form than in {have.where}: convert them apart")
@@ -155,29 +154,31 @@ class Spool:
         have.shape = Shape(n, have.shape.d, have.shape.sparse, have.shape.dtype, None if y is None else (n, *y))
 
     def _blocks(self, path: Path, kind: str) -> Iterator[tuple[str, Table]]:
-        """The rows of a file by split, some at a time."""
-        wanted = self._wanted
+        """Yield the rows of a file in blocks, with the name of their split."""
+        options = self._options
         if kind in text.TABLES:
-            text.check_target(path, wanted.target, kind)
+            text.check_target(path, options.target, kind)
             with stream.reading(path):
-                asked = Asked(wanted.target, None, wanted.binarize, None, wanted.limit, ANY, False, wanted.crew)
-                read = text.tabular(path, kind, asked)
+                request = ColumnRequest(
+                    options.target, None, options.binarize, None, options.limit, ANY, False, options.crew
+                )
+                read = text.tabular(path, kind, request)
                 self._readers.append(read)
-                for block in read.blocks(wanted.watch(path)):
+                for block in read.blocks(options.watch(path)):
                     yield "train", block
         elif kind == "hdf5":
             for split, stored in self._in_place(path, {"train": "train", "test": "test"}).items():
-                step = max(1, native.step_bytes(wanted.limit) // native.row_bytes(path, split, stored.shape))
+                step = max(1, native.step_bytes(options.limit) // native.row_bytes(path, split, stored.shape))
                 for lo, hi in blocks(stored.shape.n, step):
                     yield split, native.read_block(path, split, lo, hi, plain(stored.shape.dtype))
                 stored.check_unchanged()
         else:
-            yield from text.parse(path, wanted.target, None, wanted.binarize, limit=wanted.limit, wanted=ANY).items()
+            yield from text.parse(path, options.target, None, options.binarize, limit=options.limit, wanted=ANY).items()
 
     def _take_libsvm(self, paths: Sequence[Path], names: dict[str, str]) -> dict[str, Stored]:
-        wanted, name = self._wanted, names["train"]
-        text.check_target(paths[0], wanted.target, "libsvm")
-        rows = _LibsvmRows(self._file.create_group(name), wanted)
+        options, name = self._options, names["train"]
+        text.check_target(paths[0], options.target, "libsvm")
+        rows = _LibsvmRows(self._file.create_group(name), options)
         for path in paths:
             for part in self._libsvm_parts(path):
                 rows.append(part, str(path))
@@ -185,27 +186,27 @@ class Spool:
         return {name: rows.stored(self._path, name, str(paths[0]))}
 
     def _libsvm_parts(self, path: Path) -> Iterator[Scanned]:
-        wanted = self._wanted
+        options = self._options
         with stream.reading(path):
-            yield from checked(path, wanted.dtype, wanted.limit, wanted.watch(path), wanted.crew)
+            yield from checked(path, options.dtype, options.limit, options.watch(path), options.crew)
 
     def close(self, widths: dict[str, int]) -> None:
-        """Write what is left; `widths` are the numbers of features by name."""
+        """Write the remaining rows; `widths` are the numbers of features by name."""
         for name, rows in self._written.items():
             rows.close(widths[name])
 
 
 class _LibsvmRows:
-    """LIBSVM rows as CSR rows: it shows at the end whether there is a feature 0, and how many there are."""
+    """CSR rows written from LIBSVM text, whose first feature number and width are known only at the end."""
 
-    def __init__(self, group: h5py.Group, wanted: Wanted) -> None:
-        self.written = GrowingRows(group, wanted.dtype)
-        self._one = None if wanted.binarize is None else OneClass(wanted.binarize)
-        self._guess: int | None = None  # of the base, by the first rows
+    def __init__(self, group: h5py.Group, options: ReadOptions) -> None:
+        self.written = GrowingRows(group, options.dtype)
+        self._one = None if options.binarize is None else OneClass(options.binarize)
+        self._guess: int | None = None  # first feature number, guessed from the first rows
         self._least, self._most = 2**31, 0
 
     def append(self, part: Scanned, where: str) -> None:
-        """Append rows."""
+        """Append a block of rows."""
         self._least, self._most = min(self._least, part.least), max(self._most, part.most)
         if self._guess is None:
             self._guess = int(part.least > 0)
@@ -214,7 +215,7 @@ class _LibsvmRows:
         self.written.append(csr(part.data, part.indices - np.int32(self._guess), row_ends(part.lengths), shape), y)
 
     def stored(self, path: Path, name: str, where: str) -> Stored:
-        """What all rows are, their indices right."""
+        """Correct the indices if the guessed base was wrong, and describe the stored rows."""
         if self._one is not None:
             self._one.check(where)
         entries, n = self.written.entries, self.written.rows

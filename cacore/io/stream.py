@@ -1,4 +1,4 @@
-"""The bytes and the lines of a data file, decompressed and counted: no line or block is larger than memory allows."""
+"""Bytes and lines of a data file, decompressed and counted; no line or block may exceed the memory limit."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ _OPENERS: tuple[tuple[bytes, Callable[..., Any]], ...] = (
 )
 _BLOCK = 1 << 20
 _TELL_EVERY = 4096  # lines
-_PER_BYTE = 32  # bytes of memory while a byte of text is parsed: a word of two characters is an object of 35 bytes
+_PER_BYTE = 32  # bytes of memory per byte of text while it is parsed: a word of two characters takes 35 bytes
 REMEDY = "read it where there is more memory, or raise --memory-limit"
 
-Told = Callable[[int], None]  # called, while a file is read, with how many of its bytes have been
+OnBytesRead = Callable[[int], None]  # progress callback, called with the number of bytes of the file read so far
 
-# What reading a damaged or truncated file ends with.
+# Exceptions raised when a damaged or truncated file is read.
 DAMAGE = (OSError, EOFError, lzma.LZMAError, zlib.error)
 
-Stamp = tuple[int, int]  # of a file: its size, and when it was written last
+Stamp = tuple[int, int]  # size and modification time of a file
 
 
 def stamp(path: Path) -> Stamp:
-    """What differs once a file is written to."""
+    """Size and modification time of a file, which change when it is written to."""
     found = os.stat(path)
     return found.st_size, found.st_mtime_ns
 
 
 def check_unchanged(path: Path, before: Stamp) -> None:
-    """Refuse a file that has been written to since it had this stamp: parts of it may be old and others new."""
+    """Raise an InputError if the file has been written to since this stamp, so that rows read may be inconsistent."""
     try:
         same = stamp(path) == before
     except OSError:
@@ -56,7 +56,7 @@ def check_unchanged(path: Path, before: Stamp) -> None:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Around what reads a file: damage, memory that is not there, and changes meanwhile are an InputError."""
+    """Turn damage, lack of memory, and changes of the file while the block reads it into an InputError."""
     try:
         before = stamp(path)
         try:
@@ -72,7 +72,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def check_regular(path: Path) -> None:
-    """Refuse what is no file of bytes: a pipe can be read once only, and a device may have no end."""
+    """Raise an InputError unless `path` is a regular file: a pipe can be read only once, and a device may never end."""
     try:
         mode = os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -85,13 +85,13 @@ def check_regular(path: Path) -> None:
 
 
 def open_bytes(path: Path) -> BinaryIO:
-    """The file's bytes, decompressed; its first bytes say what it is, not its name."""
+    """Open a file for reading decompressed bytes; its first bytes, not its name, decide on the compression."""
     opener = _opener(path)
     return path.open("rb") if opener is None else opener(path, "rb")
 
 
 def place(stream: BinaryIO) -> int:
-    """How many bytes of the file itself have been read to get at what :func:`open_bytes` has given."""
+    """Number of bytes of the file itself, before decompression, that a stream from :func:`open_bytes` has read."""
     return os.lseek(stream.fileno(), 0, os.SEEK_CUR)
 
 
@@ -102,30 +102,30 @@ def _opener(path: Path) -> Callable[..., BinaryIO] | None:
 
 
 def is_compressed(path: Path) -> bool:
-    """Whether :func:`open_bytes` decompresses."""
+    """True if :func:`open_bytes` decompresses the file."""
     return _opener(path) is not None
 
 
 def in_memory(path: Path, limit: int) -> io.BytesIO:
-    """All bytes of a file, decompressed; refused as soon as they are more than `limit`."""
+    """Read all decompressed bytes of a file; raise an error as soon as they exceed `limit`."""
     whole = io.BytesIO()
     with open_bytes(path) as stream:
         while block := stream.read(_BLOCK):
-            memory.require(whole.tell() + len(block), limit, f"{path}: what it holds, decompressed,", REMEDY)
+            memory.require(whole.tell() + len(block), limit, f"{path}: its decompressed content", REMEDY)
             whole.write(block)
     whole.seek(0)
     return whole
 
 
 def blocks_of_lines(
-    path: Path, limit: int, told: Told | None = None, start: int = 0, end: int = -1
+    path: Path, limit: int, on_read: OnBytesRead | None = None, start: int = 0, end: int = -1
 ) -> Iterator[tuple[int, bytes]]:
-    """Whole lines, at most about a MiB at a time, with the number of the first of them, from 1.
+    """Yield blocks of whole lines, of about 1 MiB at most, each with the number (from 1) of its first line.
 
-    The last line ends as the others do, whether the file's does or not. `start` and `end` are bytes, decompressed, at
-    which lines begin: those between them are read, up to the end of the file if `end` is -1, and counted.
+    A newline is appended to the last line if it has none. `start` and `end` are offsets of line starts in the
+    decompressed bytes: only the lines between them are read and counted. If `end` is -1, the file is read to its end.
     """
-    # Some blocks a thread wait at a time, each with the numbers that were found in it.
+    # Several blocks per thread wait at a time, together with the numbers parsed from them.
     first, size = 1, min(_BLOCK, max(1 << 16, limit // (64 * max(2, threads.current()))))
     with open_bytes(path) as stream:
         stream.seek(start)
@@ -134,8 +134,8 @@ def blocks_of_lines(
             if not block.endswith(b"\n"):
                 block += stream.readline(limit // _PER_BYTE + 1)
             memory.require(len(block) * _PER_BYTE, limit, f"{path}: to parse what begins at line {first}", REMEDY)
-            if told is not None:
-                told(place(stream))
+            if on_read is not None:
+                on_read(place(stream))
             at += len(block)
             if first == 1 and start == 0:
                 block = block.removeprefix(codecs.BOM_UTF8)
@@ -144,7 +144,7 @@ def blocks_of_lines(
 
 
 def line_start(path: Path, byte: int) -> int:
-    """The first byte of plain text, from this one on, at which a line begins, or the file's length."""
+    """Offset of the first line that begins at or after byte `byte` of a plain text; the file's length if none does."""
     with path.open("rb") as file:
         file.seek(byte - 1)
         while (piece := file.readline(_BLOCK)) and not piece.endswith(b"\n"):
@@ -153,7 +153,7 @@ def line_start(path: Path, byte: int) -> int:
 
 
 def lines_before(path: Path, byte: int) -> int:
-    """How many lines of plain text end before this byte, at which one begins; the text is read again."""
+    """Number of lines before byte `byte`, at which a line begins, of a plain text; the text is read again."""
     count = 0
     with path.open("rb") as file:
         while file.tell() < byte and (block := file.read(min(_BLOCK, byte - file.tell()))):
@@ -162,18 +162,18 @@ def lines_before(path: Path, byte: int) -> int:
 
 
 class Lines:
-    """The lines of a text file, from line `first` on, without a byte order mark.
+    """Iterable over the lines of a text file from line `first` on, without a byte order mark.
 
     Attributes
     ----------
     number : int
-        Of the line that was read last, from 1.
+        Number (from 1) of the line read last.
     rows : int
-        Lines that were handed out and are not empty.
+        Number of nonempty lines yielded.
     """
 
-    def __init__(self, path: Path, limit: int, first: int = 1, told: Told | None = None) -> None:
-        self._path, self._limit, self._first, self._told = path, limit, first, told
+    def __init__(self, path: Path, limit: int, first: int = 1, on_read: OnBytesRead | None = None) -> None:
+        self._path, self._limit, self._first, self._on_read = path, limit, first, on_read
         self.number = self.rows = 0
 
     def __iter__(self) -> Iterator[str]:
@@ -181,8 +181,8 @@ class Lines:
         with io.TextIOWrapper(open_bytes(self._path), encoding="utf-8-sig", errors="replace") as text:
             for line in iter(partial(text.readline, longest), ""):
                 self.number += 1
-                if self._told is not None and not self.number % _TELL_EVERY:
-                    self._told(place(text.buffer))
+                if self._on_read is not None and not self.number % _TELL_EVERY:
+                    self._on_read(place(text.buffer))
                 if len(line) == longest:
                     memory.require(
                         longest * _PER_BYTE, self._limit, f"{self._path}: to parse line {self.number}", REMEDY

@@ -1,4 +1,4 @@
-"""What is printed of rows: how many there are, and of what, and their targets."""
+"""Summary lines of data files: number, type and sparsity of the rows, and a summary of their targets."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from cacore.io import native
 from cacore.io.table import Table
 from cacore.io.words import printable
 
-_MOST = 20  # classes, or targets of a row, that are shown
+_MOST = 20  # classes, or targets per row, that are shown
 _BLOCK = 1 << 20
 
 
-class Targets:
-    """Targets that come block by block, and are not held."""
+class TargetSummary:
+    """Summary of targets that arrive block by block and are not stored."""
 
     def __init__(self) -> None:
         self._counts: dict[Any, int] | None = {}
@@ -28,7 +28,7 @@ class Targets:
         self._n, self._kind = 0, ""
 
     def add(self, y: NDArray[Any]) -> None:
-        """Some more of them, numbers or words, one or several a row."""
+        """Add a block of targets: numbers or text, one or several per row."""
         self._n, self._kind = self._n + len(y), y.dtype.kind
         if self._kind != "U":
             self._total = self._total + y.sum(axis=0)
@@ -51,15 +51,15 @@ class Targets:
             return f"{len(self._total)} targets of mean {means}"
         if self._counts is None:
             return f"target {self._low:g} to {self._high:g}, mean {self._total / self._n:g}"
-        told = [f"{v if self._kind == 'U' else format(v, 'g')} ({c:,})" for v, c in sorted(self._counts.items())]
-        return "target " + ", ".join([*told[:_MOST], *(["..."] if len(told) > _MOST else [])])
+        classes = [f"{v if self._kind == 'U' else format(v, 'g')} ({c:,})" for v, c in sorted(self._counts.items())]
+        return "target " + ", ".join([*classes[:_MOST], *(["..."] if len(classes) > _MOST else [])])
 
 
 def of_file(path: Path, name: Path) -> list[str]:
-    """One line a split of a native file, which will be called `name`."""
+    """One summary line per split of a native file; `name` is the name shown."""
     lines = []
     for split, shape in native.describe(path).items():
-        targets, entries = Targets(), None
+        targets, entries = TargetSummary(), None
         with native.opened(path) as file:
             group = file[split]
             if shape.sparse:
@@ -72,10 +72,10 @@ def of_file(path: Path, name: Path) -> list[str]:
 
 
 def of_tables(path: Path, tables: dict[str, Table]) -> list[str]:
-    """One line a split."""
+    """One summary line per split."""
     lines = []
     for split, table in tables.items():
-        targets = Targets()
+        targets = TargetSummary()
         if table.y is not None:
             targets.add(table.y)
         entries = table.X.nnz if is_sparse(table.X) else None
@@ -84,10 +84,10 @@ def of_tables(path: Path, tables: dict[str, Table]) -> list[str]:
 
 
 def _line(
-    path: Path, split: str, shape: tuple[int, int], dtype: np.dtype[Any], entries: int | None, targets: Targets
+    path: Path, split: str, shape: tuple[int, int], dtype: np.dtype[Any], entries: int | None, targets: TargetSummary
 ) -> str:  # fmt: skip
     n, d = shape
-    form = "dense" if entries is None else f"CSR, {entries / max(1, n):.1f} nonzeros a row"
+    form = "dense" if entries is None else f"CSR, {entries / max(1, n):.1f} nonzeros per row"
     return f"{printable(path)} {split}: {n:,} rows x {d} features, {dtype}, {form}; {targets}"
 
 

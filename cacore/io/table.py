@@ -1,4 +1,4 @@
-"""Rows with their targets, and the checks that name the place of what is wrong."""
+"""Rows with their targets, and checks whose errors name the place of an invalid value."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _DOUBLE = np.dtype(np.float64)
 
 @dataclass(frozen=True)
 class Targets:
-    """What targets a run can use.
+    """Kinds of targets that a run accepts.
 
     Attributes
     ----------
     many : bool
-        Several numbers a row.
+        True if several numbers per row are accepted.
     text : bool
-        Labels that are words.
+        True if text labels are accepted.
     needed : bool
-        Whether training rows must have one. If not, ``--target none`` says that a CSV file has no target, and a row is
-        compared with others without its target.
+        True if training rows must have a target. If False, ``--target none`` declares that a CSV file has none, and
+        rows are compared without their targets.
     remedy : str
-        What to do about text where it cannot be used.
+        Remedy shown if the target is text and `text` is False.
     """
 
     many: bool = False
@@ -39,36 +39,36 @@ class Targets:
     remedy: str = "make it +1 and -1 with cacore.io convert --binarize CLASS"
 
     def check(self, shape: tuple[int, ...], where: str) -> None:
-        """Refuse several targets a row where one is wanted, or none at all."""
+        """Raise an InputError if targets of this shape are not accepted."""
         if len(shape) > 1 and not (self.many and len(shape) == 2 and shape[1]):
-            need = "an n x t array of targets" if self.many else "one label or target a row"
+            need = "an n x t array of targets" if self.many else "one label or target per row"
             raise InputError(f"{where}: y has shape {shape}; {need} is needed")
 
 
-LABELS = Targets()  # of the kernel SVMs
-NO_TARGET = "none"  # the target column of a file that has none
+LABELS = Targets()  # accepted by the kernel SVMs
+NO_TARGET = "none"  # value of --target for a file without a target
 
 
 @dataclass
 class Table:
-    """Some rows of a data set.
+    """Block of rows of a data set.
 
     Attributes
     ----------
     X : ndarray or CSR, shape (m, d)
     y : ndarray, shape (m,) or (m, t), or None
     where : str
-        What messages call it: the file, and the split in it.
+        Name in messages: the file, and the split in it.
     first : int
-        Row number, in the file, of the first row here.
+        Number in the file of the first row here.
     line_of : callable or None
-        Line, in a text file, of a row; it reads the file again.
+        For text files: function that finds the line of a row by reading the file again.
     base : int or None
-        Of LIBSVM rows, whose width is only what they use: the number of their first feature.
+        For LIBSVM rows: number of the first feature, 0 or 1.
     names : tuple of str
-        Column names, where the file has them.
+        Column names, if the file has them.
     features : int or None
-        Of LIBSVM rows: how many the file itself has; the others in `X` are taken as 0.
+        For LIBSVM rows: number of features in the file itself; further features in `X` are taken as 0.
     """
 
     X: Rows
@@ -81,10 +81,10 @@ class Table:
     features: int | None = None
 
     def checked(self, dtype: np.dtype[Any] | None = None, whole: bool = True) -> Table:
-        """This table, if `dtype` can hold all its numbers, and it has some unless it is a block of a larger one.
+        """Check that `dtype` can hold all numbers and, for a `whole` table, that there are some; return this table.
 
-        If not, an InputError names the file, the row (and line) and the column. The numbers are of a :func:`plain` type
-        afterwards, and the targets float64 unless they are text.
+        If not, an InputError names the file, the row (and line) and the column. Afterwards the features have a
+        :func:`plain` type, and the targets are float64 unless they are text.
         """
         if whole:
             check_size(self.X.shape[0], self.X.shape[1], self.where)
@@ -93,7 +93,7 @@ class Table:
         return self.check_features(plain(self.X.dtype) if dtype is None else dtype).check_finite_targets()
 
     def check_features(self, dtype: np.dtype[Any]) -> Table:
-        """As :meth:`checked`, of the features alone."""
+        """Check the features only; see :meth:`checked`."""
         found = first_nonfinite(self.X, dtype)
         if found is not None:
             row, column, value = found
@@ -104,7 +104,7 @@ class Table:
         return self
 
     def check_finite_targets(self) -> Table:
-        """As :meth:`checked`, of the targets alone."""
+        """Check the targets only; see :meth:`checked`."""
         if self.y is not None and self.y.dtype.kind in "biuf":
             found = first_nonfinite(self.y, _DOUBLE)
             if found is not None:
@@ -117,12 +117,12 @@ class Table:
         return self
 
     def check_numeric(self, remedy: str) -> None:
-        """Refuse targets that are text."""
+        """Raise an InputError if the targets are text."""
         if self.y is not None and self.y.dtype.kind not in "biuf":
             raise InputError(f"{self.where}: the target is text; {remedy}")
 
     def check_targets(self, wanted: Targets) -> None:
-        """Refuse targets that are not of the kind that is wanted."""
+        """Raise an InputError if the targets are not of an accepted kind."""
         if not wanted.text:
             self.check_numeric(wanted.remedy)
         if self.y is not None:
@@ -134,18 +134,18 @@ class Table:
 
 
 def plain(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The type in which numbers of this one are kept: double precision unless it is single, in native byte order."""
+    """Type in which numbers of type `dtype` are kept: in native byte order, and double precision unless single."""
     return dtype.newbyteorder("=") if dtype.kind != "f" or dtype.itemsize == 4 else _DOUBLE
 
 
 def _remedy(value: float, dtype: np.dtype[Any], remedy: str) -> str:
-    """A number that is not finite in `dtype`, and what to do."""
+    """Message about a number that is not finite in `dtype`, with the remedy."""
     if np.isfinite(value) and dtype.itemsize < 8:
         return f"{value:g}, too large for {dtype}; use --dtype float64"
     return f"{value:g}: {remedy}"
 
 
 def check_size(n: int, d: int, where: str) -> None:
-    """Refuse a table without rows or features."""
+    """Raise an InputError for a table without rows or features."""
     if n <= 0 or d <= 0:
         raise InputError(f"{where}: {n} rows of {d} features; there is nothing to learn")

@@ -1,4 +1,4 @@
-"""Tables whose columns are features and targets, some rows at a time: what CSV, Parquet, Arrow and NPY files share."""
+"""Tables whose columns are features and targets, read block by block: the base of CSV, Parquet, Arrow and NPY."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from cacore.comm import Communicator
 from cacore.data.rows import block_bounds
 from cacore.errors import InputError
 from cacore.io.shares import Dealt, Part, first_error, in_order
-from cacore.io.stream import REMEDY, Told, reading
+from cacore.io.stream import REMEDY, OnBytesRead, reading
 from cacore.io.table import LABELS, NO_TARGET, Table, Targets
-from cacore.io.words import as_number, some
+from cacore.io.words import as_number, is_same, some
 from cacore.machine import memory
 
-if TYPE_CHECKING:  # loads compiled code, which NPZ files need not
+if TYPE_CHECKING:  # it loads compiled code, which most formats do not need
     from cacore.io.crew import Crew
 
-BLOCK = 1 << 22  # bytes of the numbers of a block
+BLOCK = 1 << 22  # bytes of numbers per block
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What of a table is features, and what is the target.
+class ColumnRequest:
+    """Request for a table: which columns are the targets, and how to read them.
 
     Attributes
     ----------
     target, n_features, binarize, usual_target, limit, wanted
-        As for :func:`cacore.io.text.parse`.
+        See :func:`cacore.io.text.parse`.
     held : bool
-        Whether all rows are held, twice while they are put together, and not those of a block alone.
+        True if all rows are kept in memory (twice while they are joined), False if only one block at a time.
     crew : Crew, optional
-        Who parses text, instead of this rank.
+        Ranks that parse text instead of this one.
     """
 
     target: str | None = None
@@ -54,26 +54,27 @@ class Asked:
 
 
 class Tabular(ABC):
-    """The rows of a table, block by block.
+    """Reader of the rows of a table, block by block.
 
     Parameters
     ----------
     path : Path
     names : tuple of str
-        Of the columns, or nothing where the file has none.
+        Column names; empty if the file has none.
     columns : int
-    asked : Asked
+        Number of columns.
+    request : ColumnRequest
 
     Attributes
     ----------
     names : tuple of str
-        Of the features, where the columns have names.
+        Names of the features; empty if the file has none.
     """
 
-    def __init__(self, path: Path, names: tuple[str, ...], columns: int, asked: Asked) -> None:
-        self.path, self.asked = path, asked
-        target, usual, binarize, wanted = asked.target, asked.usual_target, asked.binarize, asked.wanted
-        n_features = asked.n_features
+    def __init__(self, path: Path, names: tuple[str, ...], columns: int, request: ColumnRequest) -> None:
+        self.path, self.request = path, request
+        target, usual, binarize, wanted = request.target, request.usual_target, request.binarize, request.wanted
+        n_features = request.n_features
         if not wanted.needed:
             n_features = columns if target == NO_TARGET and n_features is None else n_features
             target, usual = (None if one == NO_TARGET else one for one in (target, usual))
@@ -85,38 +86,38 @@ class Tabular(ABC):
         if not self.features:
             raise InputError(f"{path}: no feature columns beside the target")
         if len(self.chosen) > 1 and (binarize is not None or wanted.text or not wanted.many):
-            count, told = len(self.chosen), target or usual
-            raise InputError(f"{path}: --target {told}: {count} columns, and one is needed here")
+            given = target or usual
+            raise InputError(f"{path}: --target {given}: {len(self.chosen)} columns, and one is needed here")
         self.names = tuple(names[j] for j in self.features) if names else ()
         self.words = Words() if self.chosen and (binarize is not None or wanted.text) else None
 
     @property
     def step(self) -> int:
-        """Rows that are read at a time."""
+        """Number of rows read at a time."""
         return max(1, BLOCK // (8 * self._columns))
 
     @abstractmethod
-    def parts(self, told: Told | None) -> Iterator[Part]:
-        """Features, shape (m, d), and targets, shape (m, t), of some rows at a time; of words their codes."""
+    def parts(self, on_read: OnBytesRead | None) -> Iterator[Part]:
+        """Yield features, shape (m, d), and targets, shape (m, t), block by block; text targets are given as codes."""
 
     def line_of(self) -> Callable[[int], int] | None:
-        """What finds the line of a row, of a text."""
+        """Function that finds the line of a row in a text file; None for other files."""
         return None
 
-    def blocks(self, told: Told | None = None) -> Iterator[Table]:
-        """The rows; targets are +1 and -1 where a class was chosen, and codes where words may be."""
+    def blocks(self, on_read: OnBytesRead | None = None) -> Iterator[Table]:
+        """Yield the rows; targets are +1 and -1 if a class was chosen, and codes if they may be text."""
         first = 0
-        for X, targets in self.parts(told):
+        for X, targets in self.parts(on_read):
             y = None
             if self.chosen:
                 y = targets if len(self.chosen) > 1 else targets[:, 0]
-            if y is not None and self.words is not None and self.asked.binarize is not None:
-                y = self.words.picked(self.asked.binarize)[y.astype(np.int64)]
+            if y is not None and self.words is not None and self.request.binarize is not None:
+                y = self.words.picked(self.request.binarize)[y.astype(np.int64)]
             yield Table(X, y, str(self.path), first, self.line_of(), names=self.names)
             first += len(X)
 
     def table(self, comm: Communicator) -> Table:
-        """This rank's even block of all rows; collective."""
+        """Read this rank's even block of all rows; collective."""
         shared = self.shared(comm)
         own = shared is not None
         numbers, parts = self._handed_out(comm) if shared is None else shared
@@ -132,20 +133,20 @@ class Tabular(ABC):
         if self.chosen:
             y = targets if len(self.chosen) > 1 else targets[:, 0]
         if y is not None and self.words is not None:
-            binarize = self.asked.binarize
+            binarize = self.request.binarize
             y = (self.words.labels() if binarize is None else self.words.picked(binarize))[y.astype(np.int64)]
         first = block_bounds(comm.offset(len(X))[1], comm.size, comm.rank)[0]
         return Table(X, y, str(self.path), first, self.line_of(), names=self.names)
 
     def shared(self, comm: Communicator) -> tuple[list[int], list[Part]] | None:
-        """Blocks of rows that this rank has read by itself, and their numbers; None if rank 0 must; collective."""
+        """Read this rank's share of the blocks, with their numbers; None if rank 0 must read all. Collective."""
         return None
 
     def _handed_out(self, comm: Communicator) -> tuple[list[int], list[Part]]:
-        """Blocks of rows, and their numbers, of which rank 0 has read all; collective."""
-        copies = 2 if comm.size == 1 else 3  # those that are sent, that arrive, and in their order
+        """Receive this rank's share of the blocks that rank 0 reads, with their numbers; collective."""
+        copies = 2 if comm.size == 1 else 3  # rows sent, rows received, and rows in order
         if comm.size > 1:
-            self.asked = replace(self.asked, held=False)  # rank 0 does not hold them all
+            self.request = replace(self.request, held=False)  # rank 0 does not hold them all
         numbers: list[int] = []
         parts: list[Part] = []
         rows = 0
@@ -156,35 +157,37 @@ class Tabular(ABC):
                 parts.append(part)
                 rows += len(part[0])
                 what = f"{self.path}: {rows:,} of its rows"
-                memory.require(copies * 8 * self._columns * rows, self.asked.limit, what, REMEDY)
+                memory.require(copies * 8 * self._columns * rows, self.request.limit, what, REMEDY)
         return numbers, parts
 
     @property
     def has_class(self) -> bool:
-        """Whether a row, of those read so far, is of the class that was chosen; True if none was."""
-        if self.words is None or self.asked.binarize is None:
+        """True if a row read so far has the class chosen by ``--binarize``, or if none was chosen."""
+        if self.words is None or self.request.binarize is None:
             return True
-        return bool((self.words.picked(self.asked.binarize) > 0).any())
+        return bool((self.words.picked(self.request.binarize) > 0).any())
 
     def check_class(self) -> None:
-        """Refuse a class that no row has had."""
+        """Raise an InputError if no row has the chosen class."""
         if not self.has_class:
             known = some([] if self.words is None else sorted(self.words.known))
-            raise InputError(f"{self.path}: --binarize {self.asked.binarize}: no row has this class; there are {known}")
+            raise InputError(
+                f"{self.path}: --binarize {self.request.binarize}: no row has this class; there are {known}"
+            )
 
     def require(self, rows: int) -> None:
-        """Refuse what memory does not hold: the numbers twice, if they are held, and the target's words."""
-        size = (2 * 8 * self._columns * rows if self.asked.held else 0) + (self.words.held if self.words else 0)
-        memory.require(size, self.asked.limit, f"{self.path}: to read its first {rows:,} rows", REMEDY)
+        """Raise an error if memory cannot hold this many rows (twice, if they are held) and the target's words."""
+        size = (2 * 8 * self._columns * rows if self.request.held else 0) + (self.words.held if self.words else 0)
+        memory.require(size, self.request.limit, f"{self.path}: to read its first {rows:,} rows", REMEDY)
 
 
 class Words:
-    """The words of the target's column, and a code for each.
+    """Words of the target column, with a code for each.
 
     Attributes
     ----------
     held : int
-        Bytes that they take.
+        Memory of the words in bytes.
     """
 
     def __init__(self) -> None:
@@ -193,11 +196,11 @@ class Words:
 
     @property
     def known(self) -> Iterable[str]:
-        """The words."""
+        """Words seen so far."""
         return self._codes
 
     def code(self, word: str) -> float:
-        """The code of a word."""
+        """Code of a word; a new word gets the next code."""
         word = word.strip()
         if word not in self._codes:
             self.held += 200 + 4 * len(word)
@@ -205,7 +208,7 @@ class Words:
         return self._codes[word]
 
     def agree(self, comm: Communicator, own: bool) -> NDArray[np.float64]:
-        """Take the words of all ranks for one's own; what the codes of this rank's, or else rank 0's, are now."""
+        """Merge the words of all ranks; return the new code of each old one, of this rank if `own`, else of rank 0."""
         mine = np.frombuffer((json.dumps(list(self._codes)) + "\n").encode(), np.uint8)
         lists = [json.loads(line) for line in comm.allgather(mine).tobytes().decode().splitlines()]
         before = lists[comm.rank if own else 0]
@@ -213,19 +216,17 @@ class Words:
         return np.array([self._codes[word] for word in before])
 
     def labels(self) -> NDArray[Any]:
-        """Of each code: numbers if all words are, and otherwise the words."""
+        """Label of each code: a number if all words are numbers, otherwise the word."""
         numbers = [as_number(word) for word in self._codes]
         return np.array(list(self._codes) if None in numbers else numbers)
 
     def picked(self, positive: str) -> NDArray[np.float64]:
-        """+1 for the code of this class, which may be written in several ways, and -1 for the others'."""
-        number = as_number(positive)
-        hit = [word == positive or (number is not None and as_number(word) == number) for word in self._codes]
-        return np.where(hit, 1.0, -1.0)
+        """Sign of each code: +1 for the class `positive`, in any notation, and -1 for all others."""
+        return np.where([is_same(word, positive) for word in self._codes], 1.0, -1.0)
 
 
 def _chosen(target: str, path: Path, names: tuple[str, ...], columns: int) -> list[int]:
-    """The columns of a name or number, or of several with commas between them."""
+    """Indices of the target columns, given by name or number, or several separated by commas."""
     if "," not in target or " ".join(target.split()) in names:
         return [_column(target, path, names, columns)]
     chosen = [_column(one, path, names, columns) for one in target.split(",")]

@@ -1,4 +1,4 @@
-"""What kind of file it is, and the rows of those that are not HDF5."""
+"""Detection of file formats, and reading of all formats but HDF5."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cacore.errors import InputError
 from cacore.io import seal, stream
 from cacore.io.one_class import OneClass
 from cacore.io.table import LABELS, Table, Targets
-from cacore.io.tabular import Asked, Tabular
+from cacore.io.tabular import ColumnRequest, Tabular
 
 TABLES = ("csv", "tsv", "npy", "parquet", "arrow")
 _BINARY = (
@@ -20,7 +20,7 @@ _HEAD = 1 << 16
 
 
 def kind(path: Path) -> str:
-    """One of "hdf5", "npz", "libsvm" and :data:`TABLES`; a file that is none or has nothing is an InputError."""
+    """Format of a file: "hdf5", "npz", "libsvm" or one of :data:`TABLES`; any other or empty file is an InputError."""
     stream.check_regular(path)
     try:
         with stream.open_bytes(path) as opened:
@@ -52,7 +52,7 @@ def _text_kind(path: Path, head: bytes) -> str:
         raise InputError(f"{path}: comments and no rows")
     if b"," in line or (b"\t" in line and b":" not in line):
         return "csv" if b"," in line else "tsv"
-    # A lone number is a row of zeros with its target.
+    # A line with a single number is a LIBSVM row of zeros with its target.
     return "libsvm" if b":" in line or len(line.split()) == 1 else "csv"
 
 
@@ -65,9 +65,9 @@ def parse(
     limit: int = 1 << 62,
     wanted: Targets = LABELS,
 ) -> dict[str, Table]:
-    """All rows of a file that is not HDF5: "train", and "test" where the file has both.
+    """Read all rows of a file that is not HDF5: "train", and "test" if the file has both.
 
-    The class `binarize` becomes +1 and the others -1; the other parameters are those of :func:`cacore.io.load`.
+    The class `binarize` becomes +1 and all others -1; for the other parameters see :func:`cacore.io.load`.
     """
     form = kind(path)
     if form == "npz":
@@ -77,8 +77,8 @@ def parse(
         with stream.reading(path):
             tables = npz.parse(path, limit)
     else:
-        asked = Asked(target, n_features, binarize, usual_target, limit, wanted)
-        tables = {"train": table(path, form, asked, Communicator())}
+        request = ColumnRequest(target, n_features, binarize, usual_target, limit, wanted)
+        tables = {"train": table(path, form, request, Communicator())}
     if form in TABLES or binarize is None:
         return tables
     for one in tables.values():
@@ -89,40 +89,41 @@ def parse(
     return tables
 
 
-def table(path: Path, form: str, asked: Asked, comm: Communicator) -> Table:
-    """This rank's even block of the rows of a file of text, or of another one of :data:`TABLES`; collective.
+def table(path: Path, form: str, request: ColumnRequest, comm: Communicator) -> Table:
+    """Read this rank's even block of the rows of a LIBSVM file or one of :data:`TABLES`; collective.
 
-    Plain text is read and parsed by all ranks, each a part of it; compressed text is parsed by all but rank 0, which
-    decompresses it. Others, and text with quotes, rank 0 reads, and hands out. No rank holds more rows than its own.
+    Each rank reads and parses its part of plain text. Compressed text is decompressed by rank 0 and parsed by the
+    others. Other formats, and text with quotes, are read by rank 0, which distributes the rows. No rank holds more than
+    its own rows.
     """
     with comm.agreed():
-        check_target(path, asked.target, form)
+        check_target(path, request.target, form)
     if form == "libsvm":
         from cacore.io import libsvm
 
-        return libsvm.parse(path, asked.n_features, asked.limit, comm)
+        return libsvm.parse(path, request.n_features, request.limit, comm)
     with comm.agreed(), stream.reading(path):
-        read = tabular(path, form, asked)
+        read = tabular(path, form, request)
     return read.table(comm)
 
 
-def tabular(path: Path, form: str, asked: Asked) -> Tabular:
-    """The table of a file of one of :data:`TABLES`, which is imported with what reads it."""
+def tabular(path: Path, form: str, request: ColumnRequest) -> Tabular:
+    """Reader of a file of one of the formats in :data:`TABLES`; its module is imported only now."""
     if form in ("csv", "tsv"):
         from cacore.io.delimited import Delimited
 
-        return Delimited(path, form, asked)
+        return Delimited(path, form, request)
     if form == "npy":
         from cacore.io.npy import Npy
 
-        return Npy(path, asked)
+        return Npy(path, request)
     from cacore.io.arrow import Arrow
 
-    return Arrow(path, form, asked)
+    return Arrow(path, form, request)
 
 
 def check_target(path: Path, target: str | None, form: str) -> None:
-    """Refuse ``--target`` where it is no column's name, or for files that name their target themselves."""
+    """Raise an InputError if ``--target`` is blank, or if the file's format determines the target itself."""
     if target is not None and not target.strip():
         raise InputError(f"{path}: --target {target!r}: give the name or the number of a column")
     if target is not None and form in ("npz", "libsvm"):

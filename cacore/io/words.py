@@ -1,33 +1,44 @@
-"""Words of a file: the numbers that they are, and how a message lists them."""
+"""Words read from a file: their numbers, and how messages show them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-# What to do about a cell that is no number. Of a target that is missing, the row can only be removed.
+# Remedies for a cell that is not a number. A row whose target is missing can only be removed.
 FILL = "remove the row or fill the gap, as examples/categories.py does"
 ENCODE = "encode categories as numbers first, as examples/categories.py does"
 
 
 def as_number(word: str) -> float | None:
-    """The number that a word is, or None."""
+    """Number that a word stands for, or None."""
     try:
         return float(word)
     except ValueError:
         return None
 
 
+def is_same(word: Any, positive: str) -> bool:
+    """True if a label is the class `positive`: the same word, or the same number in another notation."""
+    number = as_number(positive)
+    return bool(word == positive or (number is not None and as_number(word) == number))
+
+
+def counted(count: int, what: str) -> str:
+    """Count with its noun: "1 rank", "2 ranks"."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 def some(values: Any, most: int = 12) -> str:
-    """The first of these values, in one line."""
+    """First `most` values, separated by commas."""
     words = [str(v) for v in values[:most]]
     return ", ".join(words) + (", ..." if len(values) > most else "")
 
 
 def printable(word: object) -> str:
-    """The word, with what UTF-8 cannot say written out: a file's name may be any bytes."""
+    """Text in which bytes that are not valid UTF-8 are escaped; a file name may contain any bytes."""
     return str(word).encode(errors="backslashreplace").decode()
 
 
 def short(word: str, most: int = 60) -> str:
-    """A word, or how a long one begins."""
+    """Word itself, or its first `most` characters if it is longer."""
     return word if len(word) <= most else f"{word[:most]}..."

@@ -1,1 +1,1 @@
-"""What this machine has: threads and memory."""
+"""Resources of this machine: processor, threads, memory and scratch files."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def cpu_name() -> str:
-    """Of this machine's processor."""
+    """Model name of this machine's processor."""
     info = Path("/proc/cpuinfo")
     if info.exists():
         for line in info.read_text().splitlines():

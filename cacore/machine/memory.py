@@ -1,4 +1,4 @@
-"""Memory: what is there, what a rank may use, what it has used."""
+"""Memory: what is available, what a rank may use, and what it has used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GIB = 1 << 30
 
 
 def available() -> int:
-    """Bytes this machine (or this process' control group) can still hand out."""
+    """Bytes still available on this machine, or in this process' control group if that has less."""
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
@@ -28,7 +28,7 @@ def available() -> int:
 
 
 def _group_room() -> list[int]:
-    """What the control groups of this process (cgroup 1 and 2) have left; file cache does not count as used."""
+    """Bytes left in each control group of this process (cgroup v1 and v2); file cache does not count as used."""
     groups = Path("/proc/self/cgroup")
     room: list[int] = []
     for line in groups.read_text().splitlines() if groups.exists() else []:
@@ -47,9 +47,9 @@ def _group_room() -> list[int]:
 
 
 def limit_per_rank(comm: Communicator, requested_gib: float | None = None) -> int:
-    """Bytes one rank may allocate: `requested_gib`, or 0.9 of what its machine has left, shared by its ranks.
+    """Bytes one rank may allocate: `requested_gib`, or its share of 0.9 of the memory available on its machine.
 
-    All ranks get the smallest figure, so that they come to the same decisions.
+    All ranks get the smallest share, so that they make the same decisions.
     """
     if requested_gib is not None:
         if not (math.isfinite(requested_gib) and requested_gib > 0):
@@ -60,7 +60,7 @@ def limit_per_rank(comm: Communicator, requested_gib: float | None = None) -> in
 
 
 def require(nbytes: int, limit: int, what: str, remedy: str) -> None:
-    """Refuse an allocation that cannot fit: a MemoryLimitError with both figures and the remedy."""
+    """Raise a MemoryLimitError if `nbytes` exceeds `limit`; it names both sizes and the remedy."""
     if nbytes > limit:
         raise MemoryLimitError(
             f"{what} needs {nbytes / GIB:.3g} GiB, and a rank may use {limit / GIB:.3g} GiB: {remedy}"
@@ -68,12 +68,12 @@ def require(nbytes: int, limit: int, what: str, remedy: str) -> None:
 
 
 def enough_ranks(nbytes: int, room: int) -> str:
-    """How many ranks of so much room would do for what they divide, in words for a remedy; "" if none would."""
+    """Number of ranks, in words for a message, that can share `nbytes` with `room` bytes each; "" if none can."""
     return f" (about {max(2, -(-nbytes // room))})" if room > 0 else ""
 
 
 def give_back() -> None:
-    """Hand back to the system what was freed and the C library keeps for later, where that is glibc."""
+    """Return freed memory, which glibc would keep for later, to the system; without glibc, do nothing."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -1,4 +1,4 @@
-"""A file without a name, for what does not fit into memory."""
+"""Unnamed scratch file for arrays that do not fit into memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cacore.errors import InputError, OutputError
 
 
 class Scratch:
-    """A file of this process for what does not fit into memory; it has no name, and is gone when the process ends.
+    """Scratch file of this process for arrays that do not fit into memory; it has no name and vanishes at exit.
 
     Parameters
     ----------
@@ -27,14 +27,14 @@ class Scratch:
     Attributes
     ----------
     written, read : int
-        Bytes.
+        Bytes written and read so far.
     seconds : float
-        Of reading, over all threads.
+        Seconds spent reading, summed over all threads.
 
     Raises
     ------
     InputError
-        The folder does not exist, or takes no file.
+        The folder does not exist, or no file can be made there.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -48,14 +48,14 @@ class Scratch:
         self._guard = threading.Lock()
 
     def write(self, array: NDArray[Any]) -> int:
-        """Append an array; where it lies."""
+        """Append an array and return its offset in bytes."""
         with self._guard:
             at, self._end = self._end, self._end + array.nbytes
         self.put(at, array)
         return at
 
     def put(self, at: int, array: NDArray[Any]) -> None:
-        """Write an array there."""
+        """Write an array at byte offset `at`."""
         with self._guard:
             self._end = max(self._end, at + array.nbytes)
             self.written += array.nbytes
@@ -70,20 +70,20 @@ class Scratch:
             raise OutputError.of(self.folder, error) from error
 
     def fetch(self, at: int, out: NDArray[Any]) -> None:
-        """Read what lies there into `out`, C-contiguous."""
+        """Fill the C-contiguous array `out` with the bytes at offset `at`."""
         begun = time.perf_counter()
         view, place = out.data.cast("B"), at
         while view:
             done = os.preadv(self._file, [view], place)
             if not done:
-                raise OutputError(f"--scratch {self.folder}: the file has lost its end; free space there")
+                raise OutputError(f"--scratch {self.folder}: the file was cut short; free space there")
             view, place = view[done:], place + done
         with self._guard:
             self.read += out.nbytes
             self.seconds += time.perf_counter() - begun
 
     def array(self, shape: tuple[int, int], dtype: Any) -> NDArray[Any]:
-        """An array of the file, of zeros."""
+        """Append an array of zeros that is mapped into memory."""
         at = -(-self._end // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
         nbytes = shape[0] * shape[1] * np.dtype(dtype).itemsize
         try:
@@ -95,20 +95,20 @@ class Scratch:
 
     @property
     def end(self) -> int:
-        """Bytes of the file."""
+        """Length of the file in bytes."""
         return self._end
 
     def free(self, end: int) -> None:
-        """Give back what lies behind; nobody may look at it any longer."""
+        """Truncate the file to `end` bytes; arrays beyond must not be used any more."""
         os.ftruncate(self._file, end)
         self._end = end
 
     def count(self, nbytes: int, seconds: float) -> None:
-        """What was read of such an array."""
+        """Add a read from a mapped array to the statistics."""
         self.read += nbytes
         self.seconds += seconds
 
     @property
     def rate(self) -> float:
-        """Bytes read a second, by a thread."""
+        """Bytes read per second, by one thread."""
         return self.read / self.seconds if self.seconds else 0.0

@@ -1,4 +1,4 @@
-"""Threads of this rank: how many it may use, and running blocks of work on them."""
+"""Threads of this rank: how many it may use, and how to run blocks of work on them."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _limit: int | None = None  # set once at start by a command line
 
 
 def cores() -> set[int]:
-    """The cores this process may run on."""
+    """Cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return set(os.sched_getaffinity(0))
     return set(range(os.cpu_count() or 1))
 
 
 def share(comm: Communicator, requested: int | None = None) -> int:
-    """Threads for this rank: `requested`, or its cores divided by the ranks that share them."""
+    """Number of threads for this rank: `requested`, or its cores divided by the number of ranks that share them."""
     if requested is not None:
         if not 1 <= requested <= _MOST:
             raise InputError(f"--threads {requested}: it must be from 1 to {_MOST:,}")
@@ -50,7 +50,7 @@ def share(comm: Communicator, requested: int | None = None) -> int:
 
 
 def set_threads(count: int) -> None:
-    """Limit this process to `count` threads, once, at start."""
+    """Limit this process to `count` threads; call it once, at start."""
     global _limit
     _limit = count
     with _loading_with(count):
@@ -59,7 +59,7 @@ def set_threads(count: int) -> None:
 
 @contextlib.contextmanager
 def _loading_with(count: int) -> Iterator[None]:
-    """A BLAS that is loaded in here starts `count` threads, not one a core: new ones spin, on all ranks at once."""
+    """Let a BLAS loaded in this block start `count` threads, not one per core, since new threads spin for a while."""
     names = [f"{library}_NUM_THREADS" for library in ("OPENBLAS", "MKL")]
     before = {name: os.environ.get(name) for name in names}
     os.environ.update(dict.fromkeys(names, str(count)))
@@ -73,18 +73,18 @@ def _loading_with(count: int) -> Iterator[None]:
 
 
 def share_once(comm: Communicator) -> None:
-    """Where several ranks run and no command line has set the threads: this rank's share of its cores."""
+    """Limit threads to this rank's share of the cores, if there are several ranks and no command has set a limit."""
     if comm.size > 1 and _limit is None:
         set_threads(share(comm))
 
 
 def current() -> int:
-    """Threads that :func:`for_blocks` and the BLAS use: the limit set, or what the BLAS has."""
+    """Number of threads that :func:`for_blocks` and the BLAS use: the limit, or else the BLAS's own number."""
     return _limit if _limit is not None else _of_blas()
 
 
 def available() -> int:
-    """Threads that the calling thread may use: one, if it is one of :func:`for_blocks` itself."""
+    """Number of threads that the caller may use: one inside :func:`for_blocks`, otherwise :func:`current`."""
     return 1 if getattr(_here, "busy", False) else current()
 
 
@@ -96,7 +96,7 @@ def _of_blas() -> int:
 
 @lru_cache(maxsize=1)
 def _controller() -> ThreadpoolController:
-    import scipy.linalg  # noqa: F401  its BLAS has to be loaded to be found; numba loads it in any case
+    import scipy.linalg  # noqa: F401  threadpoolctl finds only a loaded BLAS; numba loads this one in any case
 
     return ThreadpoolController()
 
@@ -107,14 +107,14 @@ def _pool(workers: int) -> ThreadPoolExecutor:
 
 
 class _Shared:
-    """Context of a setting of the whole process, which several threads may need at once.
+    """Context manager of a process-wide setting that several threads may need at once.
 
-    The first that enters makes the setting, and the last that leaves takes it back, in whatever order they come and go.
+    The first thread to enter makes the setting and the last one to leave undoes it, in any order of entry and exit.
 
     Parameters
     ----------
     make : callable
-        Makes the setting, and returns what takes it back.
+        Makes the setting, and returns a function that undoes it.
     """
 
     def __init__(self, make: Callable[[], Callable[[], object]]) -> None:
@@ -134,7 +134,7 @@ class _Shared:
                 self._take_back()
 
     def after_fork(self) -> None:
-        """In a child, where none of these threads is."""
+        """Undo the setting in a child process, which has none of the threads that entered."""
         if self._users:
             self._take_back()
         self._users, self._guard = 0, threading.Lock()
@@ -145,7 +145,7 @@ def _nothing() -> None:
 
 
 def _limit_blas() -> Callable[[], object]:
-    current()  # what the BLAS has must be seen before it is limited
+    current()  # caches the BLAS's own number of threads before it is limited
     _release_blas()
     limiter = _controller().limit(limits=1, user_api="blas")
 
@@ -158,7 +158,7 @@ def _limit_blas() -> Callable[[], object]:
 
 
 def _release_blas() -> None:
-    """Whichever thread comes next may set the limit, which threadpoolctl 3.8 leaves to the first that did."""
+    """Let any thread set the limit next; threadpoolctl 3.8 reserves that for the thread that set it first."""
     for library in _controller().lib_controllers:
         if hasattr(library, "clear_controlling_thread"):
             library.clear_controlling_thread(force=True)
@@ -180,16 +180,16 @@ def one_blas_thread() -> AbstractContextManager[None]:
 
 
 def collect_nothing() -> AbstractContextManager[None]:
-    """Context without collections of reference cycles, which happen on whichever thread allocates.
+    """Context without garbage collection, which otherwise runs on whichever thread allocates.
 
-    An HDF5 file that was left in a cycle waits for h5py's lock when it is freed: a worker that did so while the main
-    thread waited for the worker stood still for ever (h5py 3.16).
+    Freeing an HDF5 file left in a reference cycle takes h5py's lock. A worker that did so while the main thread waited
+    for it caused a deadlock (h5py 3.16).
     """
     return _no_collections
 
 
 def _after_fork() -> None:
-    """A child has the pool, but not its threads, and none of their settings."""
+    """Reset pools and settings in a child process, which inherits the pool objects but not their threads."""
     _pool.cache_clear()
     _here.__dict__.clear()
     _one_blas_thread.after_fork()
@@ -205,7 +205,7 @@ def blocks(n: int, step: int) -> list[tuple[int, int]]:
 
 
 def for_blocks(work: Callable[..., object], tasks: Iterable[tuple[Any, ...]]) -> None:
-    """Call ``work(*task)`` for every task, on this rank's threads; see :func:`in_order`."""
+    """Call ``work(*task)`` for every task on this rank's threads; see :func:`in_order`."""
     for _ in in_order(work, tasks):
         pass
 
@@ -216,18 +216,17 @@ def in_order(work: Callable[..., T], tasks: Iterable[tuple[Any, ...]], parallel:
     Parameters
     ----------
     work : callable
-        Runs with a one-threaded BLAS, and should release the interpreter's lock (BLAS, numba with
-        ``nogil``, numpy on large arrays). Inside it, further calls of this function run in its own
-        thread.
+        Runs with a single-threaded BLAS and should release the interpreter's lock (BLAS, numba with ``nogil``, numpy
+        on large arrays). Nested calls of this function run in the thread of `work`.
     tasks : iterable of tuple
-        Each must write to places of its own. They are taken in the calling thread, as late as the threads allow.
+        Tasks must write to disjoint memory. The calling thread takes each one as late as the threads allow.
     parallel : bool
-        False: one after the other in the calling thread, whose BLAS keeps all threads.
+        If False, run the tasks one after the other in the calling thread, with a multithreaded BLAS.
 
     Notes
     -----
-    At most two results a thread wait to be taken, so adding them up costs little memory and gives
-    the same sum, bit for bit, for any number of threads.
+    At most two results per thread wait to be taken. Summing them therefore costs little memory and gives the same
+    result, bit for bit, for any number of threads.
     """
     left = iter(tasks)
     first = list(islice(left, 2))

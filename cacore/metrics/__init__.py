@@ -1,1 +1,1 @@
-"""Metrics of predictions: sums that add up over ranks, and what follows from them."""
+"""Metrics of predictions, computed from sums over all ranks."""

@@ -1,4 +1,4 @@
-"""Errors of a regression and of a classifier over all ranks' rows."""
+"""Error metrics of regression and classification over the rows of all ranks."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ def regression_metrics(
 ) -> dict[str, float | None]:
     """Mean squared error, its root, and R^2, in the target's own units; one Allreduce of four numbers.
 
-    Of t targets, shape (n_local, t), the plain mean over the targets of each, as scikit-learn's "uniform_average", with
-    its R^2 of a constant target: 1 where all is right, else 0. One Allreduce of 3 t + 1 numbers.
+    For t targets, shape (n_local, t), each metric is averaged over the targets, as scikit-learn's "uniform_average".
+    R^2 of a constant target is then 1 if all predictions are exact, else 0. One Allreduce of 3 t + 1 numbers.
     """
     y = np.asarray(y, np.float64)
     if y.ndim > 1:
         return _mean_metrics(y, predicted, comm, weights)
-    shift = comm.bcast(y[:1] if comm.rank == 0 and len(y) else np.zeros(1))[0]  # R^2 far from 0 loses digits otherwise
+    # Without this shift, R^2 of targets far from 0 would lose digits.
+    shift = comm.bcast(y[:1] if comm.rank == 0 and len(y) else np.zeros(1))[0]
     w = np.ones(len(y)) if weights is None else weights
-    with np.errstate(over="ignore", invalid="ignore"):  # of huge targets: the error is infinite, and says so
+    with np.errstate(over="ignore", invalid="ignore"):  # huge targets overflow: the reported error is infinite
         error, about = predicted - y, y - shift
         n, sse, total, square = comm.allreduce(np.array([w.sum(), w @ error**2, w @ about, w @ about**2]))
         spread = square - total * total / n
@@ -50,9 +51,9 @@ def _mean_metrics(
 def classification_metrics(
     y: NDArray[Any], predicted: NDArray[Any], classes: NDArray[Any], comm: Communicator
 ) -> dict[str, Any]:
-    """Accuracy, the mean of the classes' recalls, and the confusion matrix; one Allreduce of k^2 numbers.
+    """Accuracy, balanced accuracy (mean recall of the classes), and confusion matrix; one Allreduce of k^2 numbers.
 
-    Row i, column j of the matrix counts the rows of the i-th of `classes` that were taken for the j-th.
+    Entry (i, j) of the matrix counts the rows of the i-th class that were predicted as the j-th.
     """
     k = len(classes)
     places = np.searchsorted(classes, y) * k + np.searchsorted(classes, predicted)

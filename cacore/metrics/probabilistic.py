@@ -1,4 +1,4 @@
-"""How good probabilistic predictions were: intervals, normal distributions, probabilities of classes."""
+"""Scores of probabilistic predictions: intervals, normal distributions, class probabilities."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from cacore.comm import Communicator
 
 
 def gaussian_scores(y: NDArray[Any], mean: NDArray[Any], std: NDArray[Any], comm: Communicator) -> dict[str, float]:
-    """Mean negative log likelihood ("nll"), and mean continuous ranked probability score ("crps"), over all ranks.
+    """Mean negative log likelihood ("nll") and mean continuous ranked probability score ("crps") over all ranks.
 
-    Of the normal distributions with these means and standard deviations, shape (n_local,) or (n_local, t). The score is
-    std (z (2 Phi(z) - 1) + 2 phi(z) - 1 / sqrt(pi)) with z = (y - mean) / std (Gneiting and Raftery, 2007, eq. 5): the
-    absolute error where std is 0, and in the unit of the targets. One Allreduce of three numbers.
+    The predictions are normal distributions with these means and standard deviations, of shape (n_local,) or
+    (n_local, t). The CRPS, in units of the target, is std (z (2 Phi(z) - 1) + 2 phi(z) - 1 / sqrt(pi)) with
+    z = (y - mean) / std (Gneiting and Raftery, 2007, eq. 5); where std is 0, it is the absolute error. One Allreduce of
+    three numbers.
     """
     from scipy.special import erf
 
@@ -31,7 +32,7 @@ def gaussian_scores(y: NDArray[Any], mean: NDArray[Any], std: NDArray[Any], comm
     return {"nll": float(total[0] / total[2]), "crps": float(total[1] / total[2])}
 
 
-BINS = 10  # of a reliability diagram
+BINS = 10  # bins of a reliability diagram
 
 
 def class_scores(codes: NDArray[np.int64], P: NDArray[np.float64], comm: Communicator) -> dict[str, float]:
@@ -40,15 +41,16 @@ def class_scores(codes: NDArray[np.int64], P: NDArray[np.float64], comm: Communi
     Parameters
     ----------
     codes : ndarray of int64, shape (n_local,)
-        The place of each row's class; -1 of one that the model does not know, whose probability is 0.
+        Column in `P` of each row's class; -1 for a class unknown to the model, which has probability 0.
     P : ndarray, shape (n_local, k)
-        Rows of sum 1.
+        Class probabilities; each row sums to 1.
     comm : Communicator
         One Allreduce of three numbers.
 
     Notes
     -----
-    Brier's score of two classes is the mean of (p - y)^2 of the second; of more, the sum over the classes.
+    The Brier score of two classes is the mean of (p - y)^2 for the second class; of more classes, the mean of the sum
+    over the classes.
     """
     known, k = codes >= 0, P.shape[1]
     true = np.where(known, P[np.arange(len(P)), np.maximum(codes, 0)], 0.0)
@@ -59,21 +61,22 @@ def class_scores(codes: NDArray[np.int64], P: NDArray[np.float64], comm: Communi
 
 
 def probability_scores(metrics: dict[str, Any]) -> dict[str, float]:
-    """What :func:`class_scores` put among these metrics."""
+    """Entries of `metrics` that come from :func:`class_scores`."""
     return {name: metrics[name] for name in ("log_loss", "brier") if name in metrics}
 
 
 def reliability(codes: NDArray[np.int64], P: NDArray[np.float64], comm: Communicator) -> list[dict[str, float]]:
-    """How often what was predicted with a probability came true, over all ranks; one Allreduce of 30 numbers.
+    """Reliability diagram over all ranks: predicted probability and observed frequency; one Allreduce of 30 numbers.
 
-    Of two classes, the second one; of more, each row's likeliest. A line for each tenth of the probabilities in which
-    there are rows: "rows", "predicted", their mean probability, and "observed", the share that came true.
+    With two classes, the probability is that of the second class; with more, that of each row's most likely class. The
+    result has one line per nonempty bin: "rows", "predicted", their mean probability, and "observed", the share of them
+    that belong to that class.
     """
     place = np.full(len(P), 1) if P.shape[1] == 2 else P.argmax(axis=1)
-    said, right = P[np.arange(len(P)), place], codes == place
-    bins = np.minimum((said * BINS).astype(np.int64), BINS - 1)
+    predicted, right = P[np.arange(len(P)), place], codes == place
+    bins = np.minimum((predicted * BINS).astype(np.int64), BINS - 1)
     sums = comm.allreduce(
-        np.array([np.bincount(bins, some, BINS) for some in (np.ones(len(P)), said, right)], np.float64)
+        np.array([np.bincount(bins, some, BINS) for some in (np.ones(len(P)), predicted, right)], np.float64)
     )
     return [
         {"rows": int(rows), "predicted": float(total / rows), "observed": float(true / rows)}
@@ -84,9 +87,9 @@ def reliability(codes: NDArray[np.int64], P: NDArray[np.float64], comm: Communic
 def interval_metrics(
     y: NDArray[Any] | None, lower: NDArray[Any], upper: NDArray[Any], comm: Communicator
 ) -> dict[str, float]:
-    """The mean width of intervals over all ranks, and which share of the targets they hold, where these are known.
+    """Mean width of prediction intervals over all ranks and, if the targets are known, their coverage.
 
-    Of shape (n_local,) or (n_local, t), all targets together; one Allreduce of three numbers.
+    The arrays have shape (n_local,) or (n_local, t); all targets count together. One Allreduce of three numbers.
     """
     held = 0 if y is None else np.count_nonzero((lower <= y) & (y <= upper))
     count, width, inside = comm.allreduce(np.array([lower.size, (upper - lower).sum(), held]))

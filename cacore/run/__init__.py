@@ -1,1 +1,1 @@
-"""Commands: options, start, progress, report."""
+"""Commands: options, start-up, reading, output and report."""

@@ -1,4 +1,4 @@
-"""Figures, with matplotlib where it is installed: no window, no pyplot, nothing left behind."""
+"""Figures drawn with matplotlib, if it is installed, without pyplot, windows or global state."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
     from cacore.tuning.results import GridColumns
 
-_FEATURES = 20  # of the most important ones, with a bar each
-_LABELLED = 5  # ranks up to which every cell of a matrix has room for its number
+_FEATURES = 20  # most important features shown, one bar each
+_LABELLED = 5  # largest number of ranks for which every cell of a matrix has room for its number
 _SPREAD = (
     "Contributions to reductions and allgathers have no single receiver: they are spread evenly over the other ranks."
 )
 
 
 def blank(width: float, height: float) -> Figure:
-    """A figure of so many inches, without panels.
+    """Empty figure; width and height are in inches.
 
     Raises
     ------
@@ -45,7 +45,7 @@ def blank(width: float, height: float) -> Figure:
 
 
 def check(path: Path) -> None:
-    """Refuse, before the work is done, a name that :func:`save` would refuse, or to draw without matplotlib."""
+    """Raise an InputError, before any work is done, if :func:`save` would refuse the name or matplotlib is missing."""
     _kind(path, blank(1.0, 1.0))
 
 
@@ -58,7 +58,7 @@ def _kind(path: Path, figure: Figure) -> str:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure in the format that the name of `path` ends with, whole or not at all."""
+    """Write a figure atomically, in the format given by the suffix of `path`."""
     kind = _kind(path, figure)
     with replacing(path) as temporary:
         figure.savefig(temporary, format=kind, dpi=150)
@@ -77,9 +77,9 @@ def _short(value: float) -> str:
 
 
 def patterns(titles: Sequence[str], matrices: Sequence[NDArray[np.float64]], phases: str) -> Figure:
-    """A panel for every method: bytes by sender (x) and receiver (y), one scale of colours for all panels.
+    """Draw bytes by sender (x) and receiver (y), one panel per method, with a common colour scale.
 
-    `matrices` of shape (R, R) are as :func:`cacore.traffic.pattern` gives them; `phases` is for the title.
+    `matrices` of shape (R, R) come from :func:`cacore.traffic.pattern`; `phases` is shown in the title.
     """
     columns = min(3, len(titles))
     rows = math.ceil(len(titles) / columns)
@@ -88,7 +88,7 @@ def patterns(titles: Sequence[str], matrices: Sequence[NDArray[np.float64]], pha
     most = max(float(matrix.max()) for matrix in matrices) / 1e6
     image: Any = None
     for panel, title, matrix in zip(panels, titles, matrices, strict=False):
-        shown = np.ma.masked_equal(matrix.T / 1e6, 0)  # where nothing was sent it stays white
+        shown = np.ma.masked_equal(matrix.T / 1e6, 0)  # cells without traffic stay white
         image = panel.imshow(shown, origin="lower", cmap="YlGnBu", vmin=0.0, vmax=most or 1.0)
         panel.set_title(f"{title}: {_megabytes(float(matrix.sum()))} MB")
         panel.set(xlabel="sending rank", ylabel="receiving rank")
@@ -112,9 +112,9 @@ def _write_numbers(panel: Any, matrix: NDArray[np.float64], most: float) -> None
 
 
 def ratios(titles: Sequence[str], seconds: Sequence[tuple[float, float]], phases: str) -> Figure:
-    """A bar for every method: mean seconds of a rank inside calls of MPI, then those outside them.
+    """Draw mean seconds per rank inside and outside MPI calls, one bar per method.
 
-    `seconds` inside and outside are as :func:`cacore.traffic.ratio` gives them; `phases` is for the title.
+    `seconds` inside and outside come from :func:`cacore.traffic.ratio`; `phases` is shown in the title.
     """
     figure = blank(7.5, 1.6 + 0.4 * len(titles))
     panel: Any = figure.subplots()
@@ -134,9 +134,9 @@ def ratios(titles: Sequence[str], seconds: Sequence[tuple[float, float]], phases
 
 
 def metric(described: dict[str, Any], standardizer: Any) -> Figure:
-    """How much each standardised feature counts, the errors of the rounds, and the metric itself where it is full.
+    """Draw the importance of each standardised feature, the error of each round, and the matrix of a full metric.
 
-    `described` is what the report says of it, `standardizer` that of the model.
+    `described` is the report's entry `metric`, `standardizer` the model's.
     """
     shares, errors = np.array(described["importances"]), np.array(described["errors"])
     root = np.zeros(0) if standardizer is None or standardizer.root is None else standardizer.root
@@ -162,10 +162,11 @@ def metric(described: dict[str, Any], standardizer: Any) -> Figure:
     return figure
 
 
-def reliability(lines: Sequence[dict[str, float]], said: dict[str, Any], classes: int) -> Figure:
-    """How often what was predicted with a probability came true, and how many rows there were of each probability.
+def reliability(lines: Sequence[dict[str, float]], described: dict[str, Any], classes: int) -> Figure:
+    """Draw a reliability diagram, and the number of rows for each predicted probability.
 
-    `lines` and `said` are what the report's `probability` says; see :func:`cacore.metrics.probabilistic.reliability`.
+    `lines` and `described` come from the report's entry `probability`; see
+    :func:`cacore.metrics.probabilistic.reliability`.
     """
     predicted, observed, rows = (np.array([line[key] for line in lines]) for key in ("predicted", "observed", "rows"))
     figure = blank(5.0, 5.5)
@@ -174,9 +175,9 @@ def reliability(lines: Sequence[dict[str, float]], said: dict[str, Any], classes
     error = 2 * np.sqrt(np.maximum(observed * (1 - observed), 0.25 / rows) / rows)
     upper.errorbar(predicted, observed, error, fmt="o-", color="tab:blue", capsize=2, label="test rows, two errors")
     what = "the second class" if classes == 2 else "the likeliest class"
-    scores = f"log loss {said['log_loss']:.4g}, Brier score {said['brier']:.4g}"
+    scores = f"log loss {described['log_loss']:.4g}, Brier score {described['brier']:.4g}"
     upper.set(ylabel="share that came true", ylim=(-0.02, 1.02))
-    upper.set_title(f"Probabilities of {what}, {said['form']}:\n{scores}", fontsize=9)
+    upper.set_title(f"Probabilities of {what}, {described['form']}:\n{scores}", fontsize=9)
     upper.legend(fontsize=8)
     lower.bar(predicted, rows, width=0.04, color="tab:blue")
     lower.set(xlabel="predicted probability", ylabel="rows", yscale="log", xlim=(-0.02, 1.02))
@@ -184,10 +185,11 @@ def reliability(lines: Sequence[dict[str, float]], said: dict[str, Any], classes
 
 
 def heat_map(grid: Sequence[dict[str, Any]], columns: GridColumns) -> Figure:
-    """The score of each setting, by two parameters, or by one of them where there is no other; a panel a kernel.
+    """Draw the score of each setting against one or two parameters, with one panel per kernel.
 
-    `grid` is the report's, a line a setting; of lines that differ in other parameters the best is shown. Settings that
-    were ended early are hatched: their scores are of some folds only. If one setting was chosen, a frame is around it.
+    `grid` is the report's, with one line per setting; among lines that differ in other parameters, the best is shown.
+    Settings that were stopped early are hatched, since their scores come from some of the folds only. If one setting
+    was chosen, it is framed.
     """
     kinds = [*dict.fromkeys(row.get("kernel", "") for row in grid)]
     maps = [_Cells.of([row for row in grid if row.get("kernel", "") == kind], columns) for kind in kinds]
@@ -212,7 +214,7 @@ def heat_map(grid: Sequence[dict[str, Any]], columns: GridColumns) -> Figure:
 
 
 def _close_to_the_best(maps: Sequence[_Cells]) -> tuple[float, float]:
-    """The best score, and one below it, between which colours differ: the rest is as bad as it looks."""
+    """Range of scores that the colour scale covers, from some way below the best score up to it."""
     tried = np.concatenate([cells.scores[~np.isnan(cells.scores)] for cells in maps])
     known = np.concatenate([cells.known for cells in maps])
     if not known.size:
@@ -222,7 +224,7 @@ def _close_to_the_best(maps: Sequence[_Cells]) -> tuple[float, float]:
 
 
 def _show(panel: Any, cells: _Cells, columns: GridColumns, low: float, top: float) -> Any:
-    """Draw the cells with their numbers; the image, of which a colour bar is made."""
+    """Draw the cells with their numbers, and return the image for the colour bar."""
     shown, ends = (-cells.scores, (-top, -low)) if columns.smaller else (cells.scores, (low, top))
     colours = "viridis_r" if columns.smaller else "viridis"
     image = panel.imshow(shown, origin="lower", cmap=colours, vmin=ends[0], vmax=ends[1], aspect="auto")
@@ -241,7 +243,7 @@ def _show(panel: Any, cells: _Cells, columns: GridColumns, low: float, top: floa
 
 
 def _outline(i: int, j: int, **style: Any) -> Any:
-    """Of the cell of row `i` and column `j`."""
+    """Outline of the cell in row `i` and column `j`."""
     from matplotlib.patches import Rectangle
 
     return Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, **style)
@@ -249,7 +251,7 @@ def _outline(i: int, j: int, **style: Any) -> Any:
 
 @dataclass
 class _Cells:
-    """A panel of a heat map: its axes, and of each cell the score, larger is better, and whether it was ended early."""
+    """Panel of a heat map: values of both axes, score of each cell (larger is better), and mask of early stops."""
 
     xs: list[float]
     ys: list[float]
@@ -258,7 +260,7 @@ class _Cells:
 
     @classmethod
     def of(cls, rows: Sequence[dict[str, Any]], columns: GridColumns) -> _Cells:
-        """Of the rows that belong there."""
+        """Build the panel from the report's lines."""
         xs, ys = ([*dict.fromkeys(row.get(axis, 0.0) for row in rows)] for axis in (columns.x, columns.y))
         made = cls(xs, ys, np.full((len(ys), len(xs)), np.nan), np.zeros((len(ys), len(xs)), np.bool_))
         for row in rows:
@@ -271,5 +273,5 @@ class _Cells:
 
     @property
     def known(self) -> NDArray[np.float64]:
-        """The scores of all folds."""
+        """Scores that come from all folds."""
         return self.scores[~self.ended & ~np.isnan(self.scores)]

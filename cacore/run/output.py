@@ -1,4 +1,4 @@
-"""What a run writes at its end: one file that cannot be written does not keep the others from being so."""
+"""Output files of a run: if one of them cannot be written, the others still are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cacore.errors import OutputError
 
 
 class Unwritten:
-    """Context of writing a file, entered for each: an :class:`OutputError` waits until all have been tried."""
+    """Context for writing one file, entered once per file: it delays any :class:`OutputError` until :meth:`tell`."""
 
     def __init__(self) -> None:
         self._errors: list[OutputError] = []
@@ -29,18 +29,18 @@ class Unwritten:
         return False
 
     def tell(self) -> None:
-        """Raise the first error, if there was one."""
+        """Raise the first delayed error, if any."""
         if self._errors:
             raise self._errors[0]
 
 
 def save_model(model: Any, path: Path, comm: Communicator) -> None:
-    """Save a model, at least in the directory for temporary files, for it may be hours of work; collective.
+    """Save a model; if that fails, save it among the temporary files, since it may be hours of work. Collective.
 
     Raises
     ------
     OutputError
-        On all ranks, if it could not be written to `path`; it says where it is instead.
+        On all ranks, if the model could not be written to `path`; the message names the other place, if any.
     """
     try:
         model.save(path, comm)

@@ -1,4 +1,4 @@
-"""Reading the rows of a command: training rows with their test rows, or rows to predict."""
+"""Reading of a command's rows: training rows with their test rows, or rows to predict."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from cacore.run.job import Predicting, Training
 
 @dataclass(frozen=True)
 class Disk:
-    """Whether rows lie in a file while a method trains, and in which folder.
+    """Where rows are kept while a method trains: in memory, or in a scratch file.
 
-    `folder` is None where they do not; `offered` says whether the method could.
+    `folder` is that file's folder, None if rows are in memory; `offered` is True if the method can train from a file.
     """
 
     folder: Path | None = None
@@ -32,7 +32,7 @@ class Disk:
 
     @classmethod
     def of(cls, method: Any, job: Training, options: Any) -> Disk:
-        """As these options say: in the folder of ``--scratch``, or of the model, or that for temporary files."""
+        """Choose by the options: the folder of ``--scratch``, else of the model, else the one for temporary files."""
         offered = bool(method.has("out_of_core"))
         if not (offered and options.out_of_core):
             return cls(None, offered)
@@ -40,7 +40,7 @@ class Disk:
         return cls(options.scratch or Path(beside), offered)
 
     def load(self, path: Path, comm: Communicator, job: Training, limit: int, wanted: Targets) -> dict[str, Dataset]:
-        """The rows of a file, by split; collective."""
+        """Load the rows of a file, by split; collective."""
         if self.folder is not None:
             from cacore.io.in_file import load_in_file
 
@@ -55,9 +55,9 @@ MEMORY = Disk()
 def read(
     job: Training, comm: Communicator, limit: int, wanted: Targets = LABELS, disk: Disk = MEMORY
 ) -> tuple[Dataset, Dataset | None]:  # fmt: skip
-    """Training rows, and test rows if there are any, which must match; those that are training rows too are marked.
+    """Read the training rows, and matching test rows if there are any; mark test rows that are also training rows.
 
-    Where targets are not needed, those of the training rows are 0, and test rows may have none.
+    If targets are not needed, those of the training rows are set to 0, and test rows may have none.
     """
     splits = disk.load(job.data, comm, job, limit, wanted)
     with comm.agreed():
@@ -89,7 +89,7 @@ def read(
 
 
 def _check_test(train: Dataset, test: Dataset, wanted: Targets) -> None:
-    """Refuse test rows that are not as the training rows are."""
+    """Raise an InputError if the test rows do not match the training rows."""
     if wanted.needed:
         test.target()
     _check_base(test, train.base, train.where)
@@ -119,10 +119,10 @@ def _mark_overlap(job: Training, train: Dataset, test: Dataset, comm: Communicat
 
 
 def _check_same_targets(rows: Dataset, kind: tuple[int, ...], where: str) -> None:
-    """Refuse targets that are more, or fewer, than those of the training rows."""
+    """Raise an InputError if the number of targets per row differs from that of the training rows."""
     if rows.target().shape[1:] != kind:
         found, need = (shape[0] if shape else 1 for shape in (rows.target().shape[1:], kind))
-        raise InputError(f"{rows.where}: {found} targets a row, and {need} in {where}")
+        raise InputError(f"{rows.where}: {found} targets per row, and {need} in {where}")
 
 
 def _check_base(rows: Dataset, base: int | None, where: str) -> None:
@@ -134,7 +134,10 @@ def _check_base(rows: Dataset, base: int | None, where: str) -> None:
 
 
 def _check_filled(rows: Dataset, dense: bool, where: str) -> None:
-    """Refuse LIBSVM rows with fewer features than `dense` rows, which leave none out: they are other features."""
+    """Raise an InputError for LIBSVM rows with fewer features than dense rows, which cannot omit features.
+
+    `dense` is True if the rows of `where` are dense.
+    """
     if dense and _lacks(rows):
         raise InputError(
             f"{rows.where}: {rows.features} features, and {rows.X.shape[1]} in {where}, which leave out none: "
@@ -147,7 +150,7 @@ def _lacks(rows: Dataset) -> bool:
 
 
 def filled(rows: Dataset | None, path: Path) -> list[str]:
-    """A note about features that the rows' file does not have, on rank 0."""
+    """Note for the report about features missing in the rows' file; empty if none are."""
     if rows is None or not _lacks(rows):
         return []
     return [f"{path} has {rows.features} of {rows.X.shape[1]} features; the others are taken as 0"]
@@ -157,12 +160,15 @@ def read_to_predict(
     job: Predicting, comm: Communicator, d: int, dtype: str, source: dict[str, Any], limit: int,
     wanted: Targets = LABELS, kind: tuple[int, ...] = (),
 ) -> Dataset:  # fmt: skip
-    """Rows for a model of `d` features, and of targets of this shape, trained on a file read as `source` tells."""
+    """Read rows to predict for a model of `d` features.
+
+    `kind` is the shape of the model's targets per row, and `source` describes the file that the model was trained on.
+    """
     splits = load(job.data, comm, dtype, job.target, d, source.get("target"), limit, wanted)
     rows = splits["test"] if "test" in splits else splits["train"]
     with comm.agreed():
         _check_base(rows, source.get("base"), "the training rows")
-        # A model that an estimator trained, or an older version, does not know what its rows were.
+        # A model from an estimator or an older version has no record of its training file.
         dense = "base" in source and source["base"] is None and not source.get("sparse", True)
         _check_filled(rows, dense, f"the training rows of {job.model}")
         if rows.X.shape[1] != d:
@@ -173,7 +179,7 @@ def read_to_predict(
 
 
 def read_at_root(job: Training, comm: Communicator, limit: int, seed: int) -> tuple[Dataset, Dataset | None]:
-    """casvm1: rank 0 reads everything and deals the training rows out in shuffled order."""
+    """Read everything on rank 0, which then distributes the training rows in shuffled order (casvm1)."""
     train: Dataset | None = None
     test: Dataset | None = None
     with comm.phase("read"), comm.agreed():
@@ -190,7 +196,7 @@ def read_at_root(job: Training, comm: Communicator, limit: int, seed: int) -> tu
 
 
 def _dealt(data: Dataset | None, comm: Communicator, seed: int | None) -> Dataset:
-    """Each rank's even share of rank 0's rows."""
+    """Distribute rank 0's rows evenly, in shuffled order if there is a seed."""
     facts = np.array([0, -1, 0], np.int64)
     X = y = None
     if data is not None:

@@ -1,4 +1,4 @@
-"""The report of a run: one JSON file, written by rank 0 whole or not at all, and a table."""
+"""Report of a run: a JSON file, written atomically by rank 0, and a table on the terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from cacore import __version__
 from cacore.comm import PHASES, Communicator
 from cacore.files import replacing
-from cacore.io.words import printable
+from cacore.io.words import counted, printable
 from cacore.machine import memory, threads
 from cacore.machine.cpu import cpu_name
 
@@ -45,7 +45,7 @@ def build(
     intervals: dict[str, Any] | None = None,
     probability: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Assemble the report; a collective call, whose own messages are not counted."""
+    """Assemble the report; collective, and its own messages are not counted."""
     counted, seconds = comm.totals()
     total = np.array([sum(comm.seconds.values())])
     inside = np.array([comm.mpi_seconds.get(phase, 0.0) for phase in counted])
@@ -58,7 +58,7 @@ def build(
     traffic: dict[str, dict[str, Any]] = {
         phase: {**sent, "seconds": float(mean)} for (phase, sent), mean in zip(counted.items(), inside, strict=True)
     }
-    if library:  # what a library sends by itself, from a formula
+    if library:  # bytes sent by a library itself, estimated by a formula
         traffic["train"]["library_bytes_predicted"] = library
     if volume:
         volume = {**volume, "measured_bytes": traffic["partition"]["bytes"] + traffic["train"]["bytes"]}
@@ -90,12 +90,12 @@ def build(
 
 
 def _balance(busy: NDArray[np.float64]) -> dict[str, Any]:
-    """Seconds that each rank worked on its parts, and the slowest's over the mean: what imbalance costs."""
+    """Seconds that each rank worked on its parts, and the load imbalance: the maximum over the mean."""
     return {"busy_seconds": busy, "imbalance": float(busy.max() / busy.mean()) if busy.mean() > 0 else 1.0}
 
 
 def environment(comm: Communicator) -> dict[str, str]:
-    """What the run depended on."""
+    """Versions and hardware that the run used."""
     from threadpoolctl import threadpool_info
 
     blas = [f"{lib['internal_api']} {lib['version']}" for lib in threadpool_info() if lib["user_api"] == "blas"]
@@ -110,7 +110,7 @@ def environment(comm: Communicator) -> dict[str, str]:
 
 
 def mpi_version() -> str:
-    """What the MPI library that mpi4py has loaded calls itself."""
+    """Name and version of the MPI library that mpi4py has loaded."""
     from mpi4py import MPI
 
     return MPI.Get_library_version().splitlines()[0].strip("\0 ")
@@ -135,7 +135,7 @@ def _plain(value: Any) -> Any:
 
 
 def show(report: dict[str, Any], notes: list[str], lines: Iterable[tuple[str, str]] = ()) -> None:
-    """Print the short table, with a family's own lines, and notes under it."""
+    """Print a short table of the report, with a family's own lines and notes below."""
     from rich.table import Table
 
     data = report["data"]
@@ -147,7 +147,7 @@ def show(report: dict[str, Any], notes: list[str], lines: Iterable[tuple[str, st
     table.add_row(
         "parts",
         f"{len(sizes)} of {min(sizes):,} to {max(sizes):,} rows; "
-        f"{_counted(report['ranks'], 'rank')} of {_counted(report['threads_per_rank'], 'thread')}",
+        f"{counted(report['ranks'], 'rank')} of {counted(report['threads_per_rank'], 'thread')}",
     )
     table.add_row("parameters", _listed(report["params"]))
     if "metric" in report:
@@ -166,15 +166,15 @@ def show(report: dict[str, Any], notes: list[str], lines: Iterable[tuple[str, st
     for title, text in lines:
         table.add_row(title, text)
     if report["ranks"] > 1 and "imbalance" in report["solver"]:
-        table.add_row("imbalance", f"{report['solver']['imbalance']:.3f}: the busiest rank's seconds over the mean's")
-    table.add_row("peak memory", f"{max(report['memory']['peak_rss_mib']):,.0f} MiB a rank")
+        table.add_row("imbalance", f"{report['solver']['imbalance']:.3f}: the busiest rank's seconds over the mean")
+    table.add_row("peak memory", f"{max(report['memory']['peak_rss_mib']):,.0f} MiB per rank")
     for note in notes:
         table.add_row("note", note)
     _print(table)
 
 
 def show_rows(title: str, rows: Iterable[tuple[str, str]]) -> None:
-    """Print a table of names and what is said of each."""
+    """Print a table of names and texts."""
     from rich.table import Table
 
     table = Table(title=title, show_header=False, title_justify="left")
@@ -189,11 +189,7 @@ def _print(table: Table) -> None:
     console = Console(highlight=False, markup=False, emoji=False)  # a file's name may be "[/a].csv"
     with console.capture() as captured:
         console.print(table)
-    print(captured.get(), end="")  # rich would end the process where a pipe is closed
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+    print(captured.get(), end="")  # not printed by rich, which would end the process if a pipe is closed
 
 
 def _metric(metric: dict[str, Any]) -> str:
@@ -204,15 +200,15 @@ def _metric(metric: dict[str, Any]) -> str:
     return f"{metric['form']}, of round {metric['round']}, {rounds}; features that count most: {most}"
 
 
-def _intervals(said: dict[str, Any]) -> str:
-    held = f", and {100 * said['coverage']:.2f} % held" if "coverage" in said else ""
-    width = f"mean width {_short(said['mean_width'])}"
-    return f"{100 * said['asked']:g} % asked{held}; {width}; from {said['calibration_rows']:,} rows {said['rows']}"
+def _intervals(found: dict[str, Any]) -> str:
+    held = f", and {100 * found['coverage']:.2f} % held" if "coverage" in found else ""
+    width = f"mean width {_short(found['mean_width'])}"
+    return f"{100 * found['asked']:g} % asked{held}; {width}; from {found['calibration_rows']:,} rows {found['rows']}"
 
 
-def _probability(said: dict[str, Any]) -> str:
-    origin = f", from {said['left_out']:,} decisions on rows left out" if said["left_out"] else ""
-    return f"{said['form']}{origin}"
+def _probability(found: dict[str, Any]) -> str:
+    origin = f", from {found['left_out']:,} decisions on held-out rows" if found["left_out"] else ""
+    return f"{found['form']}{origin}"
 
 
 def _listed(values: dict[str, Any]) -> str:

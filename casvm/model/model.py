@@ -226,7 +226,7 @@ class SVMModel(InParts):
         return {"e": 0 if attributes["kernel"] is None else shared["centers"].shape[1]}
 
     @classmethod
-    def _made(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.Parts) -> SVMModel:
+    def _made(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.StoredParts) -> SVMModel:
         kernel = attributes.pop("kernel")
         attributes |= {"classes": read_classes(attributes), "kernel": None if kernel is None else Kernel(**kernel)}
         parts.held = {number: PartSVM(**fields) for number, fields in parts.held.items()}

@@ -136,7 +136,7 @@ class SVRModel(InParts):
         return {"e": 0 if attributes["kernel"] is None else shared["centers"].shape[1]}
 
     @classmethod
-    def _made(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.Parts) -> SVRModel:
+    def _made(cls, attributes: dict[str, Any], shared: dict[str, Any], parts: model_file.StoredParts) -> SVRModel:
         kernel, d = attributes.pop("kernel"), shared["centers"].shape[1]
         attributes["kernel"] = None if kernel is None else Kernel(**kernel)
         parts.held = {number: PartSVR(**fields) for number, fields in parts.held.items()}
