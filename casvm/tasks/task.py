@@ -19,10 +19,11 @@ from cacore.io.fingerprints import fingerprint
 from cacore.kernels import Kernel
 from cacore.svm.problem import numeric_gamma
 from cacore.tuning.results import Results
-from casvm import value_options
 from casvm.fit import SVMFit
 from casvm.methods.problems import STATISTICS, predicted_cost
 from casvm.options import Method, Options
+from casvm.value_options import Options as ValueOptions
+from casvm.value_options import ValueMethod
 from partition.base import Algorithm, Division
 from partition.divide import deal, divide, hand_out
 from partition.redistribute import Parts, assign_owners
@@ -64,8 +65,8 @@ class SVMTask(PartTask[Part, Trained, SVMFit[Trained]]):
 
     bound: ClassVar[str]  # the column to which the bound of a row's coefficient is proportional
 
-    method: Method | value_options.Method
-    options: Options | value_options.Options
+    method: Method | ValueMethod
+    options: Options | ValueOptions
     rows: Samples = field(init=False)
     kernel: Kernel = field(init=False)
     standardizer: Standardizer | None = field(init=False)

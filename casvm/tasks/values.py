@@ -26,7 +26,7 @@ from casvm.search.regression import search
 from casvm.solver.nu import solve_regression
 from casvm.solver.smo import solve_part
 from casvm.tasks.task import SVMTask
-from casvm.value_options import NU, PARTITIONERS, SCALE, SCALED, Method, Options
+from casvm.value_options import NU, PARTITIONERS, SCALE, SCALED, Options, ValueMethod
 from partition.base import Algorithm, Division
 from partition.divide import order_of
 from partition.overlap import overlapping
@@ -94,7 +94,7 @@ class ValuesTask(SVMTask[PartSVR, SVRModel]):
 
     bound = "weight"
 
-    method: Method
+    method: ValueMethod
     options: Options
     n: int = 0
     problem: Problem = field(init=False)
