@@ -1,4 +1,4 @@
-"""What the families of SVMs report alike: LIBSVM's files, the solver and the search, a line per part."""
+"""Fields and lines of the reports of all SVMs: LIBSVM's files, the solver and the search, a line per part."""
 
 from __future__ import annotations
 

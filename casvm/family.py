@@ -56,7 +56,7 @@ class SupportVectors(Classifiers):
         self.warm_up_prediction(dtype)
 
     def warm_up_prediction(self, dtype: str) -> None:
-        """The same CA-SVM."""
+        """Train and predict with a small CA-SVM."""
         X = np.random.default_rng(0).normal(size=(24, 3)).astype(dtype)
         row_hashes(X, X[:, 0])
         casvm(Dataset(X, (np.arange(24) % 2).astype(np.int64)), Options(max_iter=50)).model.predict(X[:2])
@@ -81,7 +81,7 @@ class SupportVectors(Classifiers):
         return super().draws(method, options) or sure or ("grid" if options.searches else "")
 
     def columns(self, made: dict[str, Any]) -> Columns:
-        """Of the grid: C, gamma and a score."""
+        """Columns of the grid: C, gamma and a score."""
         name, one = made["cv"]["scoring"], not made["cv"]["per_part"]
         return Columns("gamma", "C", f"cv_{name}", f"{name.replace('_', ' ')} on rows left out", one=one)
 
@@ -131,7 +131,7 @@ class SupportVectors(Classifiers):
             yield "parallelism", f"{made['solver']['average_parallelism']:.2f} ranks busy on average (eq. 2.13)"
 
     def notes(self, method: Method, fitted: SVMFit[SVMModel], options: Options) -> list[str]:
-        """That a solver stopped early; which route suits random parts."""
+        """Notes on solvers that stopped early, on the search, and on the route that suits random parts."""
         notes = [*fitted.notes, *_of_search(fitted, options)]
         if not method.partitioner and not method.one_model and len(fitted.sizes) > 1 and options.route == "nearest":
             notes.append("random parts: --route all, the mean of all models' decisions, is usually more accurate")
@@ -160,7 +160,7 @@ def _own(model: SVMModel) -> dict[str, Any]:
 
 
 def _of_search(fitted: SVMFit[SVMModel], options: Options) -> Iterator[str]:
-    """What a user should know about the choice of C and gamma."""
+    """Notes on the choice of C and gamma."""
     found = fitted.search
     if found is None:
         if options.searches:

@@ -35,7 +35,7 @@ _NOT_NEEDED = Targets(text=True, needed=False)
 
 
 class Values(Family):
-    """The family of SVMs whose answer is a number a row."""
+    """The family of regression and one-class SVMs: one real number per row."""
 
     also = "; or the settings that were compared: give several values of --C, --epsilon or --gamma"
 
@@ -44,7 +44,7 @@ class Values(Family):
         return check_libsvm(job, options.kernel, comm)
 
     def warm_up(self, dtype: str, options: Options) -> None:
-        """What prediction needs, and nu-SVR or the search where they are asked for."""
+        """Compile what prediction needs, and nu-SVR or the search where they are asked for."""
         self.warm_up_prediction(dtype)
         own = {"nu": 0.5} if options.nu is not None else {"C": (1.0, 2.0)} if options.searches else None
         if own is not None:
@@ -80,7 +80,7 @@ class Values(Family):
         return "grid" if options.searches else ""
 
     def columns(self, made: dict[str, Any]) -> Columns:
-        """Of the grid: C, gamma and the score; of several epsilons the best."""
+        """Columns of the grid: C, gamma and the score; of several epsilons the best."""
         return Columns("gamma", "C", f"cv_{SCORE}", "R^2 on rows left out")
 
     def load(self, path: Path, comm: Communicator) -> SVRModel:
@@ -98,7 +98,7 @@ class Values(Family):
     def metrics(
         self, model: SVRModel, test: Dataset, answers: dict[str, NDArray[Any]], comm: Communicator
     ) -> dict[str, Any]:
-        """As :meth:`judged`."""
+        """Metrics of the test rows; see :meth:`judged`."""
         return self.judged(model, test, answers["values"], comm)
 
     def judged(
@@ -138,7 +138,7 @@ class Values(Family):
             yield "best settings", "\n".join([*lines, said])
 
     def notes(self, method: ValueMethod, fitted: SVMFit[SVRModel], options: Options) -> list[str]:
-        """That a solver stopped early; which route suits random parts."""
+        """Notes on solvers that stopped early, on the search, and on the route that suits random parts."""
         notes, found = list(fitted.notes), fitted.search
         if found is None and options.searches:
             notes.append(

@@ -1,4 +1,4 @@
-"""What is learnt in parts: the steps in which the families differ from each other."""
+"""A task that is learnt in parts: the steps in which the families differ from each other."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
     def _calibrated(
         self, rows: Samples, form: str, setting: Setting, solutions: list[Solution], comm: Communicator
     ) -> Calibrator:
-        """What probabilities need, from rows that are left out."""
+        """The calibrator of probabilities, from rows that are left out."""
         k = len(self.classes_)
         folds = folds_to_leave_out(np.bincount(rows["code"][rows["C"] > 0], minlength=k))
         training = Training(setting.kernel, setting.limits, setting.cache_bytes)
@@ -102,7 +102,7 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
         return options
 
     def _nu(self) -> float | None:
-        """Of nu-SVC."""
+        """The nu of nu-SVC; None for C-SVC."""
         return None
 
     def _bound(self, options: Options, solutions: list[Solution]) -> float:

@@ -284,7 +284,7 @@ def _joined(leaf: Samples, support: Samples | None) -> Samples:
 
 
 def _tables(node: Samples) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """What the rows carry, in one table of whole numbers and one of real ones."""
+    """The columns of the rows, in one table of whole numbers and one of real ones."""
     return np.column_stack([node["code"], node["row"]]), np.column_stack([node["C"], node["coef"]])
 
 

@@ -30,7 +30,7 @@ Told = TypeVar("Told")
 
 @dataclass
 class Judged:
-    """What a part says of the settings.
+    """Counts of right answers by a piece, for each setting.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class ClassFolds:
 
 
 def bytes_needed(rows: int, k: int) -> int:
-    """Of what a thread has of a part of so many rows of k classes, in double precision.
+    """Bytes that a thread needs for a part of so many rows of k classes, in double precision.
 
     Its distances, its kernel values and, of more than two classes, a copy of those of a pair of classes.
     """
@@ -127,7 +127,7 @@ def judge(
 def for_kernels(
     X: Rows, kernels: Sequence[Kernel], wanted: NDArray[np.intp], dtype: Any, work: Callable[[int, NDArray[Any]], Told]
 ) -> Iterable[Told]:  # fmt: skip
-    """What ``work(g, K)`` says of the kernel values K of the rows with each other, for each kernel g that is wanted.
+    """Yield ``work(g, K)`` for each kernel g that is wanted, K its values of the rows with each other.
 
     Distances are computed once. Kernels run side by side on the threads that the caller has; K has columns for the
     solver beyond the rows' number (:func:`casvm.solver.pair.padded`), and its memory is used again.

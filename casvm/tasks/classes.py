@@ -1,4 +1,4 @@
-"""Classes: SVMs of one or more pairs of classes per part, with their probabilities."""
+"""The task of classification: SVMs of one or more pairs of classes per part, with their probabilities."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
 
     @property
     def partitioner(self) -> str | Algorithm:
-        """The method's."""
+        """The method's partitioner."""
         own: str | Algorithm = self.method.partitioner
         return own
 

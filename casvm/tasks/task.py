@@ -1,4 +1,4 @@
-"""What the tasks of kernel SVMs share: checked and standardised rows, their division, one model in pieces."""
+"""The base of the tasks of kernel SVMs: checked and standardised rows, their division, one model in pieces."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class SVMTask(PartTask[Part, Trained, SVMFit[Trained]]):
     def columns(
         self, y: NDArray[Any], weights: NDArray[np.float64], comm: Communicator
     ) -> dict[str, NDArray[Any]]:  # fmt: skip
-        """What each row carries, from targets and weights; collective."""
+        """The columns that rows carry, from targets and weights; collective."""
 
     def check_rows(self, comm: Communicator) -> None:
         """Refuse rows that cannot be learnt from; collective."""
@@ -148,7 +148,7 @@ class SVMTask(PartTask[Part, Trained, SVMFit[Trained]]):
     @property
     @abstractmethod
     def partitioner(self) -> str | Algorithm:
-        """What divides the rows; "": they are dealt at random to parts of their own rank."""
+        """The partitioner of the rows; "": they are dealt at random to parts of their own rank."""
 
     def divided(self, number: int, comm: Communicator, assign: Owners = _balanced) -> Parts:
         """This rank's parts of the n-th division; the rows stay only if there are several. Collective.

@@ -1,4 +1,4 @@
-"""Values: support vector regression, epsilon-SVR and nu-SVR, and one class."""
+"""The task of support vector regression, epsilon-SVR and nu-SVR, and of one class."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ class ValuesTask(SVMTask[PartSVR, SVRModel]):
 
 
 def kept_of(solution: Solution, begun: float, scale: float = 1.0) -> dict[str, NDArray[Any]]:
-    """What a checkpoint keeps of a solution, whose coefficients are multiplied by `scale`."""
+    """The arrays that a checkpoint keeps of a solution, whose coefficients are multiplied by `scale`."""
     counts = solution.kernel_rows, solution.kernel_values, solution.converged
     support = np.flatnonzero(solution.beta)
     numbers = [solution.iterations, len(support), solution.objective, solution.gap, time.perf_counter() - begun]
