@@ -42,7 +42,7 @@ from casvm import (
     import_libsvm,
 )
 from casvm.methods import left_out as in_part
-from casvm.methods.left_out import Training, left_out
+from casvm.methods.left_out import PartTraining, left_out
 from casvm.model.libsvm import _calibrator
 from casvm.model.libsvm_text import Header
 
@@ -209,7 +209,7 @@ def test_left_out_decisions(kind, monkeypatch):
     monkeypatch.setattr(in_part, "LOOSE", 1e-9)
     X, y = drawn_clouds(90, k=3)
     C = np.where(np.arange(90) % 10, 2.0, 0.0)
-    training = Training(Kernel("gaussian", 0.4), Limits(1e-8), 1 << 20)
+    training = PartTraining(Kernel("gaussian", 0.4), Limits(1e-8), 1 << 20)
     found = left_out(Samples(X, {"code": y, "C": C}), 3, 2, training, np.array([1.0, 3.0, 1.0]))
     fold = np.asarray(in_part.stratified(y, FOLDS))
     expected = []

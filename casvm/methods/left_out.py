@@ -32,7 +32,7 @@ MOST = 3000  # rows of a problem whose kernel matrix is kept for all folds
 
 
 @dataclass(frozen=True)
-class Training:
+class PartTraining:
     """How a part is trained, but for its bounds.
 
     Attributes
@@ -61,7 +61,7 @@ class Training:
 
 
 def left_out(
-    rows: Samples, k: int, folds: int, training: Training, bounds: NDArray[np.float64] | None = None
+    rows: Samples, k: int, folds: int, training: PartTraining, bounds: NDArray[np.float64] | None = None
 ) -> LeftOut:
     """Decisions of all pairs of the classes of a part, on their rows, each left out.
 
@@ -73,7 +73,7 @@ def left_out(
         Classes of all parts.
     folds : int
         Of how many of five folds rows are left out.
-    training : Training
+    training : PartTraining
     bounds : ndarray, shape (k (k - 1) / 2,), optional
         By which the bounds are multiplied in each pair.
 
@@ -137,7 +137,7 @@ class Whole:
 
     @classmethod
     def of(
-        cls, rows: Samples, present: NDArray[np.int64], training: Training, C: float, counts: NDArray[np.int64],
+        cls, rows: Samples, present: NDArray[np.int64], training: PartTraining, C: float, counts: NDArray[np.int64],
         side_by_side: int,
     ) -> Whole | None:  # fmt: skip
         """The values of the rows that are present; None if they do not fit beside the matrices of so many pairs."""
@@ -168,7 +168,7 @@ class Whole:
         return K
 
 
-def _of_pair(rows: Samples, chosen: NDArray[np.int64], training: Training, C: float) -> NDArray[Any]:
+def _of_pair(rows: Samples, chosen: NDArray[np.int64], training: PartTraining, C: float) -> NDArray[Any]:
     """The kernel values of a pair's rows with each other, computed for this pair alone."""
     kernel, m, X = training.kernel, len(chosen), rows.X[chosen]
     assert kernel is not None
@@ -207,7 +207,7 @@ def _in_memory(
 
 def _by_solver(
     rows: Samples, chosen: NDArray[np.int64], first: NDArray[np.bool_], C: NDArray[np.float64],
-    fold: NDArray[np.int64], folds: int, training: Training,
+    fold: NDArray[np.int64], folds: int, training: PartTraining,
 ) -> NDArray[np.float64]:  # fmt: skip
     """Decisions on the rows of a pair, NaN where a row is not left out, from a training per fold."""
     D, codes = np.full(len(chosen), np.nan), np.where(first, 0, 1)

@@ -29,7 +29,7 @@ Told = TypeVar("Told")
 
 
 @dataclass
-class Judged:
+class FoldCounts:
     """Counts of right answers by a piece, for each setting.
 
     Attributes
@@ -80,7 +80,7 @@ def bytes_needed(rows: int, k: int) -> int:
 
 def judge(
     task: ClassFolds, kernels: Sequence[Kernel], Cs: tuple[float, ...], k: int, tol: float = LOOSE
-) -> Judged:  # fmt: skip
+) -> FoldCounts:  # fmt: skip
     """Cross-validate a part's settings.
 
     Parameters
@@ -107,7 +107,7 @@ def judge(
     for each fold. Gammas run side by side on the threads that the caller has: a matrix of distances, and one of kernel
     values for each thread, in single precision where that does not show.
     """
-    judged = Judged(np.zeros((*task.todo.shape, 3, k), np.int64))
+    judged = FoldCounts(np.zeros((*task.todo.shape, 3, k), np.int64))
     wanted = np.flatnonzero(task.todo.any(axis=(1, 2)))
     if len(task.codes) < 2:  # nothing to learn from where the row is left out
         return judged
