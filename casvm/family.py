@@ -13,13 +13,13 @@ from cacore.data import labels
 from cacore.data.dataset import Dataset
 from cacore.errors import InputError
 from cacore.io.fingerprints import row_hashes
-from cacore.kernels.registry import declaration
 from cacore.learn.options import reported
 from cacore.run import reading
 from cacore.run.classifiers import Classifiers
 from cacore.run.family import Family, described_metric
 from cacore.run.job import Training
 from cacore.tuning.results import GridColumns, at_the_end, best_lines
+from casvm.described import check_libsvm, fields, part_lines, problem_lines, soft_fields
 from casvm.fit import SVMFit
 from casvm.methods import in_parts
 from casvm.model.libsvm import export_libsvm
@@ -44,26 +44,21 @@ class SupportVectors(Classifiers):
     def check(self, method: Method, job: Training, options: Options, comm: Communicator) -> dict[str, Path]:
         """LIBSVM's files are written by one process; rows in a file are looked at part by part."""
         options.check_out_of_core(job.libsvm is not None)
-        if job.libsvm is None:
-            return {}
-        if comm.size > 1:
-            raise InputError("--libsvm: one process writes the parts; save --model, and convert it on one rank")
-        if options.metric != "none":
+        files = check_libsvm(job, options.kernel, comm)
+        if files and options.metric != "none":
             raise InputError("--libsvm: LIBSVM's format has no metric; leave one of the two out")
-        if declaration(options.kernel).libsvm is None:
-            raise InputError(f"--libsvm: LIBSVM has no {options.kernel} kernel; save --model instead")
-        if options.probability not in (None, "sigmoid"):
+        if files and options.probability not in (None, "sigmoid"):
             raise InputError(
                 f"--libsvm: LIBSVM's format has no {options.probability} probabilities; give --probability"
             )
-        return {"--libsvm": job.libsvm}
+        return files
 
     def warm_up(self, dtype: str, options: Options) -> None:
         """A small CA-SVM, which uses all compiled code."""
         self.warm_up_prediction(dtype)
 
     def warm_up_prediction(self, dtype: str) -> None:
-        """The same CA-SVM."""
+        """Train and predict with a small CA-SVM."""
         X = np.random.default_rng(0).normal(size=(24, 3)).astype(dtype)
         row_hashes(X, X[:, 0])
         _WARM_UP(Dataset(X, (np.arange(24) % 2).astype(np.int64)), Options(max_iter=50)).model.predict(X[:2])
@@ -88,7 +83,7 @@ class SupportVectors(Classifiers):
         return super().draws(method, options) or sure or ("grid" if options.searches else "")
 
     def columns(self, made: dict[str, Any]) -> GridColumns:
-        """Of the grid: C, gamma and a score."""
+        """GridColumns of the grid: C, gamma and a score."""
         name, one = made["cv"]["scoring"], not made["cv"]["per_part"]
         return GridColumns("gamma", "C", f"cv_{name}", f"{name.replace('_', ' ')} on rows left out", one=one)
 
@@ -103,24 +98,16 @@ class SupportVectors(Classifiers):
     def report(self, method: Method, fitted: SVMFit[SVMModel], options: Options, job: Training) -> dict[str, Any]:
         """The kernel's parameters, what each part's solver did, and the volume that theory predicts."""
         model = fitted.model
-        soft = {} if model.soft is None else {"soft_k": model.soft.k, "soft_t": model.soft.t}
         more = options.searches or options.probability is not None
         other = options.initial == "root" or options.metric != "none" or (method.one_model and more)
         volume = {} if other or fitted.terms is None else predicted(method.name, fitted.terms)
         if volume and fitted.more.get("passes", 1) > 1:
             volume["formula"] += ", one pass"
-        return {
-            "params": {
-                **self.params(model, options), **_own(model), "route": model.route, **soft,
-                **reported(options, method.has),
-            },
-            "solver": {**fitted.solver, **fitted.more},
-            "grid": [] if fitted.search is None else fitted.search.rows(),
-            "cv": None if fitted.search is None else fitted.search.described(),
-            "busy": fitted.busy,
-            "metric": described_metric(options.metric, fitted),
-            "volume": volume,
+        params = {
+            **self.params(model, options), **_own(model), "route": model.route, **soft_fields(model),
+            **reported(options, method.has),
         }  # fmt: skip
+        return {**fields(fitted, params), "metric": described_metric(options.metric, fitted), "volume": volume}
 
     def save(self, fitted: SVMFit[SVMModel], job: Training) -> None:
         """LIBSVM's files."""
@@ -146,7 +133,7 @@ class SupportVectors(Classifiers):
             yield "parallelism", f"{made['solver']['average_parallelism']:.2f} ranks busy on average (eq. 2.13)"
 
     def notes(self, method: Method, fitted: SVMFit[SVMModel], options: Options) -> list[str]:
-        """That a solver stopped early; which route suits random parts."""
+        """Notes on solvers that stopped early, on the search, and on the route that suits random parts."""
         notes = [*fitted.notes, *_of_search(fitted, options)]
         if not method.partitioner and not method.one_model and len(fitted.sizes) > 1 and options.route == "nearest":
             notes.append("random parts: --route all, the mean of all models' decisions, is usually more accurate")
@@ -161,12 +148,11 @@ class SupportVectors(Classifiers):
             yield f"{where}: {shown} of {row['folds']} folds{', ended' if row['ended'] else ''}"
         solver = made["solver"]
         if "layers" not in solver:
-            sizes = made["partition_sizes"] if len(solver["seconds"]) > 1 else [made["data"]["n_train"]]
-            yield from _problems("part", solver, sizes)
+            yield from part_lines(made)
         for layer in solver.get("layers", []):
             where = f"pass {layer['pass']}, layer {layer['layer']}"
             yield f"{where}: {layer['layer_seconds']:.3f} s on {layer['ranks']} ranks"
-            yield from _problems("problem", layer, layer["rows"])
+            yield from problem_lines("problem", layer, layer["rows"])
 
 
 def _own(model: SVMModel) -> dict[str, Any]:
@@ -176,7 +162,7 @@ def _own(model: SVMModel) -> dict[str, Any]:
 
 
 def _of_search(fitted: SVMFit[SVMModel], options: Options) -> Iterator[str]:
-    """What a user should know about the choice of C and gamma."""
+    """Notes on the choice of C and gamma."""
     found = fitted.search
     if found is None:
         if options.searches:
@@ -190,12 +176,3 @@ def _of_search(fitted: SVMFit[SVMModel], options: Options) -> Iterator[str]:
         )
     if found.stopped:
         yield f"{found.stopped:,} of {found.solved:,} solutions of the search stopped at their limit of steps"
-
-
-def _problems(what: str, solver: dict[str, Any], rows: Any) -> Iterator[str]:
-    columns = (rows, *(solver[name] for name in ("n_support", "iterations", "gap", "seconds")))
-    for number, (m, support, iterations, gap, seconds) in enumerate(zip(*columns, strict=True)):
-        yield (
-            f"{what} {number}: {m:,} rows, {support:,} support vectors, {iterations:,} iterations, "
-            f"violation {gap:.2g}, {seconds:.3f} s"
-        )

@@ -1,4 +1,4 @@
-"""What training returns: the model, and what the report says about it."""
+"""The result of training: the model, and what the report says about it."""
 
 from __future__ import annotations
 

@@ -7,9 +7,9 @@ more. Exact: the problem of all rows, of which every rank holds a share; what th
 """
 
 from casvm.methods import of_values
-from casvm.value_options import Method
+from casvm.value_options import ValueMethod
 
-METHOD = oneclass = Method(
+METHOD = oneclass = ValueMethod(
     name="oneclass",
     summary="one class, whose rows are told from outliers, in parts or exact",
     trainer=of_values,

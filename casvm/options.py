@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from cacore import checks
 from cacore.errors import InputError
+from cacore.kernels.registry import declaration
 from cacore.learn import options as groups
 from cacore.learn import shared
 from cacore.learn.method import Method as AnyMethod
@@ -122,11 +123,8 @@ class Options(DualOptions):
             alone = 1.0 if name == "C" else "scale"
             object.__setattr__(self, name, GRID if len(unnamed) == 2 else alone)
         super().__post_init__()
-        if isinstance(self.gamma, tuple):
-            from cacore.kernels.registry import declaration
-
-            if not declaration(self.kernel).has_width:
-                raise InputError("gamma: several values are given, and this kernel has none; leave it out")
+        if isinstance(self.gamma, tuple) and not declaration(self.kernel).has_width:
+            raise InputError("gamma: several values are given, and this kernel has none; leave it out")
 
     @property
     def names_settings(self) -> bool:

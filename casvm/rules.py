@@ -9,8 +9,8 @@ from cacore.learn.rules import Rule
 
 if TYPE_CHECKING:
     from casvm.options import Method, Options
-    from casvm.value_options import Method as ValueMethod
     from casvm.value_options import Options as ValueOptions
+    from casvm.value_options import ValueMethod
 
 PLAIN = "accuracy"
 GRID = "grid"  # of C, epsilon or gamma: default values around what the data suggest

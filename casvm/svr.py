@@ -7,9 +7,9 @@ every rank holds a share; what that sends is Dis-SMO's.
 """
 
 from casvm.methods import of_values
-from casvm.value_options import Method
+from casvm.value_options import ValueMethod
 
-METHOD = svr = Method(
+METHOD = svr = ValueMethod(
     name="svr",
     summary="regression, in parts or exact",
     trainer=of_values,

@@ -16,42 +16,36 @@ from cacore.errors import InputError
 from cacore.io.fingerprints import row_hashes
 from cacore.io.predictions import Column
 from cacore.io.table import Targets
-from cacore.kernels.registry import declaration
 from cacore.learn.options import reported
 from cacore.metrics import errors
 from cacore.run import reading
 from cacore.run.family import Family
 from cacore.run.job import Predicting, Training
 from cacore.tuning.results import GridColumns, at_the_end, best_lines
+from casvm.described import check_libsvm, fields, part_lines, soft_fields
 from casvm.fit import SVMFit
 from casvm.methods import of_values
 from casvm.model.libsvm import export_libsvm
 from casvm.model.svr import SVRModel
 from casvm.search.regression import SCORE
-from casvm.value_options import PARTITIONERS, Method, Options
+from casvm.value_options import PARTITIONERS, Options, ValueMethod
 
-_SMALL = Method(name="svr", summary="small problems, which compile the code of all methods", trainer=of_values)
+_SMALL = ValueMethod(name="svr", summary="small problems, which compile the code of all methods", trainer=of_values)
 _NUMBERS = Targets(remedy="python -m casvm.casvm and its relatives learn classes")
 _NOT_NEEDED = Targets(text=True, needed=False)
 
 
 class Values(Family):
-    """The family of SVMs whose answer is a number a row."""
+    """The family of regression and one-class SVMs: one real number per row."""
 
     also = "; or the settings that were compared: give several values of --C, --epsilon or --gamma"
 
-    def check(self, method: Method, job: Training, options: Options, comm: Communicator) -> dict[str, Path]:
+    def check(self, method: ValueMethod, job: Training, options: Options, comm: Communicator) -> dict[str, Path]:
         """LIBSVM's files are written by one process."""
-        if job.libsvm is None:
-            return {}
-        if comm.size > 1:
-            raise InputError("--libsvm: one process writes the parts; save --model, and convert it on one rank")
-        if declaration(options.kernel).libsvm is None:
-            raise InputError(f"--libsvm: LIBSVM has no {options.kernel} kernel; save --model instead")
-        return {"--libsvm": job.libsvm}
+        return check_libsvm(job, options.kernel, comm)
 
     def warm_up(self, dtype: str, options: Options) -> None:
-        """What prediction needs, and nu-SVR or the search where they are asked for."""
+        """Compile what prediction needs, and nu-SVR or the search where they are asked for."""
         self.warm_up_prediction(dtype)
         own = {"nu": 0.5} if options.nu is not None else {"C": (1.0, 2.0)} if options.searches else None
         if own is not None:
@@ -68,7 +62,7 @@ class Values(Family):
             method(train, Options(partitions=2, max_iter=50)).model.predict(X[:2])
 
     def read(
-        self, method: Method, job: Training, options: Options, comm: Communicator, limit: int
+        self, method: ValueMethod, job: Training, options: Options, comm: Communicator, limit: int
     ) -> tuple[Dataset, Dataset | None]:
         """Training rows with their targets, which one class does without, and test rows if there are any."""
         train, test = reading.read(job, comm, limit, _NOT_NEEDED if method.one_class else _NUMBERS)
@@ -82,12 +76,12 @@ class Values(Family):
                     raise InputError(f"{train.where}: all {train.n:,} targets are {low:g}; there is nothing to learn")
         return train, test
 
-    def draws(self, method: Method, options: Options) -> str:
+    def draws(self, method: ValueMethod, options: Options) -> str:
         """The settings that were compared."""
         return "grid" if options.searches else ""
 
     def columns(self, made: dict[str, Any]) -> GridColumns:
-        """Of the grid: C, gamma and the score; of several epsilons the best."""
+        """GridColumns of the grid: C, gamma and the score; of several epsilons the best."""
         return GridColumns("gamma", "C", f"cv_{SCORE}", "R^2 on rows left out")
 
     def load(self, path: Path, comm: Communicator) -> SVRModel:
@@ -105,7 +99,7 @@ class Values(Family):
     def metrics(
         self, model: SVRModel, test: Dataset, answers: dict[str, NDArray[Any]], comm: Communicator
     ) -> dict[str, Any]:
-        """As :meth:`judged`."""
+        """Metrics of the test rows; see :meth:`judged`."""
         return self.judged(model, test, answers["values"], comm)
 
     def judged(
@@ -117,24 +111,18 @@ class Values(Family):
                 return dict(errors.regression_metrics(rows.target(), answers, comm))
             return outlier_metrics(rows.y, model.answers(answers), comm)
 
-    def report(self, method: Method, fitted: SVMFit[SVRModel], options: Options, job: Training) -> dict[str, Any]:
+    def report(self, method: ValueMethod, fitted: SVMFit[SVRModel], options: Options, job: Training) -> dict[str, Any]:
         """The parameters as numbers, and what each part's solver did."""
         model = fitted.model
         kernel = model.kernel
         assert kernel is not None
-        soft = {} if model.soft is None else {"soft_k": model.soft.k, "soft_t": model.soft.t}
         parts = {} if options.exact else {"partitioner": options.partitioner or PARTITIONERS[0]}
-        return {
-            "params": {
-                "svm_type": model.svm_type, **model.params, "tol": fitted.tol, "kernel": kernel.kind,
-                **{name: getattr(kernel, name) for name in kernel.declared.parameters},
-                **reported(options, method.has), **parts, "route": model.route, **soft, "dtype": model.dtype,
-            },
-            "solver": fitted.solver,
-            "grid": [] if fitted.search is None else fitted.search.rows(),
-            "cv": None if fitted.search is None else fitted.search.described(),
-            "busy": fitted.busy,
+        params = {
+            "svm_type": model.svm_type, **model.params, "tol": fitted.tol, "kernel": kernel.kind,
+            **{name: getattr(kernel, name) for name in kernel.declared.parameters},
+            **reported(options, method.has), **parts, "route": model.route, **soft_fields(model), "dtype": model.dtype,
         }  # fmt: skip
+        return fields(fitted, params)
 
     def save(self, fitted: SVMFit[SVRModel], job: Training) -> None:
         """LIBSVM's files."""
@@ -150,8 +138,8 @@ class Values(Family):
             said = f"{SCORE} of {folds} fold{'s' * (folds != 1)}, {settings} settings"
             yield "best settings", "\n".join([*lines, said])
 
-    def notes(self, method: Method, fitted: SVMFit[SVRModel], options: Options) -> list[str]:
-        """That a solver stopped early; which route suits random parts."""
+    def notes(self, method: ValueMethod, fitted: SVMFit[SVRModel], options: Options) -> list[str]:
+        """Notes on solvers that stopped early, on the search, and on the route that suits random parts."""
         notes, found = list(fitted.notes), fitted.search
         if found is None and options.searches:
             notes.append(
@@ -170,15 +158,7 @@ class Values(Family):
         for row in made["grid"]:
             where = ", ".join(f"{name} {row[name]:.4g}" for name in ("C", "epsilon", "gamma") if name in row)
             yield f"{where}: {row[f'cv_{SCORE}']:.5f}"
-        solver = made["solver"]
-        sizes = made["partition_sizes"] if len(solver["seconds"]) > 1 else [made["data"]["n_train"]]
-        names = ("n_support", "iterations", "gap", "seconds")
-        for number, m in enumerate(sizes):
-            support, iterations, gap, seconds = (solver[name][number] for name in names)
-            yield (
-                f"part {number}: {m:,} rows, {support:,} support vectors, {iterations:,} iterations, "
-                f"violation {gap:.2g}, {seconds:.3f} s"
-            )
+        yield from part_lines(made)
 
     def check_prediction(self, model: SVRModel, job: Predicting) -> None:
         """Refuse what classes alone have."""

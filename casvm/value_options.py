@@ -13,7 +13,7 @@ from cacore import checks
 from cacore.errors import InputError
 from cacore.kernels.registry import declaration
 from cacore.learn import shared
-from cacore.learn.method import Method as AnyMethod
+from cacore.learn.method import Method
 from cacore.learn.options import KERNEL, PARTS, SEARCH, SOLVER, option
 from cacore.learn.rules import check
 from cacore.progress import Advance, silent
@@ -33,7 +33,7 @@ PARTITIONERS = ("kbalance", "kmeans", "bkm", "fcfs", "random")  # of the command
 nu_share = checks.number(lambda nu: 0 < nu <= 1, "a number above 0 and at most 1")
 
 
-def _regression(method: Method) -> bool:
+def _regression(method: ValueMethod) -> bool:
     return not method.one_class
 
 
@@ -145,7 +145,7 @@ class Options(DualOptions):
         given = [getattr(self, name) for name in _SEARCHED]
         return GRID in given or any(isinstance(value, tuple) for value in given) or self.cv is not None
 
-    def checked(self, method: Method, ranks: int) -> int:
+    def checked(self, method: ValueMethod, ranks: int) -> int:
         """The number of parts, if `method` on so many ranks can do what is asked for.
 
         Raises
@@ -162,8 +162,8 @@ class Options(DualOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method(AnyMethod):
-    """Regression, or one class.
+class ValueMethod(Method):
+    """A method whose models answer with a number per row: regression, or one class.
 
     Attributes
     ----------

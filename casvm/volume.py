@@ -54,7 +54,7 @@ _FORMULAS["fcfssvm"] = ("3mn + 3m", lambda t: 3 * t.m * t.n + 3 * t.m)
 
 
 def predicted(method: str, terms: Terms) -> dict[str, Any]:
-    """What the formula says of a method: ``formula``, and ``predicted_bytes``; empty for one that has none."""
+    """The volume's fields of the report: formula, terms and predicted bytes; none for a method without a formula."""
     if method not in _FORMULAS:
         return {}
     formula, words = _FORMULAS[method]

@@ -14,7 +14,7 @@ from cacore.data.dataset import Samples
 from cacore.io.checkpoint import remembered
 from cacore.machine import threads
 from partition.redistribute import Parts
-from partition.task import Fitted, Part, PartTask, Solved, Trained
+from partition.task import Fitted, Part, PartTask, SolvedPart, Trained
 
 
 def in_parts(task: PartTask[Part, Trained, Fitted], comm: Communicator) -> Fitted:
@@ -82,7 +82,7 @@ def _trained(
 
 def solve_all(
     task: PartTask[Part, Trained, Fitted], sizes: dict[int, int], load: Callable[[int], tuple[str, Samples]], label: str
-) -> dict[int, Solved[Part]]:
+) -> dict[int, SolvedPart[Part]]:
     """Solve this rank's problems, the largest first and as many side by side as there are threads.
 
     Parameters
@@ -98,19 +98,19 @@ def solve_all(
 
     Returns
     -------
-    dict of int to Solved
+    dict of int to SolvedPart
         The largest problem first.
     """
     todo = sorted(sizes, key=lambda number: -sizes[number])
     side_by_side = max(1, min(threads.current(), len(todo)))
     advance, lock = task.progress(label, len(todo)), threading.Lock()
 
-    def solve(number: int) -> Solved[Part]:
+    def solve(number: int) -> SolvedPart[Part]:
         name, rows = load(number)
         kept = remembered(task.checkpoint, name, lambda: task.solve(number, rows, side_by_side))
         with lock:
             advance()
-        return Solved(task.part(rows, kept), kept["statistics"])
+        return SolvedPart(task.part(rows, kept), kept["statistics"])
 
     return dict(zip(todo, threads.in_order(solve, [(number,) for number in todo]), strict=True))
 

@@ -1,4 +1,4 @@
-"""What every model in parts shares: the ranks that hold its parts, its file, rows of other ranks and their answers."""
+"""The base of all models in parts: the ranks that hold them, their file, rows of other ranks and their answers."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class InParts:
 
     @property
     def n_features(self) -> int:
-        """Of a row."""
+        """Features of a row."""
         return int(self.centers.shape[1])
 
     def add(self, other: Self) -> None:
@@ -129,7 +129,7 @@ class InParts:
         return load_one_of((cls,), path, comm)
 
     def _stored(self) -> tuple[dict[str, Any], dict[str, Rows]]:
-        """What the file holds for the family: attributes, arrays that all ranks have."""
+        """The family's attributes in the file, and its arrays that all ranks have."""
         raise NotImplementedError
 
     def _stored_part(self, number: int) -> dict[str, Rows]:
@@ -181,7 +181,7 @@ class InParts:
         check_rows(self.dtype, self.source, self.standardizer)
 
     def _answer(self, part: int, rows: Rows) -> NDArray[Any]:
-        """What the model of a part of this rank says of the rows, shape (len(rows), ...)."""
+        """The answer of a part of this rank to the rows, shape (len(rows), ...)."""
         raise NotImplementedError
 
     def _answered(
@@ -215,9 +215,9 @@ class InParts:
         self, Z: Rows, labels: NDArray[np.int32], comm: Communicator, shape: tuple[int, ...] = (),
         answer: Answer | None = None,
     ) -> NDArray[np.float64]:  # fmt: skip
-        """What the model of part ``labels[i]`` says of row i, shape (n_local, *shape); collective.
+        """The answer of part ``labels[i]`` to row i, shape (n_local, *shape); collective.
 
-        It says what :meth:`_answer` returns, or `answer` in its place.
+        A part's answer is that of :meth:`_answer`, or of `answer` in its place.
         Each row travels to the owner of its part, if that is another rank, and the answer back.
         """
         # Sorted by owner, and by part within an owner, so that a part's rows are one block.
@@ -240,7 +240,7 @@ class InParts:
     def _weighted(
         self, Z: Rows, comm: Communicator, shape: tuple[int, ...] = (), answer: Answer | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """As :meth:`_asked` of the models of the nearest centres, nearest first, and their weights.
+        """The answers of the models of the nearest centres, nearest first, and their weights; see :meth:`_asked`.
 
         Shapes (n_local, D k, *shape) and (n_local, D k): D divisions side by side; k is 1 without weights.
         """
@@ -277,7 +277,7 @@ def load_one_of(kinds: Sequence[type[Model]], path: str | Path, comm: Any = None
     return model
 
 
-def one_piece_a_rank(shared: dict[str, Any], parts: model_file.Parts, join: Callable[[list[Any]], Any]) -> None:
+def one_piece_a_rank(shared: dict[str, Any], parts: model_file.StoredParts, join: Callable[[list[Any]], Any]) -> None:
     """Join what each rank has read of a model in pieces, so that it holds one piece; `join` makes one of several."""
     ranks = np.unique(parts.owners)
     if parts.held:

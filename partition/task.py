@@ -1,4 +1,4 @@
-"""What is learnt in parts: the steps in which the families differ from each other."""
+"""A task that is learnt in parts: the steps in which the families differ from each other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Fitted = TypeVar("Fitted")
 
 
 @dataclass
-class Solved(Generic[Part]):
+class SolvedPart(Generic[Part]):
     """The model of a part, and its line of statistics, shape (s,)."""
 
     part: Part
@@ -82,7 +82,9 @@ class PartTask(ABC, Generic[Part, Trained, Fitted]):
     def part(self, rows: Samples, kept: dict[str, NDArray[Any]]) -> Part:
         """The model of the part with these rows, from what :meth:`solve` returned."""
 
-    def completed(self, parts: Parts, solved: dict[int, Solved[Part]], comm: Communicator) -> dict[int, Solved[Part]]:
+    def completed(
+        self, parts: Parts, solved: dict[int, SolvedPart[Part]], comm: Communicator
+    ) -> dict[int, SolvedPart[Part]]:
         """The solved parts with what is fitted to them afterwards; collective."""
         return solved
 

@@ -1,4 +1,4 @@
-"""What the estimators that train on all ranks share: each rank gives its own rows, and gets its own answers."""
+"""The base of the estimators on all ranks: each rank gives its own rows, and gets its own answers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class AllRanks(Generic[Trained]):
         """Rows to predict, checked; at least so many."""
 
     def _answer(self, question: str, X: Any) -> NDArray[Any]:
-        """What this method of the model returns for `X`; collective."""
+        """The answer of this method of the model to `X`; collective."""
         check_is_fitted(self, "model_")
         with collective(self.comm) as comm:
             with comm.agreed():

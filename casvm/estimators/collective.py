@@ -204,7 +204,7 @@ class CASVC(CollectiveSVC):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class OneModelSVC(CollectiveSVC):
-    """What the classifiers share whose training ends in one model."""
+    """The base of the classifiers whose training ends in one model."""
 
     def _take(self, fitted: SVMFit[SVMModel], comm: Communicator) -> None:
         super()._take(fitted, comm)

@@ -24,7 +24,7 @@ from casvm.estimators.exact import expose_search
 from casvm.fit import SVMFit
 from casvm.model.svr import SVRModel
 from casvm.svr import svr
-from casvm.value_options import Method, Options
+from casvm.value_options import Options, ValueMethod
 from partition import Partitioner
 
 
@@ -53,7 +53,7 @@ class CollectiveSVR(Regressing, KernelMachine, AllRanks[SVRModel]):
         own = {"dtype": ("float64", "float32"), "ensure_min_samples": 2 * least, **ROWS}
         return self._with_targets(X, y, sample_weight, **own)
 
-    def _asked(self, train: Dataset, comm: Communicator) -> tuple[Method, Options]:
+    def _asked(self, train: Dataset, comm: Communicator) -> tuple[ValueMethod, Options]:
         limit = memory.limit_per_rank(comm)
         chosen = self._chosen(comm)
         with comm.agreed():

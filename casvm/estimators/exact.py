@@ -26,7 +26,7 @@ from cacore.svm.classifier import Probabilistic
 from cacore.svm.dual import Solution
 from cacore.tuning.results import Results
 from casvm.estimators.one_process import OneProcess, Setting
-from casvm.methods.left_out import Training, left_out
+from casvm.methods.left_out import PartTraining, left_out
 from casvm.model.libsvm import NU_SVC
 from casvm.model.model import SVMModel
 from casvm.model.part import PartSVM
@@ -85,10 +85,10 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
     def _calibrated(
         self, rows: Samples, form: str, setting: Setting, solutions: list[Solution], comm: Communicator
     ) -> Calibrator:
-        """What probabilities need, from rows that are left out."""
+        """The calibrator of probabilities, from rows that are left out."""
         k = len(self.classes_)
         folds = folds_to_leave_out(np.bincount(rows["code"][rows["C"] > 0], minlength=k))
-        training = Training(setting.kernel, setting.limits, setting.cache_bytes)
+        training = PartTraining(setting.kernel, setting.limits, setting.cache_bytes)
         # A solution of nu-SVC is one of C-SVC with C = 1 / r.
         bounds = None if self._nu() is None else np.array([one.margin for one in solutions])
         return Calibrator.fit(form, left_out(rows, k, folds, training, bounds), k * (k - 1) // 2, comm)
@@ -102,7 +102,7 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
         return options
 
     def _nu(self) -> float | None:
-        """Of nu-SVC."""
+        """The nu of nu-SVC; None for C-SVC."""
         return None
 
     def _bound(self, options: Options, solutions: list[Solution]) -> float:

@@ -1,4 +1,4 @@
-"""What the estimators of the exact solver in one process share: its parameters, its kernel, how it ended."""
+"""The base of the exact solver's estimators in one process: its parameters, its kernel, how it ended."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from cacore.svm.problem import numeric_gamma
 
 @dataclass(frozen=True)
 class Setting:
-    """What a solver is given beside the rows and their dual; see :class:`cacore.svm.dual.PartSolver`."""
+    """The arguments of a solver beside the rows and their dual; see :class:`cacore.svm.dual.PartSolver`."""
 
     kernel: Kernel | None
     limits: Limits
@@ -48,7 +48,7 @@ class OneProcess(KernelMachine):
         return isinstance(self.kernel, str) and self.kernel == "precomputed"
 
     def _known(self) -> dict[str, Any]:
-        """What options say instead of this estimator's parameters: of a precomputed kernel nothing is evaluated."""
+        """Options in place of this estimator's parameters: of a precomputed kernel nothing is evaluated."""
         return {"kernel": "linear"} if self._precomputed else {}
 
     def _check_rows(self, X: Rows) -> None:
@@ -62,12 +62,12 @@ class OneProcess(KernelMachine):
             raise InputError("a precomputed kernel has to be dense")
 
     def _switches(self) -> tuple[bool, bool]:
-        """Whether to shrink, and whether to print."""
+        """The switches to shrink and to print, checked."""
         shrinking, verbose = (yes_or_no(getattr(self, name), f"{name} =") for name in ("shrinking", "verbose"))
         return shrinking, verbose
 
     def _setting(self, X: Rows, options: DualOptions, comm: Communicator) -> Setting:
-        """What the solver is given beside the rows and their dual."""
+        """The arguments of the solver beside the rows and their dual."""
         shrinking, verbose = self._switches()
         kernel = None
         if not self._precomputed:

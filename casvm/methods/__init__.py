@@ -10,11 +10,12 @@ if TYPE_CHECKING:
 
     from cacore.comm import Communicator
     from cacore.data.dataset import Dataset
-    from casvm import value_options
     from casvm.fit import SVMFit
     from casvm.model.model import SVMModel
     from casvm.model.svr import SVRModel
     from casvm.options import Method, Options
+    from casvm.value_options import Options as ValueOptions
+    from casvm.value_options import ValueMethod
 
     ClassFit = SVMFit[SVMModel]
     Trainer = Callable[[Method, Dataset, Options, Communicator], ClassFit]
@@ -42,7 +43,7 @@ def of_all_rows(method: Method, train: Dataset, options: Options, comm: Communic
 
 
 def of_values(
-    method: value_options.Method, train: Dataset, options: value_options.Options, comm: Communicator, test: Any = None
+    method: ValueMethod, train: Dataset, options: ValueOptions, comm: Communicator, test: Any = None
 ) -> SVMFit[SVRModel]:
     """Regression or one class, in parts or of all rows; see :func:`casvm.methods.parts.fit_values`."""
     from casvm.methods.parts import fit_values

@@ -118,7 +118,7 @@ def _together(
 def _resumed(
     task: ClassesTask | ValuesTask, name: str, work: Callable[[Unfinished | None], Kept], comm: Communicator
 ) -> Kept:
-    """What `work` keeps, or kept in an earlier run; it goes on from the state that an earlier run left. Collective."""
+    """The arrays of `work`, or of an earlier run, which goes on from the state that it left. Collective."""
     unfinished = None if task.checkpoint is None else Unfinished(task.checkpoint, name, comm)
     done = remembered(task.checkpoint, name, lambda: work(unfinished), comm)
     if unfinished is not None:

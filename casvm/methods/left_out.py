@@ -32,7 +32,7 @@ MOST = 3000  # rows of a problem whose kernel matrix is kept for all folds
 
 
 @dataclass(frozen=True)
-class Training:
+class PartTraining:
     """How a part is trained, but for its bounds.
 
     Attributes
@@ -50,7 +50,7 @@ class Training:
     solver: str = DEFAULT
 
     def keeps(self, rows: int, side_by_side: int) -> bool:
-        """Whether the kernel matrices of so many problems of so many rows are few values, and fit into the cache."""
+        """True if the kernel matrices of so many problems of so many rows are small, and fit into the cache."""
         known = self.kernel is not None and self.solver == DEFAULT
         return known and rows <= MOST and side_by_side * 2 * 8 * rows * padded(rows) <= self.cache_bytes
 
@@ -61,7 +61,7 @@ class Training:
 
 
 def left_out(
-    rows: Samples, k: int, folds: int, training: Training, bounds: NDArray[np.float64] | None = None
+    rows: Samples, k: int, folds: int, training: PartTraining, bounds: NDArray[np.float64] | None = None
 ) -> LeftOutDecisions:
     """Decisions of all pairs of the classes of a part, on their rows, each left out.
 
@@ -73,7 +73,7 @@ def left_out(
         Classes of all parts.
     folds : int
         Of how many of five folds rows are left out.
-    training : Training
+    training : PartTraining
     bounds : ndarray, shape (k (k - 1) / 2,), optional
         By which the bounds are multiplied in each pair.
 
@@ -137,10 +137,10 @@ class Whole:
 
     @classmethod
     def of(
-        cls, rows: Samples, present: NDArray[np.int64], training: Training, C: float, counts: NDArray[np.int64],
+        cls, rows: Samples, present: NDArray[np.int64], training: PartTraining, C: float, counts: NDArray[np.int64],
         side_by_side: int,
     ) -> Whole | None:  # fmt: skip
-        """Of the rows that are present; None if they do not fit beside the matrices of so many pairs."""
+        """The values of the rows that are present; None if they do not fit beside the matrices of so many pairs."""
         kernel, n, largest = training.kernel, len(present), int(np.sort(counts)[-2:].sum())
         assert kernel is not None
         dtype = precision(rows.X, [kernel], C, training.loose.tol)
@@ -168,8 +168,8 @@ class Whole:
         return K
 
 
-def _of_pair(rows: Samples, chosen: NDArray[np.int64], training: Training, C: float) -> NDArray[Any]:
-    """The same of a pair alone."""
+def _of_pair(rows: Samples, chosen: NDArray[np.int64], training: PartTraining, C: float) -> NDArray[Any]:
+    """The kernel values of a pair's rows with each other, computed for this pair alone."""
     kernel, m, X = training.kernel, len(chosen), rows.X[chosen]
     assert kernel is not None
     K = np.zeros((m, padded(m)), precision(X, [kernel], C, training.loose.tol))
@@ -186,7 +186,7 @@ def _fill(K: NDArray[Any], X: Rows, kernel: Kernel) -> None:
 
 
 def _trainings(first: NDArray[np.bool_], fold: NDArray[np.int64], folds: int) -> list[NDArray[np.bool_]]:
-    """Which rows are left out together, where both classes are left to be learned from."""
+    """Masks of the rows that are left out together, where both classes remain to learn from."""
     held = [fold == f for f in range(folds)]
     return [one for one in held if one.any() and first[~one].any() and not first[~one].all()]
 
@@ -207,9 +207,9 @@ def _in_memory(
 
 def _by_solver(
     rows: Samples, chosen: NDArray[np.int64], first: NDArray[np.bool_], C: NDArray[np.float64],
-    fold: NDArray[np.int64], folds: int, training: Training,
+    fold: NDArray[np.int64], folds: int, training: PartTraining,
 ) -> NDArray[np.float64]:  # fmt: skip
-    """The same from a training for each fold."""
+    """Decisions on the rows of a pair, NaN where a row is not left out, from a training per fold."""
     D, codes = np.full(len(chosen), np.nan), np.where(first, 0, 1)
     for held in _trainings(first, fold, folds):
         mine, others = chosen[~held], chosen[held]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
-from casvm import value_options
 from casvm.fit import SVMFit
 from casvm.methods import dissmo
 from casvm.model.model import SVMModel
@@ -12,6 +11,8 @@ from casvm.model.svr import SVRModel
 from casvm.options import Method, Options
 from casvm.tasks.classes import ClassesTask
 from casvm.tasks.values import ValuesTask
+from casvm.value_options import Options as ValueOptions
+from casvm.value_options import ValueMethod
 from partition.in_parts import in_parts
 
 
@@ -35,9 +36,7 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator) ->
     return in_parts(ClassesTask.prepared(method, train, options, comm), comm)
 
 
-def fit_values(
-    method: value_options.Method, train: Dataset, options: value_options.Options, comm: Communicator
-) -> SVMFit[SVRModel]:
+def fit_values(method: ValueMethod, train: Dataset, options: ValueOptions, comm: Communicator) -> SVMFit[SVRModel]:
     """Train a regression or one class, in parts or exactly; a collective call.
 
     Arguments and result are those of :meth:`cacore.learn.method.Method.__call__`.

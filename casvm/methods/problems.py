@@ -66,7 +66,7 @@ def check_parts_at_a_time(parts: Parts, options: DualOptions) -> None:
 
 
 def predicted_cost(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What training on so many rows costs, in any unit: a fitted power."""
+    """Cost of training on so many rows, in any unit: a fitted power."""
     return rows**1.7
 
 
@@ -90,7 +90,7 @@ def not_met(numbers: NDArray[np.float64], tol: float, what: str) -> list[str]:
 
 
 def told(advance: Advance, label: str) -> Callable[[Progress], None]:
-    """What tells of a solver that works on one problem for long."""
+    """A callback that shows how far a solver of one large problem is."""
 
     def tell(now: Progress) -> None:
         advance(0, f"{label}: violation {now.gap:.3g} after {now.iterations:,} pairs, {now.active:,} rows active")

@@ -26,7 +26,7 @@ from casvm.options import Method, Options
 from casvm.tasks.classes import ClassesTask
 from partition.in_parts import solve_all
 from partition.redistribute import Parts
-from partition.task import Solved
+from partition.task import SolvedPart
 
 _SETTLED = 1e-3  # times tol: the relative change of the objective at which another pass would change nothing
 
@@ -183,7 +183,7 @@ class _Tree:
 
     def _pass(
         self, leaves: dict[int, Samples], support: Samples | None, turn: int
-    ) -> tuple[Solved[PartSVM] | None, Samples | None]:
+    ) -> tuple[SolvedPart[PartSVM] | None, Samples | None]:
         """Through all layers; the last problem's solution and its rows, on its rank."""
         solved, nodes = self._layer(leaves, turn, 0, support)
         for depth, (below, layer) in enumerate(pairwise(self.layers), 1):
@@ -198,7 +198,7 @@ class _Tree:
 
     def _layer(
         self, nodes: dict[int, Samples], turn: int, depth: int, support: Samples | None = None
-    ) -> tuple[dict[int, Solved[PartSVM]], dict[int, Samples]]:
+    ) -> tuple[dict[int, SolvedPart[PartSVM]], dict[int, Samples]]:
         """Solve this rank's problems of a layer: the solutions, and the rows that go up.
 
         The rows of a node and the last pass' `support` vectors are put together when they are needed, not all at once.
@@ -284,7 +284,7 @@ def _joined(leaf: Samples, support: Samples | None) -> Samples:
 
 
 def _tables(node: Samples) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """What the rows carry, in one table of whole numbers and one of real ones."""
+    """The columns of the rows, in one table of whole numbers and one of real ones."""
     return np.column_stack([node["code"], node["row"]]), np.column_stack([node["C"], node["coef"]])
 
 

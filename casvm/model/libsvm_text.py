@@ -36,7 +36,7 @@ _DENSE_FROM = 1 / 3  # share of nonzeros from which the support vectors become a
 
 @dataclass(frozen=True)
 class Header:
-    """What stands above the support vectors.
+    """The lines above the support vectors.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class Header:
 
     @property
     def coefficients(self) -> int:
-        """Of a support vector: k - 1."""
+        """Coefficients per support vector: k - 1."""
         return max(len(self.labels) - 1, 1)
 
 
@@ -79,7 +79,7 @@ class _Reader:
         self._each = iter(self.lines)
 
     def words(self) -> Iterator[list[str]]:
-        """Of each line that has some."""
+        """Numbers of each line that has some."""
         for line in self._each:
             if words := line.split():
                 yield words

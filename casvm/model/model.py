@@ -30,7 +30,7 @@ OWN: Layout = {
 
 
 def own_settings(chosen: Mapping[str, Any]) -> dict[str, NDArray[np.float64]]:
-    """What a model has of settings that every part has chosen for itself; nothing where all have the same."""
+    """The fields of a model for settings that every part has chosen for itself; none where all have the same."""
     return {f"{name}s": values for name, values in chosen.items() if np.ndim(values)}
 
 
@@ -64,7 +64,7 @@ class SVMModel(InParts):
     parts: dict[int, PartSVM] = field(default_factory=dict)
 
     def described(self) -> dict[str, Any]:
-        """What a report says about the model."""
+        """The report's fields of the model."""
         C = self.C if self.Cs is None else self.Cs
         return {"method": self.method, "C": C, "route": self.route}
 
@@ -129,7 +129,7 @@ class SVMModel(InParts):
         return part.pairs(rows, self.kernel) if len(part.rows) else part.b
 
     def probabilities(self, X: Rows, comm: Any = None) -> NDArray[np.float64]:
-        """Of the classes, shape (n_local, k), in their order, rows of sum 1; collective, as :meth:`predict`.
+        """Probabilities of the classes, shape (n_local, k), in their order; collective, as :meth:`predict`.
 
         Pairs of classes are coupled (:func:`cacore.probability.coupling.coupled`). Where several parts answer, it is
         the normalised product of what they say to the power of their weights. A class of which a part of m rows has
@@ -152,7 +152,7 @@ class SVMModel(InParts):
         return np.asarray(shares / shares.sum(axis=1, keepdims=True))
 
     def _logarithms(self, part: int, rows: Rows) -> NDArray[np.float64]:
-        """Of the probabilities that a part of this rank says, shape (n, k)."""
+        """Logarithms of the probabilities by a part of this rank, shape (n, k)."""
         one, k = self.parts[part], len(self.classes)
         unseen = 1.0 / (int(self.sizes[part]) + k)
         out = np.full((rows.shape[0], k), unseen)
@@ -185,7 +185,7 @@ class SVMModel(InParts):
 
     @property
     def _alone(self) -> bool:
-        """Whether one model answers for a row."""
+        """True if one model answers for a row."""
         return self.route in ("nearest", "sum")
 
     @property
@@ -193,7 +193,7 @@ class SVMModel(InParts):
         return 1 if len(self.classes) == 2 else len(self.classes)
 
     def scores(self, X: Rows, comm: Any = None) -> NDArray[np.float64]:
-        """As :meth:`decision_function`, but shape (n_local, 1) for two classes; collective."""
+        """Decisions as :meth:`decision_function` has them, but of shape (n_local, 1) for two classes; collective."""
         k = len(self.classes)
         with self._ranks(comm) as ranks, ranks.phase("predict"):
             Z = self._received(X, ranks)

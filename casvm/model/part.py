@@ -72,7 +72,7 @@ class PartSVM:
         return self.classes.repeat(self.n_support)
 
     def fits(self, n_classes: int, d: int | None) -> bool:
-        """Whether a file's numbers fit together, and to a model of so many classes.
+        """True if a file's numbers fit together, and to a model of so many classes.
 
         `d` is the number of training rows where the kernel is precomputed, and None where it is not.
         """
@@ -94,7 +94,7 @@ class PartSVM:
         return expansion(kernel, in_memory(self.X), weights, X) + self.b
 
     def scores(self, X: Rows, kernel: Kernel | None, n_classes: int) -> NDArray[np.float64]:
-        """What the part says of each row.
+        """Scores of each row by the part alone.
 
         Returns
         -------
@@ -115,7 +115,7 @@ class PartSVM:
         return out
 
     def shares(self, X: Rows, kernel: Kernel | None, n_classes: int) -> NDArray[np.float64]:
-        """What the part says of each row, on the scale of all parts, whichever classes they hold.
+        """Shares of each row's classes, on one scale for all parts, whichever classes they hold.
 
         Returns
         -------

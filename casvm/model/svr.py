@@ -89,7 +89,7 @@ class SVRModel(InParts):
     parts: dict[int, PartSVR] = field(default_factory=dict)
 
     def described(self) -> dict[str, Any]:
-        """What a report says about the model."""
+        """The report's fields of the model."""
         return {"method": self.method, "svm_type": self.svm_type, **self.params, "route": self.route}
 
     def decision_function(self, X: Rows, comm: Any = None) -> NDArray[np.float64]:
@@ -121,7 +121,7 @@ class SVRModel(InParts):
         return self.answers(self.decision_function(X, comm))
 
     def answers(self, values: NDArray[np.float64]) -> NDArray[Any]:
-        """What :meth:`predict` says of rows with these values."""
+        """Predictions for rows with these values."""
         return np.where(values >= 0, 1, -1) if self.svm_type == "one_class" else values
 
     def _answer(self, part: int, rows: Rows) -> NDArray[np.float64]:

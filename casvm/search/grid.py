@@ -39,7 +39,7 @@ class Settings:
 
 
 def settings(options: Options, X: Rows, pieces: list[NDArray[np.int64]], comm: Communicator) -> Settings:
-    """What is compared; collective.
+    """The settings to compare; collective.
 
     Parameters
     ----------

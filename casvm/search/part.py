@@ -29,8 +29,8 @@ Told = TypeVar("Told")
 
 
 @dataclass
-class Judged:
-    """What a part says of the settings.
+class FoldCounts:
+    """Counts of right answers by a piece, for each setting.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class ClassFolds:
 
 
 def bytes_needed(rows: int, k: int) -> int:
-    """Of what a thread has of a part of so many rows of k classes, in double precision.
+    """Bytes that a thread needs for a part of so many rows of k classes, in double precision.
 
     Its distances, its kernel values and, of more than two classes, a copy of those of a pair of classes.
     """
@@ -80,7 +80,7 @@ def bytes_needed(rows: int, k: int) -> int:
 
 def judge(
     task: ClassFolds, kernels: Sequence[Kernel], Cs: tuple[float, ...], k: int, tol: float = LOOSE
-) -> Judged:  # fmt: skip
+) -> FoldCounts:  # fmt: skip
     """Cross-validate a part's settings.
 
     Parameters
@@ -107,7 +107,7 @@ def judge(
     for each fold. Gammas run side by side on the threads that the caller has: a matrix of distances, and one of kernel
     values for each thread, in single precision where that does not show.
     """
-    judged = Judged(np.zeros((*task.todo.shape, 3, k), np.int64))
+    judged = FoldCounts(np.zeros((*task.todo.shape, 3, k), np.int64))
     wanted = np.flatnonzero(task.todo.any(axis=(1, 2)))
     if len(task.codes) < 2:  # nothing to learn from where the row is left out
         return judged
@@ -127,7 +127,7 @@ def judge(
 def for_kernels(
     X: Rows, kernels: Sequence[Kernel], wanted: NDArray[np.intp], dtype: Any, work: Callable[[int, NDArray[Any]], Told]
 ) -> Iterable[Told]:  # fmt: skip
-    """What ``work(g, K)`` says of the kernel values K of the rows with each other, for each kernel g that is wanted.
+    """Yield ``work(g, K)`` for each kernel g that is wanted, K its values of the rows with each other.
 
     Distances are computed once. Kernels run side by side on the threads that the caller has; K has columns for the
     solver beyond the rows' number (:func:`casvm.solver.pair.padded`), and its memory is used again.

@@ -92,7 +92,7 @@ def along_regression(
 def _path(
     K: NDArray[Any], y: Vector, low: Vector, high: Vector, epsilon: float, Cs: tuple[float, ...], tol: float, most: int
 ) -> Iterator[Solved]:  # fmt: skip
-    """Of the dual with p = -y and the bounds C `low` and C `high`."""
+    """The path of the dual with p = -y and the bounds C `low` and C `high`."""
     m = len(y)
     beta, v, last = np.zeros(m), y.copy(), 0.0
     diagonal, where = np.diagonal(K)[:m].astype(np.float64), np.arange(m)

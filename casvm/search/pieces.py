@@ -31,7 +31,7 @@ Kept = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Piece:
-    """What is searched as it is: a part, or some rows of a large one.
+    """A part, or some rows of a large one, that is searched in one go.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class Piece:
 
     @property
     def cost(self) -> int:
-        """Of a setting, in any unit."""
+        """Cost of a setting, in any unit."""
         return int(predicted_cost(np.array(float(len(self.rows)))))
 
 

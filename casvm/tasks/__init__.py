@@ -1,1 +1,1 @@
-"""What kernel SVMs learn: classes, and values of a regression or of one class."""
+"""The tasks of kernel SVMs: classes; regression and one class."""

@@ -1,4 +1,4 @@
-"""Classes: SVMs of one or more pairs of classes per part, with their probabilities."""
+"""The task of classification: SVMs of one or more pairs of classes per part, with their probabilities."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cacore.probability.left_out import LeftOutDecisions, folds_to_leave_out, pa
 from cacore.svm.dual import Solution
 from cacore.svm.problem import numeric_gamma
 from casvm.fit import SVMFit
-from casvm.methods.left_out import Training, left_out
+from casvm.methods.left_out import PartTraining, left_out
 from casvm.methods.problems import check_parts, check_parts_at_a_time, named, not_met, terms
 from casvm.model.model import SVMModel, own_settings
 from casvm.model.part import PartSVM, placed
@@ -33,7 +33,7 @@ from casvm.tasks.task import SVMTask
 from partition.base import Algorithm
 from partition.redistribute import Parts
 from partition.routing import Soft, double_variance
-from partition.task import Solved
+from partition.task import SolvedPart
 
 
 @dataclass(kw_only=True)
@@ -95,7 +95,7 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
 
     @property
     def partitioner(self) -> str | Algorithm:
-        """The method's."""
+        """The method's partitioner."""
         own: str | Algorithm = self.method.partitioner
         return own
 
@@ -152,8 +152,8 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
         return PartSVM(X=some(rows.X, kept["places"]), **fields)
 
     def completed(
-        self, parts: Parts, solved: dict[int, Solved[PartSVM]], comm: Communicator
-    ) -> dict[int, Solved[PartSVM]]:
+        self, parts: Parts, solved: dict[int, SolvedPart[PartSVM]], comm: Communicator
+    ) -> dict[int, SolvedPart[PartSVM]]:
         """The parts in their order, with what probabilities need if they are asked for; collective.
 
         Probabilities cost what :func:`casvm.methods.left_out.left_out` does, and about ten Allreduces of 6 numbers per
@@ -181,7 +181,7 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
 
         def of_part(number: int, rows: slice) -> LeftOutDecisions:
             kernel, cache_bytes = self.kernels.get(number, self.kernel), options.cache_bytes // side_by_side
-            training = Training(kernel, options.limits, cache_bytes, options.solver)
+            training = PartTraining(kernel, options.limits, cache_bytes, options.solver)
 
             def work() -> dict[str, NDArray[Any]]:
                 return vars(left_out(parts.take(rows), k, folds, training))

@@ -1,4 +1,4 @@
-"""What the tasks of kernel SVMs share: checked and standardised rows, their division, one model in pieces."""
+"""The base of the tasks of kernel SVMs: checked and standardised rows, their division, one model in pieces."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from cacore.io.fingerprints import fingerprint
 from cacore.kernels import Kernel
 from cacore.svm.problem import numeric_gamma
 from cacore.tuning.results import Results
-from casvm import value_options
 from casvm.fit import SVMFit
 from casvm.methods.problems import STATISTICS, predicted_cost
 from casvm.options import Method, Options
+from casvm.value_options import Options as ValueOptions
+from casvm.value_options import ValueMethod
 from partition.base import Algorithm, Division
 from partition.divide import deal, divide, hand_out
 from partition.redistribute import Parts, assign_owners
@@ -64,8 +65,8 @@ class SVMTask(PartTask[Part, Trained, SVMFit[Trained]]):
 
     bound: ClassVar[str]  # the column to which the bound of a row's coefficient is proportional
 
-    method: Method | value_options.Method
-    options: Options | value_options.Options
+    method: Method | ValueMethod
+    options: Options | ValueOptions
     rows: Samples = field(init=False)
     kernel: Kernel = field(init=False)
     standardizer: Standardizer | None = field(init=False)
@@ -120,7 +121,7 @@ class SVMTask(PartTask[Part, Trained, SVMFit[Trained]]):
     def columns(
         self, y: NDArray[Any], weights: NDArray[np.float64], comm: Communicator
     ) -> dict[str, NDArray[Any]]:  # fmt: skip
-        """What each row carries, from targets and weights; collective."""
+        """The columns that rows carry, from targets and weights; collective."""
 
     def check_rows(self, comm: Communicator) -> None:
         """Refuse rows that cannot be learnt from; collective."""
@@ -147,7 +148,7 @@ class SVMTask(PartTask[Part, Trained, SVMFit[Trained]]):
     @property
     @abstractmethod
     def partitioner(self) -> str | Algorithm:
-        """What divides the rows; "": they are dealt at random to parts of their own rank."""
+        """The partitioner of the rows; "": they are dealt at random to parts of their own rank."""
 
     def divided(self, number: int, comm: Communicator, assign: Owners = _balanced) -> Parts:
         """This rank's parts of the n-th division; the rows stay only if there are several. Collective.

@@ -1,4 +1,4 @@
-"""Values: support vector regression, epsilon-SVR and nu-SVR, and one class."""
+"""The task of support vector regression, epsilon-SVR and nu-SVR, and of one class."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from casvm.search.regression import search
 from casvm.solver.nu import solve_regression
 from casvm.solver.smo import solve_part
 from casvm.tasks.task import SVMTask
-from casvm.value_options import NU, PARTITIONERS, SCALE, SCALED, Method, Options
+from casvm.value_options import NU, PARTITIONERS, SCALE, SCALED, Options, ValueMethod
 from partition.base import Algorithm, Division
 from partition.divide import order_of
 from partition.overlap import overlapping
@@ -94,7 +94,7 @@ class ValuesTask(SVMTask[PartSVR, SVRModel]):
 
     bound = "weight"
 
-    method: Method
+    method: ValueMethod
     options: Options
     n: int = 0
     problem: Problem = field(init=False)
@@ -206,7 +206,7 @@ class ValuesTask(SVMTask[PartSVR, SVRModel]):
 
 
 def kept_of(solution: Solution, begun: float, scale: float = 1.0) -> dict[str, NDArray[Any]]:
-    """What a checkpoint keeps of a solution, whose coefficients are multiplied by `scale`."""
+    """The arrays that a checkpoint keeps of a solution, whose coefficients are multiplied by `scale`."""
     counts = solution.kernel_rows, solution.kernel_values, solution.converged
     support = np.flatnonzero(solution.beta)
     numbers = [solution.iterations, len(support), solution.objective, solution.gap, time.perf_counter() - begun]

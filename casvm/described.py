@@ -1,0 +1,64 @@
+"""Fields and lines of the reports of all SVMs: LIBSVM's files, the solver and the search, a line per part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from cacore.comm import Communicator
+from cacore.errors import InputError
+from cacore.kernels.registry import declaration
+from cacore.run.job import Training
+from casvm.fit import SVMFit
+from partition.model import InParts
+
+
+def check_libsvm(job: Training, kernel: Any, comm: Communicator) -> dict[str, Path]:
+    """The file of ``--libsvm``, if there is to be one: one process writes it, of a kernel that LIBSVM has.
+
+    Raises
+    ------
+    InputError
+    """
+    if job.libsvm is None:
+        return {}
+    if comm.size > 1:
+        raise InputError("--libsvm: one process writes the parts; save --model, and convert it on one rank")
+    if declaration(kernel).libsvm is None:
+        raise InputError(f"--libsvm: LIBSVM has no {kernel} kernel; save --model instead")
+    return {"--libsvm": job.libsvm}
+
+
+def soft_fields(model: InParts) -> dict[str, Any]:
+    """Weights of soft routing, for the report's params."""
+    return {} if model.soft is None else {"soft_k": model.soft.k, "soft_t": model.soft.t}
+
+
+def fields(fitted: SVMFit[Any], params: dict[str, Any]) -> dict[str, Any]:
+    """Fields of the report: these params, what the solver did, what the search found."""
+    return {
+        "params": params,
+        "solver": {**fitted.solver, **fitted.more},
+        "grid": [] if fitted.search is None else fitted.search.rows(),
+        "cv": None if fitted.search is None else fitted.search.described(),
+        "busy": fitted.busy,
+    }
+
+
+def part_lines(made: dict[str, Any]) -> Iterator[str]:
+    """A line per part, from the report."""
+    solver = made["solver"]
+    yield from problem_lines(
+        "part", solver, made["partition_sizes"] if len(solver["seconds"]) > 1 else [made["data"]["n_train"]]
+    )
+
+
+def problem_lines(what: str, solver: dict[str, Any], rows: Any) -> Iterator[str]:
+    """A line per problem of so many rows."""
+    columns = (rows, *(solver[name] for name in ("n_support", "iterations", "gap", "seconds")))
+    for number, (m, support, iterations, gap, seconds) in enumerate(zip(*columns, strict=True)):
+        yield (
+            f"{what} {number}: {m:,} rows, {support:,} support vectors, {iterations:,} iterations, "
+            f"violation {gap:.2g}, {seconds:.3f} s"
+        )
