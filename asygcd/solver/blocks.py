@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.data.rows import Rows
-from partition.kmeans import KMeans
+from partition.algorithms.kmeans import KMeans
 from partition.routing import nearest
 
 _SAMPLE = 20_000  # rows that K-means sees
