@@ -80,7 +80,7 @@ class Factor:
         return G
 
 
-class Blocks:
+class ResidualBlocks:
     """Cholesky factors of blocks(K - F F^T) + mu I of this rank's rows, for one ridge after the other.
 
     Parameters
@@ -130,8 +130,8 @@ class Blocks:
 
 def residual_blocks(
     spread: SpreadRows, kernel: Kernel, factor: Factor | None, parts: list[NDArray[np.int64]]
-) -> Blocks:
-    """:class:`Blocks` of what `factor` leaves of K: m^2 kernel values and m^2 k flops a block."""
+) -> ResidualBlocks:
+    """:class:`ResidualBlocks` of what `factor` leaves of K: m^2 kernel values and m^2 k flops a block."""
     points, values = spread.points(np.float64), []
     for rows in parts:
         K = np.empty((len(rows), len(rows)))
@@ -143,7 +143,7 @@ def residual_blocks(
             F = factor.rows[:, rows].astype(np.float64)
             K -= F.T @ F
         values.append(K)
-    return Blocks(parts, values)
+    return ResidualBlocks(parts, values)
 
 
 @dataclass
@@ -160,7 +160,7 @@ class Preconditioner:
     Parameters
     ----------
     factor : Factor or None
-    blocks : Blocks or None
+    blocks : ResidualBlocks or None
     ridges : ndarray, shape (t,)
         mu of each right side.
     comm : Communicator
@@ -182,7 +182,7 @@ class Preconditioner:
     """
 
     def __init__(
-        self, factor: Factor | None, blocks: Blocks | None, ridges: NDArray[np.float64], comm: Communicator
+        self, factor: Factor | None, blocks: ResidualBlocks | None, ridges: NDArray[np.float64], comm: Communicator
     ) -> None:
         self.factor, self.blocks, self.ridges, self.comm = factor, blocks, ridges, comm
         self._of: dict[float, _Ridge] = {}

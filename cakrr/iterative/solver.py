@@ -29,7 +29,7 @@ _GAIN = {True: 0.25, False: 0.5}  # to which a pass has to bring the residual, o
 SAVE_EVERY = 15.0  # seconds between two states in the checkpoint
 
 
-class Early(Protocol):
+class EarlyStop(Protocol):
     """Who may stop before the residual is reached.
 
     Attributes
@@ -60,18 +60,18 @@ class Rules:
         Seconds, of all passes, from now on.
     final : bool
         Whether the residual of all right sides is recomputed at the end, or only of those that need it to get on.
-    early : Early or None
+    early : EarlyStop or None
     """
 
     tol: float
     max_iter: int = MOST
     max_time: float = np.inf
     final: bool = True
-    early: Early | None = None
+    early: EarlyStop | None = None
 
 
 @dataclass
-class Solution:
+class CGSolution:
     """What was found.
 
     Attributes
@@ -171,7 +171,7 @@ class _Kept:
 def solve(
     products: KernelProducts, preconditioner: Preconditioner, B: cg.Vectors, rules: Rules, largest: float = 1.0,
     checkpoint: Checkpoint | None = None, name: str = "cg", advance: Callable[[], None] = lambda: None,
-) -> Solution:  # fmt: skip
+) -> CGSolution:  # fmt: skip
     """Solve for every row of `B`, shape (t, n_local); a collective call.
 
     Parameters
@@ -195,13 +195,13 @@ def solve(
     For each iteration a product and an Allreduce of k + 2 numbers and one of 2 numbers a right side, and two broadcasts
     of 2; for each pass, of which there are one or two as a rule, one more product in double precision.
     """
-    run = _Run(products, preconditioner, B, rules, largest, _Kept(checkpoint, name, products.comm), advance)
+    run = _Refinement(products, preconditioner, B, rules, largest, _Kept(checkpoint, name, products.comm), advance)
     while run.ids.size:
         run.one_pass()
     return run.solution()
 
 
-class _Run:
+class _Refinement:
     """One call of :func:`solve`."""
 
     def __init__(
@@ -325,8 +325,8 @@ class _Run:
         early = 0 if self.rules.early is None else self.rules.early.sent
         return self.products.sent + self.preconditioner.sent + early
 
-    def solution(self) -> Solution:
+    def solution(self) -> CGSolution:
         """In the units of the right sides."""
         calls = {name: count - self.calls[name] for name, count in self.products.calls.items()}
         sent = self._sent_by_others() - self.others + self.sent if self.comm.size > 1 else 0
-        return Solution(self.x * self.size[:, None], self.residual, self.iterations, self.stopped, calls, sent)
+        return CGSolution(self.x * self.size[:, None], self.residual, self.iterations, self.stopped, calls, sent)

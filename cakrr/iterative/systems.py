@@ -19,9 +19,9 @@ from cacore.machine import memory, threads
 from cacore.machine.scratch import Scratch
 from cakrr.iterative import plan
 from cakrr.iterative.keep import Keep
-from cakrr.iterative.preconditioner import Blocks, Factor, Preconditioner, residual_blocks
+from cakrr.iterative.preconditioner import Factor, Preconditioner, ResidualBlocks, residual_blocks
 from cakrr.iterative.products import KernelProducts, gathers
-from cakrr.iterative.solver import Rules, Solution, solve
+from cakrr.iterative.solver import CGSolution, Rules, solve
 from cakrr.iterative.spread import SpreadRows
 from cakrr.options import Options
 from partition.divide import divide
@@ -30,7 +30,7 @@ PART = 768  # rows of a block of the preconditioners local and two-level
 
 
 @dataclass
-class Wanted:
+class RidgeProblem:
     """(K + lambda n I) alpha = y for every lambda and target.
 
     Attributes
@@ -94,7 +94,7 @@ class Systems:
         self.options, self.shape, self.comm, self.scratch = options, shape, comm, scratch
         self.solutions: list[dict[str, Any]] = []
 
-    def solve(self, wanted: Wanted, rules: Rules) -> tuple[NDArray[np.float64], Solution]:
+    def solve(self, wanted: RidgeProblem, rules: Rules) -> tuple[NDArray[np.float64], CGSolution]:
         """Alpha of this rank's rows for every lambda and target, shape (L t, m); collective."""
         comm, options, X, kernel, lams = self.comm, self.options, wanted.X, wanted.kernel, wanted.lams
         with comm.phase("partition"):
@@ -198,7 +198,7 @@ class Systems:
             memory.require(need, room, "the blocks of the preconditioner", remedy)
         return need
 
-    def _blocks(self, spread: SpreadRows, kernel: Kernel, factor: Factor | None) -> Blocks | None:
+    def _blocks(self, spread: SpreadRows, kernel: Kernel, factor: Factor | None) -> ResidualBlocks | None:
         """Blocks of this rank's rows for the preconditioners that have some, of about `PART` rows each."""
         if self.options.preconditioner not in ("local", "two-level"):
             return None

@@ -82,7 +82,7 @@ class Workspace(threading.local):
             yield from zip(group, threads.in_order(work, group, parallel), strict=True)
 
 
-class System:
+class PartSystem:
     """``(K + lambda m I) alpha = y`` (eq. 3.6) on the rows of one part, for any sigma, lambda and targets.
 
     Parameters

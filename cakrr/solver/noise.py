@@ -44,7 +44,7 @@ _BLOCK = 4096  # rows at a time
 
 
 @dataclass(frozen=True, eq=False)
-class Judged:
+class JudgedRows:
     """Rows that were left out of their models.
 
     Attributes
@@ -98,13 +98,13 @@ class Noise:
 
 
 def fit(
-    some: Sequence[Judged], features: int, targets: tuple[int, ...], comm: Communicator
+    some: Sequence[JudgedRows], features: int, targets: tuple[int, ...], comm: Communicator
 ) -> tuple[Noise, list[Vector]]:
     """The factors, from the rows of all ranks; a collective call.
 
     Parameters
     ----------
-    some : sequence of Judged
+    some : sequence of JudgedRows
         This rank's.
     features : int
         That have curves: all of the rows, or 0.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from cacore.data.rows import Rows
 from cacore.kernels import Kernel, Points
-from cakrr.solver.local import System, Workspace
+from cakrr.solver.local import PartSystem, Workspace
 
 Vector = NDArray[np.float64]
 Solved = NDArray[np.bool_]
@@ -54,5 +54,5 @@ class RidgeSystem(Protocol):
 def ridge_system(
     rows: Rows, workspace: Workspace, kernel: Kernel, weights: NDArray[Any] | None = None, grid: bool = False
 ) -> RidgeSystem:
-    """The system of a part; arguments as for :class:`cakrr.solver.local.System`."""
-    return System(rows, workspace, kernel, weights, grid)
+    """The system of a part; arguments as for :class:`cakrr.solver.local.PartSystem`."""
+    return PartSystem(rows, workspace, kernel, weights, grid)

@@ -20,7 +20,7 @@ from cacore.data.rows import Rows
 from cacore.kernels import Kernel, Points
 from cacore.linalg import lapack
 from cacore.machine import threads
-from cakrr.solver.local import System, Workspace
+from cakrr.solver.local import PartSystem, Workspace
 
 _BLOCK_BYTES = 64 << 20  # of kernel values at a time
 
@@ -86,7 +86,7 @@ class Variance:
 
 
 @dataclass
-class LeftOut:
+class LeftOutRows:
     """A part's rows, each left out of its model: errors and standard deviations, shape (m,) or (m, t)."""
 
     errors: NDArray[np.float64]
@@ -95,7 +95,7 @@ class LeftOut:
 
 def factored(
     rows: Rows, alpha: NDArray[Any], kernel: Kernel, lam: float, weights: NDArray[np.float64] | None = None
-) -> tuple[Variance, LeftOut] | None:
+) -> tuple[Variance, LeftOutRows] | None:
     """The variance of a model with these coefficients, and its rows left out; None if there is no factor.
 
     Parameters
@@ -112,7 +112,7 @@ def factored(
     2/3 m^3 + m^2 d flops, and 8 m^2 bytes, which the result keeps.
     """
     m = len(alpha)
-    system = System(rows.astype(np.float64), Workspace(m, np.float64), kernel, weights)
+    system = PartSystem(rows.astype(np.float64), Workspace(m, np.float64), kernel, weights)
     if not system.factor(kernel, lam):
         return None
     inverse = lapack.diagonal_of_inverse(system.K)
@@ -121,7 +121,7 @@ def factored(
     alpha = alpha.astype(np.float64)
     unit: Any = np.mean(np.square(alpha) / inverse, axis=0)
     variance = Variance(system.points, kernel, lam * m, system.K, unit if alpha.ndim > 1 else float(unit))
-    return variance, LeftOut(alpha / inverse, np.sqrt(unit / inverse))
+    return variance, LeftOutRows(alpha / inverse, np.sqrt(unit / inverse))
 
 
 def unpacked(
