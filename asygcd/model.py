@@ -130,7 +130,7 @@ class AsyGCDModel:
         return np.asarray(self.classes[scores.argmax(axis=1) if ties else votes(scores)])
 
     def decision_function(self, X: Rows) -> NDArray[np.float64]:
-        """As :meth:`scores`, but shape (n,) with two classes, positive for the second."""
+        """Scores of :meth:`scores`, but of shape (n,) for two classes, positive for the second."""
         scores = self.scores(X)
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
