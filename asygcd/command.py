@@ -1,4 +1,4 @@
-"""The commands of Asy-GCD: training, and predicting with a saved model."""
+"""The commands of Asy-GCD: train, and predict with a saved model."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from cacore.run.launch import run
 
 
 def _load() -> Family:
-    """The family's face; it loads compiled code, and is not imported for --help."""
+    """Load the family; imported here, since it loads compiled code that --help does not need."""
     from asygcd.family import AsyGCDFamily
 
     return AsyGCDFamily()
 
 
 def train(method: AnyMethod, comm: Communicator, argv: list[str] | None = None) -> None:
-    """Train as the command of `method` does; collective."""
+    """Run the training command of `method` on `comm`; collective."""
     command.train(method, _load, comm, argv)
 
 

@@ -29,77 +29,80 @@ class AsyGCDSVC(KernelClassifier):
     Parameters
     ----------
     C : float
-        Bound of the coefficients.
+        Upper bound of the coefficients.
     kernel : {"gaussian", "laplacian", "matern32", "matern52", "l1", "rational", "linear", "polynomial", "sigmoid"}
-        scikit-learn's names "rbf" and "poly" are understood, and its "laplacian" is "l1". Without a bias, a linear
-        kernel separates by a plane through the origin.
+        scikit-learn's names "rbf" and "poly" are accepted, too; its "laplacian" is called "l1" here. Without a bias, a
+        linear kernel separates the classes by a plane through the origin.
     gamma : float or {"scale", "auto"}
         Gaussian exp(-gamma |x-z|^2); laplacian exp(-gamma |x-z|); matern32 (1 + r) exp(-r), r = sqrt(6 gamma) |x-z|;
         matern52 (1 + r + r^2/3) exp(-r), r = sqrt(10 gamma) |x-z|; l1 exp(-gamma |x-z|_1); rational
         (1 + gamma |x-z|^2 / degree)^-degree; polynomial (gamma x.z + coef0)^degree; sigmoid tanh(gamma x.z + coef0).
-        "scale" is 1 / (d var(X)), of laplacian its square root, of l1 1 / (d std(X)); "auto" is "scale" of a variance
-        of 1.
+        "scale" is 1 / (d var(X)), its square root for laplacian, and 1 / (d std(X)) for l1; "auto" is "scale" for a
+        variance of 1.
     degree : int
-        For "rational" at least 1; it costs about `degree` units of rounding.
+        At least 1 for "rational", whose rounding error grows with `degree`.
     coef0 : float
     tol : float
-        Largest |projected gradient| at which training stops (eq. 4.11); times C, if that is below 1.
+        Stop when the largest |projected gradient| (eq. 4.11) is at most `tol`, or at most `tol` C if C is below 1.
     class_weight : dict, "balanced" or None
     multi_class : {"ovr", "ovo"}
-        Of more than two classes: each against the rest, which share one set of kernel columns, or each pair.
+        With more than two classes: each class against the rest, with a shared kernel cache, or each pair of classes.
     update : {"owned", "atomic", "stochastic"}
-        Each thread owns a part of the gradient and hears of the others' updates by logs; Algorithm 14 to the letter,
-        with atomic adds; or PSCD, which takes random coordinates and keeps no gradient. The first is the fast one.
+        "owned", the fastest: each thread owns a part of the gradient and reads the others' updates from logs.
+        "atomic": Algorithm 14 as published, with atomic adds. "stochastic": PSCD, which updates random coordinates and
+        keeps no gradient.
     probability : bool or {"sigmoid", "isotonic"}
-        Whether there is `predict_proba`. True is "sigmoid", Platt's; either is fitted to decisions on rows that are
-        left out, of one to five folds, each of which costs a training on the others. Of more than two classes the
-        probabilities of each against the rest are divided by their sum; pairs are coupled as LIBSVM does.
+        Provide `predict_proba`; True means "sigmoid" (Platt scaling). The calibration is fitted to decisions for
+        held-out rows of one to five folds, and each fold costs a training on the other rows. With "ovr" and more than
+        two classes, the classes' probabilities are divided by their sum; with "ovo", pairs are coupled as in LIBSVM.
     threads : int or None
-        None: all that this process may use.
+        Number of threads; None uses all cores available to the process.
     standardize : bool
-        Scale features by the training rows' mean and deviation. CSR rows are scaled, not shifted.
+        Scale features by the training rows' mean and standard deviation. CSR rows are scaled, not shifted.
     cache_gib : float
-        Memory for kernel values, shared out evenly to the threads.
+        Memory for kernel values, divided evenly among the threads.
     max_iter : int
-        Updates of one coordinate, of each problem of two classes; -1 for no limit.
+        Largest number of updates of one coordinate per problem of two classes; -1 for no limit.
     max_time : float or None
-        Seconds, of each problem of two classes.
+        Time limit in seconds per problem of two classes.
     warm_start : bool
-        Begin with the coefficients of the last fit, if it had as many rows and the same classes.
+        Start from the coefficients of the last fit, if it had the same number of rows and the same classes.
     random_state : int, RandomState or None
-        Of the blocks. Threads are never twice in the same order: results agree within the tolerance, not bit by bit.
+        Seed of the blocks. Threads run in a different order each time, so results agree within the tolerance, not bit
+        for bit.
     verbose : bool
-        Print how far it is, about once a second.
+        Print the progress about once per second.
 
     Attributes
     ----------
     classes_ : ndarray, shape (k,)
     support_ : ndarray, shape (s,)
-        Rows that support at least one decision.
+        Indices of the rows that support at least one decision.
     support_vectors_ : ndarray or CSR, shape (s, d)
-        Scaled, if `standardize` is set.
+        These rows, scaled if `standardize` is set.
     dual_coef_ : ndarray, shape (m, s)
-        Coefficients alpha y of each decision: one for two classes, k for "ovr", k (k - 1) / 2 for "ovo".
+        Coefficients alpha y; m is 1 for two classes, k for "ovr", k (k - 1) / 2 for "ovo".
     intercept_ : ndarray, shape (m,)
         Zeros.
     probA_, probB_ : ndarray, shape (m,)
-        Of the sigmoids, for decisions that are positive for the first class of a pair, or a class against the rest.
+        Parameters of the sigmoids, for decisions that are positive for the first class of a pair, or for the class
+        against the rest.
     objective_, gap_, n_iter_ : ndarray, shape (m,)
-        Of the dual, maximised; violation left; updates of one coordinate.
+        Dual objective, maximised; final violation; number of updates of one coordinate.
     fit_status_ : int
         0 if all problems met the tolerance, 1 otherwise.
     cache_hits_, cache_misses_ : ndarray of int64, shape (T,)
-        Kernel columns that each thread found in its cache, and that it computed.
+        Number of kernel columns that each thread found in its cache, and that it computed.
     block_sizes_ : ndarray of int64, shape (T,)
-        Rows of each thread; with "ovo", in the last pair.
+        Number of rows of each thread; with "ovo", in the last pair.
     model_ : AsyGCDModel
         ``model_.save(path)`` writes it, ``AsyGCDModel.load(path)`` reads it.
     n_features_in_ : int
 
     Notes
     -----
-    About s n nnz multiplications for s rows that ever move among n rows of nnz nonzeros, shared out over the threads;
-    see :meth:`asygcd.solver.team.AsyGCD.solve`.
+    About s n nnz multiplications, shared by the threads: s of the n rows ever change their coefficient, and each row
+    has nnz nonzeros. See :meth:`asygcd.solver.team.AsyGCD.solve`.
     """
 
     multi_class: str = "ovr"
@@ -113,8 +116,8 @@ class AsyGCDSVC(KernelClassifier):
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n, d), dense or CSR, and labels `y`, shape (n,); neither is changed.
 
-        Rows of weight 0 count as absent. Raises InputError, a ValueError, on what cannot be used; warns with
-        ConvergenceWarning if a limit was reached.
+        Rows of weight 0 are ignored. Raises InputError, a ValueError, on invalid input; warns with ConvergenceWarning
+        if a limit was reached.
         """
         comm, train = Communicator(), self._labelled(X, y, sample_weight)
         n, used = train.X.shape[0], train.target()[train.row_weights() > 0]
@@ -157,7 +160,7 @@ class AsyGCDSVC(KernelClassifier):
         self.cache_hits_, self.cache_misses_ = counts
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
-        """Decisions for `X`, shape (n, d): shape (n,) with two classes, positive for the second, else (n, k)."""
+        """Decisions for `X`, shape (n, d): shape (n,) for two classes, positive for the second one, else (n, k)."""
         rows = self._rows(X)
         return self.model_.decision_function(rows)
 

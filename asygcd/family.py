@@ -1,4 +1,4 @@
-"""Asy-GCD, as the commands see it: what is compiled, reported and written."""
+"""The family's hooks for the commands: checks, compilation, progress, and the report."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class AsyGCDFamily(Classifiers):
     """The kernel SVM without a bias, on the threads of one process."""
 
     def check(self, method: Method, job: Training, options: Options, comm: Communicator) -> dict[str, Path]:
-        """One process."""
+        """Refuse to run on more than one rank; there are no output files to check."""
         if comm.size > 1:
             raise InputError(
                 f"asygcd works on the shared memory of one process, and these are {comm.size} ranks: start it without "
@@ -39,7 +39,7 @@ class AsyGCDFamily(Classifiers):
         return {}
 
     def warm_up(self, dtype: str, options: Options) -> None:
-        """A small problem, in both precisions of kernel values."""
+        """Compile by solving a small problem in both precisions of kernel values."""
         X = np.random.default_rng(0).normal(size=(48, 3)).astype(dtype)
         row_hashes(X, X[:, 0])
         y = np.arange(48) % 2
@@ -47,32 +47,32 @@ class AsyGCDFamily(Classifiers):
         AsyGCD(X, Kernel(), 2, 1 << 20).solve(np.where(y > 0, 1.0, -1.0), np.ones(48), Limits(max_iter=50))
 
     def warm_up_prediction(self, dtype: str) -> None:
-        """Prediction alone: training takes long to compile."""
+        """Compile what prediction needs; training takes much longer to compile."""
         X = np.random.default_rng(0).normal(size=(24, 3)).astype(dtype)
         AsyGCDModel(np.arange(2), "ovr", Kernel(), 1.0, X, np.arange(24), np.ones((24, 1)), None, dtype).predict(X)
 
     def read(
         self, method: Method, job: Training, options: Options, comm: Communicator, limit: int
     ) -> tuple[Dataset, Dataset | None]:
-        """Training rows with their labels, and test rows if there are any."""
+        """Read the training rows with their labels, and the test rows if there are any."""
         train, test = super().read(method, job, options, comm, limit)
         train.y = labels.from_file(train, comm)
         return train, test
 
     @contextmanager
     def progress(self, shown: bool) -> Iterator[dict[str, Any]]:
-        """A line about the problem that is being solved."""
+        """Show a line about the problem that is being solved."""
         with spinner(shown) as tell:
             yield {"watch": lambda progress: tell(described(progress))}
 
     def load(self, path: Path, comm: Communicator) -> AsyGCDModel:
-        """A saved model, on every rank the whole of it."""
+        """Load the whole model on every rank."""
         return AsyGCDModel.load(path, comm)
 
     def report(self, method: Method, fitted: Fit, options: Options, job: Training) -> dict[str, Any]:
-        """The kernel's parameters, and what the threads did for each problem."""
+        """The report's sections on the kernel's parameters and on the solver: per problem, and per thread."""
         model, solutions = fitted.model, fitted.solutions
-        per_thread = ("steps", "hits", "misses")  # of each problem, an entry a thread
+        per_thread = ("steps", "hits", "misses")  # one entry per problem and thread
         return {
             "params": {**self.params(model, options), **reported(options, method.has)},
             "solver": {
@@ -87,11 +87,11 @@ class AsyGCDFamily(Classifiers):
         }
 
     def notes(self, method: Method, fitted: Fit, options: Options) -> list[str]:
-        """That a problem stopped at a limit."""
+        """Warn if a problem stopped at a limit."""
         return [] if fitted.note is None else [fitted.note]
 
     def details(self, made: dict[str, Any]) -> Iterator[str]:
-        """Each problem, and each thread's updates and columns."""
+        """Lines about each problem, and about each thread's updates and kernel columns."""
         solver = made["solver"]
         for number, (support, gap, seconds) in enumerate(
             zip(solver["n_support"], solver["gap"], solver["seconds"], strict=True)

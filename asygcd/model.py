@@ -22,7 +22,7 @@ from cacore.probability.calibrator import CALIBRATOR, Calibrator, require_calibr
 from cacore.probability.coupling import LEAST, coupled
 from cacore.svm.decision import counted, expansion, votes
 
-# Arrays of a model's file, in its one part: s support vectors, m decisions.
+# Arrays of the model file, in its one part: s support vectors, m decisions.
 PART: Layout = {
     "X": Array("real", ("s", "d"), "support vectors, standardised", csr=True),
     "rows": Array("int64", ("s",), "their numbers among the training rows"),
@@ -39,23 +39,23 @@ class AsyGCDModel:
     classes : ndarray, shape (k,)
         Labels, ascending.
     multi_class : {"ovr", "ovo"}
-        Decisions: each class against the rest, or each pair; nothing to choose with two classes.
+        Decisions of each class against the rest, or of each pair of classes; the same with two classes.
     kernel : Kernel
     C : float
     X : ndarray or CSR, shape (s, d)
         Rows that support at least one decision, in the order of the training rows.
     rows : ndarray of int64, shape (s,)
-        Their numbers.
+        Indices of these rows in the training set.
     coef : ndarray of float64, shape (s, m)
         Coefficients alpha y; m is 1 for two classes, k for "ovr" and k (k - 1) / 2 for "ovo". A positive decision
         is for the second of two classes, for the class against the rest, and for the first of a pair.
     standardizer : Standardizer or None
     dtype : str
-        Of the rows.
+        Floating-point type of the rows.
     source : dict
         How the training file was read.
     calibrator : Calibrator or None
-        Of the decisions, if the model has probabilities.
+        Maps decisions to probabilities, if the model has them.
     """
 
     classes: NDArray[Any]
@@ -72,45 +72,46 @@ class AsyGCDModel:
 
     @property
     def n_features(self) -> int:
-        """Of a row."""
+        """Number of features of a row."""
         return int(self.X.shape[1])
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """Support vectors, of one model."""
+        """Number of support vectors of each part; there is one part."""
         return np.array([len(self.rows)])
 
     def described(self) -> dict[str, Any]:
-        """What a report says about the model."""
+        """Entries of the report about the model."""
         return {"method": "asygcd", "C": self.C, "multi_class": self.multi_class}
 
     def decisions(self, X: Rows) -> NDArray[np.float64]:
-        """Every decision for `X`, shape (n, d): shape (n, m); 2 n nnz flops, nnz the support vectors' nonzeros."""
+        """Decisions for `X`, shape (n, d): shape (n, m). 2 n nnz flops, nnz the nonzeros of all support vectors."""
         Z = rows_to_predict(X, self.dtype, self.n_features, self.standardizer)
         return expansion(self.kernel, self.X, self.coef, Z)
 
     def scores(self, X: Rows, comm: Any = None) -> NDArray[np.float64]:
-        """A column of decisions with two classes, otherwise one a class: with "ovo", votes and how clear they were.
+        """Decisions as a single column for two classes, otherwise one score per class.
 
-        `comm` is there for the sake of models that lie on several ranks.
+        With "ovo" a score is the number of votes plus a fraction that breaks ties. `comm` is ignored; models that lie
+        on several ranks need it.
         """
         decisions, k = self.decisions(X), len(self.classes)
         return counted(decisions, k) if k > 2 and self.multi_class == "ovo" else decisions
 
     @property
     def against_the_rest(self) -> bool:
-        """Whether there is a decision for each of more than two classes."""
+        """True if there are more than two classes, and a decision for each of them."""
         return len(self.classes) > 2 and self.multi_class == "ovr"
 
     def sided(self, decisions: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Decisions that are positive for the first of two classes, too, as of a pair."""
+        """Decisions with the sign flipped for two classes: positive for the first one, as for pairs of classes."""
         return -decisions if len(self.classes) == 2 else decisions
 
     def probabilities(self, X: Rows, comm: Any = None) -> NDArray[np.float64]:
-        """Of the classes, shape (n, k), in their order, rows of sum 1; `comm` is there as for :meth:`scores`.
+        """Probabilities of the classes, shape (n, k), with sum 1; `comm` is ignored, as in :meth:`scores`.
 
-        Pairs of classes are coupled (:func:`cacore.probability.coupling.coupled`); those of classes against the rest
-        are divided by their sum.
+        With "ovo", the pairs' probabilities are coupled (:func:`cacore.probability.coupling.coupled`); with "ovr", the
+        classes' probabilities are divided by their sum.
 
         Raises
         ------
@@ -129,7 +130,7 @@ class AsyGCDModel:
         return np.asarray(self.classes[scores.argmax(axis=1) if ties else votes(scores)])
 
     def decision_function(self, X: Rows) -> NDArray[np.float64]:
-        """As :meth:`scores`, but shape (n,) with two classes, positive for the second."""
+        """Scores of :meth:`scores`, but of shape (n,) for two classes, positive for the second."""
         scores = self.scores(X)
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
@@ -138,7 +139,7 @@ class AsyGCDModel:
         return self.labels(self.scores(X))
 
     def save(self, path: str | Path, comm: Any = None) -> None:
-        """Write the model to one HDF5 file, whole or not at all; `comm` is there as for :meth:`scores`."""
+        """Write the model to one HDF5 file, atomically; `comm` is ignored, as in :meth:`scores`."""
         attributes = {
             "multi_class": self.multi_class, "C": self.C, "dtype": self.dtype, "source": self.source,
             **stored_classes(self.classes), "kernel": asdict(self.kernel),
@@ -152,12 +153,12 @@ class AsyGCDModel:
 
     @classmethod
     def load(cls, path: str | Path, comm: Any = None) -> AsyGCDModel:
-        """Read a model, on every rank of `comm` the whole of it.
+        """Read the whole model on every rank.
 
         Raises
         ------
         InputError
-            The file is missing, damaged, not a model, or one of another family.
+            If the file is missing, damaged, not a model, or a model of another family.
         """
         return model_file.load(path, {"asygcd": cls._made}, Communicator())
 
@@ -174,7 +175,7 @@ class AsyGCDModel:
         return model
 
     def _check(self) -> None:
-        """Refuse what does not fit together."""
+        """Raise an InputError if the fields are inconsistent."""
         require(is_real(self.C) and self.C > 0, f"C {self.C!r}")
         check_classes(self.classes)
         require(self.multi_class in ("ovr", "ovo"), f"multi_class {self.multi_class!r}")

@@ -1,4 +1,4 @@
-"""The options of a run of Asy-GCD, and what training returns."""
+"""The options of Asy-GCD, its method record, and the result of training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cacore.svm.options import DualOptions
 
 if TYPE_CHECKING:
     from asygcd.model import AsyGCDModel
-    from asygcd.solver.team import Progress, Solution
+    from asygcd.solver.team import TeamProgress, TeamSolution
 
 MULTI_CLASS = ("ovr", "ovo")
 UPDATES = ("owned", "atomic", "stochastic")
@@ -25,10 +25,10 @@ UPDATES = ("owned", "atomic", "stochastic")
 
 @dataclass(frozen=True)
 class Options(DualOptions):
-    """Options of a training run, beside those of the dual problem; each option's text says what it is.
+    """Options of a training run, in addition to those of the dual problem; each option's help describes it.
 
-    `threads` None is all that this process may use; `start` has the coefficients alpha y of each decision to begin
-    with, shape (n, m); `watch` is called with the progress of each problem.
+    `threads` None uses all cores available to the process. `start` holds initial coefficients alpha y of each decision,
+    shape (n, m). `watch` is called with the progress of each problem.
     """
 
     multi_class: str = option(
@@ -43,7 +43,7 @@ class Options(DualOptions):
     probability: str | None = shared.probability()
     threads: int | None = option(None, "", checks.whole(1, 4096), flag="")
     start: NDArray[np.float64] | None = None
-    watch: Callable[[Progress], None] | None = None
+    watch: Callable[[TeamProgress], None] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class Method(AnyMethod):
 
     @property
     def prog(self) -> str:
-        """Its command."""
+        """Name of the command."""
         return self.package
 
     @property
@@ -70,7 +70,7 @@ class Method(AnyMethod):
 
 
 def _train(*args: Any) -> Fit:
-    """See :func:`asygcd.training.fit`; loaded when it is called, and not for ``--help``."""
+    """Call :func:`asygcd.training.fit`; imported here, since ``--help`` does not need it."""
     from asygcd.training import fit
 
     return fit(*args)
@@ -81,27 +81,27 @@ METHOD = Method(name="asygcd", summary="asynchronous greedy coordinate descent, 
 
 @dataclass
 class Fit:
-    """What training returns.
+    """Result of training.
 
     Attributes
     ----------
     model : AsyGCDModel
-    solutions : list of Solution
-        Of each decision of the model.
+    solutions : list of TeamSolution
+        One per decision of the model.
     sizes : ndarray of int64, shape (T,)
-        Rows of the threads' blocks; with "ovo", of the last pair.
+        Number of rows of each thread's block; with "ovo", in the last pair.
     factors : ndarray, shape (k,)
         Weights of the classes.
     """
 
     model: AsyGCDModel
-    solutions: list[Solution]
+    solutions: list[TeamSolution]
     sizes: NDArray[np.int64]
     factors: NDArray[np.float64]
 
     @property
     def note(self) -> str | None:
-        """One line, if a problem stopped at a limit."""
+        """Warning in one line if a problem stopped at a limit, otherwise None."""
         late = [one for one in self.solutions if not one.converged]
         if not late:
             return None

@@ -25,12 +25,13 @@ def solve_part(
 ) -> Solution:  # fmt: skip
     """Solve the dual of C-SVC without a bias; see :class:`cacore.svm.dual.PartSolver`.
 
-    At least two columns of kernel values a thread are kept, whatever `cache_bytes` is. A start is cut to the bounds.
+    The cache holds at least two kernel columns per thread, even if `cache_bytes` is smaller. A warm start is clipped to
+    the bounds.
 
     Raises
     ------
     InputError
-        No kernel, or a dual that is not that of C-SVC.
+        If there is no kernel, or the dual is not that of C-SVC.
 
     Notes
     -----
@@ -43,13 +44,13 @@ def solve_part(
     count, C = threads.available(), dual.upper - dual.lower
     dtype = precision(dual.n, X[:: max(1, dual.n // 1000)], kernel, dual.largest_bound, limits.tol)
 
-    def seen(progress: team.Progress) -> None:
+    def seen(progress: team.TeamProgress) -> None:
         if watch is not None:
             watch(Progress(progress.iterations, progress.gap, -progress.objective, dual.n))
 
-    crew = team.AsyGCD(X, kernel, count, max(cache_bytes, least_cache(dual.n, count, dtype)), dtype)
+    solver = team.AsyGCD(X, kernel, count, max(cache_bytes, least_cache(dual.n, count, dtype)), dtype)
     start = None if dual.start is None else y * dual.start
-    solution = crew.solve(y, C, limits, start, None if watch is None else seen)
+    solution = solver.solve(y, C, limits, start, None if watch is None else seen)
     return Solution(
         y * solution.alpha, 0.0, solution.iterations, -solution.objective, solution.gap, solution.converged,
         int(solution.misses.sum()), solution.kernel_values, solution.seconds, y * (solution.gradient + 1.0),

@@ -1,4 +1,4 @@
-"""``python -m asygcd.predict MODEL DATA``: labels by a saved model, on any number of ranks or none."""
+"""``python -m asygcd.predict MODEL DATA``: predict with a saved model, on any number of ranks or without MPI."""
 
 from asygcd.command import main_predict
 

@@ -1,4 +1,4 @@
-"""One model from rows and labels: a problem a class against the rest, or a pair of classes."""
+"""Training of one model: one problem per class against the rest, or per pair of classes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from asygcd.model import AsyGCDModel
 from asygcd.options import Fit, Method, Options
 from asygcd.solver.gram import check_memory
-from asygcd.solver.team import AsyGCD, Progress, Solution
+from asygcd.solver.team import AsyGCD, TeamProgress, TeamSolution
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.data.labels import all_classes, class_factors, require_classes
@@ -26,11 +26,11 @@ from cacore.svm.problem import numeric_gamma, precision
 
 Vector = NDArray[np.float64]
 
-_LOOSE = 1e-2  # violation that is good enough for decisions on rows that are left out
+_LOOSE = 1e-2  # tolerance of the models that only make decisions for held-out rows
 
 
-def described(progress: Progress) -> str:
-    """One line about how far a problem is."""
+def described(progress: TeamProgress) -> str:
+    """One line about the progress of a problem."""
     return f"{progress.iterations:,} updates, violation {progress.gap:.3g}, dual objective {-progress.objective:.8g}"
 
 
@@ -42,13 +42,14 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator, te
     Raises
     ------
     InputError
-        Options that make no sense, one class only, memory that does not suffice.
+        If options contradict each other, there is only one class, or memory does not suffice.
 
     Notes
     -----
-    One after the other, each on all threads, k problems of all rows with "ovr", which share one set of kernel columns;
-    k (k - 1) / 2 problems of two classes' rows with "ovo". See :meth:`asygcd.solver.team.AsyGCD.solve`. Probabilities
-    cost one to five more such trainings, of four fifths of the rows and to a violation of 0.01.
+    Problems are solved one after the other, each on all threads: k problems of all rows with "ovr", which share one
+    kernel cache, or k (k - 1) / 2 problems of two classes' rows with "ovo". See
+    :meth:`asygcd.solver.team.AsyGCD.solve`. Probabilities cost one to five more trainings, each on four fifths of the
+    rows and to a tolerance of 0.01.
     """
     y, weights = train.target(), train.row_weights()
     kept = np.flatnonzero(weights > 0)
@@ -61,9 +62,9 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator, te
     codes = np.searchsorted(classes, y[kept]).astype(np.int64)
     factors = class_factors(options.class_weight, codes, weights[kept], len(classes), comm)
     kernel = options.kernel_with(numeric_gamma(X, options.gamma, comm, options.kernel))
-    team = options.threads or threads.available()
-    options = replace(options, threads=team)
-    check_memory(X, team, options.cache_bytes, options.memory_limit)
+    count = options.threads or threads.available()
+    options = replace(options, threads=count)
+    check_memory(X, count, options.cache_bytes, options.memory_limit)
     C = options.C * factors[codes] * weights[kept]
     start = None if options.start is None else options.start[kept]
     coef, solutions, sizes = _solved(X, codes, C, len(classes), kernel, options, start, comm)
@@ -77,7 +78,7 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator, te
 def _model(
     classes: NDArray[Any], kernel: Kernel, options: Options, X: Rows, coef: Vector, rows: NDArray[np.int64]
 ) -> AsyGCDModel:
-    """Of rows as they are, with these numbers."""
+    """The model with these coefficients; `X` are standardised rows, `rows` their indices in the training set."""
     support = np.flatnonzero(coef.any(axis=1))
     return AsyGCDModel(
         classes, options.multi_class, kernel, float(options.C), X[support], rows[support], coef[support], None,
@@ -88,7 +89,7 @@ def _model(
 def _calibrated(
     X: Rows, codes: NDArray[np.int64], C: Vector, model: AsyGCDModel, options: Options, comm: Communicator
 ) -> Calibrator:  # fmt: skip
-    """What probabilities need: trainings without a fold each, whose rows are then judged."""
+    """Fit the calibrator to decisions for held-out rows: each fold is left out of one training."""
     k, found = len(model.classes), []
     fold = global_folds(codes, k, comm)
     loose = replace(options, tol=max(_LOOSE, float(options.tol)))
@@ -109,27 +110,30 @@ def _calibrated(
 def _solved(
     X: Rows, codes: NDArray[np.int64], C: Vector, k: int, kernel: Kernel, options: Options, start: Vector | None,
     comm: Communicator,
-) -> tuple[Vector, list[Solution], NDArray[np.int64]]:  # fmt: skip
-    """Solve the problems of a model of k classes: coefficients, shape (n, m); solutions; sizes of the last blocks."""
+) -> tuple[Vector, list[TeamSolution], NDArray[np.int64]]:  # fmt: skip
+    """Solve the problems of a model of k classes.
+
+    Returns the coefficients, shape (n, m), the solutions, and the sizes of the blocks of the last problem.
+    """
     if k > 2 and options.multi_class == "ovo":
         problems = [(np.flatnonzero((codes == i) | (codes == j)), i) for i, j in combinations(range(k), 2)]
     else:
         everything = np.arange(len(codes))
         problems = [(everything, positive) for positive in (range(k) if k > 2 else [1])]
-    coef, solutions, team = np.zeros((len(codes), len(problems))), [], None
+    coef, solutions, solver = np.zeros((len(codes), len(problems))), [], None
     for column, (rows, positive) in enumerate(problems):
         whole = len(rows) == len(codes)
-        if team is None or not whole:
+        if solver is None or not whole:
             some, bounds = X if whole else X[rows], C[rows]
             dtype = precision(len(rows), some[:: max(1, len(rows) // 1000)], kernel, float(bounds.max()), options.tol)
             with comm.phase("partition"):
-                team = AsyGCD(
+                solver = AsyGCD(
                     some, kernel, options.threads or 1, options.cache_bytes, dtype, options.update, options.seed
                 )
         y = np.where(codes[rows] == positive, 1.0, -1.0)
         begin = None if start is None else y * start[rows, column]
         with comm.phase("train"):
-            solutions.append(team.solve(y, bounds, options.limits, begin, options.watch))
+            solutions.append(solver.solve(y, bounds, options.limits, begin, options.watch))
         coef[rows, column] = y * solutions[-1].alpha
-    assert team is not None
-    return coef, solutions, team.sizes
+    assert solver is not None
+    return coef, solutions, solver.sizes

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from asygcd.solver.team import UPDATES, AsyGCD, Limits, Progress
+from asygcd.solver.team import UPDATES, AsyGCD, Limits, TeamProgress
 from benchmarks import svm_speed
 from benchmarks.generated import label
 from benchmarks.race import headline, machine_rate
@@ -52,7 +52,7 @@ class Took:
     blocks: float = 0.0
     done: bool = True
     cores: float = math.nan
-    solution: Any = None  # a Solution of Asy-GCD
+    solution: Any = None  # a TeamSolution of Asy-GCD
     accuracy: float = math.nan
 
 
@@ -67,7 +67,7 @@ class Curve:
     objective: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     accuracy: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
 
-    def look(self, progress: Progress) -> None:
+    def look(self, progress: TeamProgress) -> None:
         """Keep a copy of alpha now and then."""
         self.looks.append(progress.seconds)
         if not self.seconds or progress.seconds >= _GROWTH * self.seconds[-1]:
@@ -131,7 +131,9 @@ class Trial:
         """With empty caches."""
         return AsyGCD(self.problem.X, self.kernel, threads, int((gib or self.args.cache_gib) * GIB), update=update)
 
-    def solve(self, solver: AsyGCD, watch: Callable[[Progress], None] | None = None, tol: float | None = None) -> Took:
+    def solve(
+        self, solver: AsyGCD, watch: Callable[[TeamProgress], None] | None = None, tol: float | None = None
+    ) -> Took:
         """Train."""
         limits, begun = Limits(tol or self.args.tol, max_time=self.args.max_time), time.process_time()
         found = solver.solve(self.problem.y, np.full(len(self.problem.y), self.problem.C), limits, watch=watch)

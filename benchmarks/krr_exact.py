@@ -94,7 +94,7 @@ def lambdas(X: Any, y: Any, T: Any, sigma: float, lam: float) -> Answer:
     from cacore.comm import Communicator
     from cacore.kernels import Kernel
     from cakrr.iterative.solver import Rules
-    from cakrr.iterative.systems import Systems, Wanted
+    from cakrr.iterative.systems import RidgeProblem, Systems
     from cakrr.methods.iterative import GRID_TOL
     from cakrr.options import Options
 
@@ -104,7 +104,7 @@ def lambdas(X: Any, y: Any, T: Any, sigma: float, lam: float) -> Answer:
     systems = Systems(Options(solver="cg", memory_limit=int(limit())), (n, n, 1), Communicator())
     for lams in [grid[:1], grid] * ROUNDS:
         begun = time.perf_counter()
-        wanted = Wanted(X, np.arange(n), y[:, None], None, kernel, lams, "lambdas", "")
+        wanted = RidgeProblem(X, np.arange(n), y[:, None], None, kernel, lams, "lambdas", "")
         alpha, _ = systems.solve(wanted, Rules(GRID_TOL, final=False))
         seconds[len(lams)].append(time.perf_counter() - begun)
     one, nine = (float(np.median(seconds[count][1:])) for count in (1, 9))  # the first of each compiles

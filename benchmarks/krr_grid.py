@@ -30,7 +30,7 @@ from cakrr.fit import Fit
 from cakrr.methods.parts import fit
 from cakrr.options import Options
 from cakrr.solver import local
-from cakrr.solver.local import System, Workspace
+from cakrr.solver.local import PartSystem, Workspace
 
 
 def crossover(m: int, counts: list[int], rounds: int) -> None:
@@ -45,7 +45,7 @@ def crossover(m: int, counts: list[int], rounds: int) -> None:
         local.BAND_FROM = band_from
 
         def one(_: int) -> None:
-            System(X, workspace, kernel, grid=True).solve(kernel, lams, y)
+            PartSystem(X, workspace, kernel, grid=True).solve(kernel, lams, y)
 
         for _ in threads.in_order(one, [(part,) for part in range(parts)], parallel=alone):
             pass

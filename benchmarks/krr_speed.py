@@ -23,7 +23,7 @@ from cakrr.bkrr2 import METHOD
 from cakrr.fit import Fit
 from cakrr.methods.parts import fit
 from cakrr.options import Options
-from cakrr.solver.local import System, Workspace
+from cakrr.solver.local import PartSystem, Workspace
 from partition import KBalance
 
 
@@ -43,7 +43,7 @@ def training(m: int, parts: int, d: int, rounds: int) -> bool:
         from cacore.machine import threads
 
         def one(rows: np.ndarray) -> None:
-            System(rows, workspace, kernel).solve(kernel, (1e-2,), y[None, :])
+            PartSystem(rows, workspace, kernel).solve(kernel, (1e-2,), y[None, :])
 
         for _ in threads.in_order(one, [(rows,) for rows in X], parallel=workspace.one_a_thread(m)):
             pass
@@ -131,7 +131,7 @@ def large_part(m: int) -> bool:
     X, y = rng.normal(size=(m, 10)), rng.normal(size=m)
     kernel = Kernel.gaussian(3.0)
     points = kernel.points(X)
-    alphas, solved = System(X, Workspace(m, np.float64), kernel).solve(kernel, (1e-4,), y[None, :])
+    alphas, solved = PartSystem(X, Workspace(m, np.float64), kernel).solve(kernel, (1e-4,), y[None, :])
     alpha = alphas[0, 0]
     residual = np.abs(kernel.apply(points, points, alpha) + 1e-4 * m * alpha - y).max()
     print(f"\none part of {m:,} rows: solved {solved[0]}, residual {residual:.1e}")

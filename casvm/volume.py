@@ -1,4 +1,4 @@
-"""The communication volume that theory predicts for each method (Table 2.6), to be set beside what was measured."""
+"""Predicted communication volume of each method (Table 2.6), for comparison with the measured volume."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-WORD = 4  # bytes; the formulas count words, an integer or a number each
+WORD = 4  # bytes per word; the formulas count words, one per integer or real number
 
 
 @dataclass(frozen=True)
 class Terms:
-    """Table 2.2's letters.
+    """Variables of the formulas, named as in Table 2.2.
 
     Attributes
     ----------
     m : int
-        Training rows.
+        Number of training rows.
     n : float
-        Nonzeros of a row, on average.
+        Mean number of nonzeros per row.
     P : int
-        Parts, one a rank.
+        Number of parts, one per rank.
     s : int
-        Support vectors.
+        Number of support vectors.
     I : int
-        Iterations of SMO.
+        Number of SMO iterations.
     k : int
-        Rounds of K-means.
+        Number of K-means rounds.
     """
 
     m: int
@@ -54,7 +54,7 @@ _FORMULAS["fcfssvm"] = ("3mn + 3m", lambda t: 3 * t.m * t.n + 3 * t.m)
 
 
 def predicted(method: str, terms: Terms) -> dict[str, Any]:
-    """The volume's fields of the report: formula, terms and predicted bytes; none for a method without a formula."""
+    """Entries ``formula``, ``terms`` and ``predicted_bytes`` for a method; empty if it has no formula."""
     if method not in _FORMULAS:
         return {}
     formula, words = _FORMULAS[method]

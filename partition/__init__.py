@@ -1,13 +1,13 @@
-"""Partitioners: who owns which row, where the centres are, and how new rows are routed to them.
+"""Partitioners: they decide which part each row belongs to, compute the parts' centres and route new rows.
 
-A partitioner is a class that needs no scikit-learn (:class:`partition.base.Algorithm`, in the modules ``random``,
-``kmeans`` and ``balanced``) and that registers itself by name; the methods divide rows with
-:func:`partition.divide.divide`. Its scikit-learn face, in ``partition.estimators``, is loaded on first use. A
-partitioner of a user's is one subclass of `Partitioner`, which is both::
+Methods divide rows with :func:`partition.divide.divide`. Each partitioner of the package is one class in a module of
+`partition.algorithms`, which registers itself by name and needs no scikit-learn
+(:class:`partition.base.Algorithm`). `partition.estimators` derives a scikit-learn estimator of the same name from each
+of them, on first use. A partitioner of your own is one subclass of `Partitioner`, and both at once::
 
     class Halves(Partitioner, name="halves"):
         def _partition(self, rows, y):
-            return (rows.X[:, 0] > 0).astype(np.int32), centers  # this rank's labels, and all parts' centres
+            return (rows.X[:, 0] > 0).astype(np.int32), centers  # labels of this rank's rows, centres of all parts
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from partition.estimators import BY_NAME, FCFS, BalancedKMeans, KBalance, KMeans, Partitioner, RandomPartition
-
-__all__ = ["BY_NAME", "FCFS", "BalancedKMeans", "KBalance", "KMeans", "Partitioner", "RandomPartition"]
+    from partition.estimators import BY_NAME as BY_NAME
+    from partition.estimators import Partitioner as Partitioner
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        return getattr(import_module("partition.estimators"), name)
+    # Estimators are capitalised and modules are not: importing a module must not load scikit-learn.
+    if name == "__all__" or name[:1].isupper():
+        estimators = import_module("partition.estimators")
+        if name in ("__all__", *estimators.__all__):
+            return getattr(estimators, name)
     raise AttributeError(f"module 'partition' has no attribute {name!r}")

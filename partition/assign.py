@@ -1,4 +1,4 @@
-"""Rows of one rank against centres: nearest centre, sums by part; a matrix product and one pass."""
+"""Assignment of one rank's rows to centres, and sums per part: one matrix product and one pass over it."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class PartRows:
     Attributes
     ----------
     first, n : int
-        Global number of this rank's first row, and the number of rows of all ranks.
+        Global index of this rank's first row, and the number of rows on all ranks.
     order : ndarray of int64, shape (n_local,)
-        Place of each row in the shuffled order of all n rows: the order in which rows come first.
-        It depends on the seed and the row's global number only, not on the ranks.
+        Place of each row in the shuffled order of all n rows, in which rows are assigned. It depends only on the seed
+        and the row's global index, not on the number of ranks.
     """
 
     def __init__(self, X: Rows, comm: Communicator, seed: int) -> None:
@@ -53,7 +53,7 @@ class PartRows:
         return int(self.X.shape[0])
 
     def _needed_shift(self) -> NDArray[Any] | None:
-        """The mean, where |x|^2 - 2 x.c would cancel: for rows much farther from the origin than from each other."""
+        """The rows' mean if they lie much farther from the origin than from each other: |x|^2 - 2 x.c would cancel."""
         if is_sparse(self.X):
             return None
         d = self.X.shape[1]
@@ -63,11 +63,11 @@ class PartRows:
         spread, count = self.comm.allreduce(np.array([np.square(probe).sum(), len(probe)])).tolist()
         spread /= max(1.0, count)
         far = float(mean @ mean) * np.finfo(self.X.dtype).eps > 1e-6 * max(spread, np.finfo(float).tiny)
-        # Rounded as the rows are, so that rows and centres move by the same amount.
+        # Rounded to the rows' precision, so that rows and centres are shifted by the same amount.
         return mean.astype(self.X.dtype).astype(np.float64) if far and d else None
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The rows with these global numbers, on every rank: one Allreduce of len(rows) x d numbers."""
+        """Return the rows with these global indices on every rank: one Allreduce of len(rows) x d numbers."""
         out = np.zeros((len(rows), self.X.shape[1]))
         here = np.flatnonzero((rows >= self.first) & (rows < self.first + len(self)))
         if here.size:
@@ -77,25 +77,29 @@ class PartRows:
     def step(
         self, centers: NDArray[np.float64], labels: NDArray[np.int32], sums: bool = True
     ) -> tuple[NDArray[np.float64], NDArray[np.int64], int]:
-        """Move every row to its nearest centre (ties to the lower number).
+        """Label every row with its nearest centre; ties go to the lower index.
 
         Parameters
         ----------
         centers : ndarray, shape (P, d)
         labels : ndarray of int32, shape (n_local,)
-            Rewritten.
+            Overwritten.
         sums : bool
-            Whether the sums are wanted.
+            Compute the sums as well.
 
         Returns
         -------
-        sums : ndarray, shape (P, d); counts : ndarray of int64, shape (P,); changed : int
-            Of this rank's rows only.
+        sums : ndarray, shape (P, d)
+            Sum of each part's rows on this rank.
+        counts : ndarray of int64, shape (P,)
+            Number of each part's rows on this rank.
+        changed : int
+            Number of this rank's rows whose label changed.
 
         Notes
         -----
-        2 n_local P d flops; T x P x d numbers of memory. The rows are cut into one strip a thread,
-        so that the sums are the same, bit for bit, whenever the threads are as many.
+        2 n_local P d flops; T x P x d numbers of memory. The rows are cut into one strip per thread, so the sums are
+        the same, bit for bit, for the same number of threads.
         """
         P, d = centers.shape
         strips = threads.blocks(len(self), max(1, -(-len(self) // threads.current())))
@@ -121,7 +125,7 @@ class PartRows:
         labels: NDArray[np.int32],
         rows: NDArray[np.int64],
     ) -> None:
-        """Move `rows` to their nearest centre among those whose `cutoff` is later than the row's place in the order."""
+        """Label `rows` with their nearest centre among those whose `cutoff` is later than the row's place."""
         order = self.order
 
         def block_of(lo: int, hi: int) -> None:
@@ -135,7 +139,7 @@ class PartRows:
         threads.for_blocks(block_of, threads.blocks(len(rows), 4096))
 
     def squared_distances(self, centers: NDArray[np.float64], labels: NDArray[np.int32]) -> NDArray[np.float64]:
-        """|x - c|^2 of every row to the centre of its part."""
+        """Squared distance |x - c|^2 of every row from the centre of its part."""
         out = np.empty(len(self))
 
         def block_of(lo: int, hi: int) -> None:
@@ -146,7 +150,7 @@ class PartRows:
         return out
 
     def means(self, labels: NDArray[np.int32], P: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Mean row and size of every part, over all ranks: one Allreduce of P x (d+1) numbers."""
+        """Mean and number of each part's rows over all ranks: one Allreduce of P x (d+1) numbers."""
         d = self.X.shape[1]
         total = np.zeros((P, d + 1))
         for lo, hi in threads.blocks(len(self), 1 << 14):
@@ -163,11 +167,11 @@ class PartRows:
         use: Callable[[int, Rows, NDArray[Any], NDArray[Any]], None],
         X: Rows | None = None,
     ) -> None:
-        """Hand ``x.c`` and ``|c|^2 / 2`` to `use`, block by block; the nearest centre has the least |c|^2/2 - x.c.
+        """Call `use` for each block of rows with x.c and |c|^2/2; the nearest centre has the least |c|^2/2 - x.c.
 
-        It is given the number of the first row and the rows, too. Both products are divided by a power of two near the
-        largest number in a centre. That changes no digit, and keeps them within single precision, which holds no
-        squares of 1e20 or 1e-20.
+        The arguments of `use` are the index of the first row, the rows, and the two products. Both are divided by a
+        power of two near the largest number in a centre. This changes no digit, and keeps them within the range of
+        single precision, which cannot hold squares of 1e20 or 1e-20.
         """
         X = self.X if X is None else X
         if self._shift is not None:
@@ -191,7 +195,7 @@ class PartRows:
 
 
 def power_of_two(centers: NDArray[np.float64]) -> float:
-    """One near the largest number in a centre, and a double: divided by it, numbers keep their digits."""
+    """A power of two near the largest number in `centers`; dividing by it changes no digit."""
     return math.ldexp(1.0, min(1023, max(-500, math.frexp(largest_size(centers))[1])))
 
 
@@ -204,7 +208,7 @@ def _add_rows(block: Rows, labels: NDArray[np.int32], sums: NDArray[np.float64])
 
 @numba.njit(cache=True, nogil=True)
 def _nearest(scores: Any, half: Any, labels: Any, counts: Any) -> int:  # pragma: no cover - compiled
-    """Label m rows by their least ``half[j] - scores[i, j]``, count them by part; how many labels changed.
+    """Label each of m rows with the j of least ``half[j] - scores[i, j]``, count per part, return the labels changed.
 
     scores: x.c, float32 or float64 (m, P); half: |c|^2/2, float64 (P,); labels: int32 (m,); counts: int64 (P,).
     """
@@ -226,7 +230,7 @@ def _nearest(scores: Any, half: Any, labels: Any, counts: Any) -> int:  # pragma
 def _nearest_open(
     scores: Any, half: Any, order: Any, cutoff: Any, rows: Any, labels: Any
 ) -> None:  # pragma: no cover - compiled
-    """As :func:`_nearest` for m of the rows, among the parts whose cutoff is later than the row's place; -1 if none.
+    """Label m rows as :func:`_nearest` does, but only with parts whose cutoff is later than the row's place; or -1.
 
     scores: float32 or float64 (m, P); half: float64 (P,); order: int64 (n_local,); cutoff: int64 (P,); rows: int64
     (m,); labels: int32 (n_local,).
@@ -243,7 +247,7 @@ def _nearest_open(
 
 @numba.njit(cache=True, nogil=True)
 def _add_dense(X: Any, labels: Any, sums: Any) -> None:  # pragma: no cover - compiled
-    """Add rows by part. X: float32 or float64 (m, d); labels: int32 (m,); sums: float64 (P, d)."""
+    """Add each row to the sum of its part. X: float32 or float64 (m, d); labels: int32 (m,); sums: float64 (P, d)."""
     for i in range(X.shape[0]):
         j = labels[i]
         for k in range(X.shape[1]):
@@ -252,7 +256,7 @@ def _add_dense(X: Any, labels: Any, sums: Any) -> None:  # pragma: no cover - co
 
 @numba.njit(cache=True, nogil=True)
 def _add_csr(data: Any, indices: Any, indptr: Any, labels: Any, sums: Any) -> None:  # pragma: no cover - compiled
-    """As :func:`_add_dense`, of CSR rows. data: float32 or float64, indices, indptr: int32 or int64, of m rows."""
+    """Add CSR rows as :func:`_add_dense` does dense ones. data: float32 or float64; indices, indptr: int32 or int64."""
     for i in range(labels.size):
         for p in range(indptr[i], indptr[i + 1]):
             sums[labels[i], indices[p]] += data[p]

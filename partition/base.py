@@ -1,4 +1,4 @@
-"""What every partitioner shares: its name, its parameters, the checks, the seed and the call that divides rows."""
+"""Base class of the partitioners: name, parameters, checks, seed, and the call that divides rows."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ REGISTERED: dict[str, type[Algorithm]] = {}
 
 @dataclass(frozen=True)
 class Division:
-    """Rows divided into P parts, as a fitted :class:`partition.estimators.Partitioner` describes them.
+    """Rows divided into P parts: the fitted attributes of :class:`partition.estimators.Partitioner`.
 
-    `n_iter` are the rounds of K-means; 0 where there is none.
+    `n_iter` is the number of K-means rounds, 0 for partitioners without K-means.
     """
 
     labels: NDArray[np.int32]
@@ -34,17 +34,17 @@ class Division:
 
 @dataclass(eq=False, repr=False)
 class Algorithm:
-    """A way to divide rows into parts, without scikit-learn: one abstract method, :meth:`_partition`.
+    """A partitioning algorithm, independent of scikit-learn: one abstract method, :meth:`_partition`.
 
-    ``class Halves(Partitioner, name="halves")`` registers a partitioner under a name. Parameters: see
+    ``class Halves(Algorithm, name="halves")`` registers it under a name. For the parameters see
     :class:`partition.estimators.Partitioner`.
 
     Attributes
     ----------
     balances_classes : bool
-        Whether `ratio` is a parameter: to balance every class as well as the parts' sizes.
+        True if the algorithm can balance every class as well as the parts' sizes: `ratio` is then a parameter.
     checks : dict of str to callable
-        What values are good, by the parameter's name; see :mod:`cacore.run.options`.
+        The check of each parameter's value, by the parameter's name; see :mod:`cacore.checks`.
     """
 
     balances_classes: ClassVar[bool] = False
@@ -58,18 +58,18 @@ class Algorithm:
         super().__init_subclass__(**options)
         if name:
             known = REGISTERED.get(name, cls)
-            if known.__qualname__ != cls.__qualname__:  # equal where a notebook's cell is run again
+            if known.__qualname__ != cls.__qualname__:  # running a notebook cell again defines the same class again
                 raise ValueError(f"partitioner {name!r}: {known.__qualname__} has this name already")
             REGISTERED[name] = cls
 
     @abstractmethod
     def _partition(self, rows: PartRows, y: NDArray[Any] | None) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """Labels of this rank's rows, and the centres."""
+        """Return the labels of this rank's rows, and the centres of all parts, the same on all ranks."""
 
     def divide(self, X: Any, y: ArrayLike | None = None, comm: Communicator | None = None) -> Division:
-        """Divide the rows of `X`, or of all ranks' `X`.
+        """Divide the rows of `X`, together with those of the other ranks; collective.
 
-        Arguments, and what is raised on all ranks, are those of :meth:`partition.estimators.Partitioner.fit`.
+        Arguments and exceptions are those of :meth:`partition.estimators.Partitioner.fit`.
         """
         comm = as_communicator(comm)
         with comm.phase("partition"):

@@ -15,7 +15,7 @@ from cacore.data.shuffle import Shuffle
 from cacore.data.stored import StoredRows, is_stored, permuted
 from cacore.errors import InputError
 from cacore.machine import memory
-from partition import balanced, kmeans, random  # noqa: F401 - their classes register themselves
+from partition import algorithms  # noqa: F401 - its classes register themselves
 from partition.base import REGISTERED, Algorithm, Division
 from partition.redistribute import Parts, redistribute
 

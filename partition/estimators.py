@@ -1,4 +1,4 @@
-"""The partitioners' scikit-learn faces: parameters, checks and fitted attributes as its estimators have them."""
+"""The partitioners as scikit-learn estimators: their base class, and one estimator per algorithm of the package."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from sklearn.utils.validation import check_is_fitted
 
 from cacore.comm import collective
 from cacore.data.validation import check_same_names, validated
-from partition import balanced, kmeans, random
-from partition.base import Algorithm
+from partition import algorithms
+from partition.base import REGISTERED, Algorithm
 from partition.routing import nearest
 
 
 class Partitioner(ClusterMixin, BaseEstimator, Algorithm):
-    """Divide rows into parts.
+    """Base class of the partitioners: estimators that divide rows into parts.
 
     Parameters
     ----------
     n_parts : int
         Number of parts, P, at most the number of rows.
     random_state : int, RandomState or None
-        With the same int, rows and ranks the labels are the same, bit for bit.
+        Seed. The same int, rows and ranks give the same labels, bit for bit.
 
     Attributes
     ----------
     labels_ : ndarray of int32, shape (n_local,)
         Part of each of this rank's rows.
     centers_ : ndarray of float64, shape (P, d)
-        The same on all ranks.
+        Centres of all parts, the same on all ranks.
     sizes_ : ndarray of int64, shape (P,)
-        Rows of each part, over all ranks.
+        Number of rows of each part on all ranks.
     n_features_in_ : int
     feature_names_in_ : ndarray of str, shape (d,)
-        Of the columns, where `X` is a DataFrame.
+        Names of the columns, if `X` is a DataFrame.
 
     Notes
     -----
-    A subclass that writes :meth:`_partition` is a partitioner, and with ``name="..."`` in its class statement
-    estimators know it by that name.
+    To add a partitioner, derive a class and implement :meth:`_partition`. With ``name="..."`` in the class statement,
+    estimators accept that name.
     """
 
     labels_: NDArray[np.int32]
@@ -49,7 +49,7 @@ class Partitioner(ClusterMixin, BaseEstimator, Algorithm):
     sizes_: NDArray[np.int64]
 
     def fit(self, X: Any, y: ArrayLike | None = None, comm: Any = None) -> Partitioner:
-        """Divide the rows of `X`, or of all ranks' `X`.
+        """Divide the rows of `X`, or the rows of all ranks' `X`.
 
         Parameters
         ----------
@@ -58,7 +58,7 @@ class Partitioner(ClusterMixin, BaseEstimator, Algorithm):
         y : array-like, shape (n_local,), optional
             Classes, for ``ratio=True``.
         comm : mpi4py communicator, Communicator or None
-            With one, a collective call.
+            If given, the call is collective.
 
         Returns
         -------
@@ -72,7 +72,7 @@ class Partitioner(ClusterMixin, BaseEstimator, Algorithm):
         with collective(comm) as ranks:
             division = self.divide(X, y, ranks)
             with ranks.agreed():
-                validated(self, X, skip_check_array=True)  # the names of its columns
+                validated(self, X, skip_check_array=True)  # records the names of the columns
             check_same_names(self, ranks)
         self.labels_, self.centers_, self.sizes_ = division.labels, division.centers, division.sizes
         self.n_features_in_ = division.centers.shape[1]
@@ -83,39 +83,23 @@ class Partitioner(ClusterMixin, BaseEstimator, Algorithm):
         return self.fit(X, y, comm).labels_
 
     def predict(self, X: Any) -> NDArray[np.int32]:
-        """Part whose centre is nearest to each row: 2 n P d flops."""
+        """Return the part whose centre is nearest to each row: 2 n P d flops."""
         check_is_fitted(self)
         validated(self, X, reset=False, skip_check_array=True)
         return nearest(self._checked(X), self.centers_)
 
 
-# The classes are described where their algorithms are.
-
-
-class RandomPartition(random.RandomPartition, Partitioner):  # noqa: D101
-    __doc__ = random.RandomPartition.__doc__
-
-
-class FCFS(balanced.FCFS, Partitioner):  # noqa: D101
-    __doc__ = balanced.FCFS.__doc__
-
-
-class KMeans(kmeans.KMeans, Partitioner):  # noqa: D101
-    __doc__ = kmeans.KMeans.__doc__
-
-
-class BalancedKMeans(balanced.BalancedKMeans, Partitioner):  # noqa: D101
-    __doc__ = balanced.BalancedKMeans.__doc__
-
-
-class KBalance(balanced.KBalance, Partitioner):  # noqa: D101
-    __doc__ = balanced.KBalance.__doc__
+def _estimator(algorithm: type[Algorithm]) -> type[Partitioner]:
+    """The scikit-learn estimator of an algorithm of the package, with its name, parameters and docstring."""
+    described = {"__doc__": algorithm.__doc__, "__module__": __name__}
+    return type(algorithm.__name__, (algorithm, Partitioner), described)
 
 
 BY_NAME: dict[str, type[Partitioner]] = {
-    "random": RandomPartition,
-    "fcfs": FCFS,
-    "kmeans": KMeans,
-    "bkm": BalancedKMeans,
-    "kbalance": KBalance,
+    name: _estimator(algorithm)
+    for name, algorithm in REGISTERED.items()
+    if algorithm.__module__.startswith(f"{algorithms.__name__}.")  # not those of users
 }
+globals().update({estimator.__name__: estimator for estimator in BY_NAME.values()})
+
+__all__ = ["BY_NAME", "Partitioner", *(estimator.__name__ for estimator in BY_NAME.values())]

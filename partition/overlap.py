@@ -1,7 +1,8 @@
-"""Parts that overlap: each takes in rows of the other parts that lie close to its border as well.
+"""Overlapping parts: each part also trains on rows of other parts that lie close to its border.
 
-A part's model knows nothing of what lies behind the border of its part, and is at its worst there. With the closest
-rows of other parts it learns from a margin as well, and answers for the rows nearest to its centre, as before.
+A part's model is least accurate near the border, since it has seen no rows beyond it. Adding the closest rows of the
+other parts gives it a margin to learn from. Prediction is unchanged: each model answers for the rows nearest to its
+centre.
 """
 
 from __future__ import annotations
@@ -21,30 +22,30 @@ from partition.base import Division
 def overlapping(
     X: Rows, division: Division, overlap: float, comm: Communicator
 ) -> tuple[NDArray[np.int64], Division]:  # fmt: skip
-    """Add to each part so many times its own rows, those of other parts that lie closest to it; collective.
+    """Add to each part of m rows the ``overlap * m`` closest rows of other parts; collective.
 
-    A row x of part p is the closer to part q, the less |x - c_q|^2 - |x - c_p|^2 is: 0 half way between the centres.
+    The distance of a row x of part p from part q is |x - c_q|^2 - |x - c_p|^2, which is 0 half way between the centres.
 
     Parameters
     ----------
     X : ndarray or CSR, shape (n_local, d)
-        This rank's rows, as they were divided. Not changed.
+        This rank's rows, in the order in which they were divided. Not changed.
     division : Division
     overlap : float
-        Rows that a part of m rows gets, over m: all of the others where there are no more.
+        Number of added rows as a multiple of the part's own. If the other parts have fewer rows, all are added.
     comm : Communicator
 
     Returns
     -------
-    places : ndarray of int64, shape (m,)
-        This rank's rows, each once for its own part, in order, and then once for each part that it is added to.
+    places : ndarray of int64, shape (k,)
+        Indices of this rank's rows: each once for its own part, in order, then once per part that it is added to.
     Division
-        Of these m rows, with sizes that count what was added.
+        The division of these k rows; its sizes count the added rows.
 
     Notes
     -----
-    3 n_local P d flops, and one selection a part (:func:`cacore.data.selection.smallest`): 8 Allreduces of 256 numbers.
-    Which rows are added depends neither on the number of ranks nor on how the rows are spread over them in order.
+    3 n_local P d flops. One selection per part (:func:`cacore.data.selection.smallest`): 8 Allreduces of 256 numbers.
+    The added rows do not depend on the number of ranks, nor on how the rows, in order, are distributed over them.
     """
     rows = PartRows(X, comm, 0)
     labels, sizes = division.labels, division.sizes.copy()

@@ -1,4 +1,4 @@
-"""Rows to the ranks that own their parts: largest parts first, in at most 16 groups of parts."""
+"""Redistribution: choose the rank that owns each part, and send every row to the owner of its part."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ from cacore.machine.threads import blocks
 def assign_owners(
     sizes: NDArray[np.int64], ranks: int, cost: Callable[[NDArray[np.float64]], NDArray[np.float64]] = lambda m: m**3
 ) -> NDArray[np.int64]:
-    """Rank that owns each part: largest predicted cost first, each to the least loaded rank.
+    """Assign parts to ranks: in order of decreasing predicted cost, each part goes to the least loaded rank.
 
     Parameters
     ----------
     sizes : ndarray of int64, shape (P,)
     ranks : int
     cost : callable
-        Predicted cost of parts of m rows; m^3 for kernel ridge regression.
+        Predicted cost of training parts of m rows; the default, m^3, is that of kernel ridge regression.
 
     Returns
     -------
     ndarray of int64, shape (P,)
+        Rank of each part.
     """
     price = cost(sizes.astype(np.float64))
     owners = np.empty(len(sizes), np.int64)
-    loads = [(0.0, 0, rank) for rank in range(ranks)]  # with the number of parts, which decides between equals
+    loads = [(0.0, 0, rank) for rank in range(ranks)]  # the number of parts breaks ties between equal loads
     for part in np.argsort(-price, kind="stable"):
         load, parts, owners[part] = loads[0]
         heapq.heapreplace(loads, (load + price[part], parts + 1, int(owners[part])))
@@ -48,20 +49,20 @@ _GROUPS = 16
 
 @dataclass
 class Parts(Samples):
-    """The rows of this rank's parts, part after part, and what all ranks know of all parts.
+    """The rows of this rank's parts, part after part, and the centres, sizes and owners of all parts.
 
     Attributes
     ----------
     parts : ndarray of int64, shape (k,)
         Numbers of the parts this rank owns, ascending.
     bounds : ndarray of int64, shape (k + 1,)
-        Rows ``bounds[i]:bounds[i+1]`` are those of ``parts[i]``.
+        Rows ``bounds[i]:bounds[i+1]`` belong to ``parts[i]``.
     centers : ndarray, shape (P, d)
-        Without rows where they are not known.
+        Shape (0, 0) if the centres are unknown.
     sizes, owners : ndarray of int64, shape (P,)
-        Rows and rank of every part.
+        Number of rows and owning rank of every part.
     n_iter : int
-        Rounds of K-means.
+        Number of K-means rounds.
     """
 
     parts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -72,7 +73,7 @@ class Parts(Samples):
     n_iter: int = 0
 
     def __iter__(self) -> Iterator[tuple[int, slice]]:
-        """Number and rows of each part."""
+        """Yield the number of each part and the slice of its rows."""
         for part, lo, hi in zip(self.parts, self.bounds[:-1], self.bounds[1:], strict=True):
             yield int(part), slice(int(lo), int(hi))
 
@@ -85,23 +86,23 @@ def redistribute(
     order: str | None = None,
     consume: bool = False,
 ) -> Parts:
-    """Send each row to the owner of its part.
+    """Send each row to the owner of its part; collective.
 
     Parameters
     ----------
     rows : Samples
-        This rank's; their columns, shape (n_local,) or (n_local, k), travel with them.
+        This rank's rows; their columns, shape (n_local,) or (n_local, k), travel with them.
     labels : ndarray of int32, shape (n_local,)
         Part of each row.
     owners : ndarray of int64, shape (P,)
         Rank of each part.
     comm : Communicator
     order : str, optional
-        Column that orders the rows inside a part. Without it they keep the order of the ranks and
-        of the rows on each.
+        Column by which the rows of a part are sorted. By default they keep the order of the ranks and of the rows on
+        each rank.
     consume : bool
-        The rows are dense, the caller's to give, and nothing else looks at their memory: it shrinks as
-        rows are sent, and is empty at the end, so that the rows are never held twice.
+        Free the memory of the caller's rows while they are sent, so that no row is held twice; the array is empty at
+        the end. The rows must be dense, and nothing else may refer to their memory.
 
     Returns
     -------
@@ -109,9 +110,9 @@ def redistribute(
 
     Notes
     -----
-    Collective. Each row is sent at most once, and none that is in its place. The parts travel in at
-    most 16 groups, and with `consume` the memory beside the rows is that of one group. Rows in a file
-    go to another file, some MiB at a time, and 16 bytes a row beside them.
+    Each row is sent at most once, and not at all if its rank owns its part. The parts are sent in at most 16 groups;
+    with `consume`, one group of rows is the only extra memory. Rows in a file are sent to another file, a few MiB at a
+    time, with 16 extra bytes per row.
     """
     X, columns = rows.X, rows.columns
     group, groups = _groups(owners)
@@ -127,7 +128,7 @@ def redistribute(
     arrived = come.reshape(-1).view(records.dtype)
     labels_in = arrived["f0"].copy()
     columns_in = {name: arrived[name].copy() for name in columns}
-    del records, packed, come, arrived  # before the rows need the memory
+    del records, packed, come, arrived  # free memory before the rows are sent
     place = np.lexsort((labels_in,) if order is None else (columns_in[order], labels_in))
     if isinstance(X, StoredRows):
         X = _exchange_in_file(X, toward, send, place, arrivals, comm)
@@ -151,7 +152,7 @@ def _exchange(
     comm: Communicator,
     consume: bool,
 ) -> Rows:
-    """Send the rows group by group, the last first; `leaving` and `arriving` are the rows' groups."""
+    """Send the rows group by group, the last group first; `leaving` and `arriving` are the rows' groups."""
     send = np.lexsort((toward, leaving))
     X, toward = _permuted(X, send, consume), toward[send]
     starts = np.searchsorted(leaving[send], np.arange(groups + 1))
@@ -163,13 +164,13 @@ def _exchange(
     for g in reversed(range(groups)):
         rows = slice(starts[g], starts[g + 1])
         block = exchange_rows(X[rows], np.bincount(toward[rows], minlength=comm.size).astype(np.int64), comm, pack)
-        arrived = seats[arriving == g]  # a group's rows end up beside each other
+        arrived = seats[arriving == g]  # contiguous, since rows are sorted by group
         if out is None:
             pieces.insert(0, block[np.argsort(arrived)])
         else:
             out[arrived] = block
             if consume:
-                X.resize((rows.start, X.shape[1]), refcheck=False)  # the pages of the rows that left go back
+                X.resize((rows.start, X.shape[1]), refcheck=False)  # frees the rows that were sent
     return concatenate(pieces) if out is None else out
 
 
@@ -177,7 +178,7 @@ def _exchange_in_file(
     X: StoredRows, toward: NDArray[np.int64], send: NDArray[np.intp], place: NDArray[np.intp],
     arrivals: NDArray[np.int64], comm: Communicator,
 ) -> StoredRows:  # fmt: skip
-    """Send the rows block by block; each knows its place among the receiver's."""
+    """Send the rows block by block, each with its place among the receiver's rows."""
     seats = np.empty(len(place), np.int64)
     seats[place] = np.arange(len(place))
     told, seats_out = comm.alltoall(seats, arrivals)[0], np.empty(len(send), np.int64)
@@ -194,7 +195,7 @@ def _exchange_in_file(
 
 
 def _groups(owners: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
-    """Group of each part, ascending with the part on each rank, and the number of groups."""
+    """Return the group of each part and the number of groups; on each rank, groups ascend with the part's number."""
     seat = np.empty(len(owners), np.int64)
     for rank in np.unique(owners):
         seat[owners == rank] = np.arange(np.count_nonzero(owners == rank))
@@ -204,7 +205,7 @@ def _groups(owners: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
 
 
 def _permuted(X: Rows, place: NDArray[np.intp], consume: bool) -> Rows:
-    """``X[place]``, in the memory of `X` if it may be consumed."""
+    """Return ``X[place]``, computed in the memory of `X` if that may be consumed."""
     if not (consume and isinstance(X, np.ndarray) and X.flags.c_contiguous and X.flags.owndata):
         return X[place]
     _permute(X, place, np.zeros(len(place), np.bool_), np.empty(X.shape[1], X.dtype))
@@ -213,7 +214,7 @@ def _permuted(X: Rows, place: NDArray[np.intp], consume: bool) -> Rows:
 
 @numba.njit(cache=True, nogil=True)
 def _permute(X: Any, place: Any, done: Any, row: Any) -> None:  # pragma: no cover - compiled
-    """Row i becomes what row place[i] was: cycle by cycle, with one row of memory.
+    """Replace row i by row place[i], in place: cycle by cycle, with one row of extra memory.
 
     X: float32 or float64 (n, d), C-contiguous; place: int64 (n,); done: bool (n,), False; row: as X, (d,).
     """

@@ -1,4 +1,4 @@
-"""Routing: which parts' models answer for a row, and with what weight. The one place that decides."""
+"""Routing: the parts whose models answer for a row, and the weights of their answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BLOCK_BYTES = 1 << 22
 
 
 def nearest(X: Rows, centers: NDArray[np.float64]) -> NDArray[np.int32]:
-    """Number of the nearest centre of each row (ties to the lower number).
+    """Index of the nearest centre of each row; ties go to the lower index.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ def nearest(X: Rows, centers: NDArray[np.float64]) -> NDArray[np.int32]:
 
     Notes
     -----
-    2 n P d flops on all threads; block-sized memory. Local: every rank routes its own rows.
+    2 n P d flops on all threads; memory for one block per thread. Local: every rank routes its own rows.
     """
     labels = np.full(X.shape[0], -1, np.int32)
     if X.shape[0]:
@@ -39,7 +39,7 @@ def nearest(X: Rows, centers: NDArray[np.float64]) -> NDArray[np.int32]:
 
 
 def closest(X: Rows, centers: NDArray[np.float64], k: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """The k nearest centres of each row, the nearest first, and the squared distances to them.
+    """Indices of the k nearest centres of each row, nearest first, and the squared distances to them.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def closest(X: Rows, centers: NDArray[np.float64], k: int) -> tuple[NDArray[np.i
 
     Notes
     -----
-    2 n P d flops on all threads; block-sized memory.
+    2 n P d flops on all threads; memory for one block per thread.
     """
     shift = None if is_sparse(X) else centers.mean(axis=0)
     middle = Points(centers, shift)
@@ -76,61 +76,62 @@ def closest(X: Rows, centers: NDArray[np.float64], k: int) -> tuple[NDArray[np.i
 
 @dataclass(frozen=True)
 class Soft:
-    """Soft routing: the models of the k nearest centres, weighted by exp(-(d^2 - d_min^2)/t).
+    """Soft routing: the models of the k nearest centres answer, with weights exp(-(d^2 - d_min^2)/t).
 
     Attributes
     ----------
     k : int
     t : float
-        Squared distance, beyond that of the nearest centre, at which the weight has fallen to 1/e.
+        Increase in squared distance, relative to the nearest centre, at which the weight falls to 1/e.
     """
 
     k: int
     t: float
 
     def weights(self, squares: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Weights that add up to 1 in each row.
+        """Weights of the models for each row, with sum 1.
 
         Parameters
         ----------
         squares : ndarray, shape (n, K)
-            Squared distances to the K nearest centres, ascending; beyond the k-th the weight is 0.
+            Squared distances to the K nearest centres, ascending; from the (k+1)-th on, weights are 0.
         """
-        with np.errstate(over="ignore"):  # where t is next to nothing, so is the weight
+        with np.errstate(over="ignore"):  # for a tiny t the quotient overflows, and the weight is 0 as it should be
             weights = np.exp(-(squares - squares[:, :1]) / max(self.t, np.finfo(float).tiny))
         weights[:, self.k :] = 0.0
         weights /= weights.sum(axis=1, keepdims=True)
         return weights
 
     def scaled(self, unit: float, P: int) -> Soft:
-        """The same with t in another unit, of P models at most."""
+        """Return this routing with t multiplied by `unit`, and with k at most P."""
         return Soft(min(self.k, P), self.t * unit)
 
     def of_all(self, X: Rows, centers: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Weights of the models of all P centres for each row, shape (n, P), in the order of the centres."""
+        """Weights of all P models for each row, shape (n, P), in the order of the centres."""
         parts, squares = closest(X, centers, len(centers))
         weights = np.empty_like(squares)
         np.put_along_axis(weights, parts, self.weights(squares), axis=1)
         return weights
 
 
-SOFT = Soft(4, 0.35)  # where it is not chosen by held-out rows; t in units of their `gap`
+SOFT = Soft(4, 0.35)  # default, if held-out rows do not choose k and t; t in units of `gap`
 
 
 def gap(X: Rows, centers: NDArray[np.float64], comm: Communicator) -> float:
-    """Mean of d_2^2 - d_1^2, of the two nearest of at least two centres, over all ranks' rows: a unit for t."""
+    """Mean of d_2^2 - d_1^2 over all ranks' rows, d_1 and d_2 to the two nearest centres: a unit for t; collective."""
     _, squares = closest(X, centers, 2)
     total = comm.allreduce(np.array([(squares[:, 1] - squares[:, 0]).sum(), len(squares)]))
     return float(total[0] / max(total[1], 1.0))
 
 
 def double_variance(X: Rows, centers: NDArray[np.float64], comm: Communicator) -> float:
-    """Twice the variance of all ranks' rows about their centres: the t with which weights are probabilities.
+    """Twice the variance of all ranks' rows about their centres: with this t, weights are probabilities; collective.
 
-    If each part's rows are Gaussian about its centre, with one variance s^2 in the directions in which rows vary, a row
-    is of a part with probability as exp(-d^2 / (2 s^2)). With covariance S, d^2 has mean tr S and variance 2 tr S^2,
-    and s^2 = tr S^2 / tr S: t = 2 s^2 is the variance of d^2 over its mean, with d^2 to the nearest centre. Centres of
-    random parts differ by next to nothing on this scale, those of clusters by a lot.
+    Suppose that each part's rows are Gaussian about its centre, with the same variance s^2 in the directions in which
+    rows vary. The probability that a row belongs to a part is then proportional to exp(-d^2 / (2 s^2)), so t = 2 s^2.
+    For covariance S, d^2 has mean tr S and variance 2 tr S^2. With s^2 = tr S^2 / tr S, t is the variance of d^2 over
+    its mean, where d is the distance to the nearest centre. On this scale the centres of random parts almost coincide,
+    and the centres of clusters are far apart.
     """
     _, squares = closest(X, centers, 1)
     n, total, square = comm.allreduce(np.array([len(squares), squares.sum(), np.vdot(squares, squares)]))

@@ -1,13 +1,16 @@
-"""Each row to its closest centre with room, on any number of ranks.
+"""Assignment of each row to its closest centre with room, on any number of ranks.
 
-The listings (Algorithms 3 and 9) take the rows one after another. Taken in a fixed order, that is
-the serial dictatorship of matching theory, and it has one outcome, which deferred acceptance finds
-in parallel: every row asks its closest centre, every centre keeps the earliest rows up to its
-capacity and publishes the place in the order at which it closed, and the rows it refused ask their
-closest centre among those still open to them. Closing places only move earlier, and each round
-settles at least one more of them for good, so there are at most P rounds, of one Allreduce of a few
-histograms each. The outcome is the listing's own for a shuffled file, whatever the order of the file
-and the number of ranks.
+Algorithms 3 and 9 assign the rows one after another. In matching theory this is a serial dictatorship, and its outcome
+is unique for a given order of the rows. Deferred acceptance finds the same outcome in parallel:
+
+1. Every row applies to its closest centre.
+2. Every centre accepts the earliest rows up to its capacity, and announces its cutoff: the place in the order from
+   which it rejects rows.
+3. Every rejected row applies to its closest centre among those whose cutoff is later than the row's place.
+
+Cutoffs only move earlier, and each round makes at least one more of them final. Hence there are at most P rounds, each
+with a few Allreduces of histograms. The outcome is that of the listing on a shuffled file; it depends neither on the
+order of the rows in the file nor on the number of ranks.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ _BINS = 64
 
 
 def capacities(n: int, P: int, population: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
-    """Rows per part, n in all, that differ by at most 1; the larger parts go to the larger `population`."""
+    """Capacities with sum n that differ by at most 1; parts with the largest `population` get the extra rows."""
     room = np.full(P, n // P, np.int64)
     largest = np.arange(P) if population is None else np.argsort(-population, kind="stable")
     room[largest[: n % P]] += 1
@@ -39,23 +42,23 @@ def settle(
     labels: NDArray[np.int32],
     members: NDArray[np.int64],
 ) -> int:
-    """Give each of `members` its closest centre with room, the rows coming in the order of ``rows.order``.
+    """Assign `members`, in the order ``rows.order``, each to its closest centre with room; collective.
 
     Parameters
     ----------
     rows : PartRows
     centers : ndarray, shape (P, d)
     room : ndarray of int64, shape (P,)
-        Rows each part can take; together at least the number of members on all ranks.
+        Capacity of each part; the sum is at least the number of members on all ranks.
     labels : ndarray of int32, shape (n_local,)
-        Rewritten for the members.
+        Overwritten for the members.
     members : ndarray of int64
-        This rank's rows that take part.
+        Indices of this rank's rows to assign.
 
     Returns
     -------
     int
-        Rounds taken, at most P.
+        Number of rounds, at most P.
     """
     P = len(centers)
     cutoff = np.where(room > 0, rows.n, 0)
@@ -81,11 +84,10 @@ def smallest(
     stop: int,
     comm: Communicator,
 ) -> NDArray[np.int64]:
-    """For each of `parts`, the value that exactly `k` or fewer of its members on all ranks are below.
+    """The k-th smallest value (from 0) among the members of each of `parts` on all ranks; collective.
 
-    It is the k-th smallest (from 0) of the members' values, which lie in ``0 .. stop-1``. Every part
-    has more than k members. The bracket shrinks 64-fold a round: ``log64(stop)`` Allreduces of
-    64 x len(parts) counts.
+    The values lie in ``0 .. stop-1``, and every part has more than k members. Each round narrows the bracket 64-fold:
+    ``log64(stop)`` Allreduces of 64 x len(parts) counts.
     """
     slot = np.full(max(int(labels.max(initial=0)), int(parts.max())) + 1, -1, np.int64)
     slot[parts] = np.arange(len(parts))
@@ -106,10 +108,10 @@ def smallest(
 def _histogram(
     values: Any, labels: Any, members: Any, slot: Any, low: Any, width: Any, counts: Any
 ) -> None:  # pragma: no cover - compiled
-    """Count the members' values by part and bin of `width` from the part's `low`; those outside all bins do not count.
+    """Count the members' values per part in bins of `width` that begin at the part's `low`; ignore other values.
 
-    values: int64 (n_local,); labels: int32 (n_local,); members: int64 (m,); slot: int64, a part's row of `counts` or
-    -1; low: int64 (parts,); width: int64; counts: int64 (parts, bins).
+    values: int64 (n_local,); labels: int32 (n_local,); members: int64 (m,); slot: int64, each part's row of `counts`
+    or -1; low: int64 (parts,); width: int64; counts: int64 (parts, bins).
     """
     for i in members:
         s = slot[labels[i]]

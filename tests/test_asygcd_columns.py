@@ -14,7 +14,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 from asygcd.solver.board import board
 from asygcd.solver.cache import BEFORE, HITS, MISSES, NEXT, forget, resident, store
-from asygcd.solver.gram import Gram, _padded
+from asygcd.solver.gram import KernelCaches, _padded
 from asygcd.solver.working_set import FREE, FRESH, PENDING, bring, choose, note, settle, thread_state, working_set
 from cacore.errors import InputError
 from cacore.kernels import Kernel
@@ -43,10 +43,10 @@ K = rbf_kernel(rows("panels"), gamma=0.3)[np.ix_(ORDER, ORDER)]
 
 
 def columns_of(form, slots, by_rows=True):
-    """The Gram of three threads, and the cache of the middle one, which has so many slots."""
+    """The KernelCaches of three threads, and the cache of the middle one, which has so many slots."""
     bounds = np.array([0, MINE.start, MINE.stop, N])
     each = 2 * _padded(MINE.stop - MINE.start) if by_rows else _padded(N)
-    gram = Gram(rows(form), KERNEL, ORDER, bounds, 3 * 8 * slots * each, np.float64, by_rows)
+    gram = KernelCaches(rows(form), KERNEL, ORDER, bounds, 3 * 8 * slots * each, np.float64, by_rows)
     own = gram.whole[1]
     assert len(own.held) == slots
     return gram, own
@@ -146,7 +146,7 @@ def test_slots_are_what_the_memory_holds(form):
         for columns in gram.whole + gram.near:
             assert 2 <= len(columns.held) <= N
             assert len(columns.held) * columns.size[1] <= len(columns.memory)
-    gram = Gram(rows(form), KERNEL, ORDER, np.array([0, N]), 1 << 30, np.float64, True)
+    gram = KernelCaches(rows(form), KERNEL, ORDER, np.array([0, N]), 1 << 30, np.float64, True)
     assert len(gram.whole[0].held) == N  # more would never be used
 
 
@@ -226,7 +226,7 @@ def test_pending_steps_are_taken_in(given, slots):
     rng, n = np.random.default_rng(6), 150
     X = rng.normal(size=(n, 2))
     bounds, values = np.array([0, 70, n]), rbf_kernel(X, gamma=0.3)
-    gram = Gram(X, KERNEL, np.arange(n), bounds, 2 * 8 * slots * 2 * _padded(80), np.float64, True)
+    gram = KernelCaches(X, KERNEL, np.arange(n), bounds, 2 * 8 * slots * 2 * _padded(80), np.float64, True)
     beta = np.zeros(n)
     beta[rng.choice(n, given, replace=False)] = rng.normal(size=given)
     for me, own in enumerate(gram.whole):

@@ -19,7 +19,7 @@ from cacore.machine import threads
 from cakrr import bkrr2, dckrr, kkrr2, twolevel
 from cakrr.options import Options
 from cakrr.solver import coarse
-from cakrr.solver.local import System
+from cakrr.solver.local import PartSystem
 
 
 def rows(n=90, seed=0):
@@ -49,7 +49,7 @@ RUNS = {
 @pytest.fixture
 def systems(monkeypatch):
     """Counts the systems that are made; the one numbered `last` fails. One thread, so that they come in order."""
-    return interruptible(monkeypatch, System, "__init__")
+    return interruptible(monkeypatch, PartSystem, "__init__")
 
 
 def same(one, other):

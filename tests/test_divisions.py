@@ -24,7 +24,7 @@ from cakrr.bkrr3 import bkrr3
 from cakrr.dkrr import dkrr
 from cakrr.family import Ridge
 from cakrr.options import Options
-from cakrr.solver.local import System
+from cakrr.solver.local import PartSystem
 
 COARSE = {"centers": 40, "coarse_sigma": 2.0, "coarse_lam": 1e-5}
 
@@ -169,7 +169,7 @@ def test_classes_and_single_precision():
 def test_resumed_to_the_same_bits(monkeypatch, tmp_path):
     X, y = heavy(90)
     options = Options(partitions=2, sigma=(1.0, 2.0), lam=(1e-3,), scaling="auto", divisions=3, route="soft", seed=1)
-    calls = interruptible(monkeypatch, System, "__init__")
+    calls = interruptible(monkeypatch, PartSystem, "__init__")
     whole = bkrr2(Dataset(X.copy(), y), options)
     total = calls.made
     for k in (1, total // 2, total - 1):

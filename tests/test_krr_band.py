@@ -150,11 +150,11 @@ def test_threads(limited, dtype):
 
 
 def test_the_grid_uses_it_from_so_many_lambdas_on(monkeypatch):
-    """Where System.solve goes over from factorisations to the band."""
+    """Where PartSystem.solve goes over from factorisations to the band."""
     made = []
     monkeypatch.setattr(local, "Band", lambda A: made.append(len(A)) or Band(A))
     X, y = np.random.default_rng(0).normal(size=(40, 2)), np.ones((1, 40))
-    system = local.System(X, local.Workspace(40, X.dtype), Kernel(), grid=True)
+    system = local.PartSystem(X, local.Workspace(40, X.dtype), Kernel(), grid=True)
     for count in (local.BAND_FROM - 1, local.BAND_FROM):
         system.solve(Kernel.gaussian(1.0), tuple(np.geomspace(1e-3, 1, count)), y)
     assert made == [40]

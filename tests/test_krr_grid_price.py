@@ -19,7 +19,7 @@ from cacore.linalg import lapack
 from cakrr import bkrr2, dckrr, dkrr, kkrr, kkrr2, kkrr3, twolevel
 from cakrr.options import Options
 from cakrr.solver import local
-from cakrr.solver.local import System, Workspace
+from cakrr.solver.local import PartSystem, Workspace
 from partition import KBalance, KMeans
 
 LAMS = tuple(np.geomspace(1e-6, 1.0, 13))
@@ -44,7 +44,7 @@ def system(X, weights=None, kernel=None, room=3):
     """As the grid makes them, in a workspace that an earlier part left dirty."""
     workspace = Workspace(X.shape[0] + room, X.dtype)
     workspace.matrix(X.shape[0] + room)[:] = np.nan
-    return System(X, workspace, kernel or Kernel(), weights, grid=True)
+    return PartSystem(X, workspace, kernel or Kernel(), weights, grid=True)
 
 
 # -- inner products, computed once -------------------------------------------------------------

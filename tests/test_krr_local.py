@@ -12,7 +12,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 from cacore.kernels import Kernel
 from cakrr.model import PartModel
-from cakrr.solver.local import System, Workspace
+from cakrr.solver.local import PartSystem, Workspace
 
 LAMS = (1e-6, 1e-3, 10.0)
 
@@ -26,7 +26,7 @@ def solved(X, y, sigma, lams=LAMS, weights=None, room=0):
     kernel = Kernel.gaussian(sigma)
     workspace = Workspace(X.shape[0] + room, X.dtype)
     workspace.matrix(X.shape[0] + room)[:] = np.nan  # what an earlier part may have left
-    alphas, good = System(X, workspace, kernel, weights, grid=len(lams) > 1).solve(kernel, lams, y[None, :])
+    alphas, good = PartSystem(X, workspace, kernel, weights, grid=len(lams) > 1).solve(kernel, lams, y[None, :])
     return alphas[:, 0], good.tolist()
 
 

@@ -30,7 +30,7 @@ from cakrr import (
 from cakrr.bkrr2 import bkrr2
 from cakrr.dkrr import dkrr
 from cakrr.options import AUTO, Options
-from cakrr.solver.local import System
+from cakrr.solver.local import PartSystem
 
 metrics = pytest.mark.parametrize("metric", ["diagonal", "full"])
 COARSE = {"centers": 40, "coarse_lam": 1e-5, "lam": [1e-5, 1e-3]}
@@ -262,7 +262,7 @@ def test_interrupted_anywhere(name, monkeypatch, tmp_path):
     """Killed when it has made k systems, it makes only the others, and ends with the same bits."""
     X, y = rows(80)
     method, options = CHECKPOINTS[name]
-    place, counted = (scalapack.BlockCyclic, "cholesky") if name == "dkrr" else (System, "__init__")
+    place, counted = (scalapack.BlockCyclic, "cholesky") if name == "dkrr" else (PartSystem, "__init__")
     calls = interruptible(monkeypatch, place, counted)
     undisturbed = method(Dataset(X.copy(), y), options)
     total = calls.made

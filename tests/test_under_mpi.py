@@ -52,13 +52,13 @@ from pathlib import Path
 import numpy as np
 from mpi4py import MPI
 from cakrr import BKRR2
-from cakrr.solver.local import System
+from cakrr.solver.local import PartSystem
 
 if MPI.COMM_WORLD.rank == 2:
     def broken(*_, **__):
         Path("failed").touch()
         raise RuntimeError("row 17 is lost")
-    System.solve = broken
+    PartSystem.solve = broken
 
 if sys.argv[1] == "command":
     sys.argv[1:] = ["train.h5", "--sigma", "1", "--lambda", "1e-3", "--model", "model.h5", "--report", "r.json"]
@@ -188,12 +188,12 @@ import numpy as np
 from mpi4py import MPI
 from cacore.errors import RankError
 from cakrr import BKRR2
-from cakrr.solver.local import System
+from cakrr.solver.local import PartSystem
 
 host, caught = MPI.COMM_WORLD.Dup(), None
 X = np.random.default_rng(host.rank).normal(size=(50, 3))
 estimator = BKRR2(n_parts=4, sigma=1.0, random_state=0, comm=host)
-fails = mock.patch.object(System, "solve", side_effect=RuntimeError("the dog ate row 17"))
+fails = mock.patch.object(PartSystem, "solve", side_effect=RuntimeError("the dog ate row 17"))
 if host.rank == 2:
     fails.start()
 try:

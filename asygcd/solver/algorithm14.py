@@ -1,4 +1,4 @@
-"""The textbook forms: Algorithm 14 with atomic updates of one gradient, and PSCD, which keeps none."""
+"""The textbook algorithms: Algorithm 14, with atomic updates of one shared gradient, and PSCD, without a gradient."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from asygcd.solver.board import BUSY, DONE, IDLE, LIMIT, LINE, STOPPED, count, o
 from asygcd.solver.cache import resident, store
 from asygcd.solver.greedy import greediest, optimum, share, violation
 
-_SELDOM = 256  # turns after which a thread sums up its share of the objective
+_SELDOM = 256  # turns between two computations of a thread's share of the objective
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def work_atomic(
     board: Any, whole: Any, me: Any, lo: Any, hi: Any, tol: Any, most_steps: Any, turns: Any
 ) -> Any:  # pragma: no cover - compiled
-    """Algorithm 14: thread `me`, which owns the rows lo to hi, for so many turns; returns BUSY, IDLE or STOPPED."""
+    """Run Algorithm 14 for `turns` turns in thread `me`, which owns rows lo to hi; return BUSY, IDLE or STOPPED."""
     board, whole = borrowed(board), borrowed(whole)
     beta, r, low, high = board.beta[lo:hi], board.r[lo:hi], board.low[lo:hi], board.high[lo:hi]
     one, slot = np.empty(1, np.int64), np.empty(1, np.int64)
     for turn in range(turns):
         if seen(board.stop, 0):
             return STOPPED
-        # No update is under way if all that were begun later were done before.
+        # `written` was read before `started`: equal counts mean that no update was under way in between.
         total = count(board.written)
         whole_gradient = count(board.started) == total
         j, gap = greediest(beta, r, low, high)
@@ -50,7 +50,7 @@ def work_atomic(
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def _update(board: Any, whole: Any, row: Any, me: Any, one: Any, slot: Any) -> None:  # pragma: no cover - compiled
-    """Steps 2 to 4."""
+    """Move one row to its optimum and update the gradient (steps 2 to 4)."""
     number = board.started[me * LINE] + 1
     publish(board.started, me * LINE, number)
     one[0] = row
@@ -78,10 +78,10 @@ def _dot(column: Any, beta: Any) -> Any:  # pragma: no cover - compiled
 def work_stochastic(
     board: Any, whole: Any, order: Any, me: Any, tol: Any, most_steps: Any
 ) -> Any:  # pragma: no cover - compiled
-    """PSCD: every row of thread `me` once, in this random order; the gradient of each is computed when its turn comes.
+    """Run one round of PSCD in thread `me`: visit its rows once in this random order, computing each row's gradient.
 
-    All threads end when each has met no violation above the tolerance in a round that began after the last round
-    in which one of them did (`started` holds the updates done by its end).
+    A round is clean if it meets no violation above the tolerance. All threads stop once each has finished a clean round
+    that began after the last round that was not clean; `started` holds the number of updates at the end of the latter.
     """
     board, whole = borrowed(board), borrowed(whole)
     one, slot, begun = np.empty(1, np.int64), np.empty(1, np.int64), count(board.written)

@@ -1,7 +1,7 @@
-"""What threads say to each other without locks: atomic adds, and values published and read in order.
+"""Communication of threads without locks: atomic adds, release stores and acquire loads.
 
-numba has none of these on the CPU: a plain ``x[i] += v`` of two threads loses updates, and nothing keeps a
-compiler or a processor from showing a counter before what it counts. These build LLVM's own instructions.
+numba has none of these on the CPU. With a plain ``x[i] += v`` two threads lose updates, and a compiler or processor may
+make a counter visible before the data that it counts. The functions here emit LLVM's atomic instructions.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from numba.core import types
 from numba.extending import intrinsic
 
-# The rest of the time slice goes to another thread: with more threads than cores somebody is waiting for it.
+# Yields the rest of the time slice: with more threads than cores, another thread is waiting for it.
 give_way = types.ExternalFunction("sched_yield", types.intc())
 
 
@@ -21,7 +21,7 @@ def _place(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any
 
 @intrinsic
 def atomic_add(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
-    """``array[index] += value`` of a contiguous float64 array, all of it at once: no update is ever lost."""
+    """Execute ``array[index] += value`` atomically on a contiguous float64 array: no update is lost."""
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         builder.atomic_rmw("fadd", _place(context, builder, signature.args[0], *args[:2]), args[2], "monotonic")
@@ -32,7 +32,10 @@ def atomic_add(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
 
 @intrinsic
 def publish(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
-    """``array[index] = value`` of a contiguous int64 array; who :func:`seen` it has seen all written before."""
+    """Store ``array[index] = value`` in a contiguous int64 array.
+
+    A thread that reads the value by :func:`seen` also sees all earlier writes of this thread.
+    """
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         builder.store_atomic(args[2], _place(context, builder, signature.args[0], *args[:2]), "release", 8)
@@ -43,7 +46,7 @@ def publish(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
 
 @intrinsic
 def seen(typingctx: Any, array: Any, index: Any) -> Any:
-    """``array[index]`` of a contiguous int64 array, and with it all that was written before it was published."""
+    """Read ``array[index]`` of a contiguous int64 array; all writes before its :func:`publish` are visible then."""
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.load_atomic(_place(context, builder, signature.args[0], *args), "acquire", 8)
@@ -53,10 +56,10 @@ def seen(typingctx: Any, array: Any, index: Any) -> Any:
 
 @intrinsic
 def borrowed(typingctx: Any, fields: Any) -> Any:
-    """A named tuple whose arrays are not counted: their owner, who made the call, keeps them alive.
+    """A copy of a named tuple whose arrays are not reference-counted; the caller keeps the arrays alive.
 
-    Otherwise each call would count every array up and down again, atomically, and the threads would spend their
-    time on passing these counters to each other.
+    Otherwise each call would increment and decrement every array's counter atomically, and the threads would spend
+    their time exchanging the counters' cache lines.
     """
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:

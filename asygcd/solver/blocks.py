@@ -1,4 +1,4 @@
-"""Which thread owns which rows."""
+"""Blocks of rows, one per thread."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.data.rows import Rows
-from partition.kmeans import KMeans
+from partition.algorithms.kmeans import KMeans
 from partition.routing import nearest
 
-_SAMPLE = 20_000  # rows that K-means sees
-_CLUSTERS = 16  # a thread
-_ROUNDS = 20
+_SAMPLE = 20_000  # rows that K-means clusters
+_CLUSTERS = 16  # clusters per thread
+_ROUNDS = 20  # of K-means
 
 
 def blocks(X: Rows, threads: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Blocks of rows that lie close to each other, as many rows in each.
+    """Divide the rows into blocks of equal size, one per thread, of rows that lie close to each other.
 
-    K-means on at most 20,000 rows, and the nearest centre for all (section 4.4); but with more clusters than
-    threads, which get as many rows each: clusters differ in size, and the slowest thread decides.
+    K-means clusters at most 20,000 rows, and all rows are sorted by their nearest centre (section 4.4). There are more
+    clusters than threads, and blocks are cut at equal sizes: clusters differ in size, and the slowest thread decides.
 
     Parameters
     ----------
@@ -32,11 +32,11 @@ def blocks(X: Rows, threads: int, seed: int) -> tuple[NDArray[np.int64], NDArray
     order : ndarray of int64, shape (n,)
         The rows, block by block.
     bounds : ndarray of int64, shape (T + 1,)
-        Where each block begins in `order`; sizes differ by at most 1.
+        Index in `order` at which each block begins; sizes differ by at most 1.
 
     Notes
     -----
-    2 x 16 T d flops a row, for all rows and for each of at most 20 rounds on the sample.
+    2 x 16 T d flops per row: once for all rows, and in each of at most 20 rounds for the rows of the sample.
     """
     n = int(X.shape[0])
     if threads == 1:

@@ -1,4 +1,4 @@
-"""What the threads share: the variables, the logs of what each did, and the counters by which they end together."""
+"""State shared by the threads: variables, a log of each thread's updates, and counters that detect termination."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from asygcd.solver.atomics import give_way, publish, seen
 
-LINE = 8  # numbers of a cache line: what different threads write lies so far apart, or they would slow each other down
-LOG = 4096  # updates that a thread may be ahead of the others: the bound of the delay
-_PATIENCE = 200  # looks at the others before a thread sleeps
-BUSY, IDLE, STOPPED = 0, 1, 2  # what a thread's loop returns
-DONE, LIMIT, ASKED = 1, 2, 3  # why all stop: converged, too many updates, asked to
+LINE = 8  # numbers per cache line: values written by different threads lie this far apart, against false sharing
+LOG = 4096  # updates by which a thread may be ahead of the others: the bound of the delay
+_PATIENCE = 200  # times that a thread polls the others before it sleeps
+BUSY, IDLE, STOPPED = 0, 1, 2  # return values of a thread's loop
+DONE, LIMIT, ASKED = 1, 2, 3  # reasons to stop: converged, too many updates, requested by the caller
 
 
 class Board(NamedTuple):
@@ -25,23 +25,23 @@ class Board(NamedTuple):
     Attributes
     ----------
     beta, r, low, high, diagonal : ndarray of float64, shape (n,)
-        `diagonal` is that of K.
+        Variables, gradient, bounds, and the diagonal of K.
     log : ndarray of float64, shape (T, LOG, 2)
-        The latest updates of each thread, row and step, in a ring: number k lies at k % LOG.
-    started, written : ndarray of int64, one a LINE
-        Updates that each thread has begun, and that all may read.
+        Ring buffer of each thread's latest updates, as pairs of row and step: update k is at k % LOG.
+    started, written : ndarray of int64, one value per LINE
+        Number of updates that each thread has begun, and that it has published in its log.
     taken : ndarray of int64, shape (T x whole LINEs,)
-        How many of each other thread's updates a thread has taken in.
-    calm : ndarray of int64, one a LINE
-        Updates of all threads together at which the thread last found all its rows within the tolerance; or -1.
-    eager : ndarray of float64, one a LINE
-        About the violation that the thread is working on; 0 while it has nothing to do.
-    gap : ndarray of float64, one a LINE
-        The largest violation when the thread last looked at all its rows.
-    part : ndarray of float64, one a LINE
-        Its rows' share of the objective then, 1/2 beta'(r - y).
+        Number of updates of each other thread that a thread has applied.
+    calm : ndarray of int64, one value per LINE
+        Number of updates of all threads when the thread last found all its rows within the tolerance; or -1.
+    eager : ndarray of float64, one value per LINE
+        Approximate violation that the thread is working on; 0 while it has nothing to do.
+    gap : ndarray of float64, one value per LINE
+        Largest violation at the thread's last check of all its rows.
+    part : ndarray of float64, one value per LINE
+        Share of its rows in the objective at that check, 1/2 beta'(r - y).
     stop : ndarray of int64, shape (LINE,)
-        Why all threads stop, or 0.
+        Reason why all threads stop, or 0.
     """
 
     beta: NDArray[np.float64]
@@ -64,7 +64,7 @@ def board(
     y: NDArray[np.float64], C: NDArray[np.float64], diagonal: NDArray[np.float64], threads: int, log: int = LOG,
     apart: bool = False,
 ) -> Board:  # fmt: skip
-    """Everything at alpha = 0, where g = -1. `apart`: an update is begun some time before it is done."""
+    """Create the board at alpha = 0, where g = -1; with `apart`, begun and finished updates are counted separately."""
     n, lines = len(y), threads * LINE
     written = np.zeros(lines, np.int64)
     started = np.zeros(lines, np.int64) if apart else written
@@ -78,7 +78,7 @@ def board(
 
 @numba.njit(cache=True, nogil=True)
 def count(counter: Any) -> Any:  # pragma: no cover - compiled
-    """Of all threads together."""
+    """Sum of a counter over all threads."""
     total = 0
     for at in range(0, counter.size, LINE):
         total += seen(counter, at)
@@ -87,10 +87,10 @@ def count(counter: Any) -> Any:  # pragma: no cover - compiled
 
 @numba.njit(cache=True, nogil=True)
 def over(board: Any, total: Any) -> Any:  # pragma: no cover - compiled
-    """Whether every thread was calm after these `total` updates, and none has begun another.
+    """Return True, and stop all threads, if every thread was calm after `total` updates and none has begun another.
 
-    Counters only grow and a calm thread begins nothing unless it hears of something: totals that are equal are
-    equal thread by thread. So each looked at the same final state, at a moment of its own, and nobody has to wait.
+    Counters only grow, and a calm thread begins no update before it learns of another thread's. So equal totals mean
+    equal counts thread by thread: each thread has checked the same final state, at its own time, without a barrier.
     """
     for at in range(0, board.calm.size, LINE):
         if seen(board.calm, at) != total:
@@ -103,7 +103,7 @@ def over(board: Any, total: Any) -> Any:  # pragma: no cover - compiled
 
 @numba.njit(cache=True, nogil=True)
 def quiet(counter: Any, stop: Any, total: Any) -> Any:  # pragma: no cover - compiled
-    """Whether the counter stays at this total for a while; no longer waited for when all stop."""
+    """Return True if the counter stays at this total while it is polled; False at once if it changes or all stop."""
     for _ in range(_PATIENCE):
         if count(counter) != total or seen(stop, 0):
             return False

@@ -1,4 +1,4 @@
-"""Columns of the kernel matrix over a thread's rows: computed in panels, kept in the thread's own LRU cache."""
+"""Each thread's LRU cache of kernel columns, restricted to the thread's rows and computed in panels."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from cacore.kernels import wide
 from cacore.kernels.panels import accumulate
 from cacore.kernels.values import Parameters
 
-HITS, MISSES, VALUES = range(3)  # places of what is counted
-NEXT, BEFORE = 0, 1  # of what is linked
-ALIGNED = 16  # numbers: columns begin at multiples of it
+HITS, MISSES, VALUES = range(3)  # indices into `ColumnCache.counts`
+NEXT, BEFORE = 0, 1  # columns of `ColumnCache.links`
+ALIGNED = 16  # numbers; the kept columns begin at multiples of it
 
 
-class Columns(NamedTuple):
-    """All rows, which are the columns of K, and the rows of K that one thread keeps; see :func:`resident`.
+class ColumnCache(NamedTuple):
+    """One thread's cache of columns of K over its rows; :func:`resident` fills it.
 
     Attributes
     ----------
     values, columns, starts, squares, middles : ndarray
-        All n rows as CSR, with their squared norms; as :class:`cacore.kernels.wide.Arranged` where there are lists, and
-        otherwise the last one is empty.
+        All n rows as CSR, with their squared norms. For wide rows they are arranged as
+        :class:`cacore.kernels.wide.Arranged`; otherwise `middles` is empty.
     data, data_squares : ndarray
-        This thread's rows in panels (:mod:`cacore.kernels.panels`); of wide rows, what is packed of them.
+        This thread's rows in panels (:mod:`cacore.kernels.panels`); for wide rows, their packed features.
     list_values, list_rows, list_starts : ndarray
-        Of wide rows, what is listed (:class:`cacore.kernels.wide.Wide`); otherwise empty.
+        For wide rows, their listed features (:class:`cacore.kernels.wide.Wide`); otherwise empty.
     own_values, own_columns, own_starts, own_middles : ndarray
-        Room for a working set's rows, as CSR; otherwise empty.
+        Space for the rows of a working set, as CSR; otherwise empty.
     size : ndarray of int64, shape (2,)
-        How many they are, and how far apart their kept columns lie.
+        Number of the thread's rows, and the distance of consecutive kept columns in `memory`.
     kernel : tuple
-        What compiled code knows of the kernel; see :func:`cacore.kernels.evaluate.finish`.
+        The kernel's parameters for compiled code; see :func:`cacore.kernels.evaluate.finish`.
     memory : ndarray
         The kept columns of K, one after the other; see :func:`store`.
     held, slot : ndarray of int64, shape (slots,), (n,)
-        The column that each slot holds and the slot that holds each column, or -1.
+        Column in each slot, and slot of each column, or -1.
     links : ndarray of int64, shape (slots + 1, 2)
-        Slots from the most to the least recently used: the next and the one before, in a ring closed by the last line.
+        Doubly linked ring of the slots from the most to the least recently used; the last line is its head.
     counts : ndarray of int64, shape (3,)
-        Hits, misses, and kernel values computed.
+        Hits, misses, and number of kernel values computed.
     """
 
     values: NDArray[Any]
@@ -77,7 +77,7 @@ def store(own: Any) -> Any:  # pragma: no cover - compiled
 
 @numba.njit(cache=True, nogil=True)
 def resident(own: Any, wanted: Any, slots: Any) -> None:  # pragma: no cover - compiled
-    """See to it that these columns are in memory, no more of them than there are slots; `slots` says where."""
+    """Load the `wanted` columns, at most as many as there are slots, and write their places to `slots`."""
     missing = 0
     for k in range(wanted.size):
         slot = own.slot[wanted[k]]
@@ -103,7 +103,7 @@ def resident(own: Any, wanted: Any, slots: Any) -> None:  # pragma: no cover - c
 
 @numba.njit(cache=True, nogil=True)
 def _make_room(own: Any, column: Any) -> Any:  # pragma: no cover - compiled
-    """The slot that was used least recently, now this column's."""
+    """Give the least recently used slot to `column`, and return it."""
     slot = own.links[own.held.size, BEFORE]
     if own.held[slot] >= 0:
         own.slot[own.held[slot]] = -1
@@ -113,7 +113,7 @@ def _make_room(own: Any, column: Any) -> Any:  # pragma: no cover - compiled
 
 @numba.njit(cache=True, nogil=True)
 def _use(links: Any, slot: Any) -> None:  # pragma: no cover - compiled
-    """This slot was used last."""
+    """Mark `slot` as the most recently used."""
     ring = links.shape[0] - 1
     first = links[ring, NEXT]
     if first == slot:
@@ -126,7 +126,7 @@ def _use(links: Any, slot: Any) -> None:  # pragma: no cover - compiled
 
 @numba.njit(cache=True, nogil=True)
 def forget(own: Any) -> None:  # pragma: no cover - compiled
-    """Nothing is kept any more: the thread's rows are others now. The slots used so far are the first to be used."""
+    """Empty the cache, since the thread's rows have changed."""
     ring = own.held.size
     for slot in range(ring):
         if own.held[slot] >= 0:
@@ -137,7 +137,7 @@ def forget(own: Any) -> None:  # pragma: no cover - compiled
 
 @numba.njit(cache=True, nogil=True)
 def link(links: Any) -> None:  # pragma: no cover - compiled
-    """Slots that nobody has used: the last is the next to be used."""
+    """Initialise the ring of unused slots; the last slot is taken first."""
     ring = links.shape[0] - 1
     for slot in range(ring + 1):
         links[slot, NEXT] = slot + 1 if slot < ring else 0
@@ -146,7 +146,7 @@ def link(links: Any) -> None:  # pragma: no cover - compiled
 
 @numba.njit(cache=True, nogil=True)
 def _compute(own: Any, rows: Any, places: Any) -> None:  # pragma: no cover - compiled
-    """Kernel values of these rows with the thread's rows, into these slots."""
+    """Compute the kernel values of `rows` with the thread's rows, into the slots `places`."""
     own.counts[VALUES] += rows.size * own.size[0]
     starts = np.zeros(rows.size + 1, np.int64)
     for k in range(rows.size):

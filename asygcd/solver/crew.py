@@ -1,4 +1,4 @@
-"""Threads that run compiled loops until all are done, and a caller who looks at them now and then."""
+"""Threads that run compiled loops until all have finished, while the caller polls them."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from collections.abc import Callable
 from asygcd.solver.board import ASKED, IDLE, STOPPED, Board
 from cacore.machine.threads import cores
 
-_NAP = 5e-5  # seconds that a thread sleeps which has nothing to do
-_LOOK = 0.05  # seconds between two looks
+_NAP = 5e-5  # seconds that an idle thread sleeps
+_LOOK = 0.05  # seconds between two calls of `look`
 
 
 def together(turns: list[Callable[[], int]], board: Board, max_time: float, look: Callable[[], None]) -> None:
-    """Run each of `turns` in a thread of its own, again and again until it returns STOPPED.
+    """Call each of `turns` repeatedly in its own thread, until it returns STOPPED.
 
     Parameters
     ----------
     turns : list of callable
-        Compiled loops that let go of the interpreter, and stop soon after ``board.stop`` is set.
+        Compiled loops that release the GIL and return soon after ``board.stop`` is set.
     board : Board
     max_time : float
-        Seconds until all are asked to stop.
+        Seconds after which all threads are asked to stop.
     look : callable
-        Called by this thread about 20 times a second.
+        Called by the calling thread about 20 times per second.
 
     Raises
     ------
     BaseException
-        What one of the threads or `look` raised, or an interrupt, after all threads have stopped.
+        The first exception of a thread or of `look`, or an interrupt; raised after all threads have stopped.
     """
     failed: list[BaseException] = []
     places = _places(len(turns))
@@ -57,16 +57,16 @@ def together(turns: list[Callable[[], int]], board: Board, max_time: float, look
 
 
 def _tell(board: Board) -> None:
-    """Stop, unless they have ended by themselves."""
+    """Ask the threads to stop, unless they have stopped by themselves."""
     if not board.stop[0]:
         board.stop[0] = ASKED
 
 
 def _places(count: int) -> list[int | None]:
-    """A core for each thread, where there is one for each and none to spare.
+    """The core to pin each thread to, if there are exactly as many cores as threads; otherwise None.
 
-    A thread that shares its core with another of them makes steps from a gradient that is thousands of updates old,
-    and the kernel may leave two on one core for a second.
+    The operating system may leave two threads on one core for a second, and each would then step from a gradient that
+    is thousands of updates old.
     """
     available = sorted(cores())
     return list(available) if 1 < count == len(available) and hasattr(os, "sched_setaffinity") else [None] * count
@@ -75,7 +75,7 @@ def _places(count: int) -> list[int | None]:
 def _repeat(turn: Callable[[], int], place: int | None, board: Board, failed: list[BaseException]) -> None:
     try:
         if place is not None:
-            os.sched_setaffinity(0, {place})  # of this thread
+            os.sched_setaffinity(0, {place})  # 0 is the calling thread
         while (state := turn()) != STOPPED:
             if state == IDLE:
                 time.sleep(_NAP)

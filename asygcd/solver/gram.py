@@ -1,4 +1,4 @@
-"""The rows of a problem made ready for the threads: packed once, with a cache for each thread."""
+"""The rows of a problem, packed once for all threads, and a kernel cache per thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from asygcd.solver.cache import ALIGNED, HITS, MISSES, VALUES, Columns, link
+from asygcd.solver.cache import ALIGNED, HITS, MISSES, VALUES, ColumnCache, link
 from cacore.data.rows import Rows
 from cacore.errors import InputError
 from cacore.kernels import Kernel
@@ -21,11 +21,11 @@ from cacore.machine import memory
 
 Index = NDArray[np.int64]
 
-_FEW, _SHARE = 256, 2  # at most one row of a block in two is in the working set, where there are more than some
+_FEW, _SHARE = 256, 2  # a working set holds at most 256 rows, or half of the block if that is more
 
 
-class Gram:
-    """Kernel values of `X` with itself, for threads that each keep some columns of some rows.
+class KernelCaches:
+    """Kernel matrix of `X`, for threads that each cache some of its columns.
 
     Parameters
     ----------
@@ -35,32 +35,32 @@ class Gram:
     order, bounds : ndarray of int64, shape (n,), (T + 1,)
         The blocks; see :func:`asygcd.solver.blocks.blocks`.
     cache_bytes : int
-        Of all threads' kept values; shared out evenly.
+        Size of all caches together; each thread gets the same share.
     dtype : dtype
-        Of the kept values.
+        Type of the cached values.
     by_rows : bool
-        Whether each thread keeps the values of its own rows alone. Otherwise of all rows.
+        True if each thread caches columns over its own rows only, False if over all rows.
 
     Attributes
     ----------
     diagonal : ndarray of float64, shape (n,)
-        In the order of the blocks, as everything here.
+        Diagonal of K, in the order of the blocks, like all rows here.
     largest : float
-        A bound of all kernel values.
-    whole : list of Columns
+        Upper bound of all |kernel values|.
+    whole : list of ColumnCache
         Each thread's cache.
-    near : list of Columns
-        The same columns over the thread's working set; only with `by_rows`, and empty at first.
+    near : list of ColumnCache
+        Each thread's cache of columns over its working set; only with `by_rows`, and empty at first.
 
     Raises
     ------
     InputError
-        A cache that does not hold two columns a thread; kernel values that overflow.
+        If the cache does not hold two columns per thread, or kernel values overflow.
 
     Notes
     -----
-    All nonzeros with their places, n d numbers of packed rows (of sparse rows of more than 4,096 features what
-    :class:`cacore.kernels.wide.Wide` needs), half as many again for the working sets, and the cache.
+    Memory: all nonzeros with their indices; n d numbers for the packed rows, or what :class:`cacore.kernels.wide.Wide`
+    needs for sparse rows of more than 4,096 features; half as many again for the working sets; and the cache.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Gram:
             )
         self._rows = self._arranged(order)
         slots = [min(self.n, each // length) for length in lengths]
-        self.near: list[Columns] = []
+        self.near: list[ColumnCache] = []
         if by_rows:
             self.whole = [
                 self._columns(self._packed(rows), len(rows), s) for rows, s in zip(blocks, slots, strict=True)
@@ -104,12 +104,12 @@ class Gram:
             self.whole = [self._columns(packed, self.n, s) for s in slots]
 
     def counts(self) -> tuple[Index, int]:
-        """Hits and misses of each thread so far, shape (T, 2), and all kernel values that were computed."""
+        """Hits and misses of each thread so far, shape (T, 2), and the number of kernel values computed."""
         values = sum(int(columns.counts[VALUES]) for columns in [*self.whole, *self.near])
         return np.array([columns.counts[[HITS, MISSES]] for columns in self.whole]), values
 
     def _arranged(self, order: Index) -> tuple[Any, ...]:
-        """All rows as :class:`Columns` has them."""
+        """All rows in the form of the first five fields of :class:`ColumnCache`."""
         layout = self._layout
         if layout.features is None:
             points = nonzeros(self._X, layout.dtype, layout.shift, order, layout.measure)
@@ -119,7 +119,7 @@ class Gram:
         return rows.values, rows.features, rows.starts, rows.norms, rows.middles
 
     def _packed(self, rows: Index) -> tuple[Any, ...]:
-        """These rows in panels and lists, and no room for a working set."""
+        """`rows` in panels and lists, without space for a working set."""
         layout, none = self._layout, self._empty(0, 0)
         if layout.features is None:
             panels = Panels(self._X, layout.dtype, layout.shift, rows, layout.measure)
@@ -128,11 +128,11 @@ class Gram:
         return wide.data, wide.norms, wide.values, wide.rows, wide.starts, *none[5:]
 
     def _room(self, nonzeros: Index, most: int) -> tuple[Any, ...]:
-        """Room for so many rows of a block whose rows have these numbers of nonzeros."""
+        """Space for `most` rows of a block, given the number of nonzeros of each of its rows."""
         return self._empty(most, int(np.sort(nonzeros)[-most:].sum()))
 
     def _empty(self, rows: int, numbers: int) -> tuple[Any, ...]:
-        """Panels and lists, and room for a working set, of so many rows with so many nonzeros."""
+        """Empty panels and lists, and space for a working set of `rows` rows with `numbers` nonzeros."""
         features, real = self._layout.features, self._layout.dtype
         panels = -(-rows // width(real))
         packed, lists = (self._X.shape[1], 0) if features is None else (features.packed, features.listed + 1)
@@ -144,11 +144,11 @@ class Gram:
             np.zeros(rows + 1, np.int64), np.zeros(rows, np.int64),
         )  # fmt: skip
 
-    def _columns(self, packed: tuple[Any, ...], rows: int, slots: int) -> Columns:
+    def _columns(self, packed: tuple[Any, ...], rows: int, slots: int) -> ColumnCache:
         size = np.array([rows, _padded(rows)])
         links = np.empty((slots + 1, 2), np.int64)
         link(links)
-        return Columns._make(
+        return ColumnCache._make(
             (
                 *self._rows, *packed, size, self._kernel, np.empty(slots * _padded(rows), self._dtype),
                 np.full(slots, -1), np.full(self.n, -1), links, np.zeros(3, np.int64),
@@ -161,21 +161,22 @@ def _padded(count: int) -> int:
 
 
 def least_cache(n: int, threads: int, dtype: Any) -> int:
-    """Bytes in which two columns for each of the threads have room, whatever their blocks."""
+    """Bytes of cache that hold two columns per thread, for blocks of any size."""
     return 2 * threads * 2 * _padded(n) * int(np.dtype(dtype).itemsize)
 
 
 def check_memory(X: Rows, threads: int, cache_bytes: int, limit: int) -> None:
-    """Refuse, with figures, what cannot fit: packed rows, nonzeros, what the threads remember, and the cache.
+    """Check that packed rows, nonzeros, the threads' state and the cache fit into `limit` bytes.
 
     Raises
     ------
     MemoryLimitError
+        If they do not; the message has the figures.
     """
     n, d = X.shape
     wide = sp.issparse(X) and d > WIDEST
     numbers = X.nnz if sp.issparse(X) else n * d
     packed = (32 if wide else 12) * numbers + 12 * n * (Features.of(X).packed if wide else d)
-    cache = min(cache_bytes, 8 * 2 * n * n * threads)  # no more columns are kept than there are
+    cache = min(cache_bytes, 8 * 2 * n * n * threads)  # a cache never holds more than all n columns
     needed = packed + 40 * n * threads + cache
     memory.require(needed, limit, "the rows, packed, and the kernel cache", "use a smaller cache, or fewer rows")

@@ -16,7 +16,7 @@ _FUSED = ("contract",)
 
 
 def _largest(moves: bool) -> Any:
-    """How to build a pass over arrays beta, r, low, high (and column, step), and size."""
+    """Return the code generator of a pass over beta, r, low, high (and column, step if `moves`), and size."""
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         loop = Loop(context, builder, signature, args)
@@ -49,25 +49,25 @@ _FOUND = Tuple([types.int64, types.float64])
 
 @intrinsic
 def _search(typingctx: Any, beta: Any, r: Any, low: Any, high: Any, size: Any) -> Any:
-    """The row with the largest |projected gradient|, the first of equals, and that; `size` is a multiple of STEP."""
+    """Find the first row with the largest |projected gradient|, and that value; `size` is a multiple of STEP."""
     return _FOUND(beta, r, low, high, types.int64), _largest(False)
 
 
 @intrinsic
 def _advance(typingctx: Any, beta: Any, r: Any, low: Any, high: Any, column: Any, step: Any, size: Any) -> Any:
-    """``r += step * column``, then as :func:`_search`."""
+    """Execute ``r += step * column``, and then search as :func:`_search` does."""
     return _FOUND(beta, r, low, high, column, types.float64, types.int64), _largest(True)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def violation(beta: Any, r: Any, low: Any, high: Any) -> Any:  # pragma: no cover - compiled
-    """|alpha - P(alpha - g)| of one row (eq. 4.11), the same in beta = alpha y and r = y g."""
+    """Violation |alpha - P(alpha - g)| of one row (eq. 4.11), expressed by beta = alpha y and r = y g."""
     return abs(beta - min(max(beta - r, low), high))
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def greediest(beta: Any, r: Any, low: Any, high: Any) -> tuple[Any, Any]:  # pragma: no cover - compiled
-    """The row with the largest |projected gradient|, and that; -1 and 0 of no rows. 32 bytes a row are read."""
+    """Find the row with the largest |projected gradient|, and that value (-1 and 0 without rows); 32 bytes per row."""
     whole = beta.size // STEP * STEP
     row, best = _search(beta, r, low, high, whole) if whole else (-1, 0.0)
     return _better(beta, r, low, high, whole, row, best)
@@ -77,7 +77,7 @@ def greediest(beta: Any, r: Any, low: Any, high: Any) -> tuple[Any, Any]:  # pra
 def advance(
     beta: Any, r: Any, low: Any, high: Any, column: Any, step: Any
 ) -> tuple[Any, Any]:  # pragma: no cover - compiled
-    """``r += step * column``, and then as :func:`greediest`, in one pass."""
+    """Execute ``r += step * column`` and search as :func:`greediest` does, in one pass."""
     whole = beta.size // STEP * STEP
     row, best = _advance(beta, r, low, high, column, step, whole) if whole else (-1, 0.0)
     for j in range(whole, beta.size):
@@ -89,7 +89,7 @@ def advance(
 def _better(
     beta: Any, r: Any, low: Any, high: Any, first: Any, row: Any, best: Any
 ) -> tuple[Any, Any]:  # pragma: no cover - compiled
-    """The better one of `row` and those from `first` on."""
+    """Return the row with the larger violation: `row`, or one from `first` on."""
     for j in range(first, beta.size):
         v = violation(beta[j], r[j], low[j], high[j])
         if v > best or row < 0:
@@ -99,13 +99,13 @@ def _better(
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def optimum(beta: Any, r: Any, low: Any, high: Any, diagonal: Any) -> Any:  # pragma: no cover - compiled
-    """Where one variable is best (eq. 4.10): exactly, for any curvature."""
+    """Exact minimiser of the objective in one variable (eq. 4.10)."""
     return min(max(beta - r / max(diagonal, 1e-12), low), high)
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
 def share(beta: Any, r: Any, high: Any) -> Any:  # pragma: no cover - compiled
-    """What these rows contribute to the objective, 1/2 beta'(r - y); y is in the bounds."""
+    """Contribution of these rows to the objective, 1/2 beta'(r - y); the bounds give the sign y."""
     total = 0.0
     for j in range(beta.size):
         total += beta[j] * (r[j] - (1.0 if high[j] > 0.0 else -1.0))

@@ -1,9 +1,9 @@
-"""Asy-GCD whose gradient has one writer a row: each thread keeps its block's, and hears of other updates by logs.
+"""Asy-GCD with one writer per gradient entry: each thread owns its block's gradient and reads the others' logs.
 
-Algorithm 14, but for step 3: instead of adding to everybody's gradient atomically, a thread appends its update to
-its own log, and every thread takes it into the rows that it owns. No element has two writers, loops become
-vector instructions, and a column of Q is shared out over the threads' caches by rows. A thread hears of the others
-right before it steps, so that a step is exact up to what happened within some nanoseconds.
+This is Algorithm 14 except for step 3. Instead of adding to a shared gradient atomically, a thread appends its update
+to its own log, and every thread applies it to the rows that it owns. No entry has two writers, loops become vector
+instructions, and each thread caches only its rows' share of a column of Q. A thread reads the logs right before it
+steps, so it misses only the updates of the last few nanoseconds.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from asygcd.solver.working_set import (
 )
 from cacore.kernels.panels import add_rows
 
-_RELAX = 0.3  # of the violation, what is left of it in the working set
-_DEEP = 0.5  # of the tolerance, where that is less: rows at the very edge would violate it again at once
-_CYCLE = 10  # steps a row of the working set, at most, before others may join it
-_ZEAL = 0.5  # a thread works where its violation is at least this share of the others'
-_SWEEPS = 4  # times that a thread listens to all others, while there is something to hear, before it goes on
-_TELL = 64  # of others' updates, after how many a thread says that it has them
-_MANY = 512  # pending steps that a calm thread lets come together while others work
+_RELAX = 0.3  # a working set is solved to this share of the largest violation
+_DEEP = 0.5  # but at least to this share of the tolerance: rows right at the tolerance would violate it again at once
+_CYCLE = 10  # most steps per row of the working set before it is chosen anew
+_ZEAL = 0.5  # a thread steps if its violation is at least this share of the others' largest
+_SWEEPS = 4  # most times that a thread reads all logs in a row while there are new updates
+_TELL = 64  # updates of another thread after which a thread acknowledges them
+_MANY = 512  # pending steps that a calm thread accumulates while others work
 
 
 @numba.njit(cache=True, nogil=True)
 def listen(board: Any, near: Any, ws: Any, state: Any, me: Any) -> tuple[Any, Any]:  # pragma: no cover - compiled
-    """Take in what the others did; how many updates of all threads are in now, and how many of them are new."""
+    """Apply the other threads' updates; return the number of all updates applied so far, and of new ones."""
     threads, log, n = board.log.shape[0], board.log.shape[1], state.numbers[ROWS]
     size = min(TAKE, near.held.size)
     rows, steps, slots = state.rows, state.steps, state.slots
@@ -80,7 +80,7 @@ def listen(board: Any, near: Any, ws: Any, state: Any, me: Any) -> tuple[Any, An
 
 @numba.njit(cache=True, nogil=True)
 def compare(board: Any, state: Any, me: Any, most: Any) -> Any:  # pragma: no cover - compiled
-    """Show this thread's violation, where it has changed enough to matter; the largest of the others'."""
+    """Publish this thread's violation if it has changed by a quarter, and return the largest of the others'."""
     shown = state.levels[SHOWN]
     if most > 1.25 * shown or most < 0.8 * shown:
         board.eager[me * LINE] = state.levels[SHOWN] = most
@@ -93,7 +93,7 @@ def compare(board: Any, state: Any, me: Any, most: Any) -> Any:  # pragma: no co
 
 @numba.njit(cache=True, nogil=True)
 def has_room(board: Any, state: Any, me: Any) -> Any:  # pragma: no cover - compiled
-    """Whether the next update has a place in the log: all others have taken in what lies there."""
+    """Return True if the log has a free place: all others have applied the update that it would overwrite."""
     threads, at = board.log.shape[0], board.written[me * LINE]
     if at < state.numbers[ROOM] or threads == 1:
         return True
@@ -107,7 +107,7 @@ def has_room(board: Any, state: Any, me: Any) -> Any:  # pragma: no cover - comp
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def step(board: Any, near: Any, ws: Any, state: Any, me: Any, lo: Any) -> None:  # pragma: no cover - compiled
-    """Move the working set's best row to its optimum, if there is anything left to do; others hear of it at once."""
+    """Move the working set's best row to its optimum and publish the step, unless its violation is small enough."""
     n, k, log = state.numbers[ROWS], state.numbers[BEST], board.log.shape[1]
     new = optimum(ws.beta[k], ws.r[k], ws.low[k], ws.high[k], ws.diagonal[k])
     change = new - ws.beta[k]
@@ -131,7 +131,7 @@ def step(board: Any, near: Any, ws: Any, state: Any, me: Any, lo: Any) -> None: 
 def refresh(
     board: Any, whole: Any, near: Any, ws: Any, state: Any, me: Any, lo: Any, hi: Any, tol: Any, total: Any
 ) -> None:  # pragma: no cover - compiled
-    """All rows of the thread learn of all `total` updates; those that violate the tolerance join the working set."""
+    """Apply all `total` updates to the thread's rows; if some violate the tolerance, choose a new working set."""
     numbers, r = state.numbers, board.r[lo:hi]
     settle(whole, state, r)
     _, gap = greediest(board.beta[lo:hi], r, board.low[lo:hi], board.high[lo:hi])
@@ -152,7 +152,7 @@ def refresh(
 
 @numba.njit(cache=True, nogil=True)
 def calm(state: Any, tol: Any, others: Any) -> Any:  # pragma: no cover - compiled
-    """Whether this thread has nothing to do but to hear of the others; their steps may come together for a while."""
+    """Return True if this thread has converged while others work: their steps may accumulate before it applies them."""
     return state.levels[GOAL] == tol and others > 0.0 and state.numbers[PENDING] < _MANY
 
 
@@ -161,7 +161,7 @@ def work(
     board: Any, whole: Any, near: Any, ws: Any, state: Any, me: Any, lo: Any, hi: Any, tol: Any, most_steps: Any,
     turns: Any,
 ) -> Any:  # fmt: skip  # pragma: no cover - compiled
-    """Thread `me`, which owns the rows lo to hi, for so many turns; returns BUSY, IDLE or STOPPED."""
+    """Run thread `me`, which owns rows lo to hi, for `turns` turns; return BUSY, IDLE or STOPPED."""
     board, whole, near, ws, state = borrowed(board), borrowed(whole), borrowed(near), borrowed(ws), borrowed(state)
     numbers, levels = state.numbers, state.levels
     for _ in range(turns):
@@ -193,7 +193,7 @@ def work(
 def finish(
     board: Any, whole: Any, near: Any, ws: Any, state: Any, me: Any, lo: Any, hi: Any
 ) -> None:  # pragma: no cover - compiled
-    """When all threads have stopped: the gradient of this one's rows is brought up to date."""
+    """Bring the gradient of this thread's rows up to date, after all threads have stopped."""
     news = 1
     while news:
         _, news = listen(board, near, ws, state, me)

@@ -1,8 +1,8 @@
 """Asynchronous greedy coordinate descent for the dual of the kernel SVM without a bias (section 4.4).
 
-Minimise f(alpha) = 1/2 alpha'Q alpha - e'alpha with 0 <= alpha <= C (eq. 4.9). Each thread owns a block of rows and
-repeats: the coordinate of its block with the largest projected gradient, its best value, on to the next. There are no
-locks and no barriers; the threads find out together that nothing is left to do.
+Minimise f(alpha) = 1/2 alpha'Q alpha - e'alpha with 0 <= alpha <= C (eq. 4.9). A team of threads solves one problem:
+each thread owns a block of rows and, again and again, moves the coordinate of its block with the largest projected
+gradient to its optimum. There are no locks and no barriers; shared counters detect convergence.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from asygcd.solver.algorithm14 import work_atomic, work_stochastic
 from asygcd.solver.blocks import blocks
 from asygcd.solver.board import DONE, LINE, LOG, Board, board
 from asygcd.solver.crew import together
-from asygcd.solver.gram import Gram
+from asygcd.solver.gram import KernelCaches
 from asygcd.solver.owned import finish, work
 from asygcd.solver.working_set import thread_state, working_set
 from cacore.data.rows import Rows
@@ -34,24 +34,24 @@ Vector = NDArray[np.float64]
 _Loop = tuple[Callable[[], int], Callable[[], None] | None]
 
 UPDATES = ("owned", "atomic", "stochastic")
-TURNS = 1 << 20  # of a thread's loop before it comes back from compiled code
+TURNS = 1 << 20  # of a thread's loop before it returns from compiled code
 
 
 @dataclass(frozen=True)
-class Progress:
-    """How far the threads are, while they work on.
+class TeamProgress:
+    """Progress of the team while it works.
 
     Attributes
     ----------
     seconds : float
     iterations : int
-        Updates of one coordinate.
+        Number of updates of one coordinate.
     objective : float
-        f(alpha), each thread's rows as of its last look at all of them, 0 before the first; in the end the solution's.
+        f(alpha), from each thread's last check of all its rows (0 before the first); in the last call, the solution's.
     gap : float
-        The largest violation then.
+        Largest violation at these checks.
     alpha : callable
-        Makes a copy of alpha as it is now, shape (n,).
+        Returns a copy of the current alpha, shape (n,).
     """
 
     seconds: float
@@ -62,22 +62,22 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Solution:
-    """What the solver returns.
+class TeamSolution:
+    """Solution of one dual problem.
 
     Attributes
     ----------
     alpha, gradient : ndarray of float64, shape (n,)
-        g = Q alpha - e, as the threads kept it; PSCD keeps none, and it is computed at the end.
+        The gradient g = Q alpha - e is the one that the threads maintained; for PSCD it is computed at the end.
     objective : float
         f(alpha) = 1/2 alpha'(g - e), minimised.
     gap : float
-        The largest |projected gradient|.
+        Largest |projected gradient|.
     converged : bool
     steps, hits, misses : ndarray of int64, shape (T,)
-        Of each thread: updates of one coordinate; columns found in its cache; columns computed.
+        Each thread's number of updates, of columns found in its cache, and of columns computed.
     kernel_values : int
-        Computed, of all threads.
+        Number of kernel values computed by all threads.
     seconds : float
     """
 
@@ -134,7 +134,7 @@ class AsyGCD:
 
     Notes
     -----
-    Memory: see :class:`asygcd.solver.gram.Gram`. Kernel columns stay for the next :meth:`solve`.
+    Memory: see :class:`asygcd.solver.gram.KernelCaches`. Kernel columns stay for the next :meth:`solve`.
     """
 
     def __init__(
@@ -151,13 +151,13 @@ class AsyGCD:
         self.threads = min(threads, self.n)
         self.order, self.bounds = blocks(X, self.threads, seed)
         self.sizes = np.diff(self.bounds)
-        self.gram = Gram(X, kernel, self.order, self.bounds, cache_bytes, dtype, update == "owned")
+        self.gram = KernelCaches(X, kernel, self.order, self.bounds, cache_bytes, dtype, update == "owned")
         self.seconds = time.perf_counter() - begun
 
     def solve(
         self, y: Vector, C: Vector, limits: Limits | None = None, start: Vector | None = None,
-        watch: Callable[[Progress], None] | None = None,
-    ) -> Solution:  # fmt: skip
+        watch: Callable[[TeamProgress], None] | None = None,
+    ) -> TeamSolution:  # fmt: skip
         """Solve the dual for these labels.
 
         Parameters
@@ -165,27 +165,27 @@ class AsyGCD:
         y : ndarray, shape (n,)
             +1 and -1.
         C : ndarray, shape (n,)
-            Bound of each row's alpha, at least 0.
+            Upper bound of each row's alpha, at least 0.
         limits : Limits, optional
-            The tolerance is that of the largest |projected gradient|, times C where all C are below 1.
+            The tolerance applies to the largest |projected gradient|; it is multiplied by max(C) if that is below 1.
         start : ndarray, shape (n,), optional
-            Alpha to begin with; it is cut to the bounds.
+            Initial alpha, clipped to the bounds.
         watch : callable, optional
-            Called with the :class:`Progress` about 20 times a second, and at the end.
+            Called with the :class:`TeamProgress` about 20 times per second, and at the end.
 
         Returns
         -------
-        Solution
+        TeamSolution
 
         Notes
         -----
-        A step costs each thread a pass over its working set: 2 flops and 12 bytes a row, from cache, for each
-        update of any thread, and a search for its own. A column that is not in the cache costs n nnz multiplications,
-        shared out over the threads.
+        Each update costs every thread a pass over its working set: 2 flops and 12 bytes per row, from cache. A thread's
+        own update includes a search for the next row. A column that is not cached costs n nnz multiplications, shared
+        by the threads.
         """
         limits, begun = limits or Limits(), time.perf_counter()
         signs, bounds = np.asarray(y, np.float64)[self.order], np.asarray(C, np.float64)[self.order]
-        # A violation that is not a number never falls below the tolerance.
+        # A NaN violation would never fall below the tolerance.
         if not self.n * float(bounds.max(initial=0.0)) * self.gram.largest < np.inf:
             raise overflow()
         state = board(signs, bounds, self.gram.diagonal, self.threads, self._log, self.update != "owned")
@@ -196,12 +196,12 @@ class AsyGCD:
         counts, values = self.gram.counts()
 
         def look(objective: float | None = None, gap: float | None = None) -> None:
-            """Tell how far it is; at the end with what has come out."""
+            """Call `watch` with the progress, or with the final objective and gap."""
             if watch is not None:
                 reached = float(state.part[::LINE].sum()) if objective is None else objective
                 worst = float(state.gap[::LINE].max()) if gap is None else gap
                 iterations, seconds = int(state.written[::LINE].sum()), time.perf_counter() - begun
-                watch(Progress(seconds, iterations, reached, worst, lambda: self._by_row(state.beta * signs)))
+                watch(TeamProgress(seconds, iterations, reached, worst, lambda: self._by_row(state.beta * signs)))
 
         goal = tol = _tolerance(limits.tol, bounds)
         while True:
@@ -214,20 +214,20 @@ class AsyGCD:
             gap = float(np.abs(state.beta - np.clip(state.beta - state.r, state.low, state.high)).max())
             if self.update != "stochastic" or gap <= goal or state.stop[0] != DONE:
                 break
-            # A row's gradient may have changed since its turn: only all of them together tell whether it is over.
+            # A row's gradient may have changed since its turn: convergence needs the gradient of all rows at once.
             tol, state.stop[0], state.calm[:] = 0.5 * tol, 0, -1
         objective = float(0.5 * (state.beta @ (state.r - signs)))
         look(objective, gap)
         counts_after, values_after = self.gram.counts()
         hits, misses = (counts_after - counts).T
-        return Solution(
+        return TeamSolution(
             self._by_row(state.beta * signs), self._by_row(state.r * signs), objective, gap,
             bool(state.stop[0] == DONE), state.written[::LINE].copy(), hits, misses, values_after - values,
             time.perf_counter() - begun,
         )  # fmt: skip
 
     def _by_row(self, values: Vector) -> Vector:
-        """From the order of the blocks to that of the rows."""
+        """Reorder `values` from the order of the blocks to that of the rows."""
         out = np.empty(self.n)
         out[self.order] = values
         return out
@@ -239,7 +239,7 @@ class AsyGCD:
         return weighted(self.kernel, layout, self.X, self.order[chosen], beta[chosen], self.X, self.order)
 
     def _loop(self, state: Board, me: int, tol: float, most: int) -> _Loop:
-        """What a thread does for a while, again and again, and what is left to do when all have stopped."""
+        """Return the loop that thread `me` calls repeatedly, and its final call after all have stopped, or None."""
         whole, lo, hi = self.gram.whole[me], int(self.bounds[me]), int(self.bounds[me + 1])
         if self.update == "atomic":
             return (lambda: work_atomic(state, whole, me, lo, hi, tol, most, TURNS)), None
@@ -255,6 +255,6 @@ class AsyGCD:
 
 
 def _tolerance(tol: float, C: Vector) -> float:
-    """Of |alpha - P(alpha - g)|, which is at most C: scaled down where C is below 1, or alpha = 0 would do."""
+    """Tolerance of |alpha - P(alpha - g)|, times max(C) if that is below 1: otherwise alpha = 0 might pass the test."""
     most = float(C.max())
     return tol * most if 0.0 < most < 1.0 else tol

@@ -1,7 +1,7 @@
-"""A thread's working set: rows few enough that a step over them stays in cache.
+"""A thread's working set: few enough rows that a step over them stays in cache.
 
-Most steps are among few rows. The gradient of the others learns of all steps together, each column once, when
-there is nothing left to do among these.
+Most steps involve few rows. The gradient of the other rows is updated only when the working set is solved: for all
+steps at once, with one pass per kernel column.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from asygcd.solver.greedy import greediest, violation
 from cacore.kernels import wide
 from cacore.kernels.panels import add_rows, pack_csr, panel_norms
 
-ROWS, PENDING, STEPS, FRESH, ROOM, BEST = range(6)  # places of a thread's numbers
-GOAL, SHOWN, MOST = range(3)  # and of its levels
-FREE = 0.3  # how a row between its bounds ranks: as one with this share of the largest violation
-FIRST = 8192  # rows of the working sets at the beginning, of all threads together
-_BATCH = 64  # columns that the rows outside the working set take in at once
-TAKE = 16  # updates that the working set takes in at once
+ROWS, PENDING, STEPS, FRESH, ROOM, BEST = range(6)  # indices into `ThreadState.numbers`
+GOAL, SHOWN, MOST = range(3)  # indices into `ThreadState.levels`
+FREE = 0.3  # a row between its bounds ranks like one with at least this share of the largest violation
+FIRST = 8192  # rows of all threads' working sets together, apart from rows between their bounds
+_BATCH = 64  # columns applied at once to the rows outside the working set
+TAKE = 16  # updates applied at once to the working set
 
 
 class WorkingSet(NamedTuple):
-    """A copy of the variables of its rows.
+    """Copy of the variables of the rows in a working set.
 
     Attributes
     ----------
     rows : ndarray of int64, shape (most,)
-        Places among the thread's rows.
+        Indices among the thread's rows.
     beta, r, low, high, diagonal : ndarray of float64, shape (most,)
     """
 
@@ -44,26 +44,26 @@ class WorkingSet(NamedTuple):
 
 
 class ThreadState(NamedTuple):
-    """What one thread remembers.
+    """Private state of one thread.
 
     Attributes
     ----------
     pending : ndarray of int64, shape (n,)
-        Rows whose steps the gradient of the rows outside the working set has not heard of.
+        Rows whose steps have not been applied to the gradient outside the working set.
     change : ndarray of float64, shape (n,)
-        The sums of those steps.
+        Sum of the pending steps of each row.
     waits : ndarray of uint8, shape (n,)
-        Whether a row is among `pending`.
+        1 for rows in `pending`.
     taken : ndarray of int64, shape (T,)
-        Updates of each other thread that were taken in.
+        Number of updates of each other thread that this one has applied.
     numbers : ndarray of int64
-        How many ROWS the working set has and how many PENDING; STEPS since they were chosen; whether everything
-        is FRESH; updates up to which there is ROOM in the log; the BEST row of the working set.
+        ROWS of the working set; PENDING rows; STEPS since the set was chosen; FRESH is 1 if the gradient of all rows
+        is up to date; ROOM is the number of updates up to which the log has space; BEST row of the working set.
     levels : ndarray of float64
-        GOAL, the violation at which the working set is done with; what was last SHOWN as `eager`; the violation
-        of the best row, the MOST there is.
+        GOAL, the violation at which the working set counts as solved; the violation last SHOWN as `eager`; MOST, the
+        violation of the best row.
     rows, steps, slots : ndarray, shape (TAKE,)
-        Updates that are being taken in.
+        Updates that are being applied.
     """
 
     pending: NDArray[np.int64]
@@ -78,12 +78,12 @@ class ThreadState(NamedTuple):
 
 
 def working_set(most: int) -> WorkingSet:
-    """Room for so many."""
+    """Create an empty working set with space for `most` rows."""
     return WorkingSet(np.zeros(most, np.int64), *(np.zeros(most) for _ in range(5)))
 
 
 def thread_state(n: int, threads: int, beta: NDArray[np.float64]) -> ThreadState:
-    """How a thread begins; the gradient has not heard of `beta` yet."""
+    """Create the initial state of a thread; the steps from 0 to `beta` are pending."""
     given = np.flatnonzero(beta)
     pending, numbers = np.zeros(n, np.int64), np.zeros(6, np.int64)
     pending[: len(given)], numbers[PENDING] = given, len(given)
@@ -95,7 +95,7 @@ def thread_state(n: int, threads: int, beta: NDArray[np.float64]) -> ThreadState
 
 @numba.njit(cache=True, nogil=True)
 def note(state: Any, row: Any, step: Any) -> None:  # pragma: no cover - compiled
-    """Remember a step for the rows outside the working set."""
+    """Add a step to those pending for the rows outside the working set."""
     if not state.waits[row]:
         state.waits[row] = 1
         state.pending[state.numbers[PENDING]] = row
@@ -106,7 +106,7 @@ def note(state: Any, row: Any, step: Any) -> None:  # pragma: no cover - compile
 
 @numba.njit(cache=True, nogil=True)
 def settle(whole: Any, state: Any, r: Any) -> None:  # pragma: no cover - compiled
-    """Take all pending steps into the gradient of all rows; first by the columns that are there, then by the others."""
+    """Apply all pending steps to the gradient of all rows: first those with cached columns, then the others."""
     batch = min(_BATCH, whole.held.size)
     rows, steps, slots = np.empty(batch, np.int64), np.empty(batch), np.empty(batch, np.int64)
     for turn in range(2):
@@ -130,7 +130,7 @@ def settle(whole: Any, state: Any, r: Any) -> None:  # pragma: no cover - compil
 def choose(
     board: Any, lo: Any, hi: Any, ws: Any, least: Any, most: Any, room: Any
 ) -> Any:  # pragma: no cover - compiled
-    """Choose the working set: the rows that violate most, and rows between their bounds; returns how many."""
+    """Choose the rows of the working set and return their number: the largest violations, and rows between bounds."""
     score, places, free = np.empty(hi - lo), np.empty(hi - lo, np.int64), 0
     count = 0
     for j in range(hi - lo):
@@ -157,7 +157,7 @@ def choose(
             ws.rows[at] = places[k]
             at += 1
         elif score[k] == edge:
-            # Of equals, as at the beginning, some from everywhere.
+            # Rows with equal violations, as at the start, are chosen evenly from the whole block.
             if (met + 1) * (room - over) // equal > met * (room - over) // equal:
                 ws.rows[at] = places[k]
                 at += 1
@@ -167,7 +167,7 @@ def choose(
 
 @numba.njit(cache=True, nogil=True)
 def bring(board: Any, lo: Any, ws: Any, near: Any, count: Any) -> None:  # pragma: no cover - compiled
-    """Copy the variables of these rows, and pack the rows as columns of kernel values."""
+    """Copy the variables of the chosen rows, and pack the rows for evaluating the kernel."""
     at = 0
     for k in range(count):
         row = lo + ws.rows[k]

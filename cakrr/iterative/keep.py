@@ -1,4 +1,4 @@
-"""Kernel values that stay between products: in memory, then in a file, as far as there is room."""
+"""Kernel values kept between products: in memory as far as they fit, then in a file."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Tile = tuple[int, tuple[int, int]]
 
 
 class Keep:
-    """Tiles of kernel values in single precision, computed once where there is room, and otherwise in every product.
+    """Store of kernel tiles in single precision; tiles that do not fit are computed again in every product.
 
     Parameters
     ----------
     limit : int
-        Bytes of memory for them.
+        Bytes of memory for the tiles.
     scratch : Scratch or None
-        Takes those that do not fit.
+        File for the tiles that do not fit into memory.
     """
 
     def __init__(self, limit: int, scratch: Scratch | None = None) -> None:
@@ -36,24 +36,24 @@ class Keep:
         self._here = threading.local()
 
     def plan(self, strips: list[Strip]) -> None:
-        """Decide which strips stay: the first ones, as many as fit."""
+        """Choose the strips to keep in memory: as many of the first ones as fit."""
         ends = np.cumsum([4 * strip.size for strip in strips])
         self._where = np.where(ends <= self.limit, 1, 2 if self.scratch is not None else 0).astype(np.int8)
 
     @property
     def share(self) -> float:
-        """Of the strips that stay in memory."""
+        """Share of the strips that are kept in memory."""
         return float((self._where == 1).mean()) if self._where.size else 0.0
 
     def forget(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         self._tiles.clear()
         self._places.clear()
 
     def tile(
         self, strip: Strip, columns: tuple[int, int], dtype: np.dtype[Any], compute: Callable[[NDArray[Any]], object]
     ) -> NDArray[Any]:
-        """The values of a strip in some columns; this thread's until its next call. Called from several threads."""
+        """Values of a strip in some columns, valid until this thread's next call; thread-safe."""
         shape = strip.rows[1] - strip.rows[0], columns[1] - columns[0]
         where = self._where[strip.number] if dtype == np.float32 else 0
         key = strip.number, columns
@@ -76,7 +76,7 @@ class Keep:
         return out
 
     def _buffer(self, shape: tuple[int, int], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """This thread's memory."""
+        """A buffer of this thread, reused by its next call."""
         name, size = dtype.name, shape[0] * shape[1]
         buffer = vars(self._here).get(name)
         if buffer is None or buffer.size < size:

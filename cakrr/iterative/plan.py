@@ -1,7 +1,7 @@
-"""How large the factor is, what lies where, and whether a factorisation would be cheaper: from counts, not from clocks.
+"""Cost model: the rank of the factor, and the choice between iterations and a factorisation.
 
-Every rank comes to the same answer, and so does the same run tomorrow. Work is counted in flops of a matrix product in
-single precision; what is slower counts for more (measured on processors with AVX-512, 2 threads).
+It counts operations instead of measuring time, so every rank and every run decides alike. The unit is a flop of a
+matrix product in single precision; slower operations count more (measured with AVX-512, 2 threads).
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-VALUE = 130.0  # of a kernel value, beside the 2 d of its distance
-SIDE = 15.0  # of a kernel value and right side
-DOUBLE = 2.5  # times the work in single precision
-LEAST = 64  # rank below which nothing is asked
+VALUE = 130.0  # cost of a kernel value, in addition to the 2 d of its distance
+SIDE = 15.0  # cost per kernel value and right side
+DOUBLE = 2.5  # cost of double precision relative to single precision
+LEAST = 64  # smallest rank at which the factor may stop growing
 TYPICAL = 25  # iterations
-GROWTH = 1.25  # to how much more rank the price of it is compared with what it saves
+GROWTH = 1.25  # factor of the rank for which the extra cost is compared with the savings
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a system costs.
+    """Cost of a system, in flops of single precision.
 
     Attributes
     ----------
     n, d : int
     sides : int
-        Right sides, see :func:`sides`.
+        Number of right sides; see :func:`sides`.
     mu : float
         The smallest ridge, lambda n.
     tol : float
@@ -41,42 +41,42 @@ class Work:
     tol: float
 
     def iteration(self, rank: int) -> float:
-        """Of one iteration: half the kernel values, and two passes over the factor."""
+        """Cost of one iteration: half the kernel values, and two passes over the factor."""
         values = 0.5 * self.n * self.n * (VALUE + 2 * self.d + SIDE * self.sides)
         return values + 16.0 * self.n * rank * self.sides
 
     def factor(self, rank: int) -> float:
-        """Of the factor, its Gram matrix in double precision, and the core."""
+        """Cost of the factor, its Gram matrix in double precision, and the core."""
         return self.n * rank * (rank * (1.0 + DOUBLE) + VALUE + 2 * self.d) + DOUBLE * rank**3 / 3
 
     def iterations(self, rest: float) -> float:
-        """By the theory of conjugate gradients, where the largest eigenvalue that the factor leaves is `rest`."""
+        """Number of iterations by the theory of conjugate gradients; `rest` is the residual's largest eigenvalue."""
         return 0.5 * math.sqrt(1.0 + max(0.0, rest) / self.mu) * math.log(2.0 / self.tol)
 
     def cholesky(self, pairs: int) -> float:
-        """Of so many factorisations of the whole matrix in double precision."""
+        """Cost of `pairs` factorisations of the whole matrix in double precision."""
         return pairs * (DOUBLE * self.n**3 / 3 + self.n * self.n * (VALUE + self.d))
 
     def conjugate_gradients(self, sigmas: int) -> float:
-        """Of so many systems, with a factor of middling rank and `TYPICAL` iterations: what `auto` compares."""
+        """Cost of `sigmas` systems, with a factor of medium rank and `TYPICAL` iterations; used by `auto`."""
         rank = min(2000, self.n // 8)
         return sigmas * (self.factor(rank) + TYPICAL * self.iteration(rank))
 
 
 def sides(ridges: NDArray[np.float64]) -> int:
-    """Right sides that stay to the end, those of the smallest ridge: the rank is theirs, for the others leave early."""
+    """Number of right sides with the smallest ridge: they converge last, so the rank is chosen for them."""
     return int((ridges == ridges.min()).sum())
 
 
 def enough(work: Work, traces: NDArray[np.float64]) -> bool:
-    """Whether more rank would cost more than the iterations that it saves.
+    """True if a larger rank would cost more than the iterations that it saves.
 
     Parameters
     ----------
     work : Work
     traces : ndarray, shape (blocks + 1, 2)
-        The rank and the trace of what is left, before the first block and after each. What a pivot takes from the trace
-        is about the largest eigenvalue that is left, which falls by a power of the rank (both seen on real data).
+        Rank and trace of the residual, before the first block and after each. A pivot reduces the trace by about the
+        largest remaining eigenvalue, which falls as a power of the rank (both observed on real data).
     """
     rank, trace = traces[-1]
     if rank < LEAST or len(traces) < 4:
@@ -92,13 +92,13 @@ def enough(work: Work, traces: NDArray[np.float64]) -> bool:
 
 
 def _slope(traces: NDArray[np.float64], at: int) -> float:
-    """What a pivot takes from the trace, about there: over the last two blocks, for one alone is uneven."""
+    """Reduction of the trace per pivot near block `at`, averaged over two blocks since single blocks vary."""
     first = max(0, at - 2)
     ranks = traces[at, 0] - traces[first, 0]
     return float((traces[first, 1] - traces[at, 1]) / ranks) if ranks else 0.0
 
 
 def largest_rank(room: int, n_local: int, ridges: int) -> int:
-    """The largest rank whose factor in single precision, Gram matrix and cores fit into `room` bytes of a rank."""
+    """Largest rank of a factor in single precision that fits into `room` bytes, with its Gram matrix and cores."""
     square, line = 8.0 * (2 + ridges), 4.0 * n_local + 16.0 * 2048
     return max(0, int((-line + math.sqrt(line * line + 4 * square * max(0, room))) / (2 * square)))

@@ -1,11 +1,11 @@
-"""(F F^T + B)^-1 for every ridge: a low-rank factor, and what is left of K in blocks of rows, or none of it.
+"""Preconditioner (F F^T + B)^-1 for every ridge: a low-rank factor F, and optionally blocks of the residual K - F F^T.
 
-B is mu I, or blocks(K - F F^T) + mu I for blocks of rows that lie on one rank. By Woodbury's identity
+B is mu I, or blocks(K - F F^T) + mu I for blocks of rows of one rank. By Woodbury's identity
 
     (F F^T + B)^-1 r = B^-1 r - B^-1 F (I + F^T B^-1 F)^-1 F^T B^-1 r:
 
-products with F, solves with the blocks, and one with a core of k x k numbers, which is all, beside the blocks, that
-depends on the ridge. Over ranks one Allreduce of k numbers a right side.
+products with F, solves with the blocks, and one solve with a core of k x k numbers. Only the blocks and the core depend
+on the ridge. One Allreduce of k numbers per right side.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from cacore.machine.scratch import Scratch
 from cacore.machine.threads import blocks, for_blocks, in_order, one_blas_thread
 from cakrr.iterative.spread import SpreadRows
 
-_COLUMNS = 2048  # rows of the system at a time
-_TILE = 512  # columns of F that a thread multiplies with as many
-_CHUNK = 1024  # columns of F whose products are added up in its precision
+_COLUMNS = 2048  # rows of the system per block
+_TILE = 512  # columns of F on each side of a tile of its Gram matrix
+_CHUNK = 1024  # columns of F whose products are summed in the precision of F
 
 
 @dataclass
@@ -37,10 +37,10 @@ class Factor:
     """F^T of this rank's rows, shape (k, n_local), and its products with vectors, on all threads."""
 
     rows: NDArray[Any]
-    scratch: Scratch | None = None  # where the rows lie, if not in memory
+    scratch: Scratch | None = None  # the file that holds the rows, if they are not in memory
 
     def onto(self, V: Vectors) -> NDArray[np.float64]:
-        """``V F`` of this rank's rows, shape (t, k)."""
+        """``V F``, summed over this rank's rows, shape (t, k)."""
         F, dtype = self.rows, self.rows.dtype
 
         def work(lo: int, hi: int) -> NDArray[Any]:
@@ -80,7 +80,7 @@ class Factor:
         return G
 
 
-class Blocks:
+class ResidualBlocks:
     """Cholesky factors of blocks(K - F F^T) + mu I of this rank's rows, for one ridge after the other.
 
     Parameters
@@ -95,7 +95,7 @@ class Blocks:
         self.parts, self._values = parts, values
 
     def factored(self, mu: float) -> list[NDArray[np.float64]] | None:
-        """Their factors at this ridge, m^3/3 flops each; None where one is not positive definite."""
+        """Cholesky factors of the blocks at this ridge, m^3/3 flops each; None if a block is not positive definite."""
         found = []
         for values in self._values:
             L = values.copy()
@@ -106,7 +106,7 @@ class Blocks:
         return found
 
     def solve(self, factors: list[NDArray[np.float64]], V: Vectors) -> Vectors:
-        """B^-1 times each row of `V`."""
+        """Multiply each row of `V` by B^-1."""
         out = np.empty_like(V)
 
         def work(rows: NDArray[np.int64], L: NDArray[np.float64]) -> None:
@@ -130,8 +130,8 @@ class Blocks:
 
 def residual_blocks(
     spread: SpreadRows, kernel: Kernel, factor: Factor | None, parts: list[NDArray[np.int64]]
-) -> Blocks:
-    """:class:`Blocks` of what `factor` leaves of K: m^2 kernel values and m^2 k flops a block."""
+) -> ResidualBlocks:
+    """Compute the blocks of K - F F^T, or of K without a factor: m^2 kernel values and m^2 k flops per block."""
     points, values = spread.points(np.float64), []
     for rows in parts:
         K = np.empty((len(rows), len(rows)))
@@ -143,24 +143,24 @@ def residual_blocks(
             F = factor.rows[:, rows].astype(np.float64)
             K -= F.T @ F
         values.append(K)
-    return Blocks(parts, values)
+    return ResidualBlocks(parts, values)
 
 
 @dataclass
 class _Ridge:
-    """What depends on the ridge: factors of the blocks, and of the core."""
+    """Cholesky factors of the blocks and of the core, for one ridge."""
 
     blocks: list[NDArray[np.float64]] | None
     core: NDArray[np.float64] | None
 
 
 class Preconditioner:
-    """See the module; made collectively.
+    """The preconditioner of all right sides; its construction is collective.
 
     Parameters
     ----------
     factor : Factor or None
-    blocks : Blocks or None
+    blocks : ResidualBlocks or None
     ridges : ndarray, shape (t,)
         mu of each right side.
     comm : Communicator
@@ -168,21 +168,22 @@ class Preconditioner:
     Attributes
     ----------
     sent : int
-        Bytes that :meth:`apply` has sent, all ranks together, by its formula.
+        Bytes sent by :meth:`apply` on all ranks, according to its formula.
 
     Notes
     -----
-    n k^2 flops for F^T F and one Allreduce of k^2 numbers, once; k^3/3 flops on every rank a different ridge. With
-    blocks m^3/3 flops a block and ridge, and, with both, 2 n k (m + k) a ridge and an Allreduce of k^2 numbers.
+    n k^2 flops for F^T F and one Allreduce of k^2 numbers, once; k^3/3 flops on every rank per distinct ridge. With
+    blocks, m^3/3 flops per block and ridge; with both, also 2 n k (m + k) flops and an Allreduce of k^2 numbers per
+    ridge.
 
     Raises
     ------
     InputError
-        On all ranks: the core has no Cholesky factor, since the factor is not finite.
+        On all ranks, if the core has no Cholesky factor since the factor is not finite.
     """
 
     def __init__(
-        self, factor: Factor | None, blocks: Blocks | None, ridges: NDArray[np.float64], comm: Communicator
+        self, factor: Factor | None, blocks: ResidualBlocks | None, ridges: NDArray[np.float64], comm: Communicator
     ) -> None:
         self.factor, self.blocks, self.ridges, self.comm = factor, blocks, ridges, comm
         self._of: dict[float, _Ridge] = {}
@@ -192,7 +193,7 @@ class Preconditioner:
             gram = comm.allreduce(factor.gram())
         each = np.unique(ridges).tolist()
         if gram is not None:
-            # A core to a thread, also where there is one: threads of a BLAS wait for each other where others work too.
+            # One core per thread, even for a single core: BLAS threads stall each other when several calls run at once.
             with comm.agreed(), one_blas_thread():
                 cores = list(in_order(partial(_core_factored, gram), [(mu,) for mu in each]))
             self._of = {mu: _Ridge(None, core) for mu, core in zip(each, cores, strict=True)}
@@ -201,16 +202,16 @@ class Preconditioner:
 
     @property
     def rank(self) -> int:
-        """Columns of F."""
+        """Number of columns of F."""
         return 0 if self.factor is None else len(self.factor.rows)
 
     def _prepared(self, mu: float) -> _Ridge:
-        """Of blocks, with a factor or without one."""
+        """Factor the blocks, if there are any, and the core of their combination with F."""
         if self.blocks is None:
             return _Ridge(None, None)
         factors = self.blocks.factored(mu)
         if not self.comm.all(factors is not None):
-            return _Ridge(None, None)  # of a block that has no factor nothing is known: r itself goes on
+            return _Ridge(None, None)  # without factors of the blocks, r is not preconditioned
         if self.factor is None or factors is None:
             return _Ridge(factors, None)
         core = self.comm.allreduce(self.blocks.gram(factors, self.factor))
@@ -220,7 +221,7 @@ class Preconditioner:
     def apply(
         self, R: Vectors, which: NDArray[np.int64], sums: NDArray[np.float64]
     ) -> tuple[Vectors, NDArray[np.float64]]:
-        """See :meth:`cacore.linalg.cg.LinearSystem.precondition`: one Allreduce of k numbers a row, and `sums`."""
+        """See :meth:`cacore.linalg.cg.LinearSystem.precondition`; one Allreduce of k numbers per row, and of `sums`."""
         ridges = self.ridges[which]
         inner = self._inner(R, ridges)
         k = self.rank
@@ -246,7 +247,7 @@ class Preconditioner:
         return inner - self._inner(self.factor.back(u), ridges), sums
 
     def _inner(self, R: Vectors, ridges: NDArray[np.float64]) -> Vectors:
-        """B^-1 times each row."""
+        """Multiply each row by B^-1 of its ridge."""
         if self.blocks is None:
             return np.asarray(R / ridges[:, None])
         out = np.empty_like(R)
@@ -257,7 +258,7 @@ class Preconditioner:
 
 
 def _core_factored(gram: NDArray[np.float64], ridge: float) -> NDArray[np.float64]:
-    """The Cholesky factor of ``gram + ridge I``, whose diagonal grows where rounding has left it indefinite."""
+    """Cholesky factor of ``gram + ridge I``; the diagonal grows if rounding errors have made the matrix indefinite."""
     size, more = float(np.trace(gram)) + len(gram) * ridge, 0.0
     while np.isfinite(size) and more <= size:
         L = gram.copy()

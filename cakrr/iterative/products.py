@@ -28,18 +28,18 @@ _ROWS, _COLUMNS = 256, 1024  # of a tile, which stays in a core's cache
 
 @dataclass(frozen=True)
 class Strip:
-    """Some of this rank's rows with some rows of a rank: a task of one thread.
+    """A task of one thread: kernel values of some of this rank's rows with some rows of a rank.
 
     Attributes
     ----------
     number : int
-        Among this rank's strips.
+        Index among this rank's strips.
     rank : int
-        Whose rows are the columns.
+        Rank whose rows are the columns.
     rows, columns : tuple of int
-        First and one-past-last.
+        First row and column, and one past the last.
     symmetric : bool
-        Whether the strip begins with a block on the diagonal of K.
+        True if the strip begins with a block on the diagonal of K.
     """
 
     number: int
@@ -50,12 +50,12 @@ class Strip:
 
     @property
     def size(self) -> int:
-        """Kernel values."""
+        """Number of kernel values."""
         return (self.rows[1] - self.rows[0]) * (self.columns[1] - self.columns[0])
 
 
 def strips(counts: NDArray[np.int64], rank: int) -> list[list[Strip]]:
-    """The work of a rank: a list for each rank whose rows it meets, its own first."""
+    """Strips that a rank computes: one list per rank whose rows are the columns, its own first."""
     R, own, number = len(counts), int(counts[rank]), 0
     found: list[list[Strip]] = []
     for step in range(R // 2 + 1):
@@ -144,7 +144,7 @@ class KernelProducts:
     def _visits(
         self, mine: NDArray[Any], dtype: np.dtype[Any]
     ) -> Iterator[tuple[list[Strip], Points, NDArray[Any], Callable[[], None]]]:
-        """For each rank that this one meets: the strips, its rows, its part of the vectors, and what moves messages."""
+        """Yield, per rank to compute with: the strips, its rows, its vectors, and a call that progresses messages."""
         own = self.spread.points(dtype)
         if self.comm.size == 1:
             yield self.steps[0], own, mine, _nothing
@@ -162,7 +162,7 @@ class KernelProducts:
                 yield some, points, np.ascontiguousarray(every[lo:hi].T), _nothing
 
     def _points_of(self, rank: int, lo: int, hi: int, dtype: np.dtype[Any]) -> Points:
-        """Rows of another rank; in single precision made ready once, in double anew."""
+        """Rows of another rank: kept in single precision, prepared again for every product in double."""
         assert self._gathered is not None
         if dtype != np.float32:
             return self.spread.ready(self._gathered[lo:hi], dtype)
@@ -173,7 +173,7 @@ class KernelProducts:
     def _passing(
         self, own: Points, mine: NDArray[Any], dtype: np.dtype[Any]
     ) -> Iterator[tuple[list[Strip], Points, NDArray[Any], Callable[[], None]]]:
-        """As :meth:`_visits`: what the next rank has comes to this one, step by step, while this one works."""
+        """Like :meth:`_visits` in a ring: the next rank's rows arrive, step by step, while this rank works."""
         comm, R = self.comm, self.comm.size
         before, after = (comm.rank - 1) % R, (comm.rank + 1) % R
         points, vectors = own, mine
@@ -197,7 +197,7 @@ class KernelProducts:
                 points, vectors = _as_points(coming[:-1], own), coming[-1]
 
     def _room(self, rank: int, like: list[NDArray[Any]]) -> list[NDArray[Any]]:
-        """Arrays for what `rank` has."""
+        """Allocate arrays for the rows and vectors of `rank`."""
         m, nnz = int(self.spread.counts[rank]), int(self._nonzeros[rank])
         *rows, vectors = like
         shapes = [(m, rows[0].shape[1])] if len(rows) == 1 else [(nnz,), (nnz,), (m + 1,)]
@@ -208,7 +208,7 @@ class KernelProducts:
         self, some: list[Strip], points: Points, mine: NDArray[Any], theirs: NDArray[Any], out: NDArray[np.float64],
         back: dict[int, NDArray[np.float64]], dtype: np.dtype[Any], move: Callable[[], None],
     ) -> None:  # fmt: skip
-        """Add strips of one rank to the products of this one's rows, and to those of that rank's."""
+        """Multiply strips, and add to the products of this rank's rows and of the other rank's rows."""
         if not some:
             return
         own, t = self.spread.points(dtype), len(mine)
@@ -237,7 +237,7 @@ class KernelProducts:
             move()
 
     def _diagonal(self, points: Points, T: NDArray[Any]) -> None:
-        """Kernel values of some rows with themselves; what is 0 apart is so to the last bit."""
+        """Kernel values of some rows with themselves; the diagonal is exactly that of distance 0."""
         self.kernel.block(points, points, T)
         if self.kernel.of_distance:
             T[np.arange(len(T)), np.arange(len(T))] = self.kernel.of_squares(points.squares)
@@ -257,7 +257,7 @@ class KernelProducts:
             out += arrived[lo : lo + own].T
 
     def predicted_bytes(self, t: int, single: bool) -> int:
-        """What one product of t right sides sends, all ranks together."""
+        """Bytes sent on all ranks by one product with t right sides."""
         R, counts = self.comm.size, self.spread.counts
         if R == 1:
             return 0
@@ -276,7 +276,7 @@ class KernelProducts:
         return (R // 2) * (rows + size * t * n) + home + frame
 
     def setup_bytes(self) -> int:
-        """What gathering the rows has sent, all ranks together."""
+        """Bytes sent on all ranks to gather the rows."""
         if self.comm.size == 1:
             return 0
         X, R = self.spread.X, self.comm.size
@@ -307,5 +307,5 @@ def _nothing() -> None:
 
 
 def gathers(comm: Communicator, rows: int, limit: int) -> bool:
-    """Whether the rows of all ranks, so many bytes, may lie on each: in both precisions, in an eighth of its memory."""
+    """True if every rank may hold all `rows` bytes of rows, in both precisions, in an eighth of its memory."""
     return comm.size > 1 and 2 * rows <= limit // 8

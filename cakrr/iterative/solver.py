@@ -1,9 +1,9 @@
-"""(K + mu_j I) x_j = b_j for many j at once: conjugate gradients in single precision, refined in double.
+"""Conjugate gradients in single precision, refined in double: (K + mu_j I) x_j = b_j for many j at once.
 
-Kernel values in single precision solve a system next to the one that is meant. So the iteration stops where its
-residual is what those values are worth, the residual is computed anew from kernel values in double precision, and the
-iteration goes on with that as its right side; where single precision gains nothing, in double. What is returned has a
-residual that was computed from scratch.
+Kernel values in single precision define a slightly different system. The iteration therefore stops when its residual
+reaches their rounding error. The residual is then recomputed from kernel values in double precision, and becomes the
+right side of the next pass. If a pass in single precision gains nothing, the next one is in double. The residual of a
+returned solution is recomputed from scratch.
 """
 
 from __future__ import annotations
@@ -23,56 +23,59 @@ from cakrr.iterative.preconditioner import Preconditioner
 from cakrr.iterative.products import KernelProducts
 
 MOST = 2000  # iterations
-_UNIT = {True: 6e-8, False: 1.2e-16}  # of rounding, in single and in double precision
-_MARGIN = 0.7  # of the tolerance: what the iteration's own residual has to reach
-_GAIN = {True: 0.25, False: 0.5}  # to which a pass has to bring the residual, or it gains nothing
-SAVE_EVERY = 15.0  # seconds between two states in the checkpoint
+_UNIT = {True: 6e-8, False: 1.2e-16}  # unit roundoff of single and of double precision
+_MARGIN = 0.7  # share of the tolerance that the iteration's own residual must reach
+_GAIN = {True: 0.25, False: 0.5}  # factor by which a pass must reduce the residual, in single and in double precision
+SAVE_EVERY = 15.0  # seconds between two checkpoints
 
 
-class Early(Protocol):
-    """Who may stop before the residual is reached.
+class EarlyStop(Protocol):
+    """Criterion that may stop right sides before their residual reaches the tolerance.
 
     Attributes
     ----------
     history : ndarray
-        What it remembers from iteration to iteration, for a checkpoint.
+        State that is kept between iterations, for a checkpoint.
     sent : int
-        Bytes that its calls have sent, all ranks together, by their formula.
+        Bytes sent by its calls on all ranks, according to their formula.
     """
 
     history: NDArray[np.float64]
     sent: int
 
     def __call__(self, x: cg.Vectors, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Of solutions so far, shape (a, n_local), of the right sides `ids`; collective, and alike on all ranks."""
+        """Return a mask of the right sides `ids` to stop, given their solutions, shape (a, n_local); collective.
+
+        The mask is the same on all ranks.
+        """
 
 
 @dataclass
 class Rules:
-    """When to stop.
+    """Stopping criteria.
 
     Attributes
     ----------
     tol : float
-        Residual over the norm of the right side.
+        Tolerance of the residual over the norm of the right side.
     max_iter : int
     max_time : float
-        Seconds, of all passes, from now on.
+        Time limit of all passes together, in seconds.
     final : bool
-        Whether the residual of all right sides is recomputed at the end, or only of those that need it to get on.
-    early : Early or None
+        Recompute the residual of all right sides at the end, not only of those that continue.
+    early : EarlyStop or None
     """
 
     tol: float
     max_iter: int = MOST
     max_time: float = np.inf
     final: bool = True
-    early: Early | None = None
+    early: EarlyStop | None = None
 
 
 @dataclass
-class Solution:
-    """What was found.
+class CGSolution:
+    """Solutions of all right sides.
 
     Attributes
     ----------
@@ -81,11 +84,11 @@ class Solution:
         |b - A x| / |b|; recomputed from kernel values in double precision if `Rules.final`.
     iterations : ndarray of int64, shape (t,)
     stopped : list of str
-        Of each right side: "residual", "early", "time", "iterations", or "stalled".
+        Reason per right side: "residual", "early", "time", "iterations", or "stalled".
     products : dict
-        How many in single and in double precision.
+        Number of products in single and in double precision.
     sent : int
-        Bytes, all ranks together, by the formulas of products, preconditioner, sums, and who may stop early.
+        Bytes sent by all ranks, according to the formulas of products, preconditioner, sums, and early stopping.
     """
 
     x: cg.Vectors
@@ -97,7 +100,7 @@ class Solution:
 
 
 class _Systems:
-    """K + mu_j I for the right sides of a pass: what :func:`cacore.linalg.cg.iterate` asks of a system."""
+    """The systems K + mu_j I of a pass, in the form that :func:`cacore.linalg.cg.iterate` needs."""
 
     def __init__(
         self, products: KernelProducts, preconditioner: Preconditioner, ids: NDArray[np.int64], single: bool
@@ -119,20 +122,20 @@ class _Systems:
         return self._alike(self.comm.allreduce(sums))
 
     def _alike(self, sums: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Rank 0's: MPI does not promise the same bits to all, and who stops is decided by them."""
+        """Rank 0's sums: MPI does not guarantee the same bits on all ranks, and the sums decide who stops."""
         self.sent += _broadcast(sums, self.comm)
         return self.comm.bcast(sums)
 
 
 def _broadcast(array: NDArray[Any], comm: Communicator) -> int:
-    """Bytes that a broadcast of `array` sends, all ranks together: its shape and itself to all others."""
+    """Bytes that a broadcast of `array` sends: its shape and its values to every other rank."""
     return (comm.size - 1) * (64 + array.nbytes)
 
 
 class _Kept:
-    """The state of a solution in a checkpoint, in two files that are written in turn; each rank has its own.
+    """State of a solution in a checkpoint: two files per rank, written alternately.
 
-    A job that is killed may leave ranks with different states: what counts is the last one that all of them have.
+    If a job is killed, ranks may have saved different states; the last state that all ranks have is used.
     """
 
     def __init__(self, checkpoint: Checkpoint | None, name: str, comm: Communicator) -> None:
@@ -141,7 +144,7 @@ class _Kept:
         self._turn, self._last = 0, time.perf_counter()
 
     def put(self, **arrays: NDArray[Any]) -> None:
-        """Keep these, if the last ones are old enough; collective."""
+        """Save `arrays` if the last save is at least `SAVE_EVERY` seconds ago; collective."""
         if self._checkpoint is None:
             return
         with self._comm.uncounted():
@@ -171,37 +174,37 @@ class _Kept:
 def solve(
     products: KernelProducts, preconditioner: Preconditioner, B: cg.Vectors, rules: Rules, largest: float = 1.0,
     checkpoint: Checkpoint | None = None, name: str = "cg", advance: Callable[[], None] = lambda: None,
-) -> Solution:  # fmt: skip
-    """Solve for every row of `B`, shape (t, n_local); a collective call.
+) -> CGSolution:  # fmt: skip
+    """Solve for every row of `B`, shape (t, n_local); collective.
 
     Parameters
     ----------
     products : KernelProducts
     preconditioner : Preconditioner
-        With the ridge of each right side.
+        Preconditioner, with the ridge of each right side.
     B : ndarray
     rules : Rules
     largest : float
-        The largest kernel value, which says what single precision is worth.
+        Largest kernel value, which determines the rounding error of products.
     checkpoint : Checkpoint or None
-        Keeps the state every `SAVE_EVERY` seconds; a solution that goes on from there has the same bits.
+        Saves the state every `SAVE_EVERY` seconds; a resumed solution has the same bits.
     name : str
-        Of its pieces in the checkpoint.
+        Prefix of the solution's pieces in the checkpoint.
     advance : callable
         Called after every iteration.
 
     Notes
     -----
-    For each iteration a product and an Allreduce of k + 2 numbers and one of 2 numbers a right side, and two broadcasts
-    of 2; for each pass, of which there are one or two as a rule, one more product in double precision.
+    Per iteration: one product, and per right side one Allreduce of k + 2 numbers, one of 2 numbers, and two broadcasts
+    of 2. Per pass, usually one or two: one more product in double precision.
     """
-    run = _Run(products, preconditioner, B, rules, largest, _Kept(checkpoint, name, products.comm), advance)
+    run = _Refinement(products, preconditioner, B, rules, largest, _Kept(checkpoint, name, products.comm), advance)
     while run.ids.size:
         run.one_pass()
     return run.solution()
 
 
-class _Run:
+class _Refinement:
     """One call of :func:`solve`."""
 
     def __init__(
@@ -220,13 +223,13 @@ class _Run:
         self.x, self.residual = np.zeros_like(B), self._norms(self.B)
         self.iterations, self.stopped = np.zeros(t, np.int64), [""] * t
         self.ids, self.r, self.single = np.arange(t), self.B, products.single
-        self.ended = np.full(t, "", dtype="U10")  # why those of this pass that have left did so
+        self.ended = np.full(t, "", dtype="U10")  # reasons of the right sides that have stopped in this pass
         self.state: cg.State | None = None
         self.late, self.calls = False, dict(products.calls)
         self._take_up(kept.get())
 
     def _take_up(self, known: dict[str, NDArray[Any]] | None) -> None:
-        """Go on where a run was that was killed."""
+        """Resume from the saved state of a killed run, if there is one."""
         if known is None:
             return
         self.x, self.residual, self.iterations, self.ids, self.ended = (
@@ -247,7 +250,7 @@ class _Run:
         )  # fmt: skip
 
     def one_pass(self) -> None:
-        """Iterate until the residual, or what the precision is worth, is reached; then see what is left."""
+        """Iterate to the tolerance or to the rounding error of the precision; then recompute the residuals."""
         state = self.state or cg.State.first(self.r)
         self.state = None
         before, ended = self.residual[self.ids], self.ended
@@ -282,7 +285,7 @@ class _Run:
     def _look(
         self, before: NDArray[np.float64], ended: NDArray[Any], own: NDArray[np.float64], last: cg.Vectors
     ) -> None:
-        """Recompute residuals, and see which right sides go on, and how; what got worse is as it was."""
+        """Recompute residuals, undo a pass that made one worse, and decide which right sides continue."""
         ids, trusted = self.ids, np.isin(ended, ("residual", "early")) & (not self.rules.final)
         self.residual[ids[trusted]] = own[trusted]
         asked = ids[~trusted]
@@ -292,7 +295,7 @@ class _Run:
             left = self.B[asked] - self.products(self.x[asked], False) - ridges[:, None] * self.x[asked]
             self.residual[asked] = self._norms(left)
         now = self.residual[ids]
-        # Residuals of conjugate gradients rise and fall; where they stopped by themselves a rise is no progress.
+        # Residuals of conjugate gradients oscillate; a rise counts as worse only if the pass ended by itself.
         worse = ~trusted & ~(now <= before) & np.isin(ended, ("", "floor"))
         if worse.any():
             back = ids[worse]
@@ -325,8 +328,8 @@ class _Run:
         early = 0 if self.rules.early is None else self.rules.early.sent
         return self.products.sent + self.preconditioner.sent + early
 
-    def solution(self) -> Solution:
-        """In the units of the right sides."""
+    def solution(self) -> CGSolution:
+        """The solution, scaled back to the norms of the right sides."""
         calls = {name: count - self.calls[name] for name, count in self.products.calls.items()}
         sent = self._sent_by_others() - self.others + self.sent if self.comm.size > 1 else 0
-        return Solution(self.x * self.size[:, None], self.residual, self.iterations, self.stopped, calls, sent)
+        return CGSolution(self.x * self.size[:, None], self.residual, self.iterations, self.stopped, calls, sent)

@@ -1,4 +1,4 @@
-"""Rows over ranks, ready for kernel values in single and in double precision."""
+"""Rows distributed over ranks, prepared for kernel values in single and in double precision."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from cacore.data.rows import Rows, is_sparse, largest_size, largest_usable
 from cacore.errors import InputError
 from cacore.kernels import Kernel, Points
 
-FINE = 1e-8  # lambda, in kernel values, below which a low-rank factor is in double precision
+FINE = 1e-8  # lambda, relative to the kernel values, below which a low-rank factor is in double precision
 
 
 class SpreadRows:
-    """The n rows of a system, each on the rank that read it; made collectively.
+    """The n rows of a system, each on the rank that read it; the construction is collective.
 
     Parameters
     ----------
     X : ndarray or CSR, shape (n_local, d)
         This rank's rows; not changed.
     number : ndarray of int64, shape (n_local,)
-        Their places among the n rows, which do not depend on the ranks.
+        Places of these rows among the n rows, independent of the number of ranks.
     like : Kernel
-        The kernel, of any width.
+        The kernel, with any width.
     comm : Communicator
     weights : ndarray, shape (n_local,), optional
         Positive sample weights w.
@@ -33,16 +33,16 @@ class SpreadRows:
     Attributes
     ----------
     counts : ndarray of int64, shape (R,)
-        Rows of each rank.
+        Number of rows on each rank.
     scale : ndarray, shape (n_local,), or None
-        The root of w over its mean. The system of S K S with S = diag(scale) has the ridge lambda n for every row.
+        sqrt(w / mean(w)). With S = diag(scale), the system of S K S has the ridge lambda n for every row.
     single : bool
-        Whether kernel values may be in single precision: those that are compiled, and of rows that it can hold.
+        True if kernel values may be in single precision: the kernel is compiled, and single precision holds the rows.
 
     Notes
     -----
-    One Allgather of a number, and one Allreduce of d + 1 numbers for the common shift of rows whose distances are made
-    of inner products, and of 2 for the weights.
+    One Allgather of one number; one Allreduce of d + 1 numbers for the common shift, if distances are computed from
+    inner products; one of 2 for the weights.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class SpreadRows:
         self._points: dict[str, Points] = {}
 
     def holds_single(self, kernel: Kernel) -> bool:
-        """Whether the values of this kernel fit into single precision; collective."""
+        """True if single precision holds the values of this kernel; collective."""
         if not (self.single and kernel.fits(np.float32)):
             return False
         good = True
@@ -75,9 +75,9 @@ class SpreadRows:
         return self.comm.all(good)
 
     def factor_dtype(self, kernel: Kernel, mu: float) -> np.dtype[Any]:
-        """The precision of a low-rank factor beside the ridge `mu`; collective.
+        """Type of a low-rank factor for the ridge `mu`: single precision if its rounding error is small beside `mu`.
 
-        What single precision leaves of K by its rounding must be small beside the ridge.
+        Collective.
         """
         enough_digits = mu >= FINE * self.n * float(self.diagonal(kernel).max(initial=0.0))
         single = self.holds_single(kernel) and self.comm.all(enough_digits)
@@ -91,14 +91,14 @@ class SpreadRows:
         return self._points[name]
 
     def ready(self, X: Rows, dtype: Any) -> Points:
-        """Any rows in this precision, shifted as these are."""
+        """Prepare any rows in this precision, with the shift of this system's rows."""
         X = X.astype(np.float64, copy=False)
         if self.shift is not None and not is_sparse(X):
-            X = X - self.shift  # in double precision: what is rounded is the difference
+            X = X - self.shift  # in double precision, so that only the difference is rounded
         return Points(X.astype(dtype, copy=False))
 
     def diagonal(self, kernel: Kernel) -> NDArray[np.float64]:
-        """Of S K S, shape (n_local,)."""
+        """Diagonal of S K S, shape (n_local,)."""
         values = kernel.diagonal(self.X)
         return values if self.scale is None else values * self.scale**2
 

@@ -1,4 +1,4 @@
-"""The systems of one sigma, all lambdas and targets at once: factor, preconditioner, products, and a record."""
+"""Solution of all systems of one sigma at once, for every lambda and target: factor, preconditioner and report."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from cacore.machine import memory, threads
 from cacore.machine.scratch import Scratch
 from cakrr.iterative import plan
 from cakrr.iterative.keep import Keep
-from cakrr.iterative.preconditioner import Blocks, Factor, Preconditioner, residual_blocks
+from cakrr.iterative.preconditioner import Factor, Preconditioner, ResidualBlocks, residual_blocks
 from cakrr.iterative.products import KernelProducts, gathers
-from cakrr.iterative.solver import Rules, Solution, solve
+from cakrr.iterative.solver import CGSolution, Rules, solve
 from cakrr.iterative.spread import SpreadRows
 from cakrr.options import Options
 from partition.divide import divide
@@ -30,23 +30,23 @@ PART = 768  # rows of a block of the preconditioners local and two-level
 
 
 @dataclass
-class Wanted:
-    """(K + lambda n I) alpha = y for every lambda and target.
+class RidgeProblem:
+    """The systems (K + lambda n I) alpha = y of one kernel, for every lambda and target.
 
     Attributes
     ----------
     X : ndarray or CSR, shape (m, d)
         This rank's rows.
     number : ndarray of int64, shape (m,)
-        Their places among the n rows of all ranks.
+        Places of these rows among the n rows of all ranks.
     y : ndarray, shape (m, t)
     weights : ndarray, shape (m,), or None
     kernel : Kernel
     lams : tuple of float
     name : str
-        For the report.
+        Name in the report.
     piece : str
-        For the checkpoint.
+        Name in the checkpoint.
     """
 
     X: Rows
@@ -60,9 +60,9 @@ class Wanted:
 
 
 def needed(shape: tuple[int, int, int], row_bytes: float, lams: int, limit: int, comm: Communicator) -> int:
-    """Bytes of this rank for its rows in both precisions, those of others, and all vectors of a solution.
+    """Bytes that this rank needs for its rows in both precisions, the other ranks' rows, and all vectors.
 
-    `shape` are the rows of all ranks and of this one, and the targets.
+    `shape` holds the number of rows on all ranks, of rows on this rank, and of targets.
     """
     n, n_local, targets = shape
     sides = lams * targets
@@ -72,20 +72,20 @@ def needed(shape: tuple[int, int, int], row_bytes: float, lams: int, limit: int,
 
 
 class Systems:
-    """What solves them, one sigma after the other.
+    """Solver of the systems, one sigma after the other.
 
     Parameters
     ----------
     options : Options
     shape : tuple of int
-        Rows of all ranks and of this one, and targets, of the largest system.
+        Number of rows on all ranks, of rows on this rank, and of targets, in the largest system.
     comm : Communicator
     scratch : Scratch or None
 
     Attributes
     ----------
     solutions : list of dict
-        What the report says about each.
+        Entry of the report for each solution.
     """
 
     def __init__(
@@ -94,8 +94,8 @@ class Systems:
         self.options, self.shape, self.comm, self.scratch = options, shape, comm, scratch
         self.solutions: list[dict[str, Any]] = []
 
-    def solve(self, wanted: Wanted, rules: Rules) -> tuple[NDArray[np.float64], Solution]:
-        """Alpha of this rank's rows for every lambda and target, shape (L t, m); collective."""
+    def solve(self, wanted: RidgeProblem, rules: Rules) -> tuple[NDArray[np.float64], CGSolution]:
+        """Alpha of this rank's rows for every lambda and target, shape (L t, m), and the solution; collective."""
         comm, options, X, kernel, lams = self.comm, self.options, wanted.X, wanted.kernel, wanted.lams
         with comm.phase("partition"):
             spread = SpreadRows(X, wanted.number, kernel, comm, wanted.weights)
@@ -138,14 +138,14 @@ class Systems:
         )  # fmt: skip
         keep.forget()
         if self.scratch is not None:
-            del factor, preconditioner, blocks, products  # of which the first may lie in the file
+            del factor, preconditioner, blocks, products  # the factor may lie in the file
             self.scratch.free(on_file)
         return spread.scaled(solution.x), solution
 
     def _factor(
         self, spread: SpreadRows, kernel: Kernel, every: NDArray[np.float64], room: int, piece: str
     ) -> Factor | None:
-        """The low-rank factor, if the preconditioner has one: of the rank that is asked for, or that pays."""
+        """The low-rank factor, if the preconditioner has one: of the requested rank, or of the most economical one."""
         options, comm = self.options, self.comm
         if options.preconditioner == "local":
             return None
@@ -184,12 +184,12 @@ class Systems:
             return {"rows": found.rows, "traces": found.traces}
 
         with comm.phase("train"):
-            # One that lies in a file is not written a second time, nor read into memory.
+            # A factor that lies in a scratch file is not copied to the checkpoint.
             rows = made()["rows"] if on_disk else remembered(options.checkpoint, f"{piece}-factor", made, comm)["rows"]
         return Factor(rows, self.scratch if on_disk else None) if len(rows) else None
 
     def _blocks_bytes(self, n_local: int, ridges: int, room: int) -> int:
-        """What :meth:`_blocks` takes, if `room` has it; collective."""
+        """Bytes that :meth:`_blocks` takes; raises a MemoryLimitError if `room` is less; collective."""
         if self.options.preconditioner not in ("local", "two-level"):
             return 0
         need = 8 * n_local * PART * (1 + ridges)
@@ -198,8 +198,8 @@ class Systems:
             memory.require(need, room, "the blocks of the preconditioner", remedy)
         return need
 
-    def _blocks(self, spread: SpreadRows, kernel: Kernel, factor: Factor | None) -> Blocks | None:
-        """Blocks of this rank's rows for the preconditioners that have some, of about `PART` rows each."""
+    def _blocks(self, spread: SpreadRows, kernel: Kernel, factor: Factor | None) -> ResidualBlocks | None:
+        """Blocks of about `PART` of this rank's rows each, if the preconditioner has blocks."""
         if self.options.preconditioner not in ("local", "two-level"):
             return None
         n_local = spread.X.shape[0]

@@ -19,7 +19,7 @@ from cakrr.methods.prepare import default_parts
 from cakrr.model import KRRModel
 from cakrr.options import Options
 from cakrr.rules import JACKKNIFE, LEFT_OUT
-from cakrr.solver.variance import LeftOut
+from cakrr.solver.variance import LeftOutRows
 from cakrr.uncertainty import conformal, deviation
 from cakrr.uncertainty.answer import has_parts, scales, to_parts
 from cakrr.uncertainty.classes import calibrator
@@ -74,7 +74,7 @@ def calibrated(
     return fitted
 
 
-def _kept(fitted: Fit, options: Options, comm: Communicator) -> dict[int, LeftOut]:
+def _kept(fitted: Fit, options: Options, comm: Communicator) -> dict[int, LeftOutRows]:
     """Put the factors into the model; the rows of this rank's parts, left out, which they tell; collective."""
     with comm.phase("train"):
         found = deviation.keep(fitted.model, comm, options.memory_limit)
@@ -98,7 +98,7 @@ def _from_rows_set_aside(fitted: Fit, aside: Dataset, options: Options, comm: Co
 
 
 def _from_rows_left_out(
-    fitted: Fit, found: dict[int, LeftOut], factors: list[NDArray[np.float64]] | None, comm: Communicator
+    fitted: Fit, found: dict[int, LeftOutRows], factors: list[NDArray[np.float64]] | None, comm: Communicator
 ) -> None:
     """The same from rows that are left out one at a time; without `factors` of the noise for jackknife+; collective."""
     model, parts = fitted.model, sorted(found)

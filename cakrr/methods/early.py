@@ -33,7 +33,7 @@ class Early:
     Attributes
     ----------
     history, sent
-        See :class:`cakrr.iterative.solver.Early`.
+        See :class:`cakrr.iterative.solver.EarlyStop`.
     """
 
     def __init__(

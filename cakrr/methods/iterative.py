@@ -18,7 +18,7 @@ from cacore.machine import memory
 from cacore.machine.scratch import Scratch
 from cakrr.grid_search import left_out
 from cakrr.iterative.solver import Rules
-from cakrr.iterative.systems import Systems, Wanted, needed
+from cakrr.iterative.systems import RidgeProblem, Systems, needed
 from cakrr.method import Method
 from cakrr.methods.early import Early
 from cakrr.methods.factored import Exact, Judging
@@ -103,7 +103,7 @@ class Iterative(Exact):
                 rules = self._rules(max(self.options.tol, GRID_TOL), False)
                 if self.options.early is not None:
                     rules.early = Early(judging, X, kernel, self.options.early, len(lams), self.prepared.scale, comm)
-                wanted = Wanted(X, number, y, weights, kernel, lams, name, piece)
+                wanted = RidgeProblem(X, number, y, weights, kernel, lams, name, piece)
                 alpha, solution = self.systems.solve(wanted, rules)
                 with comm.phase("predict"):
                     model = PartModel(X, np.ascontiguousarray(alpha.T, X.dtype))
@@ -145,7 +145,7 @@ class Iterative(Exact):
     def _learned(self, learnt: NDArray[np.bool_], y: NDArray[np.float64]) -> NDArray[np.float64]:
         X, number, weights = self.X[learnt], self.place[learnt] - self.held, self._weights(learnt)
         kernel, piece = self.width.kernel, self._of_pair("moments")
-        wanted = Wanted(X, number, y[number], weights, kernel, (self.lam,), "moments", piece)
+        wanted = RidgeProblem(X, number, y[number], weights, kernel, (self.lam,), "moments", piece)
         rules = self._rules(max(self.options.tol, GRID_TOL), False)
 
         def work() -> dict[str, NDArray[Any]]:
@@ -163,7 +163,7 @@ class Iterative(Exact):
 
         def work() -> dict[str, NDArray[Any]]:
             rules = self._rules(self.reached, True)
-            wanted = Wanted(
+            wanted = RidgeProblem(
                 self.X, self.place, y, self._weights(every), self.width.kernel, (self.lam,), "solution", piece
             )  # fmt: skip
             alpha, solution = self.systems.solve(wanted, rules)

@@ -2,10 +2,10 @@
 
 f(x) = sum_j beta_j k(x, z_j) minimises sum_i (f(x_i) - y_i)^2 + lambda n |f|^2, so that
 (K_nM^T K_nM + lambda n K_MM) beta = K_nM^T y (Smola and Schoelkopf, 2000; Rudi, Camoriano and Rosasco, 2015).
-With K_MM = L L^T and W = K_nM L^-T that is (W^T W + lambda n I) L^T beta = W^T y, whose matrix is as well
-conditioned as the lambda allows: K_nM^T K_nM itself loses, at half the digits, what small lambdas need.
-Each rank adds up its rows' share of W^T W; one Allreduce of M x M + M numbers makes the whole (M x M + 3 M where
-validation rows are summed apart; of t targets M x M + (2 t + 1) M).
+With K_MM = L L^T and W = K_nM L^-T this is (W^T W + lambda n I) L^T beta = W^T y, whose condition number is at most
+1 + |W^T W| / (lambda n). Forming K_nM^T K_nM instead would lose half of the digits, too many for small lambdas.
+Each rank sums its rows' share of W^T W, and one Allreduce of M x M + M numbers adds the shares (M x M + 3 M if
+validation rows are summed separately; M x M + (2 t + 1) M for t targets).
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from cacore.machine import memory, threads
 from cakrr.options import Width
 from partition.redistribute import Parts
 
-_ROWS = 2048  # of K_nM at a time
-_JITTER = 1e-14  # times the trace of K_MM, on its diagonal where it has no factor: rows may be centres twice
+_ROWS = 2048  # rows of K_nM per block
+_JITTER = 1e-14  # times the trace of K_MM: added to its diagonal if it has no Cholesky factor, as with equal centres
 
 
 @dataclass
 class CoarseModel:
     """Centres, in standardised features, their coefficients, and the kernel, whose width is `sigma`.
 
-    `refined`: whether all rows are centres, by iterations and not from normal equations.
+    `refined` is True if all rows are centres, and the coefficients come from iterations, not from normal equations.
     """
 
     centers: Rows
@@ -47,22 +47,21 @@ class CoarseModel:
     refined: bool = False
 
     def predict(self, X: Rows) -> NDArray[np.float64]:
-        """``K(X, centers) beta`` of beta, (M,) or (M, t): 2 len(X) M (d + t) flops in blocks; in double precision."""
+        """Predictions ``K(X, centers) beta`` in double precision, by blocks: 2 len(X) M (d + t) flops for t targets."""
         return _apply(X, self.centers, self.kernel.with_sigma(self.sigma), self.beta)
 
 
 @dataclass
 class Candidates:
-    """A coarse model for every (M, sigma, lambda) tried.
+    """Coarse models, one for every (M, sigma, lambda) that was tried.
 
     Attributes
     ----------
     centers : ndarray or CSR, shape (M_max, d)
-        A candidate with fewer uses the first ones.
+        A candidate with M centres uses the first M.
     settings : list of (M, width, lambda)
     learned, whole : ndarray, shape (len(settings), M_max) or (len(settings), M_max, t)
-        Coefficients from the rows that are not held out, and from all rows. Not a number where the
-        equations could not be solved.
+        Coefficients from the rows that are not held out, and from all rows.
     """
 
     centers: Rows
@@ -71,7 +70,7 @@ class Candidates:
     whole: NDArray[np.float64]
 
     def predictions(self, X: Rows) -> NDArray[np.float64]:
-        """Of the models from the learning rows, shape (n, len(settings), ...); K(X, centers) is formed once a width."""
+        """Predictions of the models `learned`, shape (n, len(settings), ...); forms K(X, centers) once per width."""
         out = np.empty((X.shape[0], len(self.settings), *self.learned.shape[2:]))
         for width in dict.fromkeys(width for _, width, _ in self.settings):
             these = [c for c, (_, of, _) in enumerate(self.settings) if of == width]
@@ -81,13 +80,13 @@ class Candidates:
         return out
 
     def facts(self, c: int, several: bool) -> dict[str, Any]:
-        """What a report says about the c-th candidate; `several`: whether kernels are chosen from."""
+        """Entries of the report about the c-th candidate; `several` is True if the kernel is chosen, too."""
         M, width, lam = self.settings[c]
         kernel = {"coarse_kernel": width.like.kind} if several else {}
         return {"centers": M, **kernel, "coarse_sigma": width.sigma, "coarse_lambda": lam}
 
     def chosen(self, c: int, learned: bool = False) -> CoarseModel:
-        """The c-th candidate, from all rows or from the learning rows."""
+        """The model of the c-th candidate, trained on all rows or, if `learned`, on those not held out."""
         M, width, lam = self.settings[c]
         beta = (self.learned if learned else self.whole)[c, :M].copy()
         return CoarseModel(self.centers[:M].copy(), beta, width.sigma, lam, width.like)
@@ -102,23 +101,23 @@ def candidates(
     comm: Communicator,
     piece: str = "coarse",
 ) -> Candidates:
-    """Coarse models of all rows; a collective call.
+    """Train the candidate coarse models on all ranks' rows; collective.
 
     Parameters
     ----------
     parts : Parts
-        With the columns "y" (centred; one or more a row), "order" (the row's place in the shuffled order) and,
-        optionally, "weight".
+        Rows with the columns "y" (centred targets, one or more per row), "order" (the row's place in the shuffled
+        order) and, optionally, "weight".
     held : ndarray of bool, shape (n_local,)
-        Validation rows: left out of `learned`, part of `whole`.
+        Validation rows: left out of `learned`, used for `whole`.
     sets : list of (width, numbers of centres, lambdas)
-        What to try; numbers of centres ascend.
+        Candidates; numbers of centres are ascending.
     limit : int
-        Bytes that this rank may use.
+        Memory limit of this rank, in bytes.
     checkpoint : Checkpoint or None
     comm : Communicator
     piece : str
-        Their name in the checkpoint.
+        Name of the candidates in the checkpoint.
 
     Returns
     -------
@@ -131,8 +130,8 @@ def candidates(
 
     Notes
     -----
-    n_local M^2 flops a sigma, and M^3 a candidate, the same on all ranks. The centres are sent to all
-    ranks (M d numbers, phase "partition"); one Allreduce of M x M + 3 M numbers a sigma, and 2 (phase "train").
+    n_local M^2 flops per sigma, and M^3 per candidate, the latter repeated on all ranks. The centres are sent to all
+    ranks (M d numbers, phase "partition"); one Allreduce of M x M + 3 M numbers per sigma, plus 2 (phase "train").
     """
     tried = [(M, width, lam) for width, Ms, lams in sets for M in Ms for lam in lams]
     most = max(Ms[-1] for _, Ms, _ in sets)
@@ -167,7 +166,7 @@ def candidates(
         learned, whole = (np.concatenate(rows).reshape(-1, most, *kinds) for rows in zip(*found, strict=True))
         if checkpoint is not None and comm.rank == 0:
             checkpoint.put(piece, learned=learned, whole=whole)
-    # Those that have a solution: one without must not spoil the others' grid.
+    # Drop candidates without a solution, so that the others can still be compared.
     solved = np.isfinite(learned) & np.isfinite(whole)
     good = comm.bcast(np.flatnonzero(solved.reshape(len(tried), -1).all(axis=1)))
     with comm.agreed():
@@ -177,10 +176,10 @@ def candidates(
 
 
 def _centers(parts: Parts, M: int, comm: Communicator) -> Rows:
-    """The last M rows of the shuffled order, the last one first: a random sample.
+    """The last M rows of the shuffled order, in reverse: a random sample.
 
-    The first rows of each part are its validation rows: unless M or the parts' number is a large share
-    of n, none of them is a center, which would flatter the coarse model.
+    A validation row that is also a centre would bias the choice of the coarse model. The validation rows are the first
+    ones of each part, so none is a centre unless M or the number of parts is a large share of n.
     """
     order, n = parts["order"], int(parts.sizes.sum())
     last = np.flatnonzero(order >= n - M)
@@ -189,9 +188,9 @@ def _centers(parts: Parts, M: int, comm: Communicator) -> Rows:
 
 
 def factor_of(centers: Rows, kernel: Kernel) -> NDArray[np.float64]:
-    """Cholesky of K_MM, with as little added to its diagonal as rounding and equal centres ask for.
+    """Cholesky factor of K_MM, whose diagonal grows until it exists, since rounding and equal centres may prevent it.
 
-    Not a number, as its candidates then are, where kernel values are infinite or not a number.
+    NaN if kernel values are not finite; its candidates are then NaN, too.
     """
     L = np.empty((centers.shape[0],) * 2)
     points, added, diagonal = kernel.points(centers), 0.0, L.reshape(-1)[:: len(L) + 1]
@@ -209,10 +208,10 @@ def factor_of(centers: Rows, kernel: Kernel) -> NDArray[np.float64]:
 def _normal_equations(
     parts: Parts, held: NDArray[np.bool_], centers: Rows, kernel: Kernel, L: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """This rank's W^T W and W^T y of its learning rows and of its held-out rows, in (M + 1 + 2 t) x M numbers.
+    """This rank's W^T W and W^T y for learning rows and for held-out rows, packed into shape (M + 1 + 2 t, M).
 
-    The two symmetric matrices share the first M + 1 rows: one lies on and above the diagonal, the
-    other, a row further down, below it.
+    The two symmetric matrices share the first M + 1 rows: that of the held-out rows takes the upper triangle, that of
+    the learning rows the lower triangle, one row further down.
     """
     M = len(L)
     G, r = _products(parts, np.flatnonzero(~held), centers, kernel, L)
@@ -227,7 +226,7 @@ def projected(
     X: Rows, rows: NDArray[np.int64], kernel: Kernel, right: Points, L: NDArray[np.float64],
     roots: NDArray[np.float64] | None = None,
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:  # fmt: skip
-    """Some of these rows of `X`, and their W = K(X, centers) L^-T, which the next ones overwrite, times `roots`."""
+    """Yield blocks of `rows` with their W = K(X, centers) L^-T, times `roots`; the next block overwrites W."""
     buffer = np.empty((min(_ROWS, len(rows)), len(L)))
     for lo, hi in threads.blocks(len(rows), _ROWS):
         some = rows[lo:hi]
@@ -242,7 +241,7 @@ def projected(
 def _products(
     parts: Parts, rows: NDArray[np.int64], centers: Rows, kernel: Kernel, L: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """W^T W, in the lower triangle, and y^T W, shape (t, M), for W of some rows."""
+    """W^T W, in the lower triangle, and y^T W, shape (t, M), for the W of `rows`."""
     M = len(L)
     right = kernel.points(centers)
     G, kinds = np.zeros((M, M)), parts["y"].shape[1:]
@@ -262,12 +261,12 @@ def _products(
     return G, r
 
 
-@np.errstate(invalid="ignore")  # of kernel values that overflowed: they have no solution
+@np.errstate(invalid="ignore")  # kernel values may have overflowed: the solution is then NaN
 def _solve(
     L: NDArray[np.float64], packed: NDArray[np.float64], weight: NDArray[np.float64], Ms: list[int],
     lams: tuple[float, ...], width: int,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
-    """Coefficients for every M and lambda, of the learning rows and of all rows, with zeros up to this width."""
+    """Coefficients for every M and lambda, from the learning rows and from all rows, padded by zeros to `width`."""
     M = len(L)
     G = np.tril(packed[1 : M + 1])
     learning, held = np.split(packed[M + 1 :], 2)
@@ -282,9 +281,9 @@ def _coefficients(
     L: NDArray[np.float64], G: NDArray[np.float64], r: NDArray[np.float64], weight: float, Ms: list[int],
     lams: tuple[float, ...], width: int,
 ) -> NDArray[np.float64]:  # fmt: skip
-    """Solve (G + lambda w I) L^T beta = r, shape (t, M); the leading blocks of L, G and r are those of fewer centres.
+    """Solve (G + lambda w I) L^T beta = r for each M, with the leading blocks of L, G and r, and each lambda.
 
-    Coefficients have the shape (len(Ms) len(lams), width, t).
+    `r` has shape (t, M), and the coefficients have shape (len(Ms) len(lams), width, t).
     """
     out = np.zeros((len(Ms) * len(lams), width, len(r)))
     for i, (M, lam) in enumerate((M, lam) for M in Ms for lam in lams):

@@ -27,7 +27,7 @@ from cakrr.solver.coarse import CoarseModel, factor_of, projected
 
 @dataclass(eq=False)
 class CoarseVariance:
-    """What the variance of a coarse model's answers needs.
+    """Predictive variance of a coarse model, and the factors that it is computed from.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class CoarseSums:
         return np.concatenate([np.tril(self.gram).ravel(), self.squares, [self.weight, self.rows]])
 
     def variance(self, packed: NDArray[np.float64]) -> CoarseVariance | None:
-        """Of such sums over all rows; None if the equations have no factor. M^3 flops."""
+        """The variance from these sums over all rows; None if the equations have no factor. M^3 flops."""
         M = len(self.L)
         F, squares = packed[: M * M].reshape(M, M).copy(), packed[M * M : -2]
         weight, rows = packed[-2:]

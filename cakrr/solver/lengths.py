@@ -1,7 +1,7 @@
-"""The leave-one-out error of a part as a function of its features' scales, and its slope: closed forms.
+"""Leave-one-out error of a part as a function of its features' scales, and its gradient, in closed form.
 
-With G = K + diag(ridge) and H its inverse, the error of row i by the model without it is e_i = alpha_i / H_ii. Where G
-changes by dG, alpha changes by -H dG alpha and H by -H dG H: the slope of the weighted sum of e_i^2 is -<dG, B> with
+With G = K + diag(ridge) and H its inverse, the error of row i by the model without it is e_i = alpha_i / H_ii. If G
+changes by dG, alpha changes by -H dG alpha and H by -H dG H. The weighted sum of e_i^2 then changes by -<dG, B> with
 B = (H u) alpha^T + H diag(v) H, u_i = 2 w_i e_i / H_ii and v_i = -2 w_i e_i^2 / H_ii.
 """
 
@@ -20,26 +20,26 @@ def slope(
     kernel: Kernel, X: NDArray[np.float64], Y: NDArray[np.float64], ridge: NDArray[np.float64],
     weights: NDArray[np.float64],
 ) -> tuple[float, NDArray[np.float64]]:  # fmt: skip
-    """The sum of squared leave-one-out errors, and its derivatives by the logarithms of the scales and the ridge.
+    """Sum of squared leave-one-out errors, and its derivatives by the logarithms of the scales and the ridge.
 
     Parameters
     ----------
     kernel : Kernel
-        Of a distance.
+        A kernel of a distance.
     X : ndarray of float64, shape (m, d)
     Y : ndarray of float64, shape (m, t)
         Centred targets.
     ridge : ndarray of float64, shape (m,)
-        What is added to the diagonal.
+        Added to the diagonal of K.
     weights : ndarray of float64, shape (m,)
-        Of the rows' errors.
+        Weights of the rows' squared errors.
 
     Returns
     -------
     total : float
-        Infinite where the matrix is not positive definite.
+        Infinite if the matrix is not positive definite.
     slopes : ndarray of float64, shape (d + 1,)
-        By the logarithm of the factor of each feature, and of one factor of the ridge.
+        Derivatives by the logarithm of each feature's scale, and by that of a common factor of the ridge.
 
     Notes
     -----

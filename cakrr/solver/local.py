@@ -1,4 +1,4 @@
-"""The local solver: kernel ridge regression on the rows of one part, in one matrix, for many sigmas and lambdas."""
+"""Local solver: kernel ridge regression on one part's rows, for many sigmas and lambdas in a single m x m matrix."""
 
 from __future__ import annotations
 
@@ -19,41 +19,40 @@ from partition.redistribute import Parts
 
 T = TypeVar("T")
 
-SMALL = 32 << 20
+SMALL = 32 << 20  # bytes of all threads' matrices up to which each thread factors its own
 
-# From so many lambdas on one reduction is cheaper than a factorisation each: `benchmarks.krr_grid` measures it.
-BAND_FROM = 6
+BAND_FROM = 6  # lambdas from which one band reduction beats a factorisation per lambda (`benchmarks.krr_grid`)
 EIGEN_BYTES = 1 << 29
-EIGEN_FROM = 12  # the same for leave-one-out errors, which need the diagonal of the inverse
+EIGEN_FROM = 12  # lambdas from which one eigendecomposition is cheaper for leave-one-out errors
 
 
 def longest(squares: NDArray[Any]) -> NDArray[np.int64]:
-    """At most 16 rows, those of the largest squared norms: their equations suffer most from rounding."""
+    """Indices of the 16 rows with the largest squared norms: rounding affects their equations most."""
     return np.argsort(-squares, kind="stable")[:16]
 
 
 def credible(residual: NDArray[Any], most: NDArray[Any]) -> bool:
-    """Whether residuals of some rows are no larger than those of alpha = 0, of which `most` is the largest square.
+    """True if the mean squared residuals are at most `most`, the largest squared residual of alpha = 0.
 
-    Where lambda drowns in kernel values of 1e80, say, a matrix that is rounding alone may have a factor all the same.
+    If lambda is lost in kernel values of 1e80, say, a matrix of mere rounding errors may still have a Cholesky factor.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         return bool((np.square(residual).mean(axis=0) <= most).all())
 
 
 class Workspace(threading.local):
-    """The one m x m matrix of a rank, used for every part and every grid point in turn.
+    """The single m x m matrix of a rank, reused for every part and every grid point.
 
-    Small matrices are factored one a thread, which is faster than one by all threads (1.5 times at
-    m = 1,152 on 2 cores); for those each thread has a matrix of its own.
+    Small matrices are factored one per thread, and each thread has its own matrix then. This is faster than factoring
+    one matrix after the other on all threads (1.5 times at m = 1,152 on 2 cores).
 
     Parameters
     ----------
     rows : int
-        Rows of the largest part; a larger one makes it grow.
+        Rows of the largest part; the workspace grows if a larger part follows.
     dtype : dtype
     limit : int
-        Bytes that this rank may use.
+        Memory limit of this rank, in bytes.
     """
 
     def __init__(self, rows: int, dtype: Any, limit: int = 1 << 62) -> None:
@@ -61,20 +60,20 @@ class Workspace(threading.local):
         self._buffer = np.empty(0, dtype)
 
     def matrix(self, m: int) -> NDArray[Any]:
-        """An m x m matrix in this thread's memory; its contents are what the last user left."""
-        if self._buffer.size < m * m:  # at first, or where a metric has made a larger part
+        """An m x m matrix in this thread's memory, not initialised."""
+        if self._buffer.size < m * m:  # on first use, or if a learned metric has made a larger part
             self.rows, self._buffer = max(self.rows, m), np.empty(0, self.dtype)
             self._buffer = np.empty(self.rows * self.rows, self.dtype)
         return self._buffer[: m * m].reshape(m, m)
 
     def one_a_thread(self, m: int) -> bool:
-        """Whether m x m matrices of all threads together stay under 32 MiB."""
+        """True if one m x m matrix per thread takes at most 32 MiB in total."""
         return bool(threads.current() * m * m * self.dtype.itemsize <= SMALL)
 
     def over_parts(self, work: Callable[[int, slice], T], parts: Parts) -> Iterator[tuple[tuple[int, slice], T]]:
-        """Every part and what ``work(part, rows)`` returns: large parts on all threads, then small ones one a thread.
+        """Yield every part with the result of ``work(part, rows)``: large ones on all threads, small ones in parallel.
 
-        The largest come first, so that the threads finish together; the order does not depend on them.
+        Parts come in order of decreasing size, so that the threads finish at about the same time.
         """
         tasks = sorted(parts, key=lambda task: (task[1].start - task[1].stop, task[0]))
         large = [task for task in tasks if not self.one_a_thread(task[1].stop - task[1].start)]
@@ -82,22 +81,22 @@ class Workspace(threading.local):
             yield from zip(group, threads.in_order(work, group, parallel), strict=True)
 
 
-class System:
+class PartSystem:
     """``(K + lambda m I) alpha = y`` (eq. 3.6) on the rows of one part, for any sigma, lambda and targets.
 
     Parameters
     ----------
     rows : ndarray or CSR, shape (m, d)
-        Of the part.
+        Rows of the part.
     workspace : Workspace
-        Of at least m rows, in the dtype of `rows`; nothing else of this thread may use it meanwhile.
+        Workspace for at least m rows, in the dtype of `rows`. This thread must not use it for anything else meanwhile.
     kernel : Kernel
-        Of any width: rows are made ready alike for all of them.
+        Kernel of any width: the preparation of the rows does not depend on it.
     weights : ndarray, shape (m,), optional
         Positive sample weights w: the matrix is then K + lambda sum(w) diag(1/w).
     grid : bool
-        Whether more than one pair will be tried: inner products are then computed once and kept in
-        the triangle that no factorisation touches, at the price of no memory.
+        True if several (sigma, lambda) pairs will be tried. Inner products are then computed once and kept in the
+        triangle that no factorisation uses, without extra memory.
     """
 
     def __init__(
@@ -120,7 +119,7 @@ class System:
             kernel.gram(self.points, self.K)
 
     def _form_scaled(self, kernel: Kernel) -> None:
-        """``S K S`` with S = diag(scale): then every lambda adds a multiple of the identity."""
+        """Form ``S K S`` with S = diag(scale), to which every lambda adds a multiple of the identity."""
         self._form(kernel)
         if self.weighted:
             s = self.scale.astype(self.K.dtype)
@@ -130,8 +129,8 @@ class System:
     def solve(self, kernel: Kernel, lams: tuple[float, ...], Y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """See :meth:`cakrr.solver.system.RidgeSystem.solve`.
 
-        Fewer than `BAND_FROM` lambdas: m^3/3 flops each, by Cholesky. From there on 4/3 m^3 flops for all
-        of them (:mod:`cakrr.solver.band`). m^2 d flops for K besides. No memory but the workspace.
+        m^2 d flops for K. Fewer than `BAND_FROM` lambdas take m^3/3 flops each, by Cholesky; more take 4/3 m^3 flops in
+        total (:mod:`cakrr.solver.band`). No memory besides the workspace.
         """
         m, dtype = len(self.points), self.K.dtype
         Y = np.ascontiguousarray(Y)
@@ -160,32 +159,30 @@ class System:
         m = len(self.points)
         some = longest(self.points.squares)
         ridge = lam * m / self.scale[some] ** 2
-        with threads.one_blas_thread():  # numpy's, whose threads would meet those of LAPACK, which still wait for work
+        with threads.one_blas_thread():  # numpy's BLAS threads would compete with LAPACK's, which still spin
             left = kernel.block(self.points[some], self.points) @ alpha.T
         return credible(left + ridge[:, None] * alpha[:, some].T - Y[:, some].T, most)
 
     def factor(self, kernel: Kernel, lam: float) -> bool:
-        """Cholesky factor of ``K + lambda m I`` in the workspace; whether there is one."""
+        """Factor ``K + lambda m I`` in the workspace by Cholesky; return True if it is positive definite."""
         self._form(kernel)
         self.K.reshape(-1)[:: len(self.K) + 1] += (lam * len(self.K) / self.scale**2).astype(self.K.dtype)
         return lapack.cholesky(self.K) == 0
 
     def apply_inverse(self, r: NDArray[Any]) -> None:
-        """Solve with the factor that is in the workspace, for each row of `r`, in its place; 2 m^2 flops a row."""
+        """Solve in place for each row of `r` with the factor in the workspace; 2 m^2 flops per row."""
         lapack.cholesky_solve(self.K, r)
 
     def left_out(
         self, kernel: Kernel, lams: tuple[float, ...], Y: NDArray[Any]
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Leave-one-out errors in closed form: y_i - f(x_i) of the model without row i is alpha_i / (G^-1)_ii.
+        """Leave-one-out errors in closed form: the model without row i has the error alpha_i / (G^-1)_ii at row i.
 
-        See :meth:`cakrr.solver.system.RidgeSystem.left_out`.
+        See :meth:`cakrr.solver.system.RidgeSystem.left_out`. G = K + lambda m I, and the model without row i keeps the
+        ridge lambda m (Wahba, 1990, for smoothing splines; Rifkin and Lippert, 2007, for this case).
 
-        G = K + lambda m I keeps its lambda m when a row leaves (Wahba, 1990, for smoothing splines;
-        Rifkin and Lippert, 2007, for this case).
-
-        2/3 m^3 flops a lambda, by Cholesky; from `EIGEN_FROM` lambdas on one eigendecomposition, about
-        the price of 25 factorisations, where its five matrices stay under `EIGEN_BYTES`.
+        2/3 m^3 flops per lambda, by Cholesky. From `EIGEN_FROM` lambdas on, one eigendecomposition for all of them,
+        which costs about 25 factorisations, if its five matrices take at most `EIGEN_BYTES`.
         """
         m = len(self.points)
         errors, solved = np.full((len(lams), len(Y), m), np.nan), np.zeros(len(lams), np.bool_)

@@ -1,18 +1,19 @@
-"""How the noise varies with the rows: by what a model's standard deviations are multiplied, one curve a column.
+"""Heteroscedastic noise: factors for a model's standard deviations, from one curve per column.
 
-A part's deviation knows one noise. Rows that are left out tell more: with z their errors over their deviations,
+A part's standard deviation assumes constant noise. Held-out rows show how the noise varies. With z their errors over
+their standard deviations, fit the regression
 
-    log(|z| + c q) = b + sum_j g_j(v_j) + what cannot be known
+    log(|z| + c q) = b + sum_j g_j(v_j) + residual
 
-is a regression in the columns v of a row: its features, what is predicted for it, and the logarithm of the deviation.
-Each g_j is a line with three bends, so that all of them together are a ridge regression in few numbers (an additive
-model; Hastie and Tibshirani, 1990). The factor of a row is exp(sum_j g_j(v_j)), with a mean logarithm of 0 over the
-training rows. Logarithms because the largest errors should not say most; q is the error that nine of ten are below,
-and c q keeps errors that are small beside it, as any row's may be by chance, from saying most instead. It also makes
-the curves flatter than they should be, and so they are made once more, from the errors over the factors, and added up.
+on the columns v of a row: its features, its prediction, and the logarithm of its standard deviation. Each g_j is a
+piecewise linear curve with three knots, so all of them together are a small ridge regression (an additive model;
+Hastie and Tibshirani, 1990). The factor of a row is exp(sum_j g_j(v_j)), with a mean logarithm of 0 over the training
+rows. The logarithm keeps the largest errors from dominating the fit. q is the 90 % quantile of |z|, and c q keeps
+errors that are small by chance from dominating instead. Since c q also flattens the curves, they are fitted a second
+time, to the errors over the factors, and added.
 
-The ridge, or whether there are curves at all, is chosen by generalised cross-validation (Golub, Heath and Wahba, 1979),
-in which a degree of freedom counts 1.4 times, against curves where there is nothing to see (Kim and Gu, 2004).
+Generalised cross-validation (Golub, Heath and Wahba, 1979) chooses the ridge, or no curves at all. A degree of freedom
+counts 1.4 times, which prevents curves that fit mere noise (Kim and Gu, 2004).
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ _BLOCK = 4096  # rows at a time
 
 
 @dataclass(frozen=True, eq=False)
-class Judged:
-    """Rows that were left out of their models.
+class JudgedRows:
+    """Held-out rows with their predictions, errors and standard deviations.
 
     Attributes
     ----------
     X : ndarray or CSR, shape (m, d)
     mean : ndarray, shape (m,) or (m, t)
-        What was predicted, less the model's offset.
+        Predictions, without the model's offset.
     errors, deviations : ndarray of the same shape
     """
 
@@ -63,30 +64,30 @@ class Judged:
 
 @dataclass(frozen=True, eq=False)
 class Noise:
-    """The factors of rows.
+    """Curves that multiply the standard deviations of rows.
 
     Attributes
     ----------
     table : ndarray, shape (f, 7) or (f, 7, t)
-        The curve of each column, for each target; of all features, or none, and then of the prediction and of the
-        logarithm of its deviation.
+        Curve of each column, for each target. The columns are all features or none, then the prediction, then the
+        logarithm of its standard deviation.
     """
 
     table: Vector
 
     def check(self, d: int) -> None:
-        """Refuse what is not of rows of d features."""
+        """Raise an InputError if the table does not fit rows of d features."""
         require(len(self.table) in (2, d + 2), f"curves of {len(self.table)} columns, of rows of {d} features")
 
     def __call__(self, X: Rows, mean: Vector, deviations: Vector) -> Vector:
-        """By what the deviations of rows are multiplied, of their shape; 16 flops a column.
+        """Factors of the standard deviations, in their shape; 16 flops per row and column.
 
         Parameters
         ----------
         X : ndarray or CSR, shape (n, d)
             Standardised.
         mean : ndarray, shape (n,) or (n, t)
-            Predictions, less the model's offset.
+            Predictions, without the model's offset.
         deviations : ndarray of the same shape
         """
         out, tables = np.empty(mean.shape), self.table.reshape(*self.table.shape[:2], -1)
@@ -98,29 +99,29 @@ class Noise:
 
 
 def fit(
-    some: Sequence[Judged], features: int, targets: tuple[int, ...], comm: Communicator
+    some: Sequence[JudgedRows], features: int, targets: tuple[int, ...], comm: Communicator
 ) -> tuple[Noise, list[Vector]]:
-    """The factors, from the rows of all ranks; a collective call.
+    """Fit the curves to the rows of all ranks; collective.
 
     Parameters
     ----------
-    some : sequence of Judged
-        This rank's.
+    some : sequence of JudgedRows
+        Blocks of this rank's rows.
     features : int
-        That have curves: all of the rows, or 0.
+        Number of features with curves: all of them, or 0.
     targets : tuple of int
-        The shape of a row's prediction.
+        Shape of a row's prediction.
     comm : Communicator
 
     Returns
     -------
     noise : Noise
     left_out : list of ndarray
-        Of each block of this rank's rows the factors that the other rows give them.
+        For each block, the factors of its rows by curves that are fitted without the row itself.
 
     Notes
     -----
-    With f columns, for each target, twice: 4 (4 f)^2 flops a row and about 10 (4 f)^3 on every rank; an Allreduce of
+    With f columns, twice for each target: 4 (4 f)^2 flops per row and about 10 (4 f)^3 on every rank; one Allreduce of
     (4 f + 2)^2 numbers, and 8 of 256 counts for q. No row is sent.
     """
     count = int(np.prod(targets))
@@ -138,7 +139,7 @@ def fit(
 def _fit(
     columns: list[tuple[Rows, Vector, Vector]], z: list[Vector], f: int, comm: Communicator
 ) -> tuple[Vector, list[Vector]]:
-    """The curves of one target, shape (f, 7), and for each block of rows the factors without the row itself."""
+    """Curves of one target, shape (f, 7), and for each block of rows the leave-one-out factors."""
     table, logs = np.zeros((f, WIDTH)), [np.zeros(len(one)) for one in z]
     n = comm.offset(sum(map(len, z)))[1]
     table[:, :2] = _places(columns, f, n, comm)
@@ -167,7 +168,7 @@ def _fit(
 def _regressed(
     columns: list[tuple[Rows, Vector, Vector]], y: list[Vector], table: Vector, n: int, comm: Communicator
 ) -> tuple[Vector, Vector, Vector] | None:
-    """Slopes, the means of what they belong to and of y, and the inverse of the matrix; None if a mean does as well."""
+    """Slopes, means of the basis and of y, and the inverse of the ridge matrix; None if the mean of y does as well."""
     f = len(table)
     sums = np.zeros((4 * f + 2, 4 * f + 2))
     for one, target in zip(columns, y, strict=True):
@@ -187,9 +188,9 @@ def _regressed(
 
 
 def _ridge(values: Vector, right: Vector, square: float, n: int) -> float | None:
-    """The ridge of the least generalised cross-validation error; None if that is no curve's, but the mean's.
+    """The ridge with the least generalised cross-validation error; None if the mean alone has a lower error.
 
-    Of equations with these eigenvalues and, in the eigenvectors, right sides; `square`: the targets' variance.
+    `values` are the matrix's eigenvalues, `right` the right side in its eigenvectors, `square` the targets' variance.
     """
     best, ridge = square * (n / max(1, n - 1)) ** 2, None
     for one in _RIDGES.tolist():
@@ -202,7 +203,7 @@ def _ridge(values: Vector, right: Vector, square: float, n: int) -> float | None
 
 
 def _places(columns: list[tuple[Rows, Vector, Vector]], f: int, n: int, comm: Communicator) -> Vector:
-    """Middle and 1 / spread of each column, shape (f, 2); 0 of a column that is constant."""
+    """Mean and 1 / standard deviation of each column, shape (f, 2); the latter is 0 for a constant column."""
     sums = np.zeros((2, f))
     for one in columns:
         for _, V in _columns(*one, f):
@@ -214,7 +215,7 @@ def _places(columns: list[tuple[Rows, Vector, Vector]], f: int, n: int, comm: Co
 
 
 def _columns(X: Rows, mean: Vector, deviations: Vector, f: int) -> Iterator[tuple[slice, Vector]]:
-    """Which rows, and their f columns: the features if they count, the prediction, the deviation's logarithm."""
+    """Yield a slice of rows and their f columns: features if used, prediction, logarithm of the deviation."""
     for lo, hi in threads.blocks(len(mean), _BLOCK):
         V = np.empty((hi - lo, f))
         if f > 2:
@@ -224,19 +225,19 @@ def _columns(X: Rows, mean: Vector, deviations: Vector, f: int) -> Iterator[tupl
 
 
 def _bent(X: Rows, mean: Vector, deviations: Vector, table: Vector) -> Iterator[tuple[slice, Vector]]:
-    """Which rows, and what the curves are sums of, shape (rows, 4 f): the lines of all columns, then bend by bend."""
+    """Yield a slice of rows and the basis of the curves, shape (rows, 4 f): all columns' lines, then knot by knot."""
     for rows, V in _columns(X, mean, deviations, len(table)):
         U = np.clip((V - table[:, 0]) * table[:, 1], -_ENDS, _ENDS)
         yield rows, np.concatenate([U, *(np.abs(U - bend) for bend in _BENDS)], axis=1)
 
 
 def _slopes(table: Vector) -> Vector:
-    """Of what :func:`_bent` yields, shape (4 f,)."""
+    """Coefficients of the columns that :func:`_bent` yields, shape (4 f,)."""
     return table[:, 2:6].T.ravel()
 
 
 def _by_target(values: Vector) -> Vector:
-    """What each target has of each row, shape (max(1, t), n): a view."""
+    """View of `values` with one line per target, shape (max(1, t), n)."""
     return values.reshape(len(values), math.prod(values.shape[1:])).T
 
 

@@ -1,9 +1,8 @@
-"""Mixed precision: a factor in single precision, the solution to double precision.
+"""Mixed precision: factor in single precision, solve to double precision.
 
-The factor preconditions conjugate gradients on the system in double precision, whose matrix is formed
-anew, tile by tile, for every product. It may be of a slightly larger lambda than the system's, where
-the system's own matrix is not positive definite to single precision. Many targets are a run of conjugate
-gradients each, side by side: a product forms the matrix once for all of them.
+The factor preconditions conjugate gradients on the system in double precision, whose matrix is formed again, tile by
+tile, for every product. If the system's matrix is not positive definite in single precision, a larger lambda is used
+for the factor. Targets are solved side by side, and a product forms the matrix once for all of them.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from cakrr.iterative.products import KernelProducts
 from cakrr.iterative.spread import SpreadRows
 from cakrr.solver.system import RidgeSystem
 
-TOLERANCE = 1e-12  # relative residual at which a solution is as good as the double-precision solver's
-ACCEPTED = 1e-8  # relative residual above which it is none
+TOLERANCE = 1e-12  # relative residual at which a solution is as accurate as the double-precision solver's
+ACCEPTED = 1e-8  # relative residual above which a solution is rejected
 STEPS = 200
-_WIDER = 6  # times that lambda is tried ten times larger in the factor
+_WIDER = 6  # lambdas tried for the factor, each ten times the last
 
 Vector = NDArray[np.float64]
 Operator = Callable[[Vector], Vector]
@@ -34,10 +33,10 @@ Agreed = Callable[[Vector], Vector]
 def conjugate_gradients(
     product: Operator, precondition: Operator, y: Vector, agreed: Agreed = np.asarray
 ) -> tuple[Vector, float]:
-    """Solve a positive definite system; the solution and its relative residual |y - A x| / |y|, recomputed.
+    """Solve a positive definite system; return the solution and its relative residual |y - A x| / |y|, recomputed.
 
-    `y`, shape (m,) or (m, t), has a right-hand side a column, and the residual is the largest of theirs. A column
-    stops at `TOLERANCE`, or when its residual has not halved in 20 products; all do after `STEPS`.
+    `y`, shape (m,) or (m, t), has one right-hand side per column, and the residual is the largest of the columns. A
+    column stops at `TOLERANCE`, or if its residual has not halved in 20 products; all stop after `STEPS` products.
     """
     x, r, size = np.zeros_like(y), y.copy(), _norm(y)
     if not size.any():
@@ -49,7 +48,7 @@ def conjugate_gradients(
     for _ in range(STEPS):
         Ap = product(p)
         curvature = _inner(p, Ap)
-        going = going & (curvature > 0.0)  # rounding is all that is left
+        going = going & (curvature > 0.0)  # a curvature of 0 or less is a rounding error
         if not going.any():
             break
         step = np.divide(rz, curvature, out=np.zeros_like(rz), where=going)
@@ -69,7 +68,7 @@ def conjugate_gradients(
 
 
 def _inner(a: Vector, b: Vector) -> Vector:
-    """Of each column of `a` with that of `b`; of two vectors as an array of no dimensions."""
+    """Inner products of the columns of `a` and `b`; of two vectors, as an array of shape ()."""
     return np.asarray(a @ b if a.ndim == 1 else np.einsum("ij,ij->j", a, b))
 
 
@@ -90,26 +89,26 @@ def solve(
     Parameters
     ----------
     factor : callable
-        Given a lambda, factor that system in single precision; whether there is a factor.
+        Factors the system of a given lambda in single precision; returns True if it is positive definite.
     apply_inverse : callable
-        Solve with the factor.
+        Solves with the factor.
     product : callable
-        Multiply by the system's matrix in double precision.
+        Multiplies by the system's matrix in double precision.
     lam : float
     y : ndarray of float64, shape (m,) or (m, t)
     agreed : callable
-        Makes numbers the same on all ranks, where they solve together.
+        Makes numbers identical on all ranks, if they solve the system together.
 
     Returns
     -------
     alpha : ndarray of float64, shape of `y`
     residual : float
-        Relative, the largest of all columns; infinite where there was no factor.
+        Largest relative residual of the columns; infinite if there was no factor.
 
     Notes
     -----
-    A factorisation in single precision and a product in double precision a step, of which there are about
-    3 where lambda m is well above single precision's rounding, and up to `STEPS` where it is not.
+    One factorisation in single precision, and one product in double precision per step. There are about 3 steps if
+    lambda m is well above the rounding errors of single precision, and otherwise up to `STEPS`.
     """
     wider = lam
     for _ in range(_WIDER):
@@ -120,7 +119,7 @@ def solve(
         return np.full_like(y, np.nan), np.inf
 
     def precondition(r: Vector) -> Vector:
-        largest = np.abs(r).max(axis=0)  # single precision has little room below 1
+        largest = np.abs(r).max(axis=0)  # avoids underflow in single precision
         largest = np.where(largest > 0, largest, 1.0)
         return apply_inverse(r / largest).astype(np.float64) * largest
 
@@ -128,7 +127,7 @@ def solve(
 
 
 def solve_part(system: RidgeSystem, kernel: Kernel, lam: float, y: Vector) -> tuple[Vector, float]:
-    """:func:`solve` on the rows of one part; m^2 d flops and m^2/2 kernel values a step."""
+    """Solve the system of one part by :func:`solve`; m^2 d flops and m^2/2 kernel values per step."""
     m = len(y)
     multiply = KernelProducts(SpreadRows(system.rows, np.arange(m), kernel, as_communicator(None)), kernel, Keep(0))
     ridge = lam * m / system.scale**2

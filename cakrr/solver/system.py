@@ -1,7 +1,7 @@
-"""What ridge regression asks of a part's system of equations, and the factory of those that there are.
+"""Interface of the solvers of a part's ridge system, and the factory that chooses one.
 
-A system on another device is one new module: a class with these methods, which :func:`ridge_system` returns where it
-applies.
+To solve systems on another device, write a class with these methods in one new module and return it from
+:func:`ridge_system`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from cacore.data.rows import Rows
 from cacore.kernels import Kernel, Points
-from cakrr.solver.local import System, Workspace
+from cakrr.solver.local import PartSystem, Workspace
 
 Vector = NDArray[np.float64]
 Solved = NDArray[np.bool_]
@@ -28,7 +28,7 @@ class RidgeSystem(Protocol):
     points : Points
         The rows, ready for their kernel.
     scale : ndarray of float64, shape (m,)
-        With sample weights w, the root of w over its mean; otherwise 1.
+        sqrt(w / mean(w)) for sample weights w; otherwise 1.
     """
 
     rows: Rows
@@ -36,23 +36,24 @@ class RidgeSystem(Protocol):
     scale: Vector
 
     def solve(self, kernel: Kernel, lams: tuple[float, ...], Y: NDArray[Any]) -> tuple[NDArray[Any], Solved]:
-        """Alphas, shape (L, k, m), of L lambdas and k rows of centred targets, shape (k, m); which lambdas are solved.
+        """Solve for L lambdas and k rows of centred targets `Y`, shape (k, m).
 
-        In the dtype of the rows; not a number where K + lambda m I is not positive definite to the rounding.
+        Returns the alphas, shape (L, k, m), in the dtype of the rows, and a mask of the lambdas that are solved. Alphas
+        are NaN if K + lambda m I is not numerically positive definite.
         """
 
     def factor(self, kernel: Kernel, lam: float) -> bool:
-        """Factor the matrix of this kernel and lambda; whether it is positive definite."""
+        """Factor the matrix of this kernel and lambda; return True if it is positive definite."""
 
     def apply_inverse(self, r: NDArray[Any]) -> None:
-        """Put the inverse of the matrix that was last factored, times each row of `r`, in its place."""
+        """Overwrite each row of `r` by the solution with the matrix that was last factored."""
 
     def left_out(self, kernel: Kernel, lams: tuple[float, ...], Y: NDArray[Any]) -> tuple[Vector, Solved]:
-        """Leave-one-out errors, shape (L, k, m), of k rows of targets, shape (k, m); which lambdas are solved."""
+        """Leave-one-out errors, shape (L, k, m), for targets `Y`, shape (k, m), and a mask of the lambdas solved."""
 
 
 def ridge_system(
     rows: Rows, workspace: Workspace, kernel: Kernel, weights: NDArray[Any] | None = None, grid: bool = False
 ) -> RidgeSystem:
-    """The system of a part; arguments as for :class:`cakrr.solver.local.System`."""
-    return System(rows, workspace, kernel, weights, grid)
+    """Create the system of a part; the arguments are those of :class:`cakrr.solver.local.PartSystem`."""
+    return PartSystem(rows, workspace, kernel, weights, grid)

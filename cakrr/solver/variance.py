@@ -1,9 +1,9 @@
-"""The predictive variance of a part's model: that of a Gaussian process, in units that left-out rows tell.
+"""Predictive variance of a part's model: that of a Gaussian process, scaled by the leave-one-out errors.
 
-With G = K + lambda m I, an answer at x has the variance s^2 (k(x, x) + lambda m - k^T G^-1 k), k = K(rows, x): what the
-rows leave open, and the noise of a new target (Rasmussen and Williams, 2006, eqs. 2.26 and 2.9). Ridge regression
-leaves its unit s^2 open. A row that is left out is missed by alpha_i / (G^-1)_ii, with variance s^2 / (G^-1)_ii (their
-eqs. 5.12): s^2 is the mean of alpha_i^2 / (G^-1)_ii, with which those errors have, in their own standard deviations, a
+With G = K + lambda m I and k = K(rows, x), a new target at x has the variance s^2 (k(x, x) + lambda m - k^T G^-1 k):
+the variance of the function and of the noise (Rasmussen and Williams, 2006, eqs. 2.26 and 2.9). Ridge regression does
+not determine s^2. The leave-one-out error of row i is alpha_i / (G^-1)_ii, with variance s^2 / (G^-1)_ii (their
+eqs. 5.12). s^2 is therefore the mean of alpha_i^2 / (G^-1)_ii: the errors over their standard deviations then have a
 mean square of 1.
 """
 
@@ -20,26 +20,26 @@ from cacore.data.rows import Rows
 from cacore.kernels import Kernel, Points
 from cacore.linalg import lapack
 from cacore.machine import threads
-from cakrr.solver.local import System, Workspace
+from cakrr.solver.local import PartSystem, Workspace
 
-_BLOCK_BYTES = 64 << 20  # of kernel values at a time
+_BLOCK_BYTES = 64 << 20  # of kernel values per block
 
 
 @dataclass(eq=False)
 class Variance:
-    """What the predictive variance of a part's model needs.
+    """Predictive variance of a part's model, and the factor that it is computed from.
 
     Attributes
     ----------
     points : Points
-        The part's rows, in double precision, ready for its kernel.
+        The part's rows in double precision, prepared for the kernel.
     kernel : Kernel
     noise : float
         lambda m.
     L : ndarray of float64, shape (m, m)
         Cholesky factor of K + lambda m I in the lower triangle; what lies above it is undefined.
     unit : float or ndarray, shape (t,)
-        s^2, of each target.
+        s^2 of each target.
     """
 
     points: Points
@@ -49,7 +49,7 @@ class Variance:
     unit: Any
 
     def __call__(self, X: Rows) -> NDArray[np.float64]:
-        """Variances of new targets at the rows of `X`, shape (n, d): of shape (n,) or (n, t).
+        """Variances of new targets at the rows of `X`, shape (n, d); the result has shape (n,) or (n, t).
 
         n m^2 flops in triangular solves on all threads, n kernel rows in blocks of 64 MiB; in double precision.
         """
@@ -61,9 +61,9 @@ class Variance:
         return variance
 
     def weights(self, X: Rows) -> Iterator[tuple[slice, NDArray[np.float64]]]:
-        """What each target of the part counts for in the answers at the rows of `X`: G^-1 K(rows, x).
+        """Weights of the part's targets in the predictions at the rows of `X`: G^-1 K(rows, x).
 
-        Yields which rows, and their weights, shape (rows, m), in memory that the next ones overwrite. 2 n m^2 flops in
+        Yields a slice of rows and their weights, shape (rows, m), which the next block overwrites. 2 n m^2 flops in
         triangular solves on all threads, and n kernel rows.
         """
         for rows, _, B in self._compared(X):
@@ -71,7 +71,7 @@ class Variance:
             yield rows, B
 
     def _compared(self, X: Rows) -> Iterator[tuple[slice, Rows, NDArray[np.float64]]]:
-        """Which rows of `X`, these rows, and their kernel values with the part's rows, 64 MiB of them at a time."""
+        """Yield a slice of rows, these rows, and their kernel values with the part's rows, in blocks of 64 MiB."""
         n, m = X.shape[0], len(self.L)
         step = int(np.clip(_BLOCK_BYTES // (8 * m), 64, 4096))
         buffer = np.empty((min(step, n), m))
@@ -86,8 +86,8 @@ class Variance:
 
 
 @dataclass
-class LeftOut:
-    """A part's rows, each left out of its model: errors and standard deviations, shape (m,) or (m, t)."""
+class LeftOutRows:
+    """Leave-one-out errors of a part's rows, and their standard deviations, shape (m,) or (m, t)."""
 
     errors: NDArray[np.float64]
     deviations: NDArray[np.float64]
@@ -95,8 +95,8 @@ class LeftOut:
 
 def factored(
     rows: Rows, alpha: NDArray[Any], kernel: Kernel, lam: float, weights: NDArray[np.float64] | None = None
-) -> tuple[Variance, LeftOut] | None:
-    """The variance of a model with these coefficients, and its rows left out; None if there is no factor.
+) -> tuple[Variance, LeftOutRows] | None:
+    """Variance of a model with these coefficients, and its leave-one-out errors; None if there is no factor.
 
     Parameters
     ----------
@@ -109,10 +109,10 @@ def factored(
 
     Notes
     -----
-    2/3 m^3 + m^2 d flops, and 8 m^2 bytes, which the result keeps.
+    2/3 m^3 + m^2 d flops; 8 m^2 bytes, which the result keeps.
     """
     m = len(alpha)
-    system = System(rows.astype(np.float64), Workspace(m, np.float64), kernel, weights)
+    system = PartSystem(rows.astype(np.float64), Workspace(m, np.float64), kernel, weights)
     if not system.factor(kernel, lam):
         return None
     inverse = lapack.diagonal_of_inverse(system.K)
@@ -121,13 +121,13 @@ def factored(
     alpha = alpha.astype(np.float64)
     unit: Any = np.mean(np.square(alpha) / inverse, axis=0)
     variance = Variance(system.points, kernel, lam * m, system.K, unit if alpha.ndim > 1 else float(unit))
-    return variance, LeftOut(alpha / inverse, np.sqrt(unit / inverse))
+    return variance, LeftOutRows(alpha / inverse, np.sqrt(unit / inverse))
 
 
 def unpacked(
     rows: Rows, kernel: Kernel, lam: float, factor: NDArray[np.float64], unit: NDArray[np.float64], many: bool
 ) -> Variance:
-    """The variance of what :meth:`Variance.packed` wrote; `many`: whether a row has a row of targets."""
+    """Rebuild a variance from the array of :meth:`Variance.packed`; `many` is True for targets of shape (m, t)."""
     m = rows.shape[0]
     L, at = np.empty((m, m)), 0
     for i in range(m):

@@ -26,7 +26,7 @@ from cacore.kernels.given import is_of_new_rows
 from cacore.machine import memory
 from cakrr.model import KRRModel, PartModel
 from cakrr.solver.coarse_variance import CoarseSums, CoarseVariance
-from cakrr.solver.variance import LeftOut, Variance, factored, unpacked
+from cakrr.solver.variance import LeftOutRows, Variance, factored, unpacked
 from partition.model import Answer, visit
 from partition.routing import nearest
 
@@ -118,7 +118,7 @@ class Held:
 
     def __init__(self, model: KRRModel, comm: Communicator, limit: int | None = None) -> None:
         self.model = model
-        self.left_out: dict[int, LeftOut] = {}  # of the parts whose factors were made from their rows
+        self.left_out: dict[int, LeftOutRows] = {}  # of the parts whose factors were made from their rows
         limit = memory.limit_per_rank(comm) if limit is None else limit
         missing = [model.sizes[part] for part in model.parts if part not in model.variances]
         self.stay = matrices_bytes(missing) <= limit
@@ -214,14 +214,14 @@ def matrices_bytes(sizes: Any) -> int:
     return 8 * sum(int(m) ** 2 for m in sizes)
 
 
-def factored_part(model: KRRModel, part: int) -> tuple[Variance, LeftOut]:
+def factored_part(model: KRRModel, part: int) -> tuple[Variance, LeftOutRows]:
     """The variance of a part of this rank, from its rows, and these rows left out."""
     one = model.parts[part]
     found = factored(one.X, one.alpha, model.kernel_of(part), model.lam_of(part), one.weight)
     return _solved(found, f"part {part}")
 
 
-def _solved(found: tuple[Variance, LeftOut] | None, where: str) -> tuple[Variance, LeftOut]:
+def _solved(found: tuple[Variance, LeftOutRows] | None, where: str) -> tuple[Variance, LeftOutRows]:
     if found is None:
         raise InputError(
             f"standard deviations: {where} has no factor, its matrix is not positive definite; use a larger lambda"
@@ -229,7 +229,7 @@ def _solved(found: tuple[Variance, LeftOut] | None, where: str) -> tuple[Varianc
     return found
 
 
-def _made(model: KRRModel, part: int) -> tuple[Variance, LeftOut | None]:
+def _made(model: KRRModel, part: int) -> tuple[Variance, LeftOutRows | None]:
     """From the factor that is kept, or from the rows, which are then left out in passing."""
     one = model.parts[part]
     if one.factor is None or one.unit is None:
@@ -238,7 +238,7 @@ def _made(model: KRRModel, part: int) -> tuple[Variance, LeftOut | None]:
     return unpacked(one.X, kernel, lam, one.factor, one.unit, bool(model._shape)), None
 
 
-def keep(model: KRRModel, comm: Communicator, limit: int) -> dict[int, LeftOut]:
+def keep(model: KRRModel, comm: Communicator, limit: int) -> dict[int, LeftOutRows]:
     """Put the factors of this rank's parts into the model, which saves them; collective.
 
     Returns each part's rows, left out. 2/3 m^3 flops a part; 8 m^2 bytes in memory and half of that in the file.
@@ -251,7 +251,7 @@ def keep(model: KRRModel, comm: Communicator, limit: int) -> dict[int, LeftOut]:
     return held.left_out
 
 
-def left_out(model: KRRModel, comm: Communicator, limit: int) -> dict[int, LeftOut]:
+def left_out(model: KRRModel, comm: Communicator, limit: int) -> dict[int, LeftOutRows]:
     """The rows of this rank's parts, each left out of its own part, or of the exact model; collective."""
     if model.route != "sum":
         with comm.agreed():
@@ -261,11 +261,11 @@ def left_out(model: KRRModel, comm: Communicator, limit: int) -> dict[int, LeftO
     found = {}
     for part, one in sorted(model.parts.items()):
         own = slice(first, first := first + len(one.alpha))
-        found[part] = LeftOut(every.errors[own], every.deviations[own])
+        found[part] = LeftOutRows(every.errors[own], every.deviations[own])
     return found
 
 
-def pooled(model: KRRModel, comm: Communicator, limit: int) -> tuple[Variance, LeftOut]:
+def pooled(model: KRRModel, comm: Communicator, limit: int) -> tuple[Variance, LeftOutRows]:
     """The variance of an exact model whose rows lie in pieces, and all rows left out, on every rank; collective."""
     n = int(model.sizes.sum())
     with comm.agreed():

@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.rows import is_sparse
 from cakrr.model import KRRModel
-from cakrr.solver.noise import MOST, Judged, Noise, fit
-from cakrr.solver.variance import LeftOut
+from cakrr.solver.noise import MOST, JudgedRows, Noise, fit
+from cakrr.solver.variance import LeftOutRows
 from cakrr.uncertainty import deviation
 
 Found = tuple[Noise, list[NDArray[np.float64]]]
 
 
-def of_rows_left_out(model: KRRModel, left_out: Mapping[int, LeftOut], comm: Communicator) -> Found:
+def of_rows_left_out(model: KRRModel, left_out: Mapping[int, LeftOutRows], comm: Communicator) -> Found:
     """The factors, and those that the other rows give each row, from all rows, each left out; a collective call.
 
     A row is left out of its own part, or of the exact model. Of several divisions the first one's parts, for others
@@ -43,6 +43,6 @@ def of_rows_left_out(model: KRRModel, left_out: Mapping[int, LeftOut], comm: Com
             mean = targets[part] - found.errors
             if model.coarse is not None:
                 mean = mean + model.coarse.predict(X)
-            some.append(Judged(X, mean, found.errors, found.deviations))
+            some.append(JudgedRows(X, mean, found.errors, found.deviations))
     curves = comm.all(not any(is_sparse(one.X) for one in some)) and model.n_features <= MOST
     return fit(some, model.n_features if curves else 0, np.shape(model.offset), comm)

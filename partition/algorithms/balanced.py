@@ -1,4 +1,4 @@
-"""The balanced partitioners: FCFS (Algorithm 3), balanced K-means (4) and K-balance (9)."""
+"""Partitioners with parts of equal size: FCFS (Algorithm 3), balanced K-means (4) and K-balance (9)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from cacore.checks import yes_or_no
 from cacore.errors import InputError
+from partition.algorithms.kmeans import LLOYD, lloyd
 from partition.assign import PartRows, power_of_two
 from partition.base import Algorithm
-from partition.kmeans import LLOYD, lloyd
 from partition.settle import capacities, settle, smallest
 
 _BALANCED = {"ratio": yes_or_no, "recompute_centers": yes_or_no}
@@ -21,21 +21,21 @@ _BALANCED = {"ratio": yes_or_no, "recompute_centers": yes_or_no}
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class FCFS(Algorithm, name="fcfs"):
-    """First come, first served: P random rows are the centres, each row goes to the closest with room.
+    """First come, first served: P random rows are the centres, and each row takes the closest centre with room.
 
     Parameters
     ----------
     n_parts : int
     ratio : bool
-        Balance every class as well as the count; `fit` then needs y.
+        Balance every class as well as the parts' sizes; `fit` then needs y.
     recompute_centers : bool
-        Whether the centres end as the means of the parts, or stay the random rows.
+        Replace the random rows by the means of the parts as the final centres.
     random_state : int, RandomState or None
 
     Notes
     -----
-    Sizes differ by at most 1. The rows come in a shuffled order, the same on any number of ranks, so
-    a sorted file gives parts as good as a shuffled one. O(n P d) flops, no K-means.
+    Sizes differ by at most 1. Rows are assigned in a shuffled order that does not depend on the number of ranks, so
+    the order of the rows in the file does not matter. O(n P d) flops, no K-means.
     """
 
     balances_classes = True
@@ -55,18 +55,23 @@ class FCFS(Algorithm, name="fcfs"):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class BalancedKMeans(Algorithm, name="bkm"):
-    """K-means, then the farthest rows of over-full parts move to their closest part with room.
+    """K-means, after which the farthest rows of parts that are too large move to their closest part with room.
 
     Parameters
     ----------
     n_parts : int
     ratio : bool
-        Balance every class as well as the count; `fit` then needs y.
+        Balance every class as well as the parts' sizes; `fit` then needs y.
     recompute_centers : bool
-        Whether the centres end as the means of the balanced parts, or stay those of K-means.
+        Replace the K-means centres by the means of the balanced parts.
     tol, max_iter
-        Of K-means.
+        Parameters of K-means; see :class:`KMeans`.
     random_state : int, RandomState or None
+
+    Attributes
+    ----------
+    n_iter_ : int
+        Number of K-means rounds.
 
     Notes
     -----
@@ -84,9 +89,9 @@ class BalancedKMeans(Algorithm, name="bkm"):
     def _partition(self, rows: PartRows, y: NDArray[Any] | None) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         P = self.n_parts
         labels, centers, sizes, self.n_iter_ = lloyd(rows, P, self.tol, self.max_iter)
-        # Distances as integers that order the same way: the bits of non-negative floats do.
+        # `smallest` selects integers: the bits of non-negative floats, read as integers, have the same order.
         squares = rows.squared_distances(centers, labels) / power_of_two(centers) ** 2
-        with np.errstate(over="ignore"):  # the farthest there is
+        with np.errstate(over="ignore"):  # an overflow to infinity is still the farthest
             far = squares.astype(np.float32).view(np.int32).astype(np.int64)
         for members, room in _balanced_together(rows, y, self.ratio, P, sizes):
             self._move_farthest(rows, centers, room, labels, members, far)
@@ -106,7 +111,7 @@ class BalancedKMeans(Algorithm, name="bkm"):
         full = np.flatnonzero(held > room)
         if not full.size:
             return
-        # A full part keeps what is nearer than its edge, and of the rows on the edge the earliest.
+        # A part that is too large keeps the rows nearer than its edge distance, and the earliest rows at that distance.
         edge = np.full(P, np.iinfo(np.int64).max)
         edge[full] = smallest(far, labels, members, full, room[full], 1 << 31, rows.comm)
         limit = edge[labels[members]]
@@ -120,26 +125,26 @@ class BalancedKMeans(Algorithm, name="bkm"):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class KBalance(Algorithm, name="kbalance"):
-    """K-means for the centres, then each row to its closest centre with room.
+    """K-means determines the centres; then each row takes the closest centre with room.
 
     Parameters
     ----------
     n_parts : int
     recompute_centers : bool
-        Whether rows are routed to the means of the balanced parts. The default keeps the K-means
-        centres, which is measurably better: MSE 0.286 against 0.309 on California housing, P = 16.
+        Replace the K-means centres by the means of the balanced parts. Keeping the K-means centres routes new rows
+        better: MSE 0.286 against 0.309 on California housing, P = 16.
     tol, max_iter
-        Of K-means.
+        Parameters of K-means; see :class:`KMeans`.
     random_state : int, RandomState or None
 
     Attributes
     ----------
     n_iter_ : int
-        Rounds of K-means.
+        Number of K-means rounds.
 
     Notes
     -----
-    Sizes differ by at most 1. The rows come in a shuffled order, the same on any number of ranks.
+    Sizes differ by at most 1. Rows are assigned in a shuffled order that does not depend on the number of ranks.
     K-means, then O(n P d) flops and at most P rounds of a few Allreduces of 64 P counts.
     """
 
@@ -159,10 +164,10 @@ class KBalance(Algorithm, name="kbalance"):
 def _balanced_together(
     rows: PartRows, y: NDArray[Any] | None, ratio: bool, P: int, population: NDArray[np.int64] | None = None
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """The rows to balance together and the room for them in each part: all, or class by class.
+    """Yield the rows to balance together and their capacity in each part: all rows at once, or class by class.
 
-    The odd rows of one class go to the parts after those that took the odd rows of the class before,
-    so the parts' sizes differ by at most 1 in each class and altogether.
+    If P does not divide the size of a class, some parts take one row more. These parts follow those that took one
+    more of the previous class, so sizes differ by at most 1 within each class and in total.
     """
     if not ratio:
         yield np.arange(len(rows)), capacities(rows.n, P, population)

@@ -1,4 +1,4 @@
-"""K-means parts (Algorithms 2 and 7): Lloyd's rounds, one Allreduce each."""
+"""K-means parts (Algorithms 2 and 7): Lloyd's iteration, one Allreduce per round."""
 
 from __future__ import annotations
 
@@ -12,31 +12,30 @@ from cacore.checks import at_least_zero, whole
 from partition.assign import PartRows
 from partition.base import Algorithm
 
-LLOYD = {"tol": at_least_zero, "max_iter": whole(0)}  # what values are good for its parameters
+LLOYD = {"tol": at_least_zero, "max_iter": whole(0)}  # checks of the parameters of `lloyd`
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class KMeans(Algorithm, name="kmeans"):
-    """Parts of whatever size K-means gives; the part of a row is that of its nearest centre.
+    """K-means: each row belongs to the part of its nearest centre; the sizes of the parts follow the data.
 
     Parameters
     ----------
     n_parts : int
     tol : float
-        Stop once at most this share of the rows changes part in a round.
+        Stop after a round in which at most this share of the rows changes part.
     max_iter : int
-        Most rounds.
+        Largest number of rounds.
     random_state : int, RandomState or None
 
     Attributes
     ----------
     n_iter_ : int
-        Rounds taken.
+        Number of rounds.
 
     Notes
     -----
-    A round is 2 n P d flops and one Allreduce of P x (d+1) numbers. No part is empty, however many
-    rows are equal.
+    2 n P d flops and one Allreduce of P x (d+1) numbers per round. No part is empty, even if many rows are equal.
     """
 
     checks = Algorithm.checks | LLOYD
@@ -53,16 +52,17 @@ class KMeans(Algorithm, name="kmeans"):
 def lloyd(
     rows: PartRows, P: int, tol: float, max_iter: int
 ) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.int64], int]:
-    """Rounds of assignment and means, from P random rows.
+    """Run Lloyd's iteration from P random rows.
 
     Returns
     -------
     labels : ndarray of int32, shape (n_local,)
-        Nearest of the centres returned.
+        Number of the nearest of the returned centres.
     centers : ndarray, shape (P, d)
     sizes : ndarray of int64, shape (P,)
-        A part whose rows all equal another centre's may be empty.
+        0 is possible: with many equal rows, two centres may coincide, and the lower number takes all their rows.
     n_iter : int
+        Number of rounds.
     """
     d = rows.X.shape[1]
     centers = rows.take(rows.shuffle.row(np.arange(P)))
@@ -76,7 +76,7 @@ def lloyd(
         centers = np.where(sizes[:, None] > 0, total[: P * d].reshape(P, d) / np.maximum(sizes, 1)[:, None], centers)
         empty = np.flatnonzero(sizes == 0)
         reseeded = _reseed(rows, labels, centers, empty)
-        # Reseeding goes on for as long as it leaves fewer parts empty: rows may be too equal for all of them.
+        # Reseed only while it leaves fewer parts empty: there may be fewer distinct rows than parts.
         moving = total[-1] > float(tol) * rows.n or (reseeded > 0 and len(empty) < fewest)
         fewest = min(fewest, len(empty))
     _, counts, _ = rows.step(centers, labels, sums=False)
@@ -84,14 +84,14 @@ def lloyd(
 
 
 def _reseed(rows: PartRows, labels: NDArray[np.int32], centers: NDArray[np.float64], empty: NDArray[np.intp]) -> int:
-    """Put the centre of each empty part on the row that is farthest from its own; how many were moved."""
+    """Move the centres of empty parts to the rows farthest from their own centres; return the number moved."""
     if not empty.size:
         return 0
     far = rows.squared_distances(centers, labels)
     here = np.lexsort((rows.order, -far))[: empty.size]
     found = rows.comm.allgather(np.column_stack([far[here], rows.first + here.astype(np.float64)]))
     found = found[np.lexsort((found[:, 1], -found[:, 0]))][: empty.size]
-    # A mean of equal rows differs from them by its rounding: that is no distance to seed a part on.
+    # The mean of equal rows differs from them by rounding errors: such a distance must not seed a part.
     found = found[found[:, 0] > 1e-20 * np.square(centers).sum(axis=1).max()]
     if len(found):
         centers[empty[: len(found)]] = rows.take(found[:, 1].astype(np.int64))
@@ -101,7 +101,7 @@ def _reseed(rows: PartRows, labels: NDArray[np.int32], centers: NDArray[np.float
 def _fill_empty(
     rows: PartRows, labels: NDArray[np.int32], centers: NDArray[np.float64], sizes: NDArray[np.int64]
 ) -> None:
-    """Give every empty part one row of the largest part, so that every part has a model."""
+    """Give each empty part one row of the largest part, since every part needs rows to train on."""
     for part in np.flatnonzero(sizes == 0):
         donor = int(np.argmax(sizes))
         place = rows.order[np.flatnonzero(labels == donor)].min(initial=rows.n)

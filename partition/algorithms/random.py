@@ -1,4 +1,4 @@
-"""Random parts: shuffled rows dealt evenly (lines 1 to 5 of Algorithm 8)."""
+"""Random parts: shuffled rows dealt out in turn (lines 1 to 5 of Algorithm 8)."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from partition.base import Algorithm
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class RandomPartition(Algorithm, name="random"):
-    """Shuffled rows dealt evenly; a part's centre is the mean of its rows.
+    """Random parts: shuffled rows are dealt out in turn; a part's centre is the mean of its rows.
 
     Parameters
     ----------
     n_parts : int
     in_place : bool
-        This rank's own rows are the part (casvm2): nothing moves. Needs as many parts as ranks.
+        Each rank's own rows are one part (casvm2), so that no row moves. There must be as many parts as ranks.
     random_state : int, RandomState or None
 
     Notes
     -----
-    Sizes differ by at most 1. Labels cost O(n_local) and no communication; the centres one Allreduce
-    of P x (d+1) numbers.
+    Sizes differ by at most 1. The labels take O(n_local) operations and no communication; the centres take one
+    Allreduce of P x (d+1) numbers.
     """
 
     checks = Algorithm.checks | {"in_place": yes_or_no}
@@ -39,7 +39,7 @@ class RandomPartition(Algorithm, name="random"):
     def _check_parts(self, n: int, n_local: int, comm: Communicator) -> None:
         super()._check_parts(n, n_local, comm)
         if self.in_place and self.n_parts != comm.size:
-            raise InputError(f"in_place: {self.n_parts} parts on {comm.size} ranks; there must be one a rank")
+            raise InputError(f"in_place: {self.n_parts} parts on {comm.size} ranks; there must be one per rank")
         if self.in_place and n_local == 0:
             raise InputError(f"in_place: rank {comm.rank} has no rows, and a part needs one")
 
