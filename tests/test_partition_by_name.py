@@ -94,21 +94,11 @@ def test_ratio_of_others(partitioner):
 
 
 def test_rows_that_can_be_used_as_they_are():
-    for X in (
-        normal_rows(),
-        normal_rows().astype(np.float32),
-        np.asfortranarray(normal_rows()),
-        sp.csr_matrix(normal_rows()),
-        normal_rows()[:0],
-    ):
+    rows = normal_rows()
+    for X in (rows, rows.astype(np.float32), np.asfortranarray(rows), sp.csr_matrix(rows), rows[:0]):
         assert checked_rows(X, ("float64", "float32")) is X
-    assert checked_rows(np.asfortranarray(normal_rows()), ("float64",), "C").flags.c_contiguous
-    for X in (
-        normal_rows().tolist(),
-        normal_rows().astype(">f8"),
-        sp.csc_matrix(normal_rows()),
-        normal_rows().astype(np.float32),
-    ):
+    assert checked_rows(np.asfortranarray(rows), ("float64",), "C").flags.c_contiguous
+    for X in (rows.tolist(), rows.astype(">f8"), sp.csc_matrix(rows), rows.astype(np.float32)):
         made = checked_rows(X, ("float64",))
         assert made.dtype == np.dtype("float64")
         assert sp.issparse(made) == sp.issparse(X)
