@@ -13,7 +13,7 @@ test: $(VENV)/.test
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # For the loop of a change: about two minutes of tests, with what they compile kept from before. One list for files in one
-# process, and one for files of tests/mpi, in a single job of 2 ranks. No command or job of another program is started.
+# process, and one for files of tests/mpi, in a single job of 2 ranks.
 QUICK := kernels gradients dual pair part_solvers smo_start_and_stop svm_merges svm_parts svm_routes partition \
 	partition_properties routing samples shuffle segments standardize krr_local krr_band krr_methods krr_estimators \
 	checkpoint comm_serial io_native io_text io_numerals io_bad_text io_model_file
