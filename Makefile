@@ -4,13 +4,25 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: demo test check docs coverage fuzz bench test-mpi test-slurm test-oldest clean
+.PHONY: demo test test-quick check docs coverage fuzz bench test-mpi test-slurm test-oldest clean
 
 demo: $(VENV)/.demo
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/demo.py
 
 test: $(VENV)/.test
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# For the loop of a change: about two minutes of tests, with what they compile kept from before. One list for files in one
+# process, and one for files of tests/mpi, in a single job of 2 ranks.
+QUICK := kernels gradients dual pair part_solvers smo_start_and_stop svm_merges svm_parts svm_routes partition \
+	partition_properties routing samples shuffle segments standardize krr_local krr_band krr_methods krr_estimators \
+	checkpoint comm_serial io_native io_text io_numerals io_bad_text io_model_file
+QUICK_ON_RANKS := comm failures partition krr
+
+test-quick: $(VENV)/.test
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n 2 --dist loadfile $(QUICK:%=tests/test_%.py)
+	@folder=$$(mktemp -d) && PATH="$(CURDIR)/$(BIN):$$PATH" CAKERNELS_MPI_TESTS="$$folder" \
+		mpiexec -n 2 $(BIN)/python -m pytest --with-mpi $(QUICK_ON_RANKS:%=tests/mpi/test_%.py) && rm -r "$$folder"
 
 # The jobs under a Slurm of one node, which is installed (Debian, Ubuntu; as root) and started for it, and stopped again.
 test-slurm: $(VENV)/.test

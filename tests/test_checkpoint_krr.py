@@ -22,12 +22,8 @@ from cakrr.solver import coarse
 from cakrr.solver.local import PartSystem
 
 
-def rows(n=90, seed=0):
-    return saddle(n, seed)
-
-
 def train(method, options, path=None, data=None, weights=None, test=None):
-    X, y = rows() if data is None else data
+    X, y = saddle(90) if data is None else data
     kept = None if path is None else Checkpoint(path)
     return method(Dataset(X.copy(), y, weights=weights), replace(options, checkpoint=kept), test=test)
 
@@ -120,7 +116,7 @@ def test_pieces_taken_out_are_made_again(systems, tmp_path):
 
 def test_what_cannot_be_solved_stays_so(systems, tmp_path):
     """A part without a solution is remembered as one."""
-    X, y = np.tile(rows(30)[0], (3, 1)), np.arange(90.0)
+    X, y = np.tile(saddle(30)[0], (3, 1)), np.arange(90.0)
     options = replace(GRID, partitions=2, sigma=(1.0,), lam=(1e-25,))
     first = refused(train, bkrr2.METHOD, options, tmp_path, (X, y))
     systems.made = 0
@@ -129,13 +125,13 @@ def test_what_cannot_be_solved_stays_so(systems, tmp_path):
 
 
 def changed_row():
-    X, y = rows()
+    X, y = saddle(90)
     X[40, 1] = np.nextafter(X[40, 1], np.inf)
     return X, y
 
 
 def changed_target():
-    X, y = rows()
+    X, y = saddle(90)
     return X, np.where(np.arange(90) == 40, y + 1e-9, y)
 
 
@@ -153,10 +149,10 @@ OTHER = {
     "validation_fraction": ({"validation_fraction": 0.2}, {}),
     "training rows": ({}, {"data": changed_row()}),
     "training rows (target)": ({}, {"data": changed_target()}),
-    "training rows (order)": ({}, {"data": tuple(values[::-1] for values in rows())}),
+    "training rows (order)": ({}, {"data": tuple(values[::-1] for values in saddle(90))}),
     "training rows (weights)": ({}, {"weights": np.ones(90)}),
-    "features": ({}, {"data": (np.column_stack([rows()[0], np.ones(90)]), rows()[1])}),
-    "dtype": ({}, {"data": (rows()[0].astype(np.float32), rows()[1])}),
+    "features": ({}, {"data": (np.column_stack([saddle(90)[0], np.ones(90)]), saddle(90)[1])}),
+    "dtype": ({}, {"data": (saddle(90)[0].astype(np.float32), saddle(90)[1])}),
     "method": ({}, {"method": kkrr2.METHOD}),
 }
 
@@ -190,7 +186,7 @@ def test_another_coarse_model_is_another_run(tmp_path):
 
 
 def test_test_rows_count_where_they_choose(tmp_path):
-    options, (T, t) = replace(GRID, select="test"), rows(20, 1)
+    options, (T, t) = replace(GRID, select="test"), saddle(20, 1)
     for path, chosen, message in (("a", options, "another run: test rows was"), ("b", GRID, None)):
         tests = [Dataset(T.copy(), t + shift, 20, "test rows") for shift in (0, 0, 1)]
         for test in tests[:2]:
@@ -224,7 +220,7 @@ def test_what_may_differ(tmp_path, systems):
     systems.made = 0
     same(train(bkrr2.METHOD, options, tmp_path), first)
     assert (systems.made, len(told)) == (0, 2)
-    X, y = rows()
+    X, y = saddle(90)
     same(train(bkrr2.METHOD, options, tmp_path, (sp.csr_matrix(X), y)), first)
     assert "memory_limit" not in json.loads((tmp_path / "run.json").read_text())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from helpers.data import as_csr, dense, formats
+from helpers.data import dense, formats, moved
 from helpers.references import DISTANCES, matrix
 from scipy.spatial.distance import cdist
 from sklearn.kernel_ridge import KernelRidge
@@ -30,14 +30,6 @@ dtypes = pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("f
 
 def kernel_of(kind):
     return Kernel(kind, GAMMA.get(kind, 0.5), degree=2)
-
-
-def rows(n=130, seed=0, csr=False, dtype="float64"):
-    rng = np.random.default_rng(seed)
-    X = rng.normal(2.0, 1.0, (n, 4))
-    y = np.sin(2 * X[:, 0]) + X[:, 1] - X[:, 2] + rng.normal(0, 0.5, n)
-    X = as_csr(X, csr, 1.5)
-    return X.astype(dtype), y
 
 
 def rounding(values, dtype):
@@ -89,7 +81,7 @@ def test_smallest_and_largest_widths(kind):
 @formats
 @dtypes
 def test_smo(dtype, tolerance, csr, kind, tmp_path):
-    (X, y), (T, _), kernel = rows(csr=csr, dtype=dtype), rows(60, 1, csr, dtype), kernel_of(kind)
+    (X, y), (T, _), kernel = moved(csr=csr, dtype=dtype), moved(60, 1, csr, dtype), kernel_of(kind)
     y = y > 3
     model = SMOSVC(kernel=kind, gamma=kernel.gamma, degree=2, C=C, tol=1e-6).fit(X, y)
     exact = SVC(kernel="precomputed", C=C, tol=1e-6).fit(matrix(kernel, X), y)
@@ -105,7 +97,7 @@ def test_smo(dtype, tolerance, csr, kind, tmp_path):
 @formats
 def test_asygcd(csr, kind, tmp_path):
     """The violation of each coordinate, from the brute-force matrix, is under the tolerance."""
-    (X, y), (T, _), kernel = rows(csr=csr), rows(60, 1, csr), kernel_of(kind)
+    (X, y), (T, _), kernel = moved(csr=csr), moved(60, 1, csr), kernel_of(kind)
     y = np.where(y > 3, 1, -1)
     fitted = AsyGCDSVC(kernel=kind, gamma=kernel.gamma, degree=2, C=C, tol=1e-5, threads=2).fit(X, y)
     model, beta = fitted.model_, np.zeros(len(y))
@@ -134,7 +126,7 @@ def test_asygcd_of_rows_too_wide_for_panels(update, kind):
 @dtypes
 def test_ridge(dtype, tolerance, csr, kind, tmp_path):
     """A width sigma is what the kernel's formula says."""
-    (X, y), (T, _) = rows(csr=csr, dtype=dtype), rows(60, 1, csr, dtype)
+    (X, y), (T, _) = moved(csr=csr, dtype=dtype), moved(60, 1, csr, dtype)
     kernel = Kernel(kind, 1 / SIGMA if kind in GAMMA else 1 / (2 * SIGMA**2), degree=2)
     for model in (
         DKRR(
@@ -159,14 +151,14 @@ def test_ridge(dtype, tolerance, csr, kind, tmp_path):
 
 @kinds
 def test_two_levels(kind):
-    (X, y), (T, t) = rows(400), rows(100, 1)
+    (X, y), (T, t) = moved(400), moved(100, 1)
     model = TwoLevelKRR(3, kernel=kind, centers=60, degree=2, random_state=0).fit(X, y)
     assert model.score(T, t) > 0.6
 
 
 def test_natural_widths():
     """sqrt(d), and of l1 distances d."""
-    X, y = rows()
+    X, y = moved()
     assert BKRR2(1, kernel="matern32").fit(X, y).sigma_ == 2.0
     assert DKRR(kernel="l1").fit(X, y).sigma_ == 4.0
     sets = Options(kernel="l1").coarse_grid(1000, 4)
@@ -175,7 +167,7 @@ def test_natural_widths():
 
 
 def test_gamma_scale():
-    X, comm = rows()[0], Communicator()
+    X, comm = moved()[0], Communicator()
     v = X.var()
     want = {"gaussian": 1 / (4 * v), "matern52": 1 / (4 * v), "rational": 1 / (4 * v), "laplacian": (4 * v) ** -0.5,
             "l1": 1 / (4 * np.sqrt(v))}  # fmt: skip
@@ -193,7 +185,7 @@ def test_derivative_at_0(kind):
 
 
 def test_degree_of_the_rational_kernel():
-    X, y = rows()
+    X, y = moved()
     for model in (SMOSVC(kernel="rational", degree=0), AsyGCDSVC(kernel="rational", degree=0)):
         with pytest.raises(InputError, match="degree = 0: the rational kernel needs"):
             model.fit(X, y > 3)
@@ -214,7 +206,7 @@ def city(A, B):
 @pytest.mark.parametrize("route", ["DKRR", "parts"])
 def test_callable_ridge(route, csr):
     """The models of the declared kernel."""
-    (X, y), (T, _) = rows(csr=csr), rows(60, 1, csr)
+    (X, y), (T, _) = moved(csr=csr), moved(60, 1, csr)
     make = DKRR if route == "DKRR" else lambda **given: BKRR2(3, **given)
     lams = {"lam": [1e-3, 1e-1], "standardize": False, "random_state": 0}
     mine, declared = make(kernel=city, **lams).fit(X, y), make(kernel="l1", sigma=2.5, **lams).fit(X, y)
@@ -223,7 +215,7 @@ def test_callable_ridge(route, csr):
 
 
 def test_callable_on_two_levels():
-    X, y = rows()
+    X, y = moved()
     given = {"centers": 20, "random_state": 0, "standardize": False, "coarse_lam": 1e-3, "lam": 1e-3}
     mine = TwoLevelKRR(2, kernel=city, **given).fit(X, y)
     declared = TwoLevelKRR(2, kernel="l1", sigma=2.5, coarse_sigma=2.5, **given).fit(X, y)
@@ -232,7 +224,7 @@ def test_callable_on_two_levels():
 
 @formats
 def test_callable_svm(csr):
-    (X, y), (T, _) = rows(csr=csr), rows(60, 1, csr)
+    (X, y), (T, _) = moved(csr=csr), moved(60, 1, csr)
     for make in (SMOSVC, lambda **given: CASVC(2, random_state=0, **given)):
         mine, declared = (make(kernel=k, gamma=0.4, C=C, tol=1e-6).fit(X, y > 3) for k in (city, "l1"))
         np.testing.assert_allclose(mine.decision_function(T), declared.decision_function(T), rtol=0, atol=1e-4)
@@ -250,7 +242,7 @@ RETURNED = {
 
 @pytest.mark.parametrize("what", RETURNED)
 def test_what_a_callable_returns(what):
-    (function, message), (X, y) = RETURNED[what], rows()
+    (function, message), (X, y) = RETURNED[what], moved()
     for model, target in ((DKRR(kernel=function), y), (SMOSVC(kernel=function), y > 3), (BKRR2(2, kernel=function), y)):
         with pytest.raises(InputError, match=f"the callable kernel .*lambda.* {message}") as refused:
             model.fit(X, target)
@@ -258,7 +250,7 @@ def test_what_a_callable_returns(what):
 
 
 def test_what_callables_cannot_do(tmp_path):
-    X, y = rows()
+    X, y = moved()
     for model in (AsyGCDSVC(kernel=city), CASVC(2, kernel=city, solver="asygcd")):
         with pytest.raises(InputError, match="Asy-GCD evaluates kernels in compiled code, and not a callable"):
             model.fit(X, y > 3)
@@ -279,7 +271,7 @@ def test_callables_are_cloned_and_pickled():
 
     from sklearn.base import clone
 
-    X, y = rows()
+    X, y = moved()
     for model, target in ((DKRR(kernel=city), y), (SMOSVC(kernel=city), y > 3)):
         fitted = clone(model).fit(X, target)
         np.testing.assert_array_equal(pickle.loads(pickle.dumps(fitted)).predict(X), fitted.predict(X))
@@ -290,7 +282,7 @@ def test_precomputed_ridge(dtype, tolerance):
     """With weights, of which some are 0, and a choice of lambda."""
     from sklearn.model_selection import GridSearchCV
 
-    (X, y), (T, _) = rows(), rows(60, 1)
+    (X, y), (T, _) = moved(), moved(60, 1)
     K, L = city(X, X), city(T, X)
     w = np.random.default_rng(0).integers(0, 3, len(y)).astype(float)
     model = DKRR(kernel="precomputed", lam=1e-2, dtype=dtype).fit(K, y, w)
@@ -307,7 +299,7 @@ def test_precomputed_ridge(dtype, tolerance):
 
 
 def test_precomputed_ridge_refused(tmp_path):
-    X, y = rows()
+    X, y = moved()
     K = city(X, X)
     for given, data, message in (
         ({}, K[:, :50], r"a precomputed kernel is square; this has shape \(130, 50\)"),

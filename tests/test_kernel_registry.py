@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers.data import as_csr, dense, formats
+from helpers.data import dense, formats, moved
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.svm import SVC
 
@@ -45,11 +45,10 @@ def declared():
     del KINDS["cauchy"]
 
 
-def rows(n=130, seed=0, csr=False):
-    rng = np.random.default_rng(seed)
-    X = rng.normal(2.0, 1.0, (n, 4))
-    labels = np.where(np.sin(2 * X[:, 0]) + X[:, 1] - X[:, 2] + rng.normal(0, 0.5, n) > 0, 1, -1)
-    return as_csr(X, csr, 1.5), labels
+def signs(n=130, seed=0, csr=False):
+    """Rows, and on which side of 0 their targets are."""
+    X, y = moved(n, seed, csr)
+    return X, np.where(y > 0, 1, -1)
 
 
 def brute(A, B):
@@ -59,7 +58,7 @@ def brute(A, B):
 @formats
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-13), ("float32", 1e-5)])
 def test_values(dtype, tolerance, csr):
-    (X, _), (T, _) = rows(csr=csr), rows(300, 1, csr)
+    (X, _), (T, _) = signs(csr=csr), signs(300, 1, csr)
     kernel = Kernel("cauchy", GAMMA)
     points = kernel.points(X.astype(dtype))
     K = kernel.block(kernel.points(T.astype(dtype), like=points), points)
@@ -69,7 +68,7 @@ def test_values(dtype, tolerance, csr):
 
 @formats
 def test_smo(csr, tmp_path):
-    (X, y), (T, _) = rows(csr=csr), rows(60, 1, csr)
+    (X, y), (T, _) = signs(csr=csr), signs(60, 1, csr)
     model = SMOSVC(kernel="student", gamma=GAMMA, C=C, tol=1e-6).fit(X, y)
     exact = SVC(kernel="precomputed", C=C, tol=1e-6).fit(brute(X, X), y)
     np.testing.assert_allclose(model.decision_function(T), exact.decision_function(brute(T, X)), rtol=0, atol=1e-4)
@@ -83,7 +82,7 @@ def test_smo(csr, tmp_path):
 @pytest.mark.parametrize("update", ["owned", "atomic"])
 def test_asygcd(update, csr, tmp_path):
     """The violation of each coordinate, from the brute-force matrix, is under the tolerance."""
-    (X, y), (T, _) = rows(csr=csr), rows(60, 1, csr)
+    (X, y), (T, _) = signs(csr=csr), signs(60, 1, csr)
     fitted = AsyGCDSVC(kernel="cauchy", gamma=GAMMA, C=C, tol=1e-5, update=update, threads=2).fit(X, y)
     model = fitted.model_
     beta = np.zeros(len(y))
@@ -98,7 +97,7 @@ def test_asygcd(update, csr, tmp_path):
 @formats
 def test_ridge(csr, tmp_path):
     """As everywhere in ridge regression, its gamma is 1 / (2 sigma^2)."""
-    (X, _), (T, _) = rows(csr=csr), rows(60, 1, csr)
+    (X, _), (T, _) = signs(csr=csr), signs(60, 1, csr)
     y = np.sin(dense(X)).sum(axis=1)
     told = Options(
         partitions=1, kernel="cauchy", sigma=(0.4, (2 * GAMMA) ** -0.5), lam=tuple(np.geomspace(1e-3, 1.0, 7)),

@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from helpers.checks import near
-from helpers.uncertainty import rows
+from helpers.data import noisy_waves
 from sklearn.gaussian_process.kernels import RBF
 
 from cacore.comm import Communicator
@@ -54,7 +54,7 @@ def test_coverages_that_are_refused():
         kept.half_width(0.995)
     with pytest.raises(InputError, match="train it with keep_factors"):
         kept.half_width(0.9, scaled=True)
-    X, y = rows()
+    X, y = noisy_waves()
     with pytest.raises(InputError, match="trained without calibrate"):
         BKRR2(2, **FIXED).fit(X, y).predict_interval(X)
     with pytest.raises(InputError, match="adaptive = 'both': it must be one of True, False, std, parts"):
@@ -66,7 +66,7 @@ def test_coverages_that_are_refused():
 
 def test_rows_that_are_set_aside_are_not_learned_from(tmp_path):
     """Training without them gives the same model; errors are those of that model; a file keeps them."""
-    X, y = rows(300)
+    X, y = noisy_waves(300)
     grid = {"sigma": [1.0, 2.0], "lam": [1e-3, 1e-2], "random_state": 0}
     model = BKRR2(3, **grid, calibrate=0.2, keep_factors=True).fit(X, y)
     kept = model.model_.calibration
@@ -103,7 +103,7 @@ def factor(estimator, X):
 
 def test_parts_with_too_few_errors():
     """They take the half width of all rows."""
-    X, y = rows(300)
+    X, y = noisy_waves(300)
     model = BKRR2(20, **FIXED, calibrate=0.2).fit(X, y).model_
     counts = [0 if part.errors is None else len(part.errors) for _, part in sorted(model.parts.items())]
     assert sum(counts) == 60
@@ -117,7 +117,7 @@ def test_parts_with_too_few_errors():
 @pytest.mark.parametrize("cls", [BKRR2, DKRR])
 def test_rows_left_out_one_at_a_time(cls):
     """As leaving each out of its part's system says."""
-    X, y = rows(60)
+    X, y = noisy_waves(60)
     model = cls(**FIXED, calibrate="loo").fit(X, y).model_
     G, centred = RBF(SIGMA)(X) + LAM * 60 * np.eye(60), y - y.mean()
     errors, variances = [], []
@@ -156,7 +156,7 @@ def jackknifed(kernel, X, y, T, noise, coverage):
 @pytest.mark.parametrize("kind", ["nearest", "soft", "exact"])
 def test_jackknife_plus(kind, tmp_path):
     """As models without each row say, in each part; of several that answer, the ends are averaged as answers are."""
-    (X, y), (T, _) = rows(90), rows(25, 1)
+    (X, y), (T, _) = noisy_waves(90), noisy_waves(25, 1)
     cls, more = {"nearest": (BKRR2, {}), "soft": (BKRR2, {"route": "soft"}), "exact": (DKRR, {})}[kind]
     more = more | ({} if cls is DKRR else {"n_parts": 2})
     fitted = cls(**FIXED, **more, calibrate="jackknife+").fit(X, y)
@@ -190,7 +190,7 @@ def test_jackknife_plus_holds_what_the_jackknife_does_not():
 
 
 def test_jackknife_plus_that_is_refused():
-    X, y = rows()
+    X, y = noisy_waves()
     model = BKRR2(3, **FIXED, calibrate="jackknife+").fit(X, y)
     with pytest.raises(InputError, match=r"coverage 0.99 needs 99 rows in each part, and one has 50"):
         model.predict_interval(X, 0.99)
@@ -202,7 +202,7 @@ def test_jackknife_plus_that_is_refused():
 
 
 def test_many_targets_have_intervals_each():
-    X, y = rows(300)
+    X, y = noisy_waves(300)
     Y = np.c_[y, 100 * y]
     held = BKRR2(2, **FIXED, calibrate=0.3, keep_factors=True).fit(X, Y)
     left = BKRR2(2, **FIXED, calibrate="jackknife+").fit(X, Y)
@@ -247,11 +247,11 @@ def test_coverage_of_noise_that_varies():
 )
 def test_trainings_that_are_refused(cls, given, says):
     with pytest.raises(InputError, match=says):
-        cls(2, **given).fit(*rows())
+        cls(2, **given).fit(*noisy_waves())
 
 
 def test_damaged_calibration(tmp_path):
-    model = BKRR2(2, **FIXED, calibrate=0.2).fit(*rows()).model_
+    model = BKRR2(2, **FIXED, calibrate=0.2).fit(*noisy_waves()).model_
     model.calibration = replace(model.calibration, n=31)
     model.save(tmp_path / "m.h5")
     with pytest.raises(InputError, match="the errors that are kept are not those of the rows"):

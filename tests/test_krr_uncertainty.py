@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from helpers.checks import near
 from helpers.commands import reported, run
-from helpers.data import as_csr, forms, write_hdf5
+from helpers.data import as_csr, forms, noisy_waves, write_hdf5
 from helpers.references import matrix
-from helpers.uncertainty import rows
 from scipy.stats import norm
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, Matern
@@ -63,7 +62,7 @@ KERNELS = {
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("cls", [BKRR2, DKRR])
 def test_is_a_gaussian_process(kernel, cls):
-    (X, y), (T, _) = rows(), rows(40, 1)
+    (X, y), (T, _) = noisy_waves(), noisy_waves(40, 1)
     more = {"polynomial": {"degree": 2, "coef0": 1.0}, "linear": {"sigma": None}}.get(kernel, {})
     model = cls(**FIXED | {"kernel": kernel} | more).fit(X, y)
     mean, std = model.predict(T, return_std=True)
@@ -76,7 +75,7 @@ def test_is_a_gaussian_process(kernel, cls):
 @forms
 def test_weights_and_forms(csr, dtype):
     """The noise of a row is that of its weight."""
-    (X, y), (T, _) = rows(), rows(40, 1)
+    (X, y), (T, _) = noisy_waves(), noisy_waves(40, 1)
     w = np.random.default_rng(2).uniform(0.5, 3, len(y))
     given = as_csr(X, csr, 0.1).astype(dtype)
     model = BKRR2(**FIXED, dtype=np.dtype(dtype).name).fit(given, y, w)
@@ -89,7 +88,7 @@ def test_weights_and_forms(csr, dtype):
 
 
 def test_many_targets():
-    (X, y), (T, _) = rows(), rows(40, 1)
+    (X, y), (T, _) = noisy_waves(), noisy_waves(40, 1)
     Y = np.c_[y, 100 * np.cos(y)]
     mean, std = BKRR2(2, **FIXED).fit(X, Y).predict(T, return_std=True)
     for j, column in enumerate(Y.T):
@@ -99,7 +98,9 @@ def test_many_targets():
 
 
 def test_constant_targets_are_sure():
-    mean, std = BKRR2(2, **FIXED).fit(rows()[0], np.full(150, 3.0)).predict(rows(20, 1)[0], return_std=True)
+    mean, std = (
+        BKRR2(2, **FIXED).fit(noisy_waves()[0], np.full(150, 3.0)).predict(noisy_waves(20, 1)[0], return_std=True)
+    )
     near(mean, 3.0, 1e-12)
     near(std, 0.0, 1e-12)
 
@@ -117,7 +118,7 @@ def of_coarse(model, X, Y, T, w):
 
 def test_coarse_model(tmp_path):
     """What it adds to the deviations of the parts' models: of weighted rows, and of each of two targets."""
-    (X, y), (T, _) = rows(), rows(40, 1)
+    (X, y), (T, _) = noisy_waves(), noisy_waves(40, 1)
     Y, w = np.c_[y, 100 * np.cos(y)], np.random.default_rng(0).uniform(0.5, 2, len(y))
     model = TwoLevelKRR(3, **FIXED, **COARSE).fit(X, Y, w).model_
     variance = model.predict_std(T)[1] ** 2
@@ -133,7 +134,7 @@ def test_coarse_model(tmp_path):
 @pytest.mark.parametrize("kind", ["nearest", "soft", "all", "divided", "two levels"])
 def test_routes(kind):
     """The precisions of the models that answer, weighted as their means are; and the variance of a coarse model."""
-    (X, y), (T, _) = rows(), rows(40, 1)
+    (X, y), (T, _) = noisy_waves(), noisy_waves(40, 1)
     cls, more = {
         "nearest": (BKRR2, {}), "soft": (BKRR2, {"route": "soft"}), "all": (DCKRR, {}),
         "divided": (BKRR2, {"n_divisions": 3}), "two levels": (TwoLevelKRR, COARSE),
@@ -164,7 +165,7 @@ def test_routes(kind):
 
 def test_factors_that_are_kept(tmp_path, monkeypatch):
     """They are what is made anew without them; the file holds the triangle; a pickle has them too."""
-    (X, y), (T, _) = rows(), rows(40, 1)
+    (X, y), (T, _) = noisy_waves(), noisy_waves(40, 1)
     plain, kept = BKRR2(3, **FIXED).fit(X, y), BKRR2(3, **FIXED, keep_factors=True).fit(X, y)
     expected = plain.predict(T, return_std=True)[1]
     for name, model in (("plain.h5", plain), ("kept.h5", kept)):
@@ -181,7 +182,7 @@ def test_factors_that_are_kept(tmp_path, monkeypatch):
 
 def test_what_does_not_fit_into_memory():
     """All factors stay, or one after the other is made in each call, or the one does not fit."""
-    (X, y), (T, _) = rows(), rows(40, 1)
+    (X, y), (T, _) = noisy_waves(), noisy_waves(40, 1)
     model = BKRR2(3, **FIXED).fit(X, y).model_
     one_by_one = model.predict_std(T, limit=8 * 50 * 50)
     assert not model.variances
@@ -195,7 +196,7 @@ def test_what_does_not_fit_into_memory():
 
 
 def test_refused():
-    X, y = rows()
+    X, y = noisy_waves()
     K = RBF(SIGMA)(X)
     with pytest.raises(InputError, match="precomputed kernel does not tell"):
         DKRR(kernel="precomputed").fit(K, y).predict(K, return_std=True)
@@ -225,7 +226,7 @@ def test_diagonal_of_an_inverse(monkeypatch):
 def saved(tmp_path_factory):
     """Rows with one target and with two, and models of them: with factors and rows set aside, and plain ones."""
     folder = tmp_path_factory.mktemp("saved")
-    X, y = rows(300)
+    X, y = noisy_waves(300)
     write_hdf5(folder / "one.h5", train=(X, y))
     write_hdf5(folder / "two.h5", train=(X, np.c_[y, 100 * y]))
     fixed = ["--sigma", "2", "--lambda", "1e-3", "--partitions", "3", "--quiet", "--model"]
@@ -278,7 +279,7 @@ def test_columns_and_report(name, options, names, saved, tmp_path):
 
 def test_without_targets(saved, tmp_path):
     """Intervals have a width, and hold what is not known."""
-    write_hdf5(tmp_path / "x.h5", test=(rows(20)[0], None))
+    write_hdf5(tmp_path / "x.h5", test=(noisy_waves(20)[0], None))
     report = reported("cakrr.predict", [saved / "one", tmp_path / "x.h5", "--interval", "0.5", "--std"], tmp_path)
     assert report["metrics"] == {}
     assert "coverage" not in report["intervals"]

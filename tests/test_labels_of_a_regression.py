@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from helpers.checks import refusal
-from helpers.data import write_hdf5
+from helpers.data import normal_rows, write_hdf5
 
 import casvm
 from asygcd import AsyGCDSVC
@@ -14,14 +14,10 @@ CLASSIFIERS = [
 ]  # fmt: skip
 
 
-def rows(n=3000):
-    return np.random.default_rng(0).normal(size=(n, 3))
-
-
 @pytest.mark.parametrize("made", CLASSIFIERS)
 def test_many_classes(made):
     """House prices, as an example: few rows have the same, though they are whole numbers."""
-    X, prices = rows(), 1000 * np.random.default_rng(0).integers(0, 1500, 3000)
+    X, prices = normal_rows(3000, 3), 1000 * np.random.default_rng(0).integers(0, 1500, 3000)
     k = len(np.unique(prices))
     refusal(
         lambda: made().fit(X, prices), match=f"{k:,} classes make {k * (k - 1) // 2:,} pairs of them: use a method of"
@@ -31,13 +27,13 @@ def test_many_classes(made):
 @pytest.mark.parametrize("made", CLASSIFIERS)
 def test_numbers_that_are_not_whole(made):
     """scikit-learn's own words."""
-    X = rows(100)
+    X = normal_rows(100, 3)
     refusal(lambda: made().fit(X, X[:, 0]), match="regression target with continuous values")
 
 
 @pytest.mark.parametrize("program", ["casvm.casvm", "casvm.dissmo", "asygcd"])
 def test_commands(program, tmp_path, refuses):
-    X = rows(100)
+    X = normal_rows(100, 3)
     path = write_hdf5(tmp_path / "data.h5", train=(X, X[:, 0]))
     refuses(program, [path], "is no whole number: use a method of cakrr", tmp_path)
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from helpers.checks import close, near, refusal
-from helpers.data import dense
-from helpers.metric import rows
+from helpers.data import dense, fast_and_slow
 from sklearn.kernel_ridge import KernelRidge
 
 from cacore.comm import Communicator
@@ -175,7 +174,7 @@ def test_rounds_leave_the_grid(estimator):
 @pytest.mark.parametrize("method", [bkrr2, dkrr], ids=["bkrr2", "dkrr"])
 def test_one_round(method, kernel, metric):
     """The metric from finite differences of scikit-learn's model of the learning rows, and the model in it."""
-    (X, y), (T, _) = rows(90), rows(30, 1)
+    (X, y), (T, _) = fast_and_slow(90), fast_and_slow(30, 1)
     sigma, lam, n = 2.0, 1e-4, 90
     parts = {} if method is dkrr else {"partitions": 1}
     options = Options(
@@ -216,7 +215,7 @@ def test_one_round(method, kernel, metric):
 
 # -- what is refused ---------------------------------------------------------------------------------
 
-X4, Y4 = rows(40)
+X4, Y4 = fast_and_slow(40)
 WIDE = np.random.default_rng(0).normal(size=(20, 5000))
 NAN = np.where(np.arange(40)[:, None] == 7, np.nan, X4)
 BAD = {
@@ -275,7 +274,7 @@ def test_slope_of_the_left_out_errors(kind):
 
 @pytest.mark.parametrize("kernel", ["laplacian", "l1"])
 def test_lengths_find_what_counts(kernel):
-    (X, y), (T, t) = rows(), rows(80, 1)
+    (X, y), (T, t) = fast_and_slow(), fast_and_slow(80, 1)
     given = {"kernel": kernel, "sigma": [2.0, 4.0], "lam": [1e-5, 1e-3], "random_state": 0}
     plain = BKRR2(2, **given).fit(X, y)
     model = BKRR2(2, **given, metric="lengths", metric_rounds=2).fit(X, y)
@@ -285,7 +284,7 @@ def test_lengths_find_what_counts(kernel):
 
 
 def test_lengths_refused():
-    X, y = rows(40)
+    X, y = fast_and_slow(40)
     for model, match in (
         (DKRR(metric="lengths"), "dkrr has one model of all rows; use metric diagonal"),
         (TwoLevelKRR(2, metric="lengths"), "twolevel has a coarse model of all rows; use metric diagonal"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers.checks import names
 from helpers.commands import FIELDS, flat, predicted, read, run
-from helpers.data import write_hdf5
+from helpers.data import ripples, write_hdf5
 
 from cacore.data.metric import importances
 from cakrr import KRRModel
@@ -18,17 +18,11 @@ from casvm import SVMModel
 metrics = pytest.mark.parametrize("metric", ["diagonal", "full"])
 
 
-def rows(n, seed):
-    X = np.random.default_rng(seed).normal(size=(n, 4))
-    X[:, 3] = 2.0
-    return X, np.sin(2 * X[:, 0]) + 0.3 * X[:, 1]
-
-
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory):
     """A regression, and its signs."""
     folder = tmp_path_factory.mktemp("inputs")
-    train, test = rows(150, 0), rows(60, 1)
+    train, test = ripples(150, 0, constant=2.0), ripples(60, 1, constant=2.0)
     write_hdf5(folder / "r.h5", train=train, test=test)
     write_hdf5(folder / "c.h5", train=(train[0], np.sign(train[1])), test=(test[0], np.sign(test[1])))
     return folder
@@ -63,7 +57,7 @@ def test_report_figure_and_predictions(program, metric, inputs, tmp_path, capsys
     assert f"{metric}, of round {told['round']}, the best of rounds 0 to {len(told['errors']) - 1}" in table
     assert "features that count most: 0 (" in table
 
-    X, y = rows(60, 1)
+    X, y = ripples(60, 1, constant=2.0)
     model = (KRRModel if family == "cakrr" else SVMModel).load(tmp_path / "m.h5")
     np.testing.assert_allclose(importances(model.standardizer.root), told["importances"], rtol=1e-12)
     np.testing.assert_array_equal(predicted(tmp_path / "p.csv"), model.predict(X))

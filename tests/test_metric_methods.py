@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from helpers.checks import close, near, refusal, same_content
-from helpers.metric import rows
+from helpers.data import fast_and_slow
 from helpers.running import Interrupted, interruptible
 from sklearn.base import clone
 
@@ -61,7 +61,7 @@ def check_learned(model, plain, metric, T, t):
 @metrics
 @pytest.mark.parametrize("name", ["BKRR2", "KKRR2", "DCKRR", "TwoLevelKRR"])
 def test_methods(name, metric):
-    (X, y), (T, t) = rows(), rows(100, 1)
+    (X, y), (T, t) = fast_and_slow(), fast_and_slow(100, 1)
     make, more = IN_PARTS[name]
     given = {"n_parts": 3, "sigma": [1, 2, 4], "lam": [1e-6, 1e-4], "random_state": 0, **more}
     given |= {"route": "nearest"} if make is TwoLevelKRR else {}
@@ -74,7 +74,7 @@ def test_methods(name, metric):
 
 @metrics
 def test_exact(metric):
-    (X, y), (T, t) = rows(150), rows(100, 1)
+    (X, y), (T, t) = fast_and_slow(150), fast_and_slow(100, 1)
     given = {"sigma": [2, 4], "lam": 1e-5, "random_state": 0}
     model = DKRR(**given, metric=metric, metric_rounds=2).fit(X, y)
     check_learned(model, DKRR(**given).fit(X, y), metric, T, t)
@@ -82,7 +82,7 @@ def test_exact(metric):
 
 @pytest.mark.parametrize("name", ["soft", "loo"])
 def test_other_judges(name):
-    (X, y), (T, t) = rows(), rows(100, 1)
+    (X, y), (T, t) = fast_and_slow(), fast_and_slow(100, 1)
     make, more = IN_PARTS[name]
     plain, model = (
         make(3, sigma=[2, 4], lam=1e-5, random_state=0, **more, metric=metric).fit(X, y) for metric in ("none", "full")
@@ -94,7 +94,7 @@ def test_other_judges(name):
 
 @pytest.mark.parametrize("kernel", ["laplacian", "matern32", "l1", "rational"])
 def test_kernels(kernel):
-    (X, y), (T, t) = rows(), rows(100, 1)
+    (X, y), (T, t) = fast_and_slow(), fast_and_slow(100, 1)
     given = {"n_parts": 2, "kernel": kernel, "lam": 1e-5, "random_state": 0}
     model = BKRR2(**given, metric="diagonal", metric_rounds=2).fit(X, y)
     assert model.score(T, t) > BKRR2(**given).fit(X, y).score(T, t)
@@ -103,7 +103,7 @@ def test_kernels(kernel):
 
 def test_a_metric_that_does_not_help_is_not_kept():
     """The first round is the best one for targets that are noise: the metric is the identity."""
-    X, noise = rows()[0], np.random.default_rng(5).normal(size=240)
+    X, noise = fast_and_slow()[0], np.random.default_rng(5).normal(size=240)
     model = BKRR2(2, sigma=1.0, lam=10.0, metric="full", random_state=0).fit(X, noise)
     kept = int(np.argmin(model.metric_errors_))
     assert len(model.metric_errors_) <= kept + 4
@@ -114,7 +114,7 @@ def test_a_metric_that_does_not_help_is_not_kept():
 
 
 def test_targets_that_are_constant():
-    X, model = rows()[0], BKRR2(2, metric="full", random_state=0)
+    X, model = fast_and_slow()[0], BKRR2(2, metric="full", random_state=0)
     assert model.fit(X, np.ones(240)).metric_errors_.tolist() == [0.0]
     np.testing.assert_array_equal(model.predict(X), 1.0)
 
@@ -122,7 +122,7 @@ def test_targets_that_are_constant():
 @pytest.mark.parametrize("make", [BKRR2, DKRR, TwoLevelKRR])
 def test_many_targets(make):
     """One metric for all: features of any target count, whatever its unit; a constant one counts for nothing."""
-    (X, y), (T, t) = rows(), rows(100, 1)
+    (X, y), (T, t) = fast_and_slow(), fast_and_slow(100, 1)
     Y, V = (np.column_stack([y, 1000 * np.sin(2 * X[:, 3]), np.ones(len(X))]) for X, y in ((X, y), (T, t)))
     given = (
         {"sigma": 2.0, "lam": 1e-5, "random_state": 0}
@@ -140,7 +140,7 @@ def test_many_targets(make):
 
 @pytest.mark.parametrize("make", [BKRR2Classifier, DKRRClassifier, TwoLevelKRRClassifier])
 def test_classifiers(make):
-    (X, y), (T, t) = rows(300), rows(200, 1)
+    (X, y), (T, t) = fast_and_slow(300), fast_and_slow(200, 1)
     words = np.array(["low", "middle", "top"])
     labels, expected = (words[np.digitize(values, [-0.5, 0.5])] for values in (y, t))
     given = {"lam": 1e-3, "random_state": 0} if make is DKRRClassifier else {"n_parts": 2, "random_state": 0}
@@ -179,7 +179,7 @@ def test_csr(name, metric, tmp_path):
 
 @pytest.mark.parametrize("name", ["BKRR2", "TwoLevelKRR", "DKRR"])
 def test_float32(name):
-    (X, y), (T, _) = rows(160), rows(50, 1)
+    (X, y), (T, _) = fast_and_slow(160), fast_and_slow(50, 1)
     make, more = (DKRR, {}) if name == "DKRR" else IN_PARTS[name]
     given = {"sigma": 2.0, "lam": 1e-3, "metric": "full", "metric_rounds": 1, "random_state": 0}
     given |= {"n_parts": 2} | more | {"lam": 1e-3} if more or name == "BKRR2" else {}
@@ -192,7 +192,7 @@ def test_float32(name):
 @pytest.mark.parametrize("make", [BKRR2, DKRR])
 def test_weights(make):
     """Rows of weight 0 count as absent, and a weight that all rows have for nothing."""
-    (X, y), (T, _) = rows(160), rows(50, 1)
+    (X, y), (T, _) = fast_and_slow(160), fast_and_slow(50, 1)
     given = {"sigma": 2.0, "lam": 1e-4, "metric": "full", "metric_rounds": 2, "random_state": 0}
     given |= {} if make is DKRR else {"n_parts": 2}
     weights = np.arange(160) % 4 / 2
@@ -205,7 +205,7 @@ def test_weights(make):
 
 def test_parts_of_hardly_a_row():
     """A validation row that is all that its part has cannot be held out: then others are."""
-    X, y = rows(5)
+    X, y = fast_and_slow(5)
     for seed in range(6):
         assert np.isfinite(BKRR2(4, metric="full", random_state=seed).fit(X, y).metric_errors_).all()
 
@@ -213,7 +213,7 @@ def test_parts_of_hardly_a_row():
 @pytest.mark.parametrize("metric", ["none", "diagonal"])
 def test_auto(metric):
     """Of each kernel's errors the least, which are those of the kernel alone."""
-    X, y = rows(90)
+    X, y = fast_and_slow(90)
     y = y + np.abs(X[:, 0] - 0.3)
     given = {"sigma": [2, 4], "lam": [1e-5, 1e-3], "random_state": 0, "metric": metric, "metric_rounds": 1}
     for make, more in ((BKRR2, {"n_parts": 2}), (DKRR, {})):
@@ -233,7 +233,7 @@ def test_auto(metric):
 
 def test_auto_of_two_levels(tmp_path):
     """The coarse model has a kernel of its own, in the report and in the file."""
-    X, y = rows(160)
+    X, y = fast_and_slow(160)
     model = TwoLevelKRR(2, kernel="auto", **COARSE, random_state=0).fit(X, y)
     assert model.model_.coarse.kernel.kind == model.params_["coarse_kernel"]
     assert {row["coarse_kernel"] for row in model.grid_} == {row["kernel"] for row in model.grid_} == set(AUTO)
@@ -243,7 +243,7 @@ def test_auto_of_two_levels(tmp_path):
 
 @pytest.mark.parametrize("select", ["validation", "loo"])
 def test_natural_widths_of_auto(select):
-    X, y = rows(80)
+    X, y = fast_and_slow(80)
     model = BKRR2(1, kernel="auto", lam=[1e-4, 1e-2], select=select, random_state=0).fit(X, y)
     assert {row["kernel"]: row["sigma"] for row in model.grid_} == dict.fromkeys(AUTO[:3], 6**0.5) | {"l1": 6.0}
 
@@ -260,7 +260,7 @@ CHECKPOINTS = {
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_interrupted_anywhere(name, monkeypatch, tmp_path):
     """Killed when it has made k systems, it makes only the others, and ends with the same bits."""
-    X, y = rows(80)
+    X, y = fast_and_slow(80)
     method, options = CHECKPOINTS[name]
     place, counted = (scalapack.BlockCyclic, "cholesky") if name == "dkrr" else (PartSystem, "__init__")
     calls = interruptible(monkeypatch, place, counted)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from helpers.data import normal_rows
 from sklearn.base import clone
 
 from cacore.comm import Communicator
@@ -15,10 +16,6 @@ from partition.base import REGISTERED
 from partition.divide import divide, named
 
 COMM = Communicator()
-
-
-def rows(n=150, d=4, seed=0):
-    return np.random.default_rng(seed).normal(size=(n, d))
 
 
 class Thirds(Partitioner, name="thirds"):
@@ -47,7 +44,7 @@ def loaded(python):
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_divides_as_fit_does(name):
-    X = rows()
+    X = normal_rows()
     ours, face = divide(name, 6, X, COMM, 3), BY_NAME[name](6, random_state=3).fit(X)
     assert ours.labels.tobytes() == face.labels_.tobytes()
     assert ours.centers.tobytes() == face.centers_.tobytes()
@@ -56,7 +53,7 @@ def test_divides_as_fit_does(name):
 
 
 def test_own_class():
-    X = 3 * np.abs(rows())
+    X = 3 * np.abs(normal_rows())
     part = Thirds(4, width=2.0, random_state=0).fit(X)
     by_name, by_instance = divide("thirds", 4, X, COMM, 0), divide(Thirds(width=2.0), 4, X, COMM, 0)
     assert by_instance.labels.tobytes() == part.labels_.tobytes() != by_name.labels.tobytes()
@@ -81,7 +78,7 @@ def test_names():
 
 @pytest.mark.parametrize("partitioner", ["fcfs", "bkm", FCFS(4)], ids=str)
 def test_ratio(partitioner):
-    X, y = rows(), np.repeat([0, 1], [50, 100])
+    X, y = normal_rows(), np.repeat([0, 1], [50, 100])
     labels = divide(partitioner, 6, X, COMM, 0, y, ratio=True).labels
     assert all(np.ptp(np.bincount(labels[y == value], minlength=6)) <= 1 for value in (0, 1))
     plain = divide(partitioner, 6, X, COMM, 0, y)
@@ -93,14 +90,15 @@ def test_ratio(partitioner):
 @pytest.mark.parametrize("partitioner", ["random", "kmeans", "kbalance", "thirds"])
 def test_ratio_of_others(partitioner):
     with pytest.raises(InputError, match="does not balance classes"):
-        divide(partitioner, 2, rows(), COMM, 0, np.zeros(150), ratio=True)
+        divide(partitioner, 2, normal_rows(), COMM, 0, np.zeros(150), ratio=True)
 
 
 def test_rows_that_can_be_used_as_they_are():
-    for X in (rows(), rows().astype(np.float32), np.asfortranarray(rows()), sp.csr_matrix(rows()), rows()[:0]):
+    rows = normal_rows()
+    for X in (rows, rows.astype(np.float32), np.asfortranarray(rows), sp.csr_matrix(rows), rows[:0]):
         assert checked_rows(X, ("float64", "float32")) is X
-    assert checked_rows(np.asfortranarray(rows()), ("float64",), "C").flags.c_contiguous
-    for X in (rows().tolist(), rows().astype(">f8"), sp.csc_matrix(rows()), rows().astype(np.float32)):
+    assert checked_rows(np.asfortranarray(rows), ("float64",), "C").flags.c_contiguous
+    for X in (rows.tolist(), rows.astype(">f8"), sp.csc_matrix(rows), rows.astype(np.float32)):
         made = checked_rows(X, ("float64",))
         assert made.dtype == np.dtype("float64")
         assert sp.issparse(made) == sp.issparse(X)
@@ -118,7 +116,7 @@ def test_dividing_loads_no_sklearn(loaded):
 
 def test_reading_loads_what_it_needs(loaded, tmp_path):
     read = "from cacore.io import load; from cacore.comm import Communicator; load({!r}, Communicator())"
-    np.savez(tmp_path / "rows.npz", x=rows(), y=np.zeros(150))
+    np.savez(tmp_path / "rows.npz", x=normal_rows(), y=np.zeros(150))
     found = loaded(read.format(str(tmp_path / "rows.npz")))
     assert "cacore.io.text" in found
     assert not found & {"sklearn", "h5py", "numba"}

@@ -7,6 +7,7 @@ import pickle
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from helpers.data import blobs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
@@ -80,17 +81,12 @@ def test_ratio_needs_classes(cls, y):
         cls(2, ratio=True).fit(np.eye(10), y)
 
 
-def rows(n=150, d=4, seed=0):
-    rng = np.random.default_rng(seed)
-    return rng.normal(size=(n, d)) + 3 * rng.integers(0, 2, (n, d))
-
-
 BAD = {
-    "more parts than rows": (151, rows(), "151 parts of 150 rows"),
-    "no parts": (0, rows(), "n_parts = 0"),
-    "negative": (-3, rows(), "n_parts = -3"),
-    "fraction": (2.5, rows(), "n_parts = 2.5"),
-    "text": ("8", rows(), "n_parts = '8'"),
+    "more parts than rows": (151, blobs(), "151 parts of 150 rows"),
+    "no parts": (0, blobs(), "n_parts = 0"),
+    "negative": (-3, blobs(), "n_parts = -3"),
+    "fraction": (2.5, blobs(), "n_parts = 2.5"),
+    "text": ("8", blobs(), "n_parts = '8'"),
     "nan": (2, np.where(np.eye(150, 4) > 0, np.nan, 1.0), "NaN"),
     "infinity": (2, np.where(np.eye(150, 4) > 0, np.inf, 1.0), "infinity"),
     "sparse nan": (2, sp.csr_matrix(np.where(np.eye(150, 4) > 0, np.nan, 0.0)), "NaN"),
@@ -113,7 +109,7 @@ def test_refused(name, what):
 
 @partitioners
 def test_predict(name):
-    X, T = rows(), rows(31, seed=1)
+    X, T = blobs(), blobs(31, seed=1)
     part = BY_NAME[name](6, random_state=0).fit(X)
     np.testing.assert_array_equal(part.predict(T), nearest(T, part.centers_))
     if name == "kmeans":
@@ -129,7 +125,7 @@ def test_predict(name):
 @pytest.mark.parametrize("seed", range(4))
 def test_float32_far_from_origin(name, spread, seed):
     """Rows that are 1e4 away are told apart as well in float32 as in float64: the same labels, the same centres."""
-    X = (1e4 + spread * rows(500, seed=seed)).astype(np.float32)
+    X = (1e4 + spread * blobs(500, seed=seed)).astype(np.float32)
     single = BY_NAME[name](6, random_state=seed).fit(X)
     double = BY_NAME[name](6, random_state=seed).fit(X.astype(np.float64))
     assert single.labels_.dtype == np.int32
@@ -140,7 +136,7 @@ def test_float32_far_from_origin(name, spread, seed):
 @pytest.mark.parametrize("name", CLUSTERED)
 def test_float64_far_from_origin(name):
     """A shift of all rows, exact in float64, changes no label."""
-    X = rows().round(3)
+    X = blobs().round(3)
     X = np.round(X * 1024) / 1024
     near = BY_NAME[name](6, random_state=0).fit(X)
     far = BY_NAME[name](6, random_state=0).fit(X + 2.0**30)
@@ -151,7 +147,7 @@ def test_float64_far_from_origin(name):
 @partitioners
 @pytest.mark.parametrize("csr", [False, True], ids=["dense", "csr"])
 def test_same_seed(name, csr):
-    X = sp.csr_matrix(rows()) if csr else rows()
+    X = sp.csr_matrix(blobs()) if csr else blobs()
     first, again = (BY_NAME[name](7, random_state=5).fit(X) for _ in range(2))
     assert first.labels_.tobytes() == again.labels_.tobytes()
     assert first.centers_.tobytes() == again.centers_.tobytes()
@@ -162,15 +158,15 @@ def test_same_seed(name, csr):
 
 @partitioners
 def test_random_state_object(name):
-    one = BY_NAME[name](5, random_state=np.random.RandomState(3)).fit(rows())
-    same = BY_NAME[name](5, random_state=np.random.RandomState(3)).fit(rows())
+    one = BY_NAME[name](5, random_state=np.random.RandomState(3)).fit(blobs())
+    same = BY_NAME[name](5, random_state=np.random.RandomState(3)).fit(blobs())
     np.testing.assert_array_equal(one.labels_, same.labels_)
-    assert BY_NAME[name](5).fit(rows()).sizes_.sum() == 150  # random_state=None
+    assert BY_NAME[name](5).fit(blobs()).sizes_.sum() == 150  # random_state=None
 
 
 @partitioners
 def test_csr_as_dense(name):
-    X = np.where(np.random.default_rng(0).random((150, 4)) < 0.6, 0, rows())
+    X = np.where(np.random.default_rng(0).random((150, 4)) < 0.6, 0, blobs())
     sparse, dense = BY_NAME[name](6, random_state=2).fit(sp.csr_matrix(X)), BY_NAME[name](6, random_state=2).fit(X)
     np.testing.assert_array_equal(sparse.labels_, dense.labels_)
     np.testing.assert_allclose(sparse.centers_, dense.centers_, rtol=1e-12, atol=1e-12)
@@ -182,15 +178,15 @@ def test_is_an_estimator(name):
     part = BY_NAME[name](n_parts=6, random_state=2)
     assert part.get_params()["n_parts"] == 6
     assert clone(part).get_params() == part.get_params()
-    assert part.set_params(n_parts=4).fit(rows()).sizes_.shape == (4,)
+    assert part.set_params(n_parts=4).fit(blobs()).sizes_.shape == (4,)
     back = pickle.loads(pickle.dumps(part))
-    np.testing.assert_array_equal(back.predict(rows()), part.predict(rows()))
+    np.testing.assert_array_equal(back.predict(blobs()), part.predict(blobs()))
     assert not hasattr(clone(part), "labels_")
 
 
 @partitioners
 def test_input_stays(name):
-    for X in (rows(), rows().astype(np.float32), np.asfortranarray(rows()), (1e5 + rows()).astype(np.float32)):
+    for X in (blobs(), blobs().astype(np.float32), np.asfortranarray(blobs()), (1e5 + blobs()).astype(np.float32)):
         before = X.copy()
         X.flags.writeable = False
         BY_NAME[name](5, random_state=0).fit(X).predict(X)
@@ -199,7 +195,7 @@ def test_input_stays(name):
 
 @partitioners
 def test_lists_and_integers(name):
-    X = rows().round().astype(int)
+    X = blobs().round().astype(int)
     part = BY_NAME[name](5, random_state=0).fit(X)
     np.testing.assert_array_equal(part.labels_, BY_NAME[name](5, random_state=0).fit(X.tolist()).labels_)
     np.testing.assert_array_equal(part.labels_, BY_NAME[name](5, random_state=0).fit(X.astype(float)).labels_)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from helpers.checks import equal_fields, limit_warning, near
-from helpers.data import as_csr, clouds, first_classes, formats, separate_clouds
+from helpers.data import as_csr, first_classes, flat_clouds, formats, separate_clouds
 from sklearn.base import clone
 from sklearn.svm import SVC
 
@@ -18,10 +18,6 @@ from partition import FCFS, BalancedKMeans, KBalance, KMeans, Partitioner, Rando
 from partition.routing import closest
 
 TOL = 1e-6  # of both solvers, where they are compared
-
-
-def rows(n=150, k=2):
-    return clouds(n, k=k, d=3)
 
 
 @pytest.mark.parametrize("k", [2, 3])
@@ -41,7 +37,7 @@ def test_one_part_is_smosvc(csr, k, digits):
 @pytest.mark.parametrize("P", [1, 2])
 def test_support_is_in_the_order_of_the_rows(P, partitioner):
     """A partitioner's rows lie in a shuffled order inside a part."""
-    X, y = rows()
+    X, y = flat_clouds()
     model = CASVC(P, partitioner=partitioner, random_state=0).fit(X, y)
     np.testing.assert_array_equal(model.support_vectors_, X[model.support_])
     np.testing.assert_array_equal(model.support_, model.support_[np.lexsort((model.support_, y[model.support_]))])
@@ -89,7 +85,7 @@ def test_parts_are_svcs(partitioner, k, digits):
 
 def test_random_parts_are_svcs():
     """All rows at the bound have support, so that the parts' rows are known: C is tiny."""
-    X, y = rows(90)
+    X, y = flat_clouds(90)
     model = CASVC(3, C=1e-3, gamma=0.5, tol=TOL, random_state=0).fit(X, y)
     parts = model.model_.parts
     assert model.sizes_.tolist() == [30, 30, 30]
@@ -104,7 +100,7 @@ def test_random_parts_are_svcs():
 
 def test_random_parts_are_dealt_at_random():
     """Sorted rows do not give parts of one class; another seed gives other parts, the same seed the same."""
-    X, y = rows(120)
+    X, y = flat_clouds(120)
     X, y = X[np.argsort(y)], np.sort(y)
     first, again, other = (CASVC(4, random_state=seed).fit(X, y) for seed in (0, 0, 1))
     assert all(len(part.classes) == 2 for part in first.model_.parts.values())
@@ -143,7 +139,7 @@ def test_more_classes_than_a_part_holds(digits):
 
 @pytest.mark.parametrize("partitioner", ["fcfs", "bkm"])
 def test_ratio_balances_classes(partitioner):
-    X, y = rows(120)
+    X, y = flat_clouds(120)
     y = (np.arange(120) % 6 == 0).astype(int)  # one in six
     X[y == 1] += 3  # to one side, so that without balance some parts lack it
     balanced = CASVC(5, partitioner=partitioner, ratio=True, random_state=0).fit(X, y)
@@ -163,7 +159,7 @@ def test_ratio_balances_classes(partitioner):
 
 @pytest.mark.parametrize("partitioner", ["random", *NAMED])
 def test_named_partitioners(partitioner):
-    X, y = rows()
+    X, y = flat_clouds()
     model = CASVC(4, partitioner=partitioner, random_state=0).fit(X, y)
     assert (len(model.sizes_), model.sizes_.sum(), model.centers_.shape) == (4, 150, (4, 3))
     if partitioner != "kmeans":
@@ -178,7 +174,7 @@ def test_named_partitioners(partitioner):
 @pytest.mark.parametrize("make", [FCFS, BalancedKMeans, KMeans, KBalance])
 def test_partitioner_instance(make):
     """As if it had been named, with its own number of parts if none is given."""
-    X, y = rows()
+    X, y = flat_clouds()
     name = {FCFS: "fcfs", BalancedKMeans: "bkm", KMeans: "kmeans", KBalance: "kbalance"}[make]
     own, before = make(4), make(4).get_params()
     expected = CASVC(4, partitioner=name, random_state=0).fit(X, y).decision_function(X)
@@ -193,7 +189,7 @@ def test_partitioner_instance(make):
 
 
 def test_partitioner_instance_keeps_its_parameters():
-    X, y = rows()
+    X, y = flat_clouds()
     kept = CASVC(partitioner=FCFS(4, recompute_centers=False), random_state=0).fit(X, y)
     assert all((center == X).all(axis=1).any() for center in kept.centers_)  # centres are rows
     assert len(CASVC(partitioner=RandomPartition(3)).fit(X, y).sizes_) == 3
@@ -204,7 +200,7 @@ def test_partitioner_instance_keeps_its_parameters():
 
 
 def test_partitioner_instance_that_balances():
-    X, y = rows()
+    X, y = flat_clouds()
     model = CASVC(partitioner=FCFS(4, ratio=True), random_state=0).fit(X, y)
     expected = CASVC(4, partitioner="fcfs", ratio=True, random_state=0).fit(X, y)
     np.testing.assert_array_equal(model.centers_, expected.centers_)
@@ -219,13 +215,13 @@ class Halves(Partitioner):
 
 
 def test_partitioner_of_others():
-    X, y = rows()
+    X, y = flat_clouds()
     model = CASVC(partitioner=Halves(2)).fit(X, y)
     assert model.sizes_.tolist() == [(X[:, 0] <= 0).sum(), (X[:, 0] > 0).sum()]
 
 
 def test_csr_parts_as_dense():
-    X, y = rows(k=3)
+    X, y = flat_clouds(k=3)
     X[np.abs(X) < 0.5] = 0
     given = {"n_parts": 4, "partitioner": "bkm", "gamma": 0.5, "tol": TOL, "random_state": 0}
     dense, sparse = CASVC(**given).fit(X, y), CASVC(**given).fit(sp.csr_matrix(X), y)
@@ -238,7 +234,7 @@ def test_csr_parts_as_dense():
 @pytest.mark.parametrize("partitioner", ["random", "kmeans"])
 def test_balanced_counts_all_parts(partitioner):
     """A class is as rare in every part as it is over all: its weight is one number."""
-    X, y = rows(120)
+    X, y = flat_clouds(120)
     y = (np.arange(120) % 5 == 0).astype(int)
     count = np.bincount(y)
     weight = {code: 120 / (2 * count[code]) for code in (0, 1)}
@@ -252,7 +248,7 @@ def test_balanced_counts_all_parts(partitioner):
 @pytest.mark.parametrize("k", [2, 3])
 def test_weight_zero_is_absence(csr, k):
     """With a gamma that does not depend on the rows: the same bits."""
-    X, y = rows(k=k)
+    X, y = flat_clouds(k=k)
     X = as_csr(X, csr)
     w = np.random.default_rng(0).integers(0, 3, 150).astype(float)
     kept = w > 0
@@ -272,7 +268,7 @@ def test_part_without_weight():
 
 
 def test_parts_that_did_not_converge():
-    X, y = rows()
+    X, y = flat_clouds()
     message = limit_warning(lambda: CASVC(3, max_iter=1).fit(X, y))
     assert message.startswith("3 of 3 parts stopped after 3 iterations")
 
@@ -286,14 +282,14 @@ def test_rows_all_equal(partitioner):
 
 
 def test_duplicates_with_opposite_labels():
-    X, y = rows(60)
+    X, y = flat_clouds(60)
     X, y = np.r_[X, X[:9]], np.r_[y, 1 - y[:9]]
     assert np.isfinite(CASVC(4, partitioner="fcfs", random_state=0).fit(X, y).decision_function(X)).all()
 
 
 @pytest.mark.parametrize("kernel", ["rbf", "linear"])
 def test_zero_row_in_csr(kernel):
-    X, y = rows()
+    X, y = flat_clouds()
     X[[0, 17, -1]] = 0
     S = as_csr(X, True, 0.5)
     model = CASVC(3, kernel=kernel, partitioner="kmeans", random_state=0).fit(S, y)

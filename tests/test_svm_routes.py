@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 from helpers.checks import equal_fields
-from helpers.data import as_csr, clouds, formats, separate_clouds
+from helpers.data import as_csr, clouds, flat_clouds, formats, separate_clouds
 from scipy.spatial.distance import cdist
 from sklearn.datasets import load_digits
 
@@ -17,10 +17,6 @@ from casvm import CASVC, SMOSVC, SVMModel
 from partition.routing import double_variance
 
 TOL = 1e-6
-
-
-def rows(n=150, k=2):
-    return clouds(n, k=k, d=3)
 
 
 # -- what a part says ------------------------------------------------------------------------------
@@ -63,7 +59,7 @@ def test_shares_at_the_ends():
 @pytest.fixture(scope="module", params=[2, 3])
 def routed(request):
     """Parts with centres well apart, fitted once for each route."""
-    X, y = rows(160, request.param)
+    X, y = flat_clouds(160, request.param)
     given = {"partitioner": "kmeans", "tol": TOL, "random_state": 0}
     return X, {route: CASVC(5, route=route, **given).fit(X, y) for route in ("nearest", "soft", "all")}
 
@@ -144,7 +140,7 @@ def test_routes_share_their_parts(routed):
 
 
 def test_fewer_parts_than_soft_asks():
-    X, y = rows()
+    X, y = flat_clouds()
     model = CASVC(2, partitioner="kmeans", route="soft", random_state=0).fit(X, y)
     assert model.model_.soft.k == 2
     one = CASVC(1, route="soft", random_state=0).fit(X, y)  # one part: nothing to weigh
@@ -228,7 +224,7 @@ def test_one_part_is_no_mixture(route, digits):
 
 def test_models_without_weights(tmp_path):
     """Files of before: the route "all" has no weights there, and all parts say as much."""
-    X, y = rows(160, 3)
+    X, y = flat_clouds(160, 3)
     model = CASVC(5, partitioner="kmeans", route="all", random_state=0).fit(X, y)
     model.model_.save(tmp_path / "new.h5")
     model.model_.soft = None
@@ -243,5 +239,5 @@ def test_models_without_weights(tmp_path):
 
 def test_two_classes_have_plain_means():
     """Their decisions are on one scale, and the route "all" is the mean of all, whatever the distance."""
-    X, y = rows()
+    X, y = flat_clouds()
     assert CASVC(5, partitioner="kmeans", route="all", random_state=0).fit(X, y).model_.soft is None

@@ -75,6 +75,11 @@ def drawn_clouds(n=157, seed=0, k=2, csr=False, dtype=np.float64):
     return X, y
 
 
+def flat_clouds(n=150, k=2):
+    """Clouds that overlap, of three features."""
+    return clouds(n, k=k, d=3)
+
+
 def separate_clouds(n=60, k=2):
     """Classes in turn and far apart: K-means finds one part a class."""
     y = np.arange(n) % k
@@ -121,11 +126,11 @@ def write_rare_class(path):
 # -- targets -----------------------------------------------------------------------------------
 
 
-def smooth(n=157, seed=0, csr=False):
-    """Features of different scale and far from 0."""
+def smooth(n=157, seed=0, csr=False, far=100, least=0.7):
+    """Features of different scale, one of them `far` from 0; CSR without the entries smaller than `least`."""
     rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n, 4)) * [1, 5, 1, 0.1] + [0, 100, 0, 3]
-    return as_csr(X, csr, 0.7), 10 + np.sin(X[:, 0]) + np.cos(X[:, 1]) * X[:, 2]
+    X = rng.normal(size=(n, 4)) * [1, 5, 1, 0.1] + [0, far, 0, 3]
+    return as_csr(X, csr, least), 10 + np.sin(X[:, 0]) + np.cos(X[:, 1]) * X[:, 2]
 
 
 def waves(n=160, seed=0):
@@ -142,10 +147,45 @@ def saddle(n=120, seed=0, zeros=0.0):
     return X, np.sin(X[:, 0]) + X[:, 1] * X[:, 2]
 
 
+def noisy_waves(n=150, seed=0):
+    """Waves of standardised features, with as much noise as signal."""
+    X, y = waves(n, seed)
+    X = X / X.std(axis=0)
+    return X - X.mean(axis=0), y + np.random.default_rng(seed).normal(size=n)
+
+
+def fast_and_slow(n=240, seed=0):
+    """A function of two of six features, one four times as fast as the other; the last is constant."""
+    X = np.random.default_rng(seed).normal(size=(n, 6)) * [1, 10, 1, 1, 0.1, 0] + [0, 0, 5, 0, 0, 3]
+    return X, np.sin(2 * X[:, 0]) + 0.05 * X[:, 1]
+
+
+def ripples(n=157, seed=0, csr=False, constant=None):
+    """A function of two of four features; the last is `constant` if given. CSR lacks the small entries, also for y."""
+    X = np.random.default_rng(seed).normal(size=(n, 4))
+    if constant is not None:
+        X[:, 3] = constant
+    if csr:
+        X[np.abs(X) < 0.5] = 0
+    return as_csr(X, csr), np.sin(2 * X[:, 0]) + 0.3 * X[:, 1]
+
+
+def moved(n=130, seed=0, csr=False, dtype="float64"):
+    """Features around 2, and noise in the targets."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(2.0, 1.0, (n, 4))
+    y = np.sin(2 * X[:, 0]) + X[:, 1] - X[:, 2] + rng.normal(0, 0.5, n)
+    return as_csr(X, csr, 1.5).astype(dtype), y
+
+
 # -- rows alone --------------------------------------------------------------------------------
 
 
-def blobs(n, d, seed=0, apart=3.0):
+def normal_rows(n=150, d=4, seed=0):
+    return np.random.default_rng(seed).normal(size=(n, d))
+
+
+def blobs(n=150, d=4, seed=0, apart=3.0):
     """Clouds at the corners of a cube."""
     rng = np.random.default_rng(seed)
     return rng.normal(size=(n, d)) + apart * rng.integers(0, 2, size=(n, d))

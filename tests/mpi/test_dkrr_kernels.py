@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from helpers.checks import close
-from helpers.data import as_csr, dense, formats
+from helpers.data import dense, formats, smooth
 from helpers.distributed import EVERY_ROW, RANK, WORLD, R, by_one, dataset, even, some
 from helpers.references import DISTANCES, matrix
 from scipy.spatial.distance import cdist
@@ -23,12 +23,6 @@ pytestmark = [
     pytest.mark.skipif(R > 1 and not scalapack._files("mkl"), reason="no ScaLAPACK: the mkl package is not installed"),
 ]
 SIGMA = 1.5
-
-
-def rows(n, seed, csr):
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n, 4)) * [1, 5, 1, 0.1] + [0, 10, 0, 3]
-    return as_csr(X, csr, 0.7), 10 + np.sin(X[:, 0]) + np.cos(X[:, 1]) * X[:, 2]
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +43,7 @@ def block(monkeypatch):
     ],
 )
 def test_other_kernels(kernel, sigma, reference, dtype, csr, everywhere):
-    (X, y), (T, _) = rows(157, 0, csr), rows(41, 1, csr)
+    (X, y), (T, _) = smooth(157, 0, csr, far=10), smooth(41, 1, csr, far=10)
     X, T = X.astype(dtype), T.astype(dtype)
     given = Options(kernel=kernel, sigma=sigma, lam=(1e-3, 1.0), degree=2, coef0=1.0, standardize=False)
     comm, exact = Communicator(WORLD), dtype == np.float64
@@ -75,7 +69,7 @@ def matern(A, B):
 @formats
 def test_callable(csr, everywhere):
     """The model of the declared kernel."""
-    (X, y), (T, _), comm = rows(157, 0, csr), rows(41, 1, csr), Communicator(WORLD)
+    (X, y), (T, _), comm = smooth(157, 0, csr, far=10), smooth(41, 1, csr, far=10), Communicator(WORLD)
     given = {"lam": (1e-3, 1.0), "standardize": False}
     mine = dkrr(dataset(X, y, even(157)), Options(kernel=matern, **given), comm)
     declared = by_one(dkrr, dataset(X, y, EVERY_ROW), Options(kernel="matern32", sigma=(SIGMA,), **given))
@@ -89,13 +83,13 @@ def test_a_callable_that_fails_on_one_rank():
     def odd(A, B):
         return np.full((len(A), len(B)), np.nan if RANK == R - 1 else 1.0)
 
-    X, y = rows(157, 0, False)
+    X, y = smooth(157, 0, False, far=10)
     with pytest.raises((InputError, RankError), match="returned nan for row 0 of A and row 0 of B"):
         dkrr(dataset(X, y, even(157)), Options(kernel=odd), Communicator(WORLD))
 
 
 @pytest.mark.mpi(min_size=2)
 def test_precomputed_is_for_one_process():
-    X, y = rows(40, 0, False)
+    X, y = smooth(40, 0, False, far=10)
     with pytest.raises(InputError, match=f"a precomputed kernel is for one process, and these are {R} ranks"):
         DKRR(kernel="precomputed", comm=WORLD).fit(X[even(40)] @ X.T, y[even(40)])

@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 from helpers.checks import near
-from helpers.data import as_csr, smooth
+from helpers.data import smooth
 from helpers.distributed import RANK, WORLD, R, by_one, even, refused_by_all, sent, some
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
@@ -61,14 +61,9 @@ METHODS = {
 exact = pytest.mark.skipif(MISSING, reason="no ScaLAPACK: the mkl package is not installed")
 
 
-def rows(n=157, seed=0, csr=False):
-    X, y = smooth(n, seed)
-    return as_csr(X, csr, 0.1), y
-
-
 @pytest.mark.parametrize("cls", [BKRR2, pytest.param(DKRR, marks=exact)])
 def test_is_a_gaussian_process(cls, mine, everywhere):
-    (X, y), (T, _), my, our = rows(), rows(41, 1), mine(157), even(41)
+    (X, y), (T, _), my, our = smooth(), smooth(41, 1), mine(157), even(41)
     more = {"n_parts": 1} if cls is BKRR2 else {}
     model = cls(**FIXED, **more, comm=WORLD).fit(X[my], y[my])
     mean, std = (everywhere(values) for values in model.predict(T[our], return_std=True))
@@ -85,7 +80,7 @@ def test_is_a_gaussian_process(cls, mine, everywhere):
 @pytest.mark.parametrize("name", ["nearest", "soft", "all", "two levels", pytest.param("exact", marks=exact)])
 def test_is_the_same_on_one_rank(name, csr, everywhere, folder):
     """Standard deviations and both kinds of intervals, of a model that is trained, and of its file."""
-    (X, y), (T, _), my, our = rows(csr=csr), rows(41, 1, csr), even(157), even(41)
+    (X, y), (T, _), my, our = smooth(csr=csr, least=0.1), smooth(41, 1, csr, least=0.1), even(157), even(41)
     cls, more = METHODS[name]
     w = np.random.default_rng(0).uniform(0.5, 2, 157)
     more = more | ({"calibrate": "loo"} if name == "exact" else {"calibrate": 0.3, "keep_factors": True})
@@ -108,7 +103,7 @@ def test_is_the_same_on_one_rank(name, csr, everywhere, folder):
 @pytest.mark.parametrize("name", ["nearest", "soft", pytest.param("exact", marks=exact)])
 def test_jackknife_plus_on_one_rank(name, everywhere, folder):
     """Its intervals, of a model that is trained, and of its file."""
-    (X, y), (T, _), my, our = rows(), rows(41, 1), even(157), even(41)
+    (X, y), (T, _), my, our = smooth(), smooth(41, 1), even(157), even(41)
     cls, more = METHODS[name]
     model = cls(**FIXED, **more, calibrate="jackknife+", comm=WORLD).fit(X[my], y[my])
     serial = by_one(cls(**FIXED, **more, calibrate="jackknife+").fit, X, y).predict_interval(T, 0.8)
@@ -140,7 +135,7 @@ def test_noise_of_all_rows(mine):
 
 
 def test_refused_by_all():
-    X, y = rows()
+    X, y = smooth()
     model = BKRR2(4, **FIXED, calibrate=0.1, comm=WORLD).fit(X[even(157)], y[even(157)])
     refused_by_all(lambda: model.predict_interval(X[even(157)], 0.99), match="needs 99 rows to calibrate on")
     refused_by_all(lambda: model.model_.predict_std(X[even(157)], limit=8), match="factor of a part of .* needs")

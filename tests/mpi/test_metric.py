@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 from helpers.checks import close, near, scalapack_is_missing
+from helpers.data import ripples
 from helpers.distributed import RANK, WORLD, R, by_one, crossed, dataset, even, refused_by_all, some
 
 from cacore.comm import Communicator
@@ -27,13 +27,6 @@ SVM = {"cpsvm": (cpsvm.METHOD, {"partitions": 5}), "dcsvm": (dcsvm.METHOD, {"par
        "dissmo": (dissmo.METHOD, {})}  # fmt: skip
 
 
-def rows(n=157, seed=0, csr=False):
-    X = np.random.default_rng(seed).normal(size=(n, D))
-    if csr:
-        X[np.abs(X) < 0.5] = 0
-    return (sp.csr_matrix(X) if csr else X), np.sin(2 * X[:, 0]) + 0.3 * X[:, 1]
-
-
 def ridge(name, X, y, my=slice(None), comm=None, **options):
     """In the metric of at most two rounds."""
     method, more = RIDGE[name]
@@ -52,7 +45,7 @@ def _scalapack(request):
     ("name", "metric"), some(zip(RIDGE, ["full", "diagonal", "full", "diagonal", "full"], strict=True))
 )
 def test_ridge(name, metric, mine, everywhere):
-    (X, y), (T, _), comm = rows(), rows(41, 1), Communicator(WORLD)
+    (X, y), (T, _), comm = ripples(), ripples(41, 1), Communicator(WORLD)
     got = ridge(name, X, y, mine(157), comm, metric=metric)
     values = everywhere(got.model.predict(T[mine(41)]))
     serial = by_one(ridge, name, X, y, metric=metric)
@@ -65,7 +58,7 @@ def test_ridge(name, metric, mine, everywhere):
 
 @pytest.mark.parametrize(("name", "metric"), [("bkrr2", "diagonal"), ("dkrr", "full")])
 def test_csr(name, metric, everywhere):
-    (X, y), (T, _), comm = rows(csr=True), rows(41, 1, True), Communicator(WORLD)
+    (X, y), (T, _), comm = ripples(csr=True), ripples(41, 1, True), Communicator(WORLD)
     got = ridge(name, X, y, even(157), comm, metric=metric)
     values = everywhere(got.model.predict(T[even(41)]))
     serial = by_one(ridge, name, X, y, metric=metric)
@@ -76,7 +69,7 @@ def test_csr(name, metric, everywhere):
 @pytest.mark.parametrize(("name", "metric"), crossed([name for name in RIDGE if name != "dkrr"], ["diagonal", "full"]))
 def test_what_training_sends(name, metric):
     """One Allreduce of d x d numbers, or d, a round, beside what training sends without a metric."""
-    X, y = rows(80)
+    X, y = ripples(80)
     comm = Communicator(WORLD)
     got = ridge(name, X, y, even(80), comm, metric=metric, metric_rounds=3)
     numbers, rounds = D * D if metric == "full" else D, len(got.errors) - 1
@@ -90,7 +83,7 @@ def test_what_training_sends(name, metric):
 
 def test_what_the_exact_method_sends(monkeypatch):
     """An Allreduce of the gradients at the sample: of 72 learning rows, or of 10."""
-    (X, y), sent = rows(80), []
+    (X, y), sent = ripples(80), []
     for count in (72, 10):
         comm = Communicator(WORLD)
         monkeypatch.setattr("cakrr.methods.factored.sample_of", lambda _, count=count: count)
@@ -102,7 +95,7 @@ def test_what_the_exact_method_sends(monkeypatch):
 
 @pytest.mark.parametrize(("name", "metric"), some([("cpsvm", "full"), ("dissmo", "full"), ("dcsvm", "diagonal")]))
 def test_svm(name, metric, mine, everywhere):
-    (X, y), (T, _), comm = rows(), rows(41, 1), Communicator(WORLD)
+    (X, y), (T, _), comm = ripples(), ripples(41, 1), Communicator(WORLD)
     method, more = SVM[name]
     options = SVMOptions(**more, C=10.0, gamma=0.3, tol=1e-6, metric=metric, metric_rounds=1, seed=2)
     got = method(Dataset(X[mine(157)].copy(), y[mine(157)] > 0), options, comm)
@@ -118,7 +111,7 @@ def test_svm(name, metric, mine, everywhere):
 
 def test_estimators(mine, everywhere):
     """With rows of weight 0, which may be all that a rank has."""
-    (X, y), (T, _), my = rows(), rows(41, 1), mine(157)
+    (X, y), (T, _), my = ripples(), ripples(41, 1), mine(157)
     weights = (np.arange(157) % 5 > 0) * 1.0
     if R > 1:
         weights[even(157) if RANK == 1 else slice(0, 0)] = 0.0
@@ -137,7 +130,7 @@ def test_estimators(mine, everywhere):
 
 
 def test_auto(everywhere):
-    (X, y), (T, _), comm = rows(), rows(41, 1), Communicator(WORLD)
+    (X, y), (T, _), comm = ripples(), ripples(41, 1), Communicator(WORLD)
     got = ridge("bkrr2", X, y, even(157), comm, kernel="auto")
     values = everywhere(got.model.predict(T[even(41)]))
     serial = by_one(ridge, "bkrr2", X, y, kernel="auto")
@@ -149,7 +142,7 @@ def test_auto(everywhere):
 @pytest.mark.parametrize("name", some(["bkrr2", "dkrr", "cpsvm"]))
 def test_checkpoint(name, folder):
     """Another run of the same command ends with the same bits, and trains nothing anew."""
-    X, y = rows(80)
+    X, y = ripples(80)
     runs = []
     for _ in range(2):
         kept, comm = Checkpoint(folder / "kept"), Communicator(WORLD)
@@ -166,7 +159,7 @@ def test_checkpoint(name, folder):
 
 
 def test_refused():
-    X, y = rows(40)
+    X, y = ripples(40)
     wide = np.random.default_rng(0).normal(size=(12, 5000))
     options = Options(partitions=5, metric="full")
     refused_by_all(bkrr2.METHOD, dataset(wide, y[:12]), options, Communicator(WORLD), match="5,000 features ask for")
@@ -181,7 +174,7 @@ def test_refused():
 @pytest.mark.parametrize(("name", "dtype"), [("soft", "float64"), ("twolevel", "float32"), ("dkrr", "float64")])
 def test_scalings_and_divisions(name, dtype, mine, everywhere):
     """Normal scores, and the mean of three divisions: those of one process."""
-    (X, y), (T, _), comm = rows(), rows(41, 1), Communicator(WORLD)
+    (X, y), (T, _), comm = ripples(), ripples(41, 1), Communicator(WORLD)
     X, T = np.exp(3 * X).astype(dtype), np.exp(3 * T).astype(dtype)
     more = {"scaling": "auto"} if name == "dkrr" else {"scaling": "auto", "divisions": 3}
     got, serial = ridge(name, X, y, mine(157), comm, **more), by_one(ridge, name, X, y, **more)
@@ -192,7 +185,7 @@ def test_scalings_and_divisions(name, dtype, mine, everywhere):
 
 def test_lengths(mine, everywhere):
     """Length scales: those of one process, from one Allreduce of d + 3 numbers an evaluation."""
-    (X, y), (T, _), comm = rows(), rows(41, 1), Communicator(WORLD)
+    (X, y), (T, _), comm = ripples(), ripples(41, 1), Communicator(WORLD)
     got = ridge("bkrr2", X, y, mine(157), comm, metric="lengths")
     serial = by_one(ridge, "bkrr2", X, y, metric="lengths")
     close(got.model.standardizer.root, serial.model.standardizer.root, 1e-5)

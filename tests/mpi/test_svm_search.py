@@ -19,17 +19,13 @@ N = 157
 SETTINGS = Options(C=(0.5, 2.0, 20.0), gamma=(0.05, 0.5, 3.0), tol=1e-6)
 
 
-def rows(k):
-    return drawn_clouds(N, k=k)
-
-
 @pytest.mark.parametrize("k", some([2, 3]))
 @pytest.mark.parametrize("name", METHODS)
 def test_choice_of_one_process(name, k, monkeypatch):
     """The counts are whole numbers, so that their sums, and what is ended for them, are the same on any ranks."""
     monkeypatch.setattr("casvm.methods.settle.ROWS", 60)
     monkeypatch.setattr("casvm.methods.settle.WHOLE", 60)
-    X, y = rows(k)
+    X, y = drawn_clouds(k=k)
     options = Options(**{**vars(SETTINGS), "partitions": 5 if name == "cpsvm" else None, "seed": 2})
     one = Options(**{**vars(options), "partitions": R if name == "dcfilter" else options.partitions})
     found = METHODS[name](labelled(X, y, even(N)), options, WORLD).search
@@ -42,7 +38,7 @@ def test_choice_of_one_process(name, k, monkeypatch):
 
 def test_grid_that_is_made_up():
     """The median distance is that of all parts, whichever rank has them."""
-    X, y = rows(2)
+    X, y = drawn_clouds(k=2)
     options = Options(partitions=5, C="grid", gamma="grid", quick=True)
     found = cpsvm.METHOD(labelled(X, y, even(N)), options, WORLD).search
     serial = by_one(cpsvm.METHOD, labelled(X, y), options).search
@@ -66,7 +62,7 @@ def test_every_part_its_own(everywhere):
 
 def test_no_row_travels():
     """A CA-SVM sends nothing before it predicts, but in a search the parts' sizes, once, and counts, three times."""
-    X, y = rows(2)
+    X, y = drawn_clouds(k=2)
     options = Options(**{**vars(SETTINGS), "partitions": 2 * R})
 
     def work(comm):
@@ -83,7 +79,7 @@ def test_no_row_travels():
 
 def test_resumed(folder):
     """Ranks go on from the pieces that any of them has finished."""
-    X, y = rows(2)
+    X, y = drawn_clouds(k=2)
 
     def fit():
         options = Options(**{**vars(SETTINGS), "partitions": 5, "checkpoint": Checkpoint(folder / "kept")})
@@ -104,7 +100,7 @@ def test_resumed(folder):
 
 def test_refused_by_all():
     """Only one rank has the rare class."""
-    X, y = rows(2)
+    X, y = drawn_clouds(k=2)
     y = np.where(np.arange(N) < 3, 1, 0)
     options = Options(C=(1.0, 2.0), partitions=5, cv=5)
     refused_by_all(lambda: cpsvm.METHOD(labelled(X, y, even(N)), options, WORLD), match="class 1 has 3 rows")

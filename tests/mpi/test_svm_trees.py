@@ -21,10 +21,6 @@ TOL = 1e-5
 METHODS = {"cascade": cascade.METHOD, "dcsvm": dcsvm.METHOD, "dcfilter": dcfilter.METHOD, "dissmo": dissmo.METHOD}
 
 
-def rows(n=N, k=2, csr=False, dtype=np.float64, seed=0):
-    return drawn_clouds(n, seed, k, csr, dtype)
-
-
 def train(name, X, y, my=None, comm=None, weights=None, **options):
     """On this rank's rows `my` of all ranks'."""
     given = {"C": C, "gamma": GAMMA, "tol": TOL, "cache_gib": 2**-6, "seed": 3, **options}
@@ -38,13 +34,13 @@ def exact(X, y, weights=None):
 @forms
 @pytest.mark.parametrize("k", some([2, 3]))
 def test_exact_on_any_number_of_ranks(csr, dtype, k):
-    X, y = rows(k=k, csr=csr, dtype=dtype)
+    X, y = drawn_clouds(N, k=k, csr=csr, dtype=dtype)
     reference = exact(X, y)
     made = train("dcsvm", X, y, even(N), partitions=7)
     assert made.notes == []
     objective = made.solver["objective"][-1]
     np.testing.assert_allclose(objective, reference.objective_.sum(), rtol=1e-6)
-    T, _ = rows(97, k, csr, dtype, seed=9)
+    T, _ = drawn_clouds(97, 9, k, csr, dtype)
     expected, sure = reference.decision_function(T), 1e-2
     given = made.model.decision_function(T[even(97)])
     np.testing.assert_allclose(given, expected[even(97)], atol=sure)
@@ -60,7 +56,7 @@ def test_exact_on_any_number_of_ranks(csr, dtype, k):
 @pytest.mark.parametrize("name", ["dissmo", "dcsvm", "cascade"])
 def test_sorted_by_label_and_unevenly_spread(name):
     """A rank may hold one class only, and very few rows."""
-    X, y = rows()
+    X, y = drawn_clouds(N)
     order = np.argsort(y, kind="stable")
     X, y = X[order], y[order]
     cuts = np.concatenate([[0], np.sort(N - np.geomspace(2 * R, N - 60, R - 1).astype(int)), [N]]) if R > 1 else [0, N]
@@ -74,7 +70,7 @@ def test_sorted_by_label_and_unevenly_spread(name):
 @pytest.mark.parametrize("name", ["dcsvm", "dcfilter"])
 @pytest.mark.parametrize("P", some([4, 5, 8]))
 def test_trees_are_the_same_on_any_number_of_ranks(name, P):
-    X, y = rows(k=3)
+    X, y = drawn_clouds(N, k=3)
     made = train(name, X, y, even(N), partitions=P)
     alone = by_one(train, name, X, y, comm=Communicator(), partitions=P)
     np.testing.assert_allclose(made.solver["objective"], alone.solver["objective"], rtol=1e-5)
@@ -83,7 +79,7 @@ def test_trees_are_the_same_on_any_number_of_ranks(name, P):
 
 
 def test_weights():
-    X, y = rows()
+    X, y = drawn_clouds(N)
     weights = np.random.default_rng(1).uniform(0, 2, N).round(1)
     reference = exact(X, y, weights)
     for name in ("dissmo", "dcsvm"):
@@ -92,7 +88,7 @@ def test_weights():
 
 
 def test_checkpoint(folder, monkeypatch):
-    X, y = rows(k=3)
+    X, y = drawn_clouds(N, k=3)
     kept = folder / "kept"
     first = train("cascade", X, y, even(N), checkpoint=Checkpoint(kept))
 
@@ -108,7 +104,7 @@ def test_checkpoint(folder, monkeypatch):
 
 @pytest.mark.parametrize("cls", [DisSMOSVC, DCSVC, CascadeSVC, DCFilterSVC])
 def test_estimators(cls):
-    X, y = rows()
+    X, y = drawn_clouds(N)
     labels = np.array(["ham", "spam"])[y]
     model = cls(C=C, gamma=GAMMA, comm=WORLD).fit(X[even(N)], labels[even(N)])
     assert model.classes_.tolist() == ["ham", "spam"]
@@ -154,7 +150,7 @@ def test_rows_travel_whole(csr, dtype, zeros):
 def test_command(folder):
     """From a file to a model in pieces and a matrix of bytes."""
     path = folder / "command.h5"
-    X, y = rows(400)
+    X, y = drawn_clouds(400)
     if RANK == 0:
         write_hdf5(path, train=(X[:N], y[:N]), test=(X[N:], y[N:]))
     WORLD.barrier()
