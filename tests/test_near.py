@@ -12,7 +12,7 @@ from helpers.references import libsvm, matrix
 
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
-from cacore.kernels.near import reach, spatial_order
+from cacore.kernels.near import spatial_order, squared_cutoff
 from cacore.kernels.panels import nonzeros
 from cacore.limits import Limits
 from cacore.machine import threads
@@ -153,7 +153,9 @@ def test_single_precision_rows_that_do_not_all_fit():
     layout = Layout.of(X, KERNEL, np.dtype("float32"))
     found = []
     for rows in (1511, 150):
-        gram = NearRows(X[order], KERNEL, "float32", layout, reach(KERNEL, 64.0, 1e-3 * 1e-3 / 15110.0), PLENTY)
+        gram = NearRows(
+            X[order], KERNEL, "float32", layout, squared_cutoff(KERNEL, 64.0, 1e-3 * 1e-3 / 15110.0), PLENTY
+        )
         gram.room = rows * gram.size // 1511
         found.append((near_smo._Near(gram, same, Limits(tol=1e-3), None).run(len(y)), gram.rows_computed))
     (plenty, once), (little, often) = found

@@ -12,7 +12,7 @@ from helpers.references import matrix
 from cacore.comm import Communicator
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
-from cacore.kernels.near import STRETCH, NearPanels, reach, spatial_order
+from cacore.kernels.near import STRETCH, NearPanels, spatial_order, squared_cutoff
 from cacore.limits import Limits
 from cacore.svm.dual import Dual
 from casvm.solver import distributed, smo
@@ -26,15 +26,15 @@ FLOOR = 1e-13
 
 def gram(X, dtype, kernel=KERNEL, cache_bytes=PLENTY):
     layout = Layout.of(X, kernel, np.dtype(dtype))
-    cut = reach(kernel, 4.0 * float((X**2).sum(axis=1).max()), FLOOR)
+    cut = squared_cutoff(kernel, 4.0 * float((X**2).sum(axis=1).max()), FLOOR)
     return NearColumns(X, kernel, dtype, layout, X, cut, cache_bytes), KernelRows(X, kernel, dtype, 0, layout, X)
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "laplacian", "matern32", "rational"])
-def test_reach(kind):
+def test_cutoff(kind):
     """Beyond it the kernel is below the floor, and not much before; a kernel that falls slowly has none."""
     kernel = Kernel(kind, gamma=32.0, degree=1)
-    cut = reach(kernel, 40.0, 1e-6)
+    cut = squared_cutoff(kernel, 40.0, 1e-6)
     if kind == "rational":
         assert cut == np.inf
         return
@@ -44,10 +44,10 @@ def test_reach(kind):
         assert (value <= 1e-6) == below
 
 
-def test_kernels_without_a_reach():
+def test_kernels_without_a_cutoff():
     for kernel in (Kernel("linear"), Kernel("polynomial", gamma=1.0), Kernel("l1", gamma=32.0)):
-        assert reach(kernel, 40.0, 1e-6) == np.inf
-    assert reach(KERNEL, np.inf, 1e-6) == reach(KERNEL, 0.0, 1e-6) == np.inf
+        assert squared_cutoff(kernel, 40.0, 1e-6) == np.inf
+    assert squared_cutoff(KERNEL, np.inf, 1e-6) == squared_cutoff(KERNEL, 0.0, 1e-6) == np.inf
 
 
 @pytest.mark.parametrize("size", [1, 16, 3000])
@@ -130,19 +130,19 @@ def test_share_of_pairs():
     some, _ = gram(X, np.float64)
     panels = NearPanels(X, np.float64, None, spatial_order(X))
     A, total = some.layout.rows(X[:100]), np.zeros(N)
-    computed = panels.add(KERNEL, A, some.reach, np.ones(100), total)
-    assert panels.near(A, some.reach) == computed / (100 * N) < 0.6
+    computed = panels.add(KERNEL, A, some.cutoff, np.ones(100), total)
+    assert panels.near(A, some.cutoff) == computed / (100 * N) < 0.6
     assert panels.near(A, np.inf) == 1.0
     assert panels.add(KERNEL, A, np.inf, np.ones(100), total) == 100 * N
     assert N > 4 * STRETCH  # several boxes, the last of which is not full
 
 
 def test_when_it_pays(monkeypatch):
-    """Of dense rows, and a kernel with a reach, where few pairs are near."""
+    """Of dense rows, and a kernel with a cutoff radius, where few pairs are near."""
     X = kinds(N)[0]
     monkeypatch.setattr("casvm.solver.near_columns._NEAR", 0.6)
     layout = Layout.of(X, KERNEL, np.dtype(np.float64))
-    cut = reach(KERNEL, 40.0, FLOOR)
+    cut = squared_cutoff(KERNEL, 40.0, FLOOR)
     assert NearColumns.pays(X, KERNEL, layout, cut, X)
     assert NearColumns.pays(X[:0], KERNEL, layout, cut, X)  # a rank without rows does as the others
     assert not NearColumns.pays(X, KERNEL, layout, np.inf, X)

@@ -17,7 +17,7 @@ from cacore.kernels.columns import Layout
 from cacore.limits import Limits
 from cacore.machine import threads
 from casvm.solver import active_set, kernel_rows, row_cache, smo
-from casvm.solver.gram import Precomputed
+from casvm.solver.gram import GivenMatrix
 from casvm.solver.kernel_rows import TOUCH, KernelRows
 from casvm.solver.pair import padded
 
@@ -246,7 +246,7 @@ def test_dear_values_that_are_kept_are_not_computed_again(dtype, monkeypatch):
     X, kernel = many()[0][:300], HARD[0]
     K = matrix(kernel, X)
     gram = KernelRows(X, kernel, dtype, PLENTY)
-    monkeypatch.setattr(kernel_rows, "_DEAR", 0.0)
+    monkeypatch.setattr(kernel_rows, "_EXPENSIVE", 0.0)
     rows, tolerance = np.arange(20, 250, 3), 1e-12 if dtype == "float64" else 1e-5
     for active in (np.arange(300), np.arange(0, 300, 2)):
         gram.activate(active)
@@ -325,7 +325,7 @@ def test_precomputed_equals_kernel_rows(n, dtype, order, eager):
     given = np.array(K, dtype, order=order)
     before = given.copy()
     given.flags.writeable = False
-    got = solve(Precomputed(given), y, np.full(n, C), LIMITS)
+    got = solve(GivenMatrix(given), y, np.full(n, C), LIMITS)
     other = solve(KernelRows(X, kernel, "float64", PLENTY), y, np.full(n, C), LIMITS)
     assert got.converged
     assert np.array_equal(given, before)

@@ -1,9 +1,9 @@
-"""Sums of kernel values over rows that are near each other, where a kernel of a distance vanishes between the others.
+"""Sums of kernel values over pairs of near rows, for kernels of a distance that vanish between all other pairs.
 
-The columns lie in an order in which neighbours follow one another, and every stretch of them has a box, the least and
-the largest of each feature. A row whose distance from the box is beyond the kernel's reach meets none of its columns:
-covtype with gamma = 32 has 1 pair of rows in 14 left, for kernel values cannot be told from 0 where one of its 44 types
-of soil is another.
+The columns are ordered so that neighbours follow each other. Each stretch of columns has a bounding box: the minimum
+and maximum of every feature. A row farther from the box than the kernel's cutoff radius skips all of its columns. On
+covtype with gamma = 32 this leaves 1 pair of rows in 14, since rows with different soil types (44 of them) have kernel
+values that are 0 in floating point.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from cacore.kernels.values import Kernel, Points
 from cacore.machine import threads
 from cacore.machine.threads import for_blocks
 
-STRETCH = 512  # columns of a box, whole panels of either dtype
-_SAFE = 1.0001  # of the reach: rounding of distances
-_DEPTH = 48  # of the tree: rows in ever smaller clusters are not halved any further
-_GRID = 4096  # distances at which a kernel is looked at
+STRETCH = 512  # columns per box: whole panels of either dtype
+_SAFE = 1.0001  # factor of the squared cutoff: covers the rounding of distances
+_DEPTH = 48  # of the tree: limits the halving of ever smaller clusters
+_GRID = 4096  # distances at which a kernel is evaluated
 
 
-def reach(kernel: Kernel, most: float, floor: float) -> float:
-    """The squared distance, up to `most`, from which on the kernel's values are at most `floor`; infinity if none."""
+def squared_cutoff(kernel: Kernel, most: float, floor: float) -> float:
+    """The squared distance, up to `most`, beyond which kernel values are at most `floor`; infinity if there is none."""
     if kernel.measure() != PRODUCTS or not (kernel.compiled and kernel.of_distance and 0 < most < np.inf):
         return np.inf
     squares = most * np.geomspace(1e-16, 1.0, _GRID)
@@ -39,14 +39,14 @@ def reach(kernel: Kernel, most: float, floor: float) -> float:
 
 
 def spatial_order(X: Rows, leaf: int = STRETCH) -> NDArray[np.int64]:
-    """The rows of `X`, shape (n, d), in an order in which neighbours follow each other.
+    """An order of the rows of `X`, shape (n, d), in which neighbours follow each other.
 
     Parameters
     ----------
     X : ndarray or CSR
-        Not changed. CSR rows are made dense for it.
+        Not changed. CSR rows are converted to dense ones.
     leaf : int
-        So many rows are not halved: they need no order among themselves.
+        Parts of at most this many rows are not halved further; their own order does not matter.
 
     Returns
     -------
@@ -54,7 +54,7 @@ def spatial_order(X: Rows, leaf: int = STRETCH) -> NDArray[np.int64]:
 
     Notes
     -----
-    About n d log2(n / leaf) operations. Each part is halved at the mean of the feature that varies most in it.
+    About n d log2(n / leaf) operations. Each part is halved at the mean of its feature with the largest variance.
     """
     order = np.arange(X.shape[0])
     _halve(np.ascontiguousarray(dense(X)), order, leaf)
@@ -62,7 +62,7 @@ def spatial_order(X: Rows, leaf: int = STRETCH) -> NDArray[np.int64]:
 
 
 class NearPanels:
-    """Dense rows packed as columns of kernel values, each of which meets the rows that are near it.
+    """Dense rows packed as columns of kernel values; each stretch of columns meets only the rows near it.
 
     Parameters
     ----------
@@ -71,9 +71,9 @@ class NearPanels:
     dtype, shift
         As for :class:`Panels`.
     rows : ndarray of int64, shape (m,)
-        Which rows of `X`, in an order in which neighbours follow one another.
+        Row numbers of `X`, ordered so that neighbours follow each other.
     size : int
-        Columns of a box, whole panels.
+        Columns per box, a multiple of the panel width.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class NearPanels:
 
     Notes
     -----
-    m d numbers of memory, and 2 m d / size for the boxes.
+    Memory: m d numbers, and 2 m d / size for the boxes.
     """
 
     def __init__(
@@ -93,34 +93,35 @@ class NearPanels:
         self._low, self._high = np.empty((count, X.shape[1]), dtype), np.empty((count, X.shape[1]), dtype)
         for box in range(count):
             some = X[rows[box * size : (box + 1) * size]]
-            # As the panels have them: rounding keeps the order.
+            # The extremes of the packed values: rounding is monotone.
             ends = np.array([some.min(axis=0), some.max(axis=0)])
             self._low[box], self._high[box] = ends if shift is None else ends - shift
 
     def tasks(self, count: int) -> list[tuple[int, int]]:
-        """At most `count` ranges of columns, each whole stretches but for the last."""
+        """At most `count` ranges of columns, each of whole stretches except the last."""
         step = max(1, -(-len(self._low) // count)) * self.size
         return [(lo, min(lo + step, self.n)) for lo in range(0, self.n, step)]
 
     def add(
-        self, kernel: Kernel, A: Points, reach: float, coefficients: NDArray[np.float64], total: NDArray[np.float64]
+        self, kernel: Kernel, A: Points, cutoff: float, coefficients: NDArray[np.float64], total: NDArray[np.float64]
     ) -> int:
-        """``total += coefficients @ K(A, columns)`` but for pairs beyond the squared distance `reach`.
+        """``total += coefficients @ K(A, columns)``, without pairs beyond the squared cutoff distance.
 
         Parameters
         ----------
         kernel : Kernel
-            Of squared distances.
+            A function of the squared distance.
         A : Points
             From :func:`cacore.kernels.panels.nonzeros`, with this dtype and shift.
-        reach : float
+        cutoff : float
+            Squared distance, from :func:`squared_cutoff`.
         coefficients : ndarray of float64, shape (len(A),)
         total : ndarray of float64, shape (n,)
 
         Returns
         -------
         int
-            Kernel values computed.
+            Number of kernel values computed.
         """
         panels, counts = self._panels, []
         parameters = kernel.parameters(panels.data.dtype, PRODUCTS)
@@ -128,21 +129,21 @@ class NearPanels:
         def work(lo: int, hi: int) -> None:
             counts.append(_add_near(
                 panels.data, panels.norms, A.X.data, A.X.indices, A.X.indptr, A.squares, parameters, lo, hi,
-                coefficients, total, self._low, self._high, self.size, reach,
+                coefficients, total, self._low, self._high, self.size, cutoff,
             ))  # fmt: skip
 
         for_blocks(work, self.tasks(4 * threads.current()))
         return sum(counts)
 
-    def near(self, A: Points, reach: float) -> float:
-        """The share of pairs of these rows and the columns that are computed."""
-        count = _count_near(A.X.data, A.X.indices, A.X.indptr, self.n, self._low, self._high, self.size, reach)
+    def near(self, A: Points, cutoff: float) -> float:
+        """The share of (row, column) pairs that :meth:`add` computes."""
+        count = _count_near(A.X.data, A.X.indices, A.X.indptr, self.n, self._low, self._high, self.size, cutoff)
         return float(count) / max(1, len(A) * self.n)
 
 
 @numba.njit(cache=True, nogil=True)
 def _halve(X: Any, order: Any, leaf: Any) -> None:  # pragma: no cover - compiled
-    """See :func:`spatial_order`: `order`, int64, shape (n,), becomes it; `X` is an array of shape (n, d)."""
+    """Sort `order`, int64, shape (n,), as :func:`spatial_order` describes; `X` is an array of shape (n, d)."""
     n, d = X.shape
     ends = [(0, n, 0)]
     other = np.empty_like(order)
@@ -182,14 +183,14 @@ def _halve(X: Any, order: Any, leaf: Any) -> None:  # pragma: no cover - compile
 
 @numba.njit(inline="always")
 def _outside(x: Any, low: Any, high: Any) -> Any:  # pragma: no cover - compiled
-    """The square of what x is below or above."""
+    """The squared distance of x from the interval [low, high]."""
     gap = max(low - x, x - high, 0 * x)
     return gap * gap
 
 
 @numba.njit(inline="always")
 def _from_box(values: Any, columns: Any, first: Any, last: Any, low: Any, high: Any, zero: Any) -> Any:
-    """The squared distance of a row, as CSR, from a box, if that of the origin is `zero`."""  # pragma: no cover
+    """The squared distance of a CSR row from a box; `zero` is that of the origin."""  # pragma: no cover
     square = zero
     for q in range(first, last):
         least, most = low[columns[q]], high[columns[q]]
@@ -208,26 +209,27 @@ def _of_origin(low: Any, high: Any) -> Any:  # pragma: no cover - compiled
 
 @numba.njit(cache=True, nogil=True)
 def _meet(
-    values: Any, columns: Any, starts: Any, a: Any, low: Any, high: Any, reach: Any, some: Any, where: Any, ends: Any,
+    values: Any, columns: Any, starts: Any, a: Any, low: Any, high: Any, cutoff: Any, some: Any, where: Any, ends: Any,
     squares: Any, who: Any,
 ) -> Any:  # fmt: skip  # pragma: no cover - compiled
-    """Copy the rows that are near a box: how many they are.
+    """Copy the rows that are near a box, and return how many there are.
 
     Parameters
     ----------
     values, columns, starts, a
         Rows, as for :func:`cacore.kernels.panels.accumulate`.
     low, high : arrays of the type of `values`, shape (d,)
-    reach : float64
+    cutoff : float64
+        Squared distance.
     some, where, ends, squares
-        Take those that are near, in the same form.
+        Receive the near rows, in the same form.
     who : array of int64, shape (rows,)
-        Takes which they are.
+        Receives their row numbers.
     """
     zero, m = _of_origin(low, high), 0
     for i in range(a.size):
         first, last = starts[i], starts[i + 1]
-        if not _from_box(values, columns, first, last, low, high, zero) > reach:
+        if not _from_box(values, columns, first, last, low, high, zero) > cutoff:
             begin = ends[m]
             for q in range(last - first):
                 some[begin + q], where[begin + q] = values[first + q], columns[first + q]
@@ -239,9 +241,9 @@ def _meet(
 @numba.njit(cache=True, nogil=True)
 def _add_near(
     data: Any, b: Any, values: Any, columns: Any, starts: Any, a: Any, kernel: Any, lo: Any, hi: Any,
-    coefficients: Any, total: Any, low: Any, high: Any, size: Any, reach: Any,
+    coefficients: Any, total: Any, low: Any, high: Any, size: Any, cutoff: Any,
 ) -> Any:  # fmt: skip  # pragma: no cover - compiled
-    """:meth:`NearPanels.add` of some boxes: kernel values computed.
+    """Perform :meth:`NearPanels.add` for some boxes, and return the number of kernel values computed.
 
     Parameters
     ----------
@@ -249,15 +251,15 @@ def _add_near(
         As for :func:`cacore.kernels.panels.accumulate`.
     low, high : arrays of the type of `values`, shape (boxes, d)
     size : int
-        Columns of a box.
-    reach : float64
+        Columns per box.
+    cutoff : float64
     """
     some, where, ends, squares = np.empty_like(values), np.empty_like(columns), np.zeros_like(starts), np.empty_like(a)
     who, weights = np.empty(a.size, np.int64), np.empty_like(coefficients)
     store, places, computed = np.empty((0, 0), data.dtype), np.empty(0, np.int64), 0
     for at in range(lo, hi, size):
         box, end = at // size, min(at + size, hi)
-        m = _meet(values, columns, starts, a, low[box], high[box], reach, some, where, ends, squares, who)
+        m = _meet(values, columns, starts, a, low[box], high[box], cutoff, some, where, ends, squares, who)
         for i in range(m):
             weights[i] = coefficients[who[i]]
         if m:
@@ -270,13 +272,13 @@ def _add_near(
 
 @numba.njit(cache=True, nogil=True)
 def _count_near(
-    values: Any, columns: Any, starts: Any, n: Any, low: Any, high: Any, size: Any, reach: Any
+    values: Any, columns: Any, starts: Any, n: Any, low: Any, high: Any, size: Any, cutoff: Any
 ) -> Any:  # pragma: no cover - compiled
-    """Pairs that :func:`_add_near` computes, of arrays as there, and n columns."""
+    """Number of pairs that :func:`_add_near` computes, for the same arrays and n columns."""
     count = 0
     for box in range(len(low)):
         zero, wide = _of_origin(low[box], high[box]), min(size, n - box * size)
         for i in range(starts.size - 1):
-            if not _from_box(values, columns, starts[i], starts[i + 1], low[box], high[box], zero) > reach:
+            if not _from_box(values, columns, starts[i], starts[i + 1], low[box], high[box], zero) > cutoff:
                 count += wide
     return count

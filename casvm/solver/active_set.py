@@ -1,9 +1,9 @@
-"""The rows that SMO works on, those that it leaves out for a while (shrinking), and the loop around both.
+"""The active rows of SMO, the rows it temporarily leaves out (shrinking), and the loop around both.
 
-A row at a bound that no pair of rows would move away from it is idle: its gradient costs kernel values for nothing.
-Rows that stay idle are shrunk. When the active rows meet the stopping rule, the gradient of the shrunk rows is
-reconstructed from what beta has changed by since, and those that violate the rule become active again (unshrinking).
-The words v, rise and fall are those of :mod:`cacore.svm.dual`.
+A row at a bound is idle if no pair would move it away; updating its gradient costs kernel values for nothing. Rows that
+stay idle are shrunk. When the active rows meet the stopping criterion, the gradient of the shrunk rows is reconstructed
+from the change of beta since, and rows that violate the criterion become active again (unshrinking).
+The terms v, rise and fall are those of :mod:`cacore.svm.dual`.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from casvm.solver.pair import Index, Pairs, Vector, falling, rising
 Reconstruct = Callable[[Index, Vector, Index, Vector], None]
 OverRanks = Callable[[NDArray[Any]], NDArray[Any]]
 
-_RELAX = 0.1  # of the violation, what a round leaves of it among its rows
+_RELAX = 0.1  # share of the violation that a round leaves among its rows
 
 
 @dataclass(frozen=True)
 class Shrinking:
-    """When rows are shrunk.
+    """Rules for shrinking rows.
 
     Attributes
     ----------
     patience : int
-        Looks in a row at which a row must have been idle.
+        Number of consecutive checks a row must be idle before it is shrunk.
     share, share_if_copied : float
-        Of the active rows that must have been idle so long, or none is shrunk; where that copies the kernel cache.
+        Least share of the active rows to shrink at once; the same if shrinking copies the kernel cache.
     unshrinks : int
-        How often rows become active again before all rows stay active.
+        Number of unshrinkings after which all rows stay active.
     """
 
     patience: int
@@ -53,7 +53,7 @@ class Shrinking:
 
 @dataclass(frozen=True)
 class _Shrunk:
-    """Rows that were shrunk together: their v, and beta of all rows, as they were then."""
+    """Rows that were shrunk together, with their v and the beta of all rows at that time."""
 
     rows: Index
     v: Vector
@@ -61,36 +61,36 @@ class _Shrunk:
 
 
 class ActiveSet:
-    """The active rows of a dual, and its shrunk rows; of rows that lie on many ranks, those of this rank.
+    """The active and shrunk rows of a dual; if rows lie on many ranks, those of this rank.
 
     Parameters
     ----------
     dual : Dual
         With a feasible start, if any.
     gram : Shrinkable
-        Learns which of its columns are active.
+        Its active columns follow the active rows.
     policy : Shrinking
     reconstruct : callable
         ``reconstruct(moved, change, rows, v)`` subtracts ``K(rows, moved) @ change`` from `v`, shape (len(rows),);
         the moved rows of all ranks count. Collective.
     add, largest : callable
-        Sum, and maximum, over the ranks of each number of an array.
+        Elementwise sum and maximum of an array over the ranks.
 
     Attributes
     ----------
     rows : ndarray of int64
-        The active ones, ascending.
+        The active rows, ascending.
     v, beta, lower, upper : ndarray of float64, shape (len(rows),)
-        Theirs.
+        Values of the active rows.
     place : ndarray of int64, shape (n,)
-        Where each row stands in `rows`, or -1.
+        Position of each row in `rows`, or -1.
     size : int
-        Active rows of all ranks.
+        Number of active rows on all ranks.
     top, bottom : float
-        The largest v of a row that may rise and the smallest of one that may fall, as :meth:`unshrink` found them.
+        The largest v of a row that may rise and the smallest of one that may fall, set by :meth:`unshrink`.
     levels : tuple of float
-        Where the sums are kept by sign, b of the rows with positive beta and b of the others, in the middle of their
-        extremes. Their v is then compared as what it is above its level, so that one top and one bottom serve both.
+        For sums by sign: b of the rows with positive beta and b of the others, each midway between its extremes. Their
+        v is compared relative to the level, so that one top and one bottom serve both.
     shrunk : list
         Groups of shrunk rows.
     """
@@ -133,18 +133,18 @@ class ActiveSet:
         self.shrunk.append(_Shrunk(rows, self._all_v[rows], self._all_beta.copy()))
 
     def free(self, places: Index) -> NDArray[np.bool_]:
-        """Whether these active rows are between their bounds, and not at the kink."""
+        """Mask of these active rows that lie between their bounds and not at the kink."""
         beta = self.beta[places]
         between = (self.lower[places] < beta) & (beta < self.upper[places])
         return between & (beta != 0) if self.dual.epsilon else between
 
     def sides(self) -> list[NDArray[np.bool_]]:
-        """The active rows of which pairs are made: all of them, or those of each sign."""
+        """Masks of the active rows from which pairs are formed: all rows, or one mask per sign."""
         positive = self.upper > 0
         return [positive, ~positive] if self.dual.by_sign else [np.ones(len(self.rows), np.bool_)]
 
     def extremes(self) -> tuple[float, float]:
-        """See :func:`extremes`, of the active rows; brings the levels up to date."""
+        """The :func:`extremes` of the active rows; updates the levels."""
         if self.dual.by_sign:
             found = [
                 extremes(self.v[side], self.beta[side], self.lower[side], self.upper[side]) for side in self.sides()
@@ -155,23 +155,23 @@ class ActiveSet:
         return extremes(self.v, self.beta, self.lower, self.upper, self.dual.epsilon)
 
     def rising(self) -> Vector:
-        """What v is for active rows that rise, above their level."""
+        """The v of active rows that rise, relative to their level."""
         return rising(self._leveled(), self.beta, self.dual.epsilon)
 
     def falling(self) -> Vector:
-        """What v is for active rows that fall, above their level."""
+        """The v of active rows that fall, relative to their level."""
         return falling(self._leveled(), self.beta, self.dual.epsilon)
 
     def _leveled(self) -> Vector:
         return self.v - np.where(self.upper > 0, *self.levels) if self.dual.by_sign else self.v
 
     def idle(self, top: float, bottom: float) -> NDArray[np.bool_]:
-        """Whether an active row sits at a bound, or at the kink, and no pair would take it away from there now."""
+        """Mask of the active rows at a bound, or at the kink, that no pair would move away now."""
         may_rise, may_fall = self.beta < self.upper, self.beta > self.lower
         return (~may_rise | (self.rising() < bottom)) & (~may_fall | (self.falling() > top))
 
     def shrink(self, idle: NDArray[np.bool_]) -> Index | None:
-        """Shrink rows that have stayed idle, if they are enough: the former places of those that stay active."""
+        """Shrink rows that have stayed idle, if they are enough; return the former places of the others."""
         patience = self.policy.patience
         self._idle_looks[~idle] = 0
         self._idle_looks[idle & (self._idle_looks < patience)] += 1
@@ -190,19 +190,19 @@ class ActiveSet:
         return kept
 
     def unshrink(self, tol: float, ending: bool) -> bool:
-        """Bring v of all rows up to date, and make all rows active; or those that are not idle, if work is left.
+        """Update v of all rows and activate them; if work is left, activate only those that are not idle.
 
         Parameters
         ----------
         tol : float
-            The violation below which nothing is left to do.
+            Violation below which no work is left.
         ending : bool
-            Whether the solver stops in any case.
+            True if the solver stops in any case.
 
         Returns
         -------
         bool
-            Whether work is left.
+            True if work is left.
         """
         self._store()
         for group in self.shrunk:
@@ -229,7 +229,7 @@ class ActiveSet:
 
 
 class SMO(ABC):
-    """The loop of SMO: what the serial and the distributed solver do differently, they define.
+    """The loop of SMO; the serial, the distributed and the sparse solver define its steps.
 
     Attributes
     ----------
@@ -237,7 +237,7 @@ class SMO(ABC):
     iterations, rounds : int
         Pairs of rows optimised; working sets solved.
     objective : float
-        Of the dual, kept up to date by the steps.
+        Value of the dual, updated by the steps.
     """
 
     active: ActiveSet
@@ -252,26 +252,26 @@ class SMO(ABC):
 
     @abstractmethod
     def _look(self) -> tuple[float, float, bool]:
-        """The active rows' largest v that may rise, their smallest that may fall, and whether the time is up."""
+        """The largest v of an active row that may rise, the smallest of one that may fall, and True if time is up."""
 
     @abstractmethod
     def _shrink(self, top: float, bottom: float) -> None:
-        """Shrink idle rows, if it is time for that."""
+        """Shrink idle rows, if a check is due."""
 
     @abstractmethod
     def _step(self, top: float, bottom: float, most: int) -> bool:
-        """Optimise at most `most` pairs; whether anything moved."""
+        """Optimise at most `most` pairs; return True if anything moved."""
 
     @abstractmethod
     def _unshrunk(self) -> None:
-        """Begin again with other active rows."""
+        """Reset the solver's state for the new active rows."""
 
     @abstractmethod
     def _square(self, rows: Index, beta: Vector) -> float:
-        """``beta'K beta`` in double precision, this rank's share of it; `rows` are those where beta is not 0."""
+        """This rank's share of ``beta'K beta`` in double precision; `rows` are those with nonzero beta."""
 
     def run(self, n: int) -> Solution:
-        """Step until the stopping rule is met, a limit is reached or nothing moves; `n` rows, of all ranks."""
+        """Step until the stopping criterion or a limit is met, or nothing moves; `n` counts the rows of all ranks."""
         active, limits, most, moved = self.active, self.limits, self.limits.iterations(n), True
         while True:
             top, bottom, late = self._look()
@@ -292,7 +292,7 @@ class SMO(ABC):
     def _solve(
         self, K: NDArray[Any], v: Vector, beta: Vector, lower: Vector, upper: Vector, gap: float, most: int
     ) -> Pairs:
-        """The problem of a working set, solved; `K` as from :meth:`Gram.square`."""
+        """Solve the problem of a working set; `K` is from :meth:`casvm.solver.gram.KernelMatrix.square`."""
         size, dual = len(v), self.active.dual
         problem = Pairs(
             v, beta, lower, upper, np.diagonal(K)[:size].astype(np.float64), dual.epsilon, dual.by_sign
@@ -301,7 +301,7 @@ class SMO(ABC):
         return problem
 
     def _effort(self, size: int, gap: float, most: int) -> tuple[float, int]:
-        """To what violation, and in how many pairs at most, a working set of this size is optimised."""
+        """Tolerance and largest number of pairs for a working set of this size."""
         tol = self.limits.tol
         return tol if size == self.active.size else max(0.5 * tol, _RELAX * gap), min(100 * size, most)
 
@@ -326,6 +326,6 @@ def extremes(v: Vector, beta: Vector, lower: Vector, upper: Vector, epsilon: flo
 
 
 def _middle(top: float, bottom: float) -> float:
-    """Between the extremes; a side on which no row may move leaves it to the other."""
+    """The midpoint of the extremes; a side on which no row may move is ignored."""
     sides = [side for side in (top, bottom) if np.isfinite(side)] or [0.0]
     return 0.5 * (sides[0] + sides[-1])

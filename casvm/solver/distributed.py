@@ -1,8 +1,8 @@
 """SMO for one dual whose rows lie on all ranks (Dis-SMO, with working sets).
 
-In rounds: every rank proposes those of its rows that violate most, one collective hands the proposals to all ranks, and
-all solve the same small problem; each brings the gradient of its rows up to date. A row travels when it is chosen for
-the first time. With a working set of two rows this is the textbook's algorithm, with one combined reduction a pair.
+In each round every rank proposes its worst violators, one collective gives the proposals to all ranks, and all ranks
+solve the same small problem. Each then updates the gradient of its own rows. A row is sent when it is first chosen.
+With a working set of two rows this is the textbook algorithm, with one combined reduction per pair.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cacore.errors import InputError
 from cacore.io.checkpoint import Unfinished
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
-from cacore.kernels.near import reach
+from cacore.kernels.near import squared_cutoff
 from cacore.limits import Limits
 from cacore.machine import threads
 from cacore.machine.cpu import cpu_name
@@ -39,12 +39,12 @@ from casvm.solver.pool import Pool
 from casvm.solver.smo import round_size
 
 SHRINKING = Shrinking(patience=2, share=0.4, share_if_copied=0.4)
-_KEEP = 16  # rows of the smallest working set of which half stay for the next
-_LOOK = 2000  # rows of working sets between two looks at which rows are idle
-_VISITORS = 2048  # rows that visit all ranks at a time
+_KEEP = 16  # smallest working set of which half stays for the next round
+_LOOK = 2000  # rows of working sets between two checks for idle rows
+_VISITORS = 2048  # rows sent to all ranks at a time
 _SAMPLE = 1000
-_HEAD = 5  # numbers before a rank's proposals: top, bottom, rows that may rise and fall, what it is time for
-_LATE, _DUE = 1, 2  # to stop; to keep what there is
+_HEAD = 5  # numbers before a rank's proposals: top, bottom, rows that may rise and fall, flags of what is due
+_LATE, _DUE = 1, 2  # flags: time to stop; time for a checkpoint
 
 
 def solve(
@@ -57,23 +57,23 @@ def solve(
     Parameters
     ----------
     X : ndarray or CSR, shape (m, d)
-        This rank's rows, maybe none. Not changed.
+        This rank's rows, possibly none. Not changed.
     dual : Dual
-        Of this rank's rows, with the total of all ranks. The start, if all ranks have one, is feasible.
+        The dual of this rank's rows, with the total of all ranks. The start, if all ranks have one, is feasible.
     kernel, limits, watch
-        As for :class:`cacore.svm.dual.PartSolver`; `watch` is called after each round.
+        See :class:`cacore.svm.dual.PartSolver`; `watch` is called after each round.
     cache_bytes : int
-        Of this rank for kernel values, packed rows and the rows of others.
+        This rank's memory for kernel values, packed rows and copies of other ranks' rows.
     comm : Communicator
     working_set : int, optional
-        Rows of a round, q; at most an eighth of all rows are taken, where most kernel values vanish a half.
+        Rows per round, q; at most an eighth of all rows, or half of them if most kernel values vanish.
     unfinished : Unfinished, optional
-        Where a run that is killed is to go on from: beta is kept now and then, and taken up.
+        Checkpoint from which a killed run resumes; beta is stored from time to time.
 
     Returns
     -------
     Solution
-        Of this rank's rows.
+        The solution for this rank's rows.
 
     Raises
     ------
@@ -82,10 +82,10 @@ def solve(
 
     Notes
     -----
-    A round costs q^2 kernel values on every rank, and m for each row that moved; it sends 32 bytes for each row that is
-    proposed (40 where a row has two bounds that are not 0), about as many as are new in the working set, and a chosen
-    row itself unless the ranks still have it. A rank holds its own rows and copies of at most three quarters as many as
-    the others have, or of 2 q if those are more.
+    A round costs q^2 kernel values on every rank, and m per row that moved. It sends 32 bytes per proposed row (40 if
+    rows have two nonzero bounds); there are about as many proposals as new rows in the working set. A chosen row is
+    sent too, unless the ranks still have it. A rank holds its own rows and copies of at most three quarters of the
+    other ranks' rows, or of 2 q rows if that is more.
     """
     state = unfinished.get() if unfinished is not None else None
     if state is not None:
@@ -98,7 +98,7 @@ def solve(
 
 
 class _Distributed(SMO):
-    """SMO on all ranks; rows have one number each, in the order of the ranks."""
+    """SMO on all ranks; rows are numbered globally, in the order of the ranks."""
 
     unfinished: Unfinished | None = None
 
@@ -115,8 +115,9 @@ class _Distributed(SMO):
         sample = gather_rows(X[:: max(1, self.n // _SAMPLE)], comm)
         dtype = precision(self.n, sample, kernel, largest, limits.tol)
         layout = Layout.of(sample, kernel, dtype, size)
-        cut = reach(kernel, 4.0 * X.shape[1] * size**2, VANISHED * limits.tol / (max(1.0, largest) * self.n))
-        near = comm.all(NearColumns.pays(X, kernel, layout, cut, sample))
+        floor = VANISHED * limits.tol / (max(1.0, largest) * self.n)
+        cutoff = squared_cutoff(kernel, 4.0 * X.shape[1] * size**2, floor)
+        near = comm.all(NearColumns.pays(X, kernel, layout, cutoff, sample))
         row = max(1, nbytes(X) // max(1, dual.n))
         self.row_bytes = int(comm.allreduce(np.array([row]), "max")[0])
         least = int(comm.allreduce(np.array([cache_bytes]), "min")[0])
@@ -132,7 +133,7 @@ class _Distributed(SMO):
             if dual.by_sign:
                 raise InputError("nu-SVMs: rows on many ranks keep one sum, and not one of each sign")
             if near:
-                self.gram: KernelRows = NearColumns(X, kernel, dtype, layout, self.pool.X, cut, room)
+                self.gram: KernelRows = NearColumns(X, kernel, dtype, layout, self.pool.X, cutoff, room)
             else:
                 self.gram = KernelRows(X, kernel, dtype, room, layout, self.pool.X)
         self.one_bound = comm.all(bool(((dual.lower == 0) | (dual.upper == 0)).all()))
@@ -141,7 +142,7 @@ class _Distributed(SMO):
         self.quota = np.full((comm.size, 2), max(1, -(-self.q // (2 * comm.size))))
         self.seen = np.inf, -np.inf  # the last top and bottom
         self._last = _WorkingSet.empty()
-        # Other processors, libraries or threads may round differently, and then only one rank may decide.
+        # Other processors, libraries or thread counts may round differently; then rank 0 alone decides.
         facts = f"{cpu_name()} {threads.current()} {np.__version__} {numba.__version__}"
         same = np.array([crc32(facts.encode())], np.int64)
         self.alike = bool(comm.allreduce(same, "max")[0] == comm.allreduce(same, "min")[0])
@@ -157,18 +158,18 @@ class _Distributed(SMO):
             self.objective = float(comm.allreduce(np.array([terms]))[0])
 
     def _capacity(self, most: int, cache_bytes: int) -> int:
-        """Rows of the pool, the same on all ranks, which have at least this cache."""
+        """Rows of the pool, the same on all ranks; every rank has at least this cache."""
         return max(2 * self.q, min(3 * (self.n - most) // 4, cache_bytes // (4 * self.row_bytes)))
 
     def _look(self) -> tuple[float, float, bool]:
-        """Every rank's extremes and proposals, a line each, filled up with proposals of no row."""
+        """Exchange every rank's extremes and proposals, one line per rank, padded with empty proposals."""
         active = self.active
         top, bottom = active.extremes()
         rise, fall = active.beta < active.upper, active.beta > active.lower
         new = np.ones(len(active.rows), np.bool_)
         new[self._places(self._last.numbers)] = False
-        # A row that may do both is proposed for the side that it is nearer to; the extremes are proposed in any case,
-        # for other ranks' rows may violate with them where none of this rank does.
+        # A row that may rise and fall is proposed for the nearer side. The extremes are always proposed: rows of other
+        # ranks may violate with them even if none of this rank does.
         middle = np.inf if top == -np.inf else -np.inf if bottom == np.inf else 0.5 * (top + bottom)
         high, low = self.seen
         higher, lower = active.rising(), active.falling()
@@ -179,7 +180,7 @@ class _Distributed(SMO):
             rows = np.flatnonzero(may)
             counts.append(len(rows))
             if len(rows) > room:
-                # For one row a minimum is several times faster.
+                # For one row, argmin is several times faster.
                 rows = rows[[order[rows].argmin()] if room == 1 else np.argpartition(order[rows], room - 1)[:room]]
             lower, upper = active.lower[rows], active.upper[rows]
             bounds = [lower + upper] if self.one_bound else [lower, upper]
@@ -200,7 +201,7 @@ class _Distributed(SMO):
         return float(lines[:, 0].max()), float(lines[:, 1].min()), bool((times & _LATE).any())
 
     def _time(self) -> int:
-        """What it is time for."""
+        """Flags of what is due: _LATE, _DUE, both or 0."""
         due = self.unfinished is not None and self.comm.rank == 0 and self.unfinished.due()
         return _LATE * self._late() + _DUE * due
 
@@ -211,13 +212,13 @@ class _Distributed(SMO):
         self.unfinished.put(beta=self.active.all_beta(), counts=np.array(counts), seconds=np.array(seconds))
 
     def go_on(self, state: dict[str, NDArray[Any]]) -> None:
-        """Count from where a run was killed whose beta is the start of this one."""
+        """Resume the counts and the clock of a killed run, whose beta is the start of this one."""
         self.iterations, self.rounds, rows, values = state["counts"].tolist()
         self.gram.rows_computed, self.gram.values_computed = rows, self.gram.values_computed + values
         self.begun -= float(state["seconds"])
 
     def _chosen(self, top: float, bottom: float) -> _WorkingSet:
-        """The working set: what is kept of the last one, and the worst violators of all ranks."""
+        """The working set: rows kept from the last one, and the worst violators of all ranks."""
         count, epsilon = (self.q - len(self._last.numbers)) // 2, self.active.dual.epsilon
         sides = []
         for side, sign, compared in ((0, -1.0, rising), (1, 1.0, falling)):
@@ -230,7 +231,7 @@ class _Distributed(SMO):
             violates = (v > bottom if side == 0 else v < top) & (rows[:, -1] >= 0)
             rows, v = rows[violates], v[violates]
             sides.append(rows[np.argsort(sign * v, kind="stable")[:count]])
-        # Who had more to propose may propose more the next time.
+        # A rank that had more to propose may propose more next time.
         want = np.maximum(self._lines[:, 2:4], 1.0)
         self.quota = np.maximum(1, np.ceil(count * want / want.sum(axis=0))).astype(np.int64)
         self.seen = top, bottom
@@ -238,7 +239,7 @@ class _Distributed(SMO):
         return self._last.with_rows(both[np.unique(both[:, -1], return_index=True)[1]])
 
     def _step(self, top: float, bottom: float, most: int) -> bool:
-        """A working set's problem, solved on every rank."""
+        """Solve a working set's problem, on every rank."""
         chosen, active = self._chosen(top, bottom), self.active
         slots, size = self._slots(chosen.numbers), len(chosen.numbers)
         order = self.gram.arranged(slots)
@@ -254,7 +255,7 @@ class _Distributed(SMO):
         self.objective -= active.dual.epsilon * float(np.abs(beta).sum() - np.abs(chosen.beta).sum())
         self.iterations, self.rounds = self.iterations + done, self.rounds + 1
         if len(active.v):
-            # A row that has come to a bound will hardly move again.
+            # A row that has arrived at a bound rarely moves again.
             free = (chosen.lower < beta) & (beta < chosen.upper)
             self.gram.subtract(slots[moved], change[moved], active.v, free[moved])
         here = self._here(chosen.numbers)
@@ -265,7 +266,7 @@ class _Distributed(SMO):
         return done > 0
 
     def _solved(self, slots: Index, chosen: _WorkingSet, gap: float, most: int) -> PairState:
-        """The problem of a working set, solved; where most kernel values vanish, by what is near alone."""
+        """Solve the problem of a working set; if most kernel values vanish, over near rows only."""
         state = chosen.v, chosen.beta, chosen.lower, chosen.upper
         if not isinstance(self.gram, NearColumns):
             return self._solve(self.gram.square(slots), *state, gap, most)
@@ -275,16 +276,16 @@ class _Distributed(SMO):
         return problem
 
     def _here(self, numbers: Index) -> NDArray[np.bool_]:
-        """Whether these rows lie on this rank."""
+        """Mask of these rows that lie on this rank."""
         return (numbers >= self.first) & (numbers < self.stop)
 
     def _places(self, numbers: Index) -> Index:
-        """Places among this rank's active rows of those of these rows that are there."""
+        """Places of these rows among this rank's active rows, without rows that are not active here."""
         places = self.active.place[numbers[self._here(numbers)] - self.first]
         return places[places >= 0]
 
     def _slots(self, numbers: Index) -> Index:
-        """Where the pool has these rows, ascending; those it lacks are handed to all ranks."""
+        """Slots of these rows (ascending numbers) in the pool; missing rows are sent to all ranks."""
         slots = self.pool.slots(numbers)
         missing = np.flatnonzero(slots < 0)
         if missing.size:
@@ -299,7 +300,7 @@ class _Distributed(SMO):
         return slots
 
     def _shrink(self, top: float, bottom: float) -> None:
-        """Shrink idle rows, now and then; rows of the last working set stay."""
+        """Shrink idle rows from time to time; rows of the last working set stay."""
         self.looks += 1
         if self.looks % max(1, _LOOK // self.q) or self.active.size <= 2 * self.q:
             return
@@ -321,7 +322,7 @@ class _Distributed(SMO):
         return square
 
     def _visit(self, rows: Index, values: Vector) -> Iterator[tuple[Rows, Vector]]:
-        """These rows of all ranks, some at a time, with their values."""
+        """Yield these rows of all ranks with their values, some at a time."""
         longest = int(self.comm.allreduce(np.array([len(rows)]), "max")[0])
         step = max(1, _VISITORS // self.comm.size)
         for lo in range(0, longest, step):
@@ -331,7 +332,7 @@ class _Distributed(SMO):
 
 @dataclass
 class _WorkingSet:
-    """Rows that are worked on, the same on all ranks, in the order of their numbers."""
+    """A working set, the same on all ranks, ordered by row number."""
 
     numbers: Index
     v: Vector
@@ -345,12 +346,12 @@ class _WorkingSet:
         return cls(np.zeros(0, np.int64), none, none, none, none)
 
     def kept(self, most: int) -> _WorkingSet:
-        """At most so many of the rows, free ones first, by number: in any part of space."""
+        """At most `most` of the rows, free ones first, chosen by number and so anywhere in space."""
         free = (self.lower < self.beta) & (self.beta < self.upper)
         return self.taken(np.lexsort((self.numbers, ~free))[:most])
 
     def with_rows(self, proposed: NDArray[np.float64]) -> _WorkingSet:
-        """With rows that were proposed: v, beta, the bound that is not 0 or both bounds, and their numbers."""
+        """Add proposed rows: v, beta, the nonzero bound or both bounds, and their numbers."""
         v, beta, *bounds, number = proposed.T
         lower, upper = bounds if len(bounds) == 2 else (np.minimum(bounds[0], 0.0), np.maximum(bounds[0], 0.0))
         columns = (number.astype(np.int64), v, beta, lower, upper)

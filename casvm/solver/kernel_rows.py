@@ -1,4 +1,4 @@
-"""Rows of the kernel matrix over the active columns: computed once, kept under a byte cache_bytes."""
+"""Rows of the kernel matrix over the active columns: computed once and kept within a memory limit."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from cacore.kernels.panels import add_rows
 from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
 from casvm.solver.pair import Index, Vector, padded
-from casvm.solver.row_cache import LINES, RowCache, Table
+from casvm.solver.row_cache import LINES, RowCache, RowTable
 
-_SOME = 2048  # rows computed in one go
-# What a value costs that is put in memory which the process has not touched yet, in units of reading one again: 7 to
-# 50, as the system hands it out. Rows whose computing has cost less are computed again: ijcnn1 takes half the time.
+_SOME = 2048  # rows computed per product
+# Cost of storing a value in memory not touched yet (page faults), in units of reading one: 7 to 50, depending on the
+# system. Rows that have cost less to compute are computed again: this halves the time of ijcnn1.
 TOUCH = 15.0
-_DEAR = 30.0  # price from which on a kernel value that is kept is looked for, and not computed again
+_EXPENSIVE = 30.0  # price from which kept kernel values are read instead of computed again
 
 
 class KernelRows:
@@ -32,23 +32,23 @@ class KernelRows:
     Parameters
     ----------
     X : ndarray or CSR, shape (n, d)
-        Not changed, and not copied whole but in the form that its products need.
+        Not changed; copied only in the form that its products need.
     kernel : Kernel
     dtype : dtype
-        Of the kernel values that are computed and kept.
+        Type of the kernel values that are computed and kept.
     cache_bytes : int
         Bytes for the packed rows and the cache together.
     layout : Layout, optional
-        By default what suits `X`.
+        By default chosen for `X`.
     sources : ndarray or CSR, shape (s, d), optional
-        The rows of K, where they are not those of `X`, which are its columns. The caller may change a row of
-        them, and tells :meth:`forget`.
+        The rows of K, if they differ from `X`, its columns. A caller that changes some of them calls
+        :meth:`forget`.
 
     Notes
     -----
-    2 n nnz flops a row of K, with nnz the nonzeros of a row of `X` (or 2 n d where a matrix product is
-    faster); n numbers of memory a cached row. A row is kept once computing it has cost more than fresh memory does: a
-    dear one at once, a cheap one after a few times. The least recently used rows make room.
+    2 n nnz flops per row of K, with nnz the nonzeros of a row of `X` (or 2 n d if a matrix product is faster); n
+    numbers of memory per cached row. A row is cached once computing it has cost more than fresh memory: an expensive
+    row at once, a cheap one after a few uses. The least recently used rows are replaced.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class KernelRows:
         self.price = self.layout.price
         self.rows_computed = self.values_computed = self.values_read = 0
         self._scratch = np.zeros(0, self.dtype)
-        self._spent = np.zeros(self.n_rows)  # by computing a row to use it once: what a value of it has cost
+        self._spent = np.zeros(self.n_rows)  # cost per value of computing each row without keeping it
         kernel.largest(X, self.dtype)
         self._diagonal = kernel.diagonal(X)
         room = max(0, cache_bytes - self.layout.nbytes(X)) // self.dtype.itemsize
@@ -73,28 +73,28 @@ class KernelRows:
         self._turn_to(np.arange(self.n))
 
     def activate(self, rows: Index) -> None:
-        """See :class:`casvm.solver.gram.Gram`; what is kept over all columns stays so, if there is room."""
+        """See :class:`casvm.solver.gram.KernelMatrix`; rows kept over all columns stay, if there is room."""
         if not self._keep_all(len(rows)):
             self._cache = RowCache(self._memory, len(rows), self.n_rows)
         self._turn_to(rows)
 
     def restrict(self, kept: Index) -> None:
-        """See :class:`casvm.solver.gram.Gram`; what is cached stays, cut to these columns."""
+        """See :class:`casvm.solver.gram.KernelMatrix`; cached rows are cut to these columns."""
         if not self._keep_all(len(kept)):
             self._cache.restrict(kept)
         self._turn_to(self.active[kept])
 
     def _asked(self, columns: Index) -> Index | None:
-        """The rows of K that may be asked for while these columns are active; None: any."""
+        """The rows of K that may be needed while these columns are active; None means any."""
         return columns if self.sources is self.X else None
 
     def copies(self, columns: int) -> bool:
-        """See :class:`casvm.solver.gram.Gram`."""
+        """See :class:`casvm.solver.gram.KernelMatrix`."""
         whole = self._all or (self._cache if len(self.active) == self.n else None)
         return whole is not None and self._memory.size - whole.end >= (whole.count + 1024) * padded(columns)
 
     def _keep_all(self, columns: int) -> bool:
-        """Put rows over all columns by, and begin a second cache behind them, over some; whether there is room."""
+        """Keep the rows over all columns and start a second cache behind them; return True if there is room."""
         if not self.copies(columns):
             self._all = None
             return False
@@ -109,13 +109,13 @@ class KernelRows:
             self._cache.copy(self._all, rows, self._asked(rows))
 
     def square(self, rows: Index) -> NDArray[Any]:
-        """See :class:`casvm.solver.gram.Gram`; dear values are read where a row or a column is kept."""
+        """See :class:`casvm.solver.gram.KernelMatrix`; expensive values are read if their row or column is kept."""
         size = padded(len(rows))
         if self._scratch.size < size * size:
             self._scratch = np.zeros(size * size, self.dtype)
         K = self._scratch[: size * size].reshape(size, size)
         slots = np.full(len(rows), -1)
-        if self.price > _DEAR and self.sources is self.X:
+        if self.price > _EXPENSIVE and self.sources is self.X:
             slots = self._cache.slot[rows]
         known, fresh = np.flatnonzero(slots >= 0), np.flatnonzero(slots < 0)
         A, columns = self.layout.rows(self.sources, rows[fresh]), self.layout.columns(self.sources, rows[fresh])
@@ -129,11 +129,11 @@ class KernelRows:
         return K
 
     def arranged(self, rows: Index) -> Index:
-        """An order of these rows in which :meth:`square` costs least."""
+        """The order of these rows in which :meth:`square` is fastest."""
         return np.arange(len(rows))
 
     def subtract(self, rows: Index, change: Vector, v: Vector, keep: NDArray[np.bool_]) -> None:
-        """See :class:`casvm.solver.gram.Gram`."""
+        """See :class:`casvm.solver.gram.KernelMatrix`."""
         for lo, hi in blocks(len(rows), _SOME):
             self._subtract(rows[lo:hi], change[lo:hi], v, keep[lo:hi])
 
@@ -156,11 +156,11 @@ class KernelRows:
         self.values_read += at.size * len(v)
 
     def diagonal(self) -> Vector:
-        """See :class:`casvm.solver.gram.Gram`."""
+        """See :class:`casvm.solver.gram.KernelMatrix`."""
         return self._diagonal[self.active]
 
     def fetch(self, rows: Index) -> None:
-        """See :class:`casvm.solver.gram.Gram`."""
+        """See :class:`casvm.solver.gram.KernelMatrix`."""
         slots, known = self._cache.places(rows, np.ones(len(rows), np.bool_))
         missing, into = self.layout.rows(self.sources, rows[~known]), slots[~known]
         self._cache.doubt(into)
@@ -169,12 +169,12 @@ class KernelRows:
         self.rows_computed += len(into)
         self.values_computed += len(into) * len(self.active)
 
-    def table(self) -> Table:
-        """See :class:`casvm.solver.gram.Gram`."""
+    def table(self) -> RowTable:
+        """See :class:`casvm.solver.gram.KernelMatrix`."""
         return self._cache.table(self.active)
 
     def outside(self, rows: Index, change: Vector, columns: Index) -> Vector:
-        """See :class:`casvm.solver.gram.Gram`."""
+        """See :class:`casvm.solver.gram.KernelMatrix`."""
         total, kept = np.zeros(len(columns)), np.zeros(len(rows), np.bool_)
         if self._all is not None:
             slots = self._all.slot[rows]
@@ -191,17 +191,17 @@ class KernelRows:
         return total + self.product(self.sources, rows, change, columns)
 
     def quadratic(self, rows: Index, beta: Vector) -> float:
-        """See :class:`casvm.solver.gram.Gram`."""
+        """See :class:`casvm.solver.gram.KernelMatrix`."""
         value = 0.0
         for lo, hi in blocks(len(rows), _SOME):
-            # K is symmetric: what lies below the diagonal counts twice.
+            # K is symmetric: values below the diagonal count twice.
             weights = np.append(beta[lo:hi], 2.0 * beta[hi:])
             sums = self.product(self.sources, rows[lo:], weights, rows[lo:hi], exact=True)
             value += float(sums @ beta[lo:hi])
         return value
 
     def forget(self, rows: Index) -> None:
-        """These rows of the sources are about to become others."""
+        """Discard these rows of the sources: their slots are about to be reused."""
         self._spent[rows] = 0.0
         self._cache.drop(rows)
         if self._all is not None:
@@ -215,14 +215,14 @@ class KernelRows:
 
 @numba.njit(cache=True, nogil=True)
 def _add_columns(values: Any, slots: Any, change: Any, columns: Any, total: Any) -> None:  # pragma: no cover - compiled
-    """Add products with some columns of kept rows of K up.
+    """Sum products with some columns of kept rows of K.
 
     Parameters
     ----------
     values : float32 or float64, shape (slots, stride)
         Rows of K.
     slots : int64, shape (m,)
-        Those to read.
+        Rows to read.
     change : float64, shape (m,)
     columns : int64, shape (k,)
     total : float64, shape (k,)
@@ -236,15 +236,15 @@ def _add_columns(values: Any, slots: Any, change: Any, columns: Any, total: Any)
 
 @numba.njit(cache=True, nogil=True)
 def _copy_fresh(own: Any, known: Any, all_fresh: Any, fresh: Any, K: Any) -> None:  # pragma: no cover - compiled
-    """Fill rows of a square that are not kept: from their own values, and by symmetry from the rows that are kept.
+    """Fill the rows of a square that are not kept: from their own values, and by symmetry from the kept rows.
 
     Parameters
     ----------
     own : of the type of `K`, shape (fresh.size, all_fresh.size)
     known, all_fresh : int64
-        The rows of the square that are kept, whose values stand in it, and all others.
+        The kept rows of the square, already filled in, and all others.
     fresh : int64
-        Those to fill.
+        Rows to fill.
     K : float32 or float64, shape (size, size)
     """
     for r in range(fresh.size):

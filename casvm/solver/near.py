@@ -1,7 +1,7 @@
-"""Which rows lie near each other: elsewhere a narrow kernel is 0 to any accuracy that matters.
+"""Pairs of near row groups, the only ones whose values of a narrow kernel are not negligible.
 
-Rows are put in an order in which neighbours follow each other, by halving them as a k-d tree does. A few rows in a row
-then have a small box around them, and two such groups whose boxes are too far apart have no kernel value that counts.
+Rows are ordered as the leaves of a k-d tree, so that neighbours follow each other. A few consecutive rows then have a
+small bounding box, and two groups whose boxes are farther apart than the cutoff radius are skipped.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from cacore.machine import threads
 from cacore.machine.threads import blocks, for_blocks
 from casvm.solver.pair import Index
 
-VANISHED = 1e-3  # of the tolerance, what kernel values that count as 0 may change a gradient by
-_SAMPLE = 500  # rows whose kernel values tell whether most of them vanish
+VANISHED = 1e-3  # largest change of a gradient by neglected kernel values, as a share of the tolerance
+_SAMPLE = 500  # rows from which the share of near pairs is estimated
 
 
 def share_near(X: Rows, squared: float) -> float:
-    """The share of pairs of rows within this squared distance, by a sample."""
+    """Estimate from a sample the share of pairs of rows within this squared distance."""
     step = max(1, X.shape[0] // _SAMPLE)
     points = Points(dense(X[::step]).astype(np.float64), None)
     D = points.squares[:, None] + points.squares - 2.0 * (points.X @ points.X.T)
@@ -31,16 +31,16 @@ def share_near(X: Rows, squared: float) -> float:
 
 
 class Runs(NamedTuple):
-    """The blocks of columns that are near each group of rows, in runs of neighbours.
+    """The blocks of columns near each group of rows, as runs of consecutive blocks.
 
     Attributes
     ----------
     starts : ndarray of int64, shape (groups + 1,)
-        Where each group's runs begin.
+        Index of each group's first run.
     first, last : ndarray of int64, shape (runs,)
-        A run is of the blocks first to last - 1.
+        A run holds the blocks first to last - 1.
     blocks : ndarray of int64, shape (groups,)
-        Blocks of all runs of each group.
+        Number of blocks in all runs of each group.
     """
 
     starts: Index
@@ -50,16 +50,16 @@ class Runs(NamedTuple):
 
 
 class Boxes:
-    """The smallest boxes around groups of rows that follow each other.
+    """Bounding boxes of groups of consecutive rows.
 
     Parameters
     ----------
     points : Points
         Rows as CSR.
     rows : ndarray of int64
-        Which of them, in what order.
+        Row numbers, in order.
     size : int
-        Rows of a group; the last one may have fewer.
+        Rows per group; the last group may have fewer.
 
     Attributes
     ----------
@@ -75,9 +75,9 @@ class Boxes:
         )
 
     def near(self, columns: Boxes, squared: float) -> Runs:
-        """The groups of columns that may hold a row within this squared distance of a row of each group of these.
+        """For each group, the groups of `columns` whose boxes lie within this squared distance.
 
-        2 d operations for each pair of groups, on all threads.
+        2 d operations per pair of groups, on all threads.
         """
         groups = self.lower.shape[1]
         found = np.zeros((groups, 2), np.int64)  # runs, and blocks in them
@@ -98,7 +98,7 @@ class Boxes:
 def _enclose(
     values: Any, columns: Any, starts: Any, rows: Any, size: Any, lo: Any, hi: Any, lower: Any, upper: Any
 ) -> None:  # pragma: no cover - compiled
-    """The boxes `lo` to `hi` of groups of `size` rows, of CSR arrays; lower and upper ends, shape (d, groups)."""
+    """Compute boxes `lo` to `hi` of groups of `size` CSR rows; `lower` and `upper` have shape (d, groups)."""
     x = np.zeros(lower.shape[0])
     for group in range(lo, hi):
         for k in range(group * size, min(rows.size, (group + 1) * size)):
@@ -114,7 +114,7 @@ def _enclose(
 def _runs(
     lower: Any, upper: Any, b_lower: Any, b_upper: Any, squared: Any, lo: Any, hi: Any, found: Any
 ) -> Any:  # pragma: no cover - compiled
-    """Runs, int64, shape (runs, 2), of the boxes b that are near each of the boxes `lo` to `hi`; counted in `found`."""
+    """Runs, int64, shape (runs, 2), of boxes b near each of the boxes `lo` to `hi`; `found` takes their counts."""
     d, count = b_lower.shape
     runs, used, distance = np.empty((64, 2), np.int64), 0, np.empty(count)
     for group in range(lo, hi):

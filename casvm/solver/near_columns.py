@@ -1,6 +1,6 @@
-"""Rows of the kernel matrix that are computed where they do not vanish.
+"""Rows of the kernel matrix for Dis-SMO, computed only where they do not vanish.
 
-Over the active columns they are computed anew every time; those of a working set are kept while its problem is solved.
+Values over the active columns are computed anew each time; a working set's own values are kept while it is solved.
 """
 
 from __future__ import annotations
@@ -24,43 +24,43 @@ from casvm.solver.near_rows import NearRows
 from casvm.solver.pair import Index, Vector
 
 _SAMPLE = 200
-_NEAR = 0.25  # of the columns, up to which a row of K is sooner computed than read again from memory
-_SOME, _COLUMNS = 2048, 1 << 16  # rows and columns that meet in one go
+_NEAR = 0.25  # largest share of near columns at which computing a row of K is faster than reading it from memory
+_SOME, _COLUMNS = 2048, 1 << 16  # rows and columns per product
 
 
 class NearColumns(KernelRows):
-    """As :class:`KernelRows`, of dense rows and a kernel that vanishes beyond a distance, without a cache.
+    """:class:`KernelRows` without a cache, for dense rows and a kernel that vanishes beyond a cutoff radius.
 
     Parameters
     ----------
     X, kernel, dtype, layout, sources
-        As there; the layout is packed.
-    reach : float
-        The squared distance beyond which kernel values count as 0.
+        See :class:`KernelRows`; the layout is packed.
+    cutoff : float
+        Squared distance beyond which kernel values count as 0.
     cache_bytes : int
-        For the rows of K of a working set.
+        Memory for a working set's rows of K.
 
     Notes
     -----
-    A row of K takes as many kernel values as there are columns near it, in stretches, and no memory.
+    A row of K costs one kernel value per column of the stretches near it, and no memory.
     """
 
     def __init__(
-        self, X: Rows, kernel: Kernel, dtype: Any, layout: Layout, sources: Rows, reach: float, cache_bytes: int
+        self, X: Rows, kernel: Kernel, dtype: Any, layout: Layout, sources: Rows, cutoff: float, cache_bytes: int
     ) -> None:  # fmt: skip
-        self.reach, self.cache_bytes, self._order = reach, cache_bytes, spatial_order(X)
+        self.cutoff, self.cache_bytes, self._order = cutoff, cache_bytes, spatial_order(X)
         super().__init__(X, kernel, dtype, 0, layout, sources)
 
     @classmethod
-    def pays(cls, X: Rows, kernel: Kernel, layout: Layout, reach: float, sample: Rows) -> bool:
-        """Whether rows like the sample are so far from most rows of `X` that reading theirs again costs more."""
-        if is_sparse(X) or not (layout.packed and np.isfinite(reach)):
+    def pays(cls, X: Rows, kernel: Kernel, layout: Layout, cutoff: float, sample: Rows) -> bool:
+        """True if rows like the sample are near so few rows of `X` that computing K is faster than reading it."""
+        if is_sparse(X) or not (layout.packed and np.isfinite(cutoff)):
             return False
         if not len(X):
             return True
         some = sample[:: max(1, len(sample) // _SAMPLE)]
         columns = NearPanels(X, layout.dtype, layout.shift, spatial_order(X))
-        return columns.near(layout.rows(some), reach) < _NEAR
+        return columns.near(layout.rows(some), cutoff) < _NEAR
 
     def _turn_to(self, rows: Index) -> None:
         self.active = rows
@@ -72,7 +72,7 @@ class NearColumns(KernelRows):
 
     def _subtract(self, rows: Index, change: Vector, v: Vector, keep: NDArray[np.bool_]) -> None:
         total = np.zeros(len(v))
-        values = self._near.add(self.kernel, self.layout.rows(self.sources, rows), self.reach, change, total)
+        values = self._near.add(self.kernel, self.layout.rows(self.sources, rows), self.cutoff, change, total)
         v[self._place] -= total
         self.rows_computed += len(rows)
         self.values_computed += values
@@ -82,13 +82,13 @@ class NearColumns(KernelRows):
         return spatial_order(self.sources[rows], width(self.layout.dtype))
 
     def pairs(self, rows: Index, dual: Dual, v: Vector, beta: Vector, lower: Vector, upper: Vector) -> NearPairs:
-        """The problem of a working set, in an order from :meth:`arranged`; takes memory for its rows of K."""
-        gram = NearRows(self.sources[rows], self.kernel, self.dtype, self.layout, self.reach, self.cache_bytes)
+        """The problem of a working set in the order of :meth:`arranged`; allocates memory for its rows of K."""
+        gram = NearRows(self.sources[rows], self.kernel, self.dtype, self.layout, self.cutoff, self.cache_bytes)
         gram.begin()
         return NearPairs(gram, dual, v, beta, lower, upper)
 
     def count(self, problem: NearPairs) -> None:
-        """Add what a working set has cost."""
+        """Add the kernel values that a working set's problem computed and read."""
         self.values_computed += problem.gram.values_computed
         self.values_read += problem.gram.values_read
 
@@ -103,15 +103,15 @@ class NearColumns(KernelRows):
             side, total = NearPanels(self.X, layout.dtype, layout.shift, columns[some]), np.zeros(len(some))
             for lo, hi in blocks(len(rows), _SOME):
                 A = layout.rows(X, rows[lo:hi])
-                side.add(self.kernel, A, self.reach, change[lo:hi], total)
+                side.add(self.kernel, A, self.cutoff, change[lo:hi], total)
             sums[some] = total
         return sums
 
 
 def near_round_size(n: int, row_bytes: int, cache_bytes: int) -> int:
-    """Rows of a round: if there is memory for them, more than there will be support vectors.
+    """Rows per round: if memory allows, more than there will be support vectors.
 
-    With fewer, rows take turns: of 20,000 rows with 10,500 support vectors 2,048, 8,192 and 12,000 at a time take 954,
-    114 and 17 rounds, in which each support vector moves 41, 16 and 7 times.
+    With fewer, the support vectors move repeatedly. For 20,000 rows with 10,500 support vectors, rounds of 2,048, 8,192
+    and 12,000 rows number 954, 114 and 17; each support vector moves 41, 16 and 7 times.
     """
     return max(2048, min(n // 2, cache_bytes // (8 * row_bytes)))

@@ -1,8 +1,8 @@
-"""The inner loop of SMO over rows of K of which most values vanish: a pair touches what is near its two rows.
+"""The inner loop of SMO for mostly negligible kernel values: a pair changes only the rows near it.
 
-The rest of the gradient stays as it is, and so do its extremes, which are kept block by block: the pair that violates
-most is found among the blocks, and the partner that gains most among the rows that are near and, of each other block,
-the row that falls with the least v.
+The rest of the gradient does not change, nor do its extremes, which are stored per block. The search for the pair that
+violates most scans the block extremes. Its partner is the row with the largest gain among the near rows and, outside
+them, the row that falls with the least v.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from casvm.solver.pair import LEAST, PairState, Vector, padded, rising
 
 
 class NearPairs(PairState):
-    """Rows of a problem, optimised pair by pair; as :class:`casvm.solver.pair.Pairs`.
+    """Rows of a problem, optimised pair by pair over near rows only; compare :class:`casvm.solver.pair.Pairs`.
 
     Parameters
     ----------
     gram : NearRows
         Its active rows are those of the problem.
     dual : Dual
-        For its terms.
+        Provides epsilon and the rule for signs.
     v, beta, lower, upper : ndarray of float64, shape (size,)
-        Of the active rows. Copied.
+        Values of the active rows. Copied.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class NearPairs(PairState):
         if self.epsilon:
             v[:] = rising(v, beta, self.epsilon)
         sides = [upper > 0, upper <= 0] if dual.by_sign else [np.ones(count * W, np.bool_)]
-        # What is added to v where a row rises, and where it falls: infinities where it may not, the width at the kink.
+        # Numbers added to the v of rising and falling rows: infinite if the move is not allowed, the width at the kink.
         self._up = np.array([np.where(side & (beta < upper), 0.0, -np.inf) for side in sides])
         kink = 2.0 * self.epsilon * (beta == 0)
         self._down = np.array([np.where(side & (beta > lower), kink, np.inf) for side in sides])
@@ -55,8 +55,8 @@ class NearPairs(PairState):
 
         Notes
         -----
-        The pairs of :meth:`casvm.solver.pair.Pairs.optimise`. Two passes over what is near their rows, and one over
-        the extremes of all blocks. Rows of K are computed as they are asked for. One thread.
+        Chooses pairs as :meth:`casvm.solver.pair.Pairs.optimise` does. Each takes two passes over the rows near it and
+        one over the extremes of all blocks. Rows of K are computed on demand. One thread.
         """
         done = self.iterations
         while True:
@@ -76,21 +76,21 @@ def _optimise(
     near: Any, v: Any, beta: Any, lower: Any, upper: Any, up: Any, down: Any, tops: Any, bottoms: Any, width: Any,
     diagonals: Any, tol: Any, max_iter: Any, now: Any,
 ) -> Any:  # fmt: skip  # pragma: no cover - compiled
-    """See :meth:`NearPairs.optimise`: pairs done, and whether there is no room for another row of K.
+    """Perform :meth:`NearPairs.optimise`; return the number of pairs, and True if the pool is full.
 
     Parameters
     ----------
     near : Near
     v, beta, lower, upper : float64, shape (size,), a multiple of a panel's width
-        `v` and `beta` are updated; v is that of rows that rise.
+        `v`, of rows that rise, and `beta` are updated.
     up, down : float64, shape (1 or 2, size)
-        What is added to v where a row rises, and where it falls; updated.
+        Numbers added to the v of rows that rise, and of rows that fall; updated.
     tops, bottoms : float64, shape (1 or 2, blocks), a multiple of STEP
-        The largest v that rises and the smallest that falls, of each block; updated.
+        The largest v that rises and the smallest that falls, per block; updated.
     width, diagonals : float64
         2 epsilon; K_ii + K_jj.
     now : int
-        The time of the last call's last pair.
+        Time of the last pair of the previous call.
     """
     W, runs, done = near.data.shape[2], near.runs, 0
     while True:
@@ -117,7 +117,7 @@ def _optimise(
 
 @numba.njit(cache=True, nogil=True)
 def _begin(v: Any, up: Any, down: Any, W: Any, tops: Any, bottoms: Any) -> None:  # pragma: no cover - compiled
-    """The extremes of all blocks; arrays as in :func:`_optimise`."""
+    """Compute the extremes of all blocks; arrays as in :func:`_optimise`."""
     for side in range(len(up)):
         for k in range(v.size // W):
             block = slice(k * W, (k + 1) * W)
@@ -127,7 +127,7 @@ def _begin(v: Any, up: Any, down: Any, W: Any, tops: Any, bottoms: Any) -> None:
 
 @numba.njit(cache=True, nogil=True)
 def _most_violating(tops: Any, bottoms: Any) -> Any:  # pragma: no cover - compiled
-    """The side of the pair that violates most, and its v; arrays as in :func:`_optimise`."""
+    """The side of the pair that violates most, and its two v; arrays as in :func:`_optimise`."""
     side = 0
     top, bottom = extremes(tops[0], bottoms[0], tops.shape[1])
     if len(tops) > 1:
@@ -139,7 +139,7 @@ def _most_violating(tops: Any, bottoms: Any) -> Any:  # pragma: no cover - compi
 
 @numba.njit(cache=True, nogil=True)
 def _place(value: Any, ends: Any, v: Any, added: Any, W: Any) -> Any:  # pragma: no cover - compiled
-    """The first row whose v with what is added to it has this value, which is the end of a block."""
+    """The first row whose v plus `added` equals this value, the extreme of a block."""
     block = 0
     while block + 1 < v.size // W and ends[block] != value:
         block += 1
@@ -154,7 +154,7 @@ def _step(
     i: Any, j: Any, K_ij: Any, v: Any, beta: Any, lower: Any, upper: Any, up: Any, down: Any, width: Any,
     diagonals: Any,
 ) -> Any:  # fmt: skip  # pragma: no cover - compiled
-    """Let row i rise and row j fall by as much as is best for both: by how much; arrays as in :func:`_optimise`."""
+    """Raise row i and lower row j by the optimal step, and return the step; arrays as in :func:`_optimise`."""
     curvature = max(diagonals - 2.0 * K_ij, LEAST)
     ceiling, floor, difference = upper[i], lower[j], v[i] - v[j]
     if width > 0:  # not further than the kink
@@ -163,10 +163,10 @@ def _step(
     rise, fall = ceiling - beta[i], beta[j] - floor
     step = min(difference / curvature, rise, fall)
     negative_i, negative_j = beta[i] < 0, beta[j] < 0
-    # A row that reaches its bound is put there exactly.
+    # A row that arrives at its bound is set to it exactly.
     beta[i] = ceiling if step == rise else min(beta[i] + step, ceiling)
     beta[j] = floor if step == fall else max(beta[j] - step, floor)
-    # v of a row that rises from 0 is another than that of one that rises to it.
+    # The v of rising rows differs below and above 0.
     v[i] -= width * (negative_i and not beta[i] < 0)
     v[j] += width * (beta[j] < 0 and not negative_j)
     for row in (i, j):
@@ -177,7 +177,7 @@ def _step(
 
 @numba.njit(cache=True, nogil=True)
 def _alike(runs: Any, a: Any, b: Any) -> Any:  # pragma: no cover - compiled
-    """Whether two groups of rows are near the same blocks."""
+    """True if two groups of rows are near the same blocks."""
     i, j = runs.starts[a], runs.starts[b]
     if runs.starts[a + 1] - i != runs.starts[b + 1] - j:
         return False
@@ -192,12 +192,12 @@ def _advance(
     v: Any, pool: Any, first: Any, second: Any, step: Any, up: Any, down: Any, runs: Any, group: Any, W: Any, tops: Any,
     bottoms: Any,
 ) -> None:  # fmt: skip  # pragma: no cover - compiled
-    """``v -= step (K_i - K_j)`` where this group is near, and the extremes there.
+    """``v -= step (K_i - K_j)`` over the blocks near this group, whose extremes are updated.
 
     Parameters
     ----------
     first, second : int, or None for the second
-        Where the rows of K begin in the pool; both lie over the blocks that are near this group.
+        Start of each row of K in the pool; both cover the blocks near this group.
     v, pool, step, up, down, runs, group, W, tops, bottoms
         As in :func:`_optimise`.
     """
@@ -222,20 +222,20 @@ def _partner(
     v: Any, down: Any, bottoms: Any, runs: Any, group: Any, pool: Any, at: Any, top: Any, bottom: Any,
     diagonals: Any, W: Any,
 ) -> Any:  # fmt: skip  # pragma: no cover - compiled
-    """The row that gains most with a row of this group, and their kernel value.
+    """The row with the largest gain as partner of a row of this group, and their kernel value.
 
     Parameters
     ----------
     at : int
-        Where the row's values begin in the pool.
+        Start of the row's values in the pool.
     top, bottom : float
-        Its v, and the smallest v of a row that falls.
+        The row's v, and the smallest v of a row that falls.
     v, down, bottoms, runs, group, pool, diagonals, W
-        As in :func:`_optimise`, of one side.
+        As in :func:`_optimise`, for one side.
     """
     real, row = pool.dtype.type, _place(bottom, bottoms, v, down, W)
-    # Of the rows that are not near, which all have the same curvature, this one gains most; where it is near, it gains
-    # more than any of them.
+    # Distant rows all have the same curvature, so the one with the least v gains most. If that row is near, it gains
+    # more than any distant one.
     most, best, where = real((top - bottom) ** 2 / diagonals), row // W, -1
     for k in range(runs.starts[group], runs.starts[group + 1]):
         for block in range(runs.first[k], runs.last[k]):

@@ -1,7 +1,7 @@
-"""The passes over one block of rows of an SMO iteration with few kernel values, as vector instructions.
+"""The passes over one block of rows of a sparse SMO iteration, as vector instructions.
 
-A pass takes a block, some multiple of STEP rows, and returns what it found in it. What rows may do is written down as
-numbers that are added to their v: 0, the width of the kink, or an infinity where a row may not rise, or fall.
+A pass takes a block, a multiple of STEP rows, and returns its extremes. The permitted moves of rows are numbers added
+to their v: 0, the width of the kink, or an infinity if a row may not rise, or fall.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ def advance(
     v : float64, shape (size,)
         Updated.
     first, second : float32 or float64, shape (size,), or None
-        Values of two rows of K; those of one, or v stays.
+        Values of two rows of K; with one, only that row is subtracted, and with none v stays.
     step : float64
     up, down : float64, shape (size,)
-        What is added to v where a row rises, and where it falls.
+        Numbers added to the v of rows that rise, and of rows that fall.
     size : int64
         Above 0, a multiple of STEP.
     """
@@ -107,7 +107,7 @@ def largest_gain(
     ----------
     v, down : float64, shape (size,)
     row : float32 or float64, shape (size,)
-        K_ij; in its type gains are compared.
+        K_ij; gains are compared in its type.
     top : float64
     diagonals, least : of the type of `row`
         K_ii + K_jj; the least curvature.

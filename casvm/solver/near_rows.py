@@ -1,4 +1,4 @@
-"""Rows of a kernel matrix most of whose values vanish: of each row only the blocks of columns that are near it."""
+"""Rows of a kernel matrix most of whose values vanish: each row holds only the blocks of columns near it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ from cacore.machine.threads import blocks, for_blocks
 from casvm.solver.near import Boxes, Runs
 from casvm.solver.pair import Index, Vector
 
-NONE = np.zeros(0)
-_GROUP = 16  # rows that meet the columns together where nothing is kept
-_LEAST = 64  # rows for which there is room in any case: a pair needs two at a time
+_GROUP = 16  # rows per group of a product, whose values are not kept
+_LEAST = 64  # rows that always fit in the pool: a pair needs two at a time
 
 
 class Near(NamedTuple):
-    """What compiled code needs to compute a row of K, and to keep it; ended by :class:`NearRows`.
+    """Arrays with which compiled code computes and keeps a row of K; filled by :class:`NearRows`.
 
     Attributes
     ----------
@@ -33,19 +32,19 @@ class Near(NamedTuple):
     values, columns, starts, squares : ndarray
         All rows as CSR, and their squared norms.
     kernel : tuple
-        What :func:`cacore.kernels.evaluate.finish` takes.
+        Parameters for :func:`cacore.kernels.evaluate.finish`.
     runs : Runs
-        Of groups of as many rows as a panel has.
+        Near blocks of groups of as many rows as a panel has.
     pool : ndarray
-        Kept values: of each row its runs, one after the other.
+        Kept values: for each row its runs, one after the other.
     place : ndarray of int64, shape (n,)
-        Where each row begins in `pool`, or -1.
+        Start of each row in `pool`, or -1.
     used : ndarray of int64, shape (n,)
-        When it was read last.
+        Time at which each row was last read.
     counts : ndarray of int64, shape (4,)
-        Numbers of `pool` that are taken; rows and values computed, values read, up to now.
+        Numbers of `pool` in use; rows computed, values computed and values read so far.
     rows : ndarray of int64, shape (active columns,)
-        The rows that are active.
+        The active rows.
     """
 
     data: NDArray[Any]
@@ -67,37 +66,37 @@ TAKEN, ROWS, VALUES, READ = range(4)  # places in the counts
 
 
 class NearRows:
-    """Kernel values of rows with each other, where those of far rows are left out.
+    """Kernel values of rows with each other, without those of distant pairs.
 
     Parameters
     ----------
     X : ndarray or CSR, shape (n, d)
-        In the order of :func:`cacore.kernels.near.spatial_order`. Not changed.
+        Ordered by :func:`cacore.kernels.near.spatial_order`. Not changed.
     kernel : Kernel
-        Of a squared distance.
+        A function of the squared distance.
     dtype : dtype
-        Of the kernel values that are kept.
+        Type of the kept kernel values.
     layout : Layout
         Packed.
-    squared : float
-        The squared distance beyond which values are left out.
+    cutoff : float
+        Squared distance beyond which values are left out.
     cache_bytes : int
-        For the rows as CSR and packed, and the values that are kept.
+        Memory for the rows (as CSR and packed) and the kept values.
 
     Notes
     -----
-    2 nnz flops and one number of memory for each value that is not left out.
+    2 nnz flops and one number of memory per value that is not left out.
     """
 
     def __init__(
-        self, X: Rows, kernel: Kernel, dtype: Any, layout: Layout, squared: float, cache_bytes: int
+        self, X: Rows, kernel: Kernel, dtype: Any, layout: Layout, cutoff: float, cache_bytes: int
     ) -> None:  # fmt: skip
-        self.X, self.kernel, self.dtype, self.layout, self.squared = X, kernel, np.dtype(dtype), layout, squared
+        self.X, self.kernel, self.dtype, self.layout, self.cutoff = X, kernel, np.dtype(dtype), layout, cutoff
         self.n, self.width = int(X.shape[0]), width(layout.dtype)
         self._points = nonzeros(X, layout.dtype, layout.shift, None, layout.measure)
         everything = np.arange(self.n)
         self._boxes = Boxes(self._points, everything, self.width)
-        self._runs = self._boxes.near(self._boxes, squared)
+        self._runs = self._boxes.near(self._boxes, cutoff)
         csr = self._points.X
         packed = layout.nbytes(X) + csr.data.nbytes + csr.indices.nbytes + csr.indptr.nbytes
         self.room = max(0, cache_bytes - packed) // self.dtype.itemsize
@@ -112,43 +111,43 @@ class NearRows:
 
     @property
     def size(self) -> int:
-        """Kernel values that are not left out."""
+        """Number of kernel values that are not left out."""
         rows = np.diff(np.append(np.arange(0, self.n, self.width), self.n))
         return int(rows @ self._runs.blocks) * self.width
 
     @property
     def fits(self) -> bool:
-        """Whether there is room for as many rows as pay to be kept."""
+        """True if memory holds enough rows for keeping them to pay."""
         return self.room >= min(self.size, 1024 * self.width * int(self._runs.blocks.max(initial=0)))
 
     @property
     def rows_computed(self) -> int:
-        """See :class:`casvm.solver.gram.Gram`."""
+        """See :class:`casvm.solver.gram.KernelMatrix`."""
         return int(self._counts[ROWS])
 
     @property
     def values_computed(self) -> int:
-        """See :class:`casvm.solver.gram.Gram`."""
+        """See :class:`casvm.solver.gram.KernelMatrix`."""
         return int(self._counts[VALUES])
 
     @property
     def values_read(self) -> int:
-        """See :class:`casvm.solver.gram.Gram`."""
+        """See :class:`casvm.solver.gram.KernelMatrix`."""
         return int(self._counts[READ])
 
     def begin(self) -> None:
-        """Take the memory; all columns are active."""
+        """Allocate the memory; all columns are active."""
         least = _LEAST * self.width * int(self._runs.blocks.max(initial=0))
         self._pool = np.zeros(min(max(self.room, least), self.size), self.dtype)
         self.activate(self.active)
 
     def activate(self, rows: Index) -> None:
-        """See :class:`casvm.solver.gram.Gram`."""
+        """See :class:`casvm.solver.gram.KernelMatrix`."""
         self.active, layout = rows, self.layout
         every = len(rows) == self.n
         panels = Panels(self.X, layout.dtype, layout.shift, None if every else rows, layout.measure)
         boxes = self._boxes if every else Boxes(self._points, rows, self.width)
-        self.runs = self._runs if every else self._boxes.near(boxes, self.squared)
+        self.runs = self._runs if every else self._boxes.near(boxes, self.cutoff)
         self._place[:], self._counts[TAKEN] = -1, 0
         csr = self._points.X
         self.near = Near(
@@ -158,7 +157,7 @@ class NearRows:
         )  # fmt: skip
 
     def restrict(self, kept: Index) -> None:
-        """See :class:`casvm.solver.gram.Gram`; kept values stay, cut to these columns."""
+        """See :class:`casvm.solver.gram.KernelMatrix`; kept values are cut to these columns."""
         before, places = self.runs, self._place.copy()
         self.activate(self.active[kept])
         rows = self.active[places[self.active] >= 0]
@@ -166,24 +165,27 @@ class NearRows:
         self._counts[TAKEN] = _cut(self._pool, rows, places[rows], before, kept, self.runs, self.width, self._place)
 
     def copies(self, columns: int) -> bool:
-        """See :class:`casvm.solver.gram.Gram`."""
+        """See :class:`casvm.solver.gram.KernelMatrix`."""
         return True
 
     def make_room(self) -> None:
-        """Give up the rows that were read longest ago: half of what the memory holds."""
+        """Discard the least recently read rows until half of the memory is free."""
         lengths = self.runs.blocks[np.arange(self.n) // self.width] * self.width
         kept = np.flatnonzero(self._place >= 0)
         kept = kept[np.argsort(-self._used[kept], kind="stable")]
         kept = kept[np.cumsum(lengths[kept]) <= self._pool.size // 2]
         kept = kept[np.argsort(self._place[kept])]
-        places = self._place[kept]
+        before, ends = self._place[kept], np.cumsum(lengths[kept])
         self._place[:] = -1
-        self._counts[TAKEN] = _move(self._pool, kept, places, lengths[kept], self._place)
+        self._place[kept] = ends - lengths[kept]
+        for begin, length, end in zip(before.tolist(), lengths[kept].tolist(), ends.tolist(), strict=True):
+            self._pool[end - length : end] = self._pool[begin : begin + length]
+        self._counts[TAKEN] = int(ends[-1]) if len(ends) else 0
 
     def product(self, rows: Index, change: Vector, columns: Index, exact: bool = False) -> Vector:
         """``change @ K(rows, columns)``, for any columns; `exact`: in double precision.
 
-        2 nnz flops for each value that is not left out, on all threads.
+        2 nnz flops per value that is not left out, on all threads.
         """
         dtype, layout = np.dtype(np.float64) if exact else self.layout.dtype, self.layout
         panels = Panels(self.X, dtype, layout.shift, columns, layout.measure)
@@ -191,7 +193,7 @@ class NearRows:
         W, csr = panels.data.shape[2], points.X
         total = np.zeros(len(panels.data) * W)
         boxes = Boxes(self._points, rows, _GROUP)
-        runs = boxes.near(Boxes(self._points, columns, W), self.squared)
+        runs = boxes.near(Boxes(self._points, columns, W), self.cutoff)
         parameters, store = self.kernel.parameters(dtype, panels.measure), np.empty((0, 0), dtype)
         if not exact:
             store = np.empty((0, 0), self.dtype)
@@ -208,19 +210,19 @@ class NearRows:
         return total[: len(columns)]
 
     def quadratic(self, rows: Index, beta: Vector) -> float:
-        """See :class:`casvm.solver.gram.Gram`."""
+        """See :class:`casvm.solver.gram.KernelMatrix`."""
         return float(self.product(rows, beta, rows, exact=True) @ beta)
 
 
 @numba.njit(cache=True, nogil=True)
 def row_of(near: Any, row: Any, now: Any) -> Any:  # pragma: no cover - compiled
-    """Where this row of K begins in the pool, computed if it is not kept; -1 if there is no room for it.
+    """Start of this row of K in the pool, computed unless it is kept; -1 if there is no room for it.
 
     Parameters
     ----------
     near : Near
     row, now : int
-        Its number, and the time.
+        The row's number; the current time.
     """
     W, runs = near.data.shape[2], near.runs
     group = row // W
@@ -250,39 +252,21 @@ def row_of(near: Any, row: Any, now: Any) -> Any:  # pragma: no cover - compiled
 
 
 @numba.njit(cache=True, nogil=True)
-def _move(pool: Any, rows: Any, places: Any, lengths: Any, place: Any) -> Any:  # pragma: no cover - compiled
-    """Move rows together at the beginning of the pool, and write down where they are; how much they take.
+def _cut(
+    pool: Any, rows: Any, places: Any, before: Any, kept: Any, after: Any, W: Any, place: Any
+) -> Any:  # pragma: no cover - compiled
+    """Cut rows to some of their columns and compact them; update `place`, and return the numbers in use.
 
     Parameters
     ----------
     pool : float32 or float64, shape (any,)
-    rows, places, lengths : int64, shape (m,)
-        In the order of their places.
+    rows, places : int64, shape (m,)
+        In ascending order of `places`.
     place : int64, shape (n,)
-    """
-    at = 0
-    for k in range(rows.size):
-        place[rows[k]] = at
-        for q in range(places[k], places[k] + lengths[k]):
-            pool[at] = pool[q]
-            at += 1
-    return at
-
-
-@numba.njit(cache=True, nogil=True)
-def _cut(
-    pool: Any, rows: Any, places: Any, before: Any, kept: Any, after: Any, W: Any, place: Any
-) -> Any:  # pragma: no cover - compiled
-    """Cut rows to some of their columns, move them together, and write down where they are; how much they take.
-
-    Parameters
-    ----------
-    pool, rows, places, place
-        As for :func:`_move`.
     before, after : Runs
-        What was near each group of W rows, and what is near it now.
+        Near blocks of each group of W rows, before and after the cut.
     kept : int64, shape (columns,)
-        What number each column had.
+        Each column's number before the cut.
     """
     at, where = 0, np.full(before.last.max(), -1)
     for k in range(rows.size):
@@ -294,7 +278,7 @@ def _cut(
             for block in range(before.first[r], before.last[r]):
                 where[block] = count
                 count += W
-        end, shift, near = 0, 0, False  # of the block that the last column was in
+        end, shift, near = 0, 0, False  # of the last column's block
         for r in range(after.starts[group], after.starts[group + 1]):
             for column in range(after.first[r] * W, min(kept.size, after.last[r] * W)):
                 old = kept[column]
@@ -319,7 +303,7 @@ def _add(
     data: Any, norms: Any, values: Any, columns: Any, starts: Any, squares: Any, kernel: Any, runs: Any, change: Any,
     store: Any, group: Any, lo: Any, hi: Any, total: Any,
 ) -> None:  # fmt: skip  # pragma: no cover - compiled
-    """``total += change @ K(rows, panels lo to hi)``, of runs of groups of `group` rows; arrays as in :class:`Near`."""
+    """``total += change @ K(rows, panels lo to hi)``, by runs of groups of `group` rows; arrays as in :class:`Near`."""
     W, places = data.shape[2], np.zeros(0, np.int64)
     for g in range(runs.blocks.size):
         a, b = g * group, min(squares.size, (g + 1) * group)

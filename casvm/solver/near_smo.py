@@ -1,7 +1,7 @@
-"""SMO for narrow kernels of a distance, most of whose values vanish: pair by pair from the beginning.
+"""SMO for narrow kernels of a distance, whose values are mostly negligible: pair by pair from the start.
 
-A pair costs what lies near its two rows, and so does a row of K, to compute and to keep. Neither rounds nor threads
-would save what that costs in more pairs. Everything else is as in :mod:`casvm.solver.smo`.
+The cost of a pair, and of a row of K, is proportional to the number of rows near it. Rounds and threads would save less
+than their additional pairs cost. Everything else follows :mod:`casvm.solver.smo`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from cacore.data.rows import Rows, largest_size, nbytes
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout
-from cacore.kernels.near import reach, spatial_order
+from cacore.kernels.near import spatial_order, squared_cutoff
 from cacore.kernels.sums import width
 from cacore.limits import Limits
 from cacore.svm.dual import Dual, Progress, Solution
@@ -25,48 +25,47 @@ from casvm.solver.near_pairs import NearPairs
 from casvm.solver.near_rows import NearRows
 from casvm.solver.pair import Index, Vector
 
-LEAST_ROWS = 8192  # of fewer the whole kernel matrix takes less than 256 MiB
-MOST_NEAR = 0.25  # share of the kernel values that may count
+LEAST_ROWS = 8192  # with fewer, the whole kernel matrix takes less than 256 MiB
+MOST_NEAR = 0.25  # largest share of kernel values that are not negligible
 SHRINKING = Shrinking(patience=3, share=0.4, share_if_copied=0.4)
-_CHUNK = 2000  # pairs between two looks at which rows are idle
+_CHUNK = 2000  # pairs between two checks for inactive rows
 
 
 def solve_near(
     X: Rows, kernel: Kernel | None, dual: Dual, limits: Limits, cache_bytes: int,
     watch: Callable[[Progress], None] | None = None,
 ) -> Solution | None:  # fmt: skip
-    """Solve the dual of a part's rows, if most kernel values vanish; else nothing is done.
+    """Solve the dual of a part's rows if most kernel values vanish; otherwise return None.
 
     Parameters
     ----------
     X, kernel, limits, cache_bytes, watch
-        As for :class:`cacore.svm.dual.PartSolver`.
+        See :class:`cacore.svm.dual.PartSolver`.
     dual : Dual
         With a feasible start, if any.
 
     Returns
     -------
     Solution or None
-        A gradient is off by at most a thousandth of the tolerance for what was left out.
+        The neglected values change a gradient by at most a thousandth of the tolerance.
 
     Notes
     -----
-    About as many rows of K as there are support vectors, and two passes for each pair, over what is near, in one
-    thread.
+    About one row of K per support vector, and two passes over the near rows per pair, in one thread.
     """
     n = dual.n
     if kernel is None or n < LEAST_ROWS or X.shape[1] * n * 8 > cache_bytes:
         return None
     largest, most = float(np.maximum(dual.upper, -dual.lower).sum()), 4.0 * X.shape[1] * largest_size(X) ** 2
-    squared = reach(kernel, most, VANISHED * limits.tol / largest) if largest > 0 else np.inf
-    if not np.isfinite(squared) or share_near(X, squared) > MOST_NEAR:
+    cutoff = squared_cutoff(kernel, most, VANISHED * limits.tol / largest) if largest > 0 else np.inf
+    if not np.isfinite(cutoff) or share_near(X, cutoff) > MOST_NEAR:
         return None
     dtype = precision(n, X[:: max(1, n // 1000)], kernel, dual.largest_bound, limits.tol)
     layout = Layout.of(X, kernel, dtype)
     if not layout.packed:
         return None
     order = spatial_order(X, width(layout.dtype))
-    gram = NearRows(X[order], kernel, dtype, layout, squared, cache_bytes - nbytes(X))
+    gram = NearRows(X[order], kernel, dtype, layout, cutoff, cache_bytes - nbytes(X))
     if gram.size > MOST_NEAR * n * n or not gram.fits:
         return None
     start = None if dual.start is None else dual.start[order]
@@ -79,7 +78,7 @@ def solve_near(
 
 
 class _Near(SMO):
-    """SMO on one process, for a matrix of which most is left out."""
+    """SMO on one process, for a kernel matrix most of which is left out."""
 
     def __init__(self, gram: NearRows, dual: Dual, limits: Limits, watch: Callable[[Progress], None] | None) -> None:
         super().__init__(limits, watch)

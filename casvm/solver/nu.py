@@ -1,7 +1,7 @@
-"""The nu-SVMs by SMO: their duals keep the sums of positive and negative coefficients, so pairs have equal sign.
+"""The nu-SVMs by SMO: their duals fix the sums of positive and negative coefficients, so pairs have equal sign.
 
-Chang and Lin (2001, 2002): what replaces C or epsilon is found by the solution itself, as half of what separates b of
-the rows of one sign from b of the others.
+Chang and Lin (2001, 2002): the solution itself determines C or epsilon, as half the difference between b of the rows
+of one sign and b of the others.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ import numpy as np
 from cacore.data.rows import Rows, concatenate
 from cacore.errors import InputError
 from cacore.kernels import Kernel
+from cacore.kernels.given import Precomputed, given_kernel, numbered
 from cacore.limits import Limits
 from cacore.svm.dual import Dual, Progress, Solution
 from cacore.svm.problem import precision
 from casvm.solver.kernel_rows import KernelRows
 from casvm.solver.pair import Index, Vector
-from casvm.solver.row_cache import Table
+from casvm.solver.row_cache import RowTable
 from casvm.solver.smo import solve
 
-_SAMPLE = 1000  # rows by which the precision is chosen
+_SAMPLE = 1000  # rows from which the precision is chosen
 
 
 def margins_of_one(solution: Solution) -> Solution:
-    """A solution of nu-SVC in the scale of C-SVC, as LIBSVM returns it: the margin is 1, and C is 1 / r.
+    """A solution of nu-SVC in the scale of C-SVC, as LIBSVM returns it: margin 1 and C = 1 / r.
 
     Raises
     ------
@@ -51,22 +52,20 @@ def solve_regression(
     Parameters
     ----------
     X, kernel, limits, cache_bytes, watch
-        As for :class:`cacore.svm.dual.PartSolver`.
+        See :class:`cacore.svm.dual.PartSolver`.
     y, C, nu
-        As for :meth:`cacore.svm.dual.Dual.nu_regression`.
+        See :meth:`cacore.svm.dual.Dual.nu_regression`.
 
     Returns
     -------
     Solution
-        Of the n rows: beta = alpha - alpha*, and `margin` is epsilon.
+        For the n rows: beta = alpha - alpha*; `margin` is epsilon.
 
     Notes
     -----
-    SMO on 2n rows, of which a row of K is computed and kept once, 2n values wide.
+    SMO on 2n rows; rows i and n + i share one row of K, 2n values wide.
     """
     if kernel is None:
-        from cacore.kernels.given import Precomputed, given_kernel, numbered
-
         X, kernel = numbered(X.shape[0], np.float64), given_kernel(Precomputed(np.asarray(X)))
     n, dual = X.shape[0], Dual.nu_regression(y, C, nu)
     dtype = precision(2 * n, X[:: max(1, n // _SAMPLE)], kernel, dual.largest_bound, limits.tol)
@@ -75,7 +74,7 @@ def solve_regression(
 
 
 class _Twice(KernelRows):
-    """The kernel matrix of `X` and `X` again, whose rows i and n + i are one."""
+    """The kernel matrix of `X` stacked twice; rows i and n + i are stored once."""
 
     def __init__(self, X: Rows, kernel: Kernel, dtype: object, cache_bytes: int) -> None:
         super().__init__(concatenate([X, X]), kernel, dtype, cache_bytes, sources=X)
@@ -84,28 +83,28 @@ class _Twice(KernelRows):
         return np.unique(columns % self.n_rows)
 
     def square(self, rows: Index) -> np.ndarray:
-        """See :class:`casvm.solver.gram.Gram`."""
+        """See :class:`casvm.solver.gram.KernelMatrix`."""
         return super().square(rows % self.n_rows)
 
     def subtract(self, rows: Index, change: Vector, v: Vector, keep: np.ndarray) -> None:
-        """See :class:`casvm.solver.gram.Gram`."""
+        """See :class:`casvm.solver.gram.KernelMatrix`."""
         once, place = np.unique(rows % self.n_rows, return_inverse=True)
         kept = np.zeros(len(once), np.bool_)
         np.logical_or.at(kept, place, keep)
         super().subtract(once, np.bincount(place, change, len(once)).astype(np.float64), v, kept)
 
     def outside(self, rows: Index, change: Vector, columns: Index) -> Vector:
-        """See :class:`casvm.solver.gram.Gram`."""
+        """See :class:`casvm.solver.gram.KernelMatrix`."""
         return super().outside(rows % self.n_rows, change, columns)
 
     def quadratic(self, rows: Index, beta: Vector) -> float:
-        """See :class:`casvm.solver.gram.Gram`."""
+        """See :class:`casvm.solver.gram.KernelMatrix`."""
         return super().quadratic(rows % self.n_rows, beta)
 
     def fetch(self, rows: Index) -> None:
-        """See :class:`casvm.solver.gram.Gram`."""
+        """See :class:`casvm.solver.gram.KernelMatrix`."""
         super().fetch(np.unique(rows % self.n_rows))
 
-    def table(self) -> Table:
-        """See :class:`casvm.solver.gram.Gram`."""
+    def table(self) -> RowTable:
+        """See :class:`casvm.solver.gram.KernelMatrix`."""
         return self._cache.table(self.active % self.n_rows)

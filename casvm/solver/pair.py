@@ -1,6 +1,6 @@
 """The inner loop of SMO (Algorithm 1): one pair of rows at a time, on a working set whose kernel matrix is in memory.
 
-The dual and the words v, rise and fall are those of :mod:`cacore.svm.dual`; v is what the listing calls -f.
+The dual and the terms v, rise and fall are those of :mod:`cacore.svm.dual`; v is the listing's -f.
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ from cacore.kernels.simd import STEP
 from casvm.solver.passes import AT_KINK, FALL, RISE, partner, update
 
 LEAST = 1e-12  # least curvature of a pair, as in LIBSVM
-_STEPS = 10_000  # in single precision, before v is brought up to date
-_ROUNDING = 300 * float(np.finfo(np.float32).eps)  # times the largest |v|: errors of v after so many steps
-_LARGEST = 1e18  # |v| whose square single precision holds
+_STEPS = 10_000  # single-precision pairs before v is recomputed in double precision
+_ROUNDING = 300 * float(np.finfo(np.float32).eps)  # error of v after these steps, relative to the largest |v|
+_LARGEST = 1e18  # largest |v| whose square fits in single precision
 
 Vector = NDArray[np.float64]
 Index = NDArray[np.int64]
 
 
 def padded(size: int) -> int:
-    """The next multiple of what a pass takes at a time."""
+    """The size rounded up to a multiple of STEP, the rows that a pass takes per turn."""
     return max(1, -(-size // STEP)) * STEP
 
 
 def rising(v: Vector, beta: Vector, epsilon: float) -> Vector:
-    """What v is for rows that rise, of a dual with this epsilon."""
+    """The v of rows that rise, in a dual with this epsilon."""
     return np.where(beta < 0, v + epsilon, v - epsilon) if epsilon else v
 
 
 def falling(v: Vector, beta: Vector, epsilon: float) -> Vector:
-    """What v is for rows that fall."""
+    """The v of rows that fall, in a dual with this epsilon."""
     return np.where(beta > 0, v - epsilon, v + epsilon) if epsilon else v
 
 
 class PairState:
-    """What is known of the rows of a problem while it is optimised pair by pair.
+    """State of a problem's rows while it is optimised pair by pair.
 
     Parameters
     ----------
     room : int
-        At least as many as there are rows, for whole vector registers.
+        Length of the stored lines: the number of rows, rounded up to whole vector registers.
     epsilon : float
-        Of the dual.
+        The dual's epsilon.
     lines : ndarray of float64, shape (size,)
-        v, beta and what else there is of each row. Copied; 0 behind the last row.
+        v, beta and any further values of each row. Copied; 0 after the last row.
     """
 
     def __init__(self, room: int, epsilon: float, *lines: Vector) -> None:
@@ -60,7 +60,7 @@ class PairState:
 
     @property
     def v(self) -> Vector:
-        """The gradient with its sign changed, without epsilon."""
+        """The negated gradient, without epsilon."""
         v = self._state[0, : self.size]
         return rising(v, self.beta, -self.epsilon) if self.epsilon else v
 
@@ -78,14 +78,14 @@ class Pairs(PairState):
     v, beta, lower, upper, diagonal : ndarray of float64, shape (size,)
         `diagonal` is K_ii. Copied.
     epsilon : float
-        Of the dual.
+        The dual's epsilon.
     by_sign : bool
-        Whether both rows of a pair are to have the same sign, as in the dual.
+        True if both rows of a pair must have the same sign, as in the dual.
 
     Attributes
     ----------
     v, beta : ndarray of float64, shape (size,)
-        As they are now.
+        Current values.
     iterations : int
     """
 
@@ -95,7 +95,7 @@ class Pairs(PairState):
     ) -> None:  # fmt: skip
         super().__init__(padded(len(v)), epsilon, v, beta, lower, upper, diagonal)
         v, beta, lower, upper, _ = self._state
-        # What a row may do; those that fill up the last lanes neither rise nor fall.
+        # The padding of the last lanes neither rises nor falls.
         may = RISE * (beta < upper) + FALL * (beta > lower)
         if epsilon:
             v[:] = rising(v, beta, epsilon)
@@ -111,26 +111,25 @@ class Pairs(PairState):
         Parameters
         ----------
         K : ndarray, shape (rows, >= padded(size)), C-contiguous
-            Rows of the kernel matrix; columns from `size` on hold any finite values.
+            Rows of the kernel matrix; columns from `size` on may hold any finite values.
         where : ndarray of int64, shape (size,)
-            The row of K that belongs to each row of the problem, or -1.
+            Row of K for each row of the problem, or -1.
         tol : float
         max_iter : int
         used : ndarray of int64, shape (rows,), optional
-            Is set to `now` for the rows of K that are read.
+            Set to `now` for the rows of K that are read.
         now : int
 
         Returns
         -------
         int
-            The row whose kernel values are missing, or -1.
+            A row whose kernel values are missing, or -1.
 
         Notes
         -----
         Second-order choice of the pair (Fan, Chen and Lin, 2005): the largest v, and then the row that gains
-        most with it. Two passes over the rows an iteration, in vector registers, about 0.4 ns a row; 0.8 where v is in
-        double precision: with rows of K that are, and where single precision does not tell violations of `tol` from
-        rounding. One thread.
+        most with it. Two vectorised passes over the rows per iteration, about 0.4 ns per row; 0.8 ns with v in
+        double precision, used if K is, or if single precision cannot resolve violations of `tol`. One thread.
         """
         used = np.zeros(len(K), np.int64) if used is None else used
         most, missing, going_on = self.iterations + max_iter, -1, K.dtype == np.float32
@@ -145,7 +144,7 @@ class Pairs(PairState):
     def _in_single_precision(
         self, K: NDArray[Any], where: Index, tol: float, max_iter: int, used: Index, now: int
     ) -> int:
-        """Optimise with v in single precision, as far as that tells violations; then bring v up to date in double."""
+        """Optimise in single precision as far as it resolves violations; then update v in double precision."""
         sizes = np.abs(self._state[0])
         if not sizes.max() < _LARGEST:
             return -1
@@ -174,17 +173,17 @@ def _optimise(
     K: Any, where: Any, v: Any, beta: Any, lower: Any, upper: Any, diagonal: Any, may: Any, width: Any, tol: Any,
     max_iter: Any, used: Any, now: Any,
 ) -> Any:  # fmt: skip  # pragma: no cover - compiled
-    """See :meth:`Pairs.optimise`: pairs done, and the row that is missing, or -1.
+    """Perform :meth:`Pairs.optimise`; return the number of pairs and the missing row, or -1.
 
     Parameters
     ----------
     v : float32 or float64, shape (size,), a multiple of STEP
-        Updated; that of rows that rise.
+        The v of rows that rise; updated.
     beta, lower, upper : float64, shape (size,)
         `beta` is updated.
     diagonal : of the type of `K`, float32 or float64, shape (size,)
     may : uint8, shape (1 or 2, size)
-        RISE, FALL and AT_KINK, updated; 0 where there is no row. Two lines: both rows of a pair are of the same one.
+        RISE, FALL and AT_KINK, updated; 0 for padding. With two lines, both rows of a pair are of the same line.
     width : float64 or None
         2 epsilon.
     """
@@ -210,10 +209,10 @@ def _optimise(
         up, down = ceiling - beta[i], beta[j] - floor
         step = min(difference / curvature, up, down)
         negative_i, negative_j = beta[i] < 0, beta[j] < 0
-        # A row that reaches its bound is put there exactly.
+        # A row that arrives at its bound is set to it exactly.
         beta[i] = ceiling if step == up else min(beta[i] + step, ceiling)
         beta[j] = floor if step == down else max(beta[j] - step, floor)
-        if width is not None:  # v of a row that rises from 0 is another than that of one that rises to it
+        if width is not None:  # the v of rising rows differs below and above 0
             v[i] -= width * (negative_i and not beta[i] < 0)
             v[j] += width * (beta[j] < 0 and not negative_j)
         for row in (i, j):
@@ -225,7 +224,7 @@ def _optimise(
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def _violating(v: Any, may: Any, first: Any, second: Any, step: Any, width: Any) -> Any:  # pragma: no cover - compiled
-    """Take the last step, and look for the row to begin with.
+    """Apply the last step and find the row with the largest v.
 
     Parameters
     ----------
@@ -244,7 +243,7 @@ def _violating(v: Any, may: Any, first: Any, second: Any, step: Any, width: Any)
     violation : of the type of `v`
         Of the pair that violates most.
     side : int
-        The line of `may` that this pair is of.
+        This pair's line of `may`.
     """
     i, top, bottom = update(v, may[0], first, second, step, width, v.size)
     violation, side = top - bottom, 0

@@ -1,4 +1,4 @@
-"""Training one part: a problem of two classes for each pair of the classes that the part holds."""
+"""Training of one part: a binary problem for each pair of its classes."""
 
 from __future__ import annotations
 
@@ -37,25 +37,24 @@ def fit_part(
     rows : ndarray of int64, shape (m,)
         Global row numbers.
     kernel, limits, cache_bytes, watch
-        As for :class:`cacore.svm.dual.PartSolver`, of each problem of two classes.
+        See :class:`cacore.svm.dual.PartSolver`, for each binary problem.
     solver : str
         A name of :mod:`cacore.svm.solvers`.
     start : ndarray, shape (n_classes - 1, m), optional
-        Coefficients alpha y to begin with, as :meth:`casvm.model.part.PartSVM.spread` lays them out; need not be
-        feasible.
+        Initial coefficients alpha y in the layout of :meth:`casvm.model.part.PartSVM.spread`; need not be feasible.
     nu : float, optional
-        Solve nu-SVC, without a `start`, where `C` bounds alpha before it is scaled to a margin of 1.
+        Solve nu-SVC, without a `start`; `C` bounds alpha before it is scaled to a margin of 1.
 
     Returns
     -------
     part : PartSVM
     solutions : list of Solution
-        Of each pair of classes.
+        One per pair of classes.
 
     Raises
     ------
     InputError
-        No solver of this name, or what the solver raises.
+        If there is no solver of this name, or the solver raises it.
     """
     solve = part_solver(solver)
     present = C > 0
@@ -82,7 +81,7 @@ def fit_part(
         dual = Dual.classification(y, C[chosen], alpha)
         return chosen, y, solve(some, kernel, dual, limits, cache_bytes, watch)
 
-    # Many pairs side by side, few one after the other with all threads each.
+    # Many pairs are solved in parallel, few one after the other with all threads each.
     solved = threads.in_order(pair, tasks, parallel=len(tasks) >= 2 * threads.current())
     for (i, j), (chosen, y, solution) in zip(tasks, solved, strict=True):
         first = y > 0

@@ -1,8 +1,8 @@
 """The two passes over the rows of an SMO iteration, as vector instructions.
 
-A pass takes STEP elements a turn. What rows may do is written down as RISE, FALL, both or 0, of type uint8. Where the
-dual has an epsilon, v is that of a row that rises; a row at the kink, marked AT_KINK, falls with a v that is larger by
-`width`. Without one `width` is None, and the code knows nothing of it.
+A pass takes STEP elements per turn. Each row's permitted moves are flags of type uint8: RISE, FALL, both or 0. If the
+dual has an epsilon, v is that of rising rows; a row at the kink, marked AT_KINK, falls with a v that is larger by
+`width`. Without an epsilon `width` is None, and its code is not generated.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numba.extending import intrinsic
 
 from cacore.kernels.simd import DOUBLE, SINGLE, Loop
 
-RISE, FALL = np.uint8(1), np.uint8(2)  # what a row may do
+RISE, FALL = np.uint8(1), np.uint8(2)  # permitted moves of a row
 AT_KINK = np.uint8(4)
 
 _FUSED = ("contract",)
@@ -31,7 +31,7 @@ class _Pass(Loop):
         super().__init__(context, builder, signature, args, SINGLE if single else DOUBLE)
 
     def kink(self, flags: Any, k: int) -> Callable[[Any, int], Any]:
-        """A function of a vector of v and its chain, that adds the width, argument `k`, for rows at the kink."""
+        """A function of a vector of v and its chain that adds the width, argument `k`, for rows at the kink."""
         if self.kinds[k] == types.none:
             return lambda x, chain: x
         width = self.splat(self.args[k])

@@ -1,4 +1,4 @@
-"""Copies of rows that lie on many ranks."""
+"""Copies of rows from all ranks."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from casvm.solver.pair import Index
 
 
 class Pool:
-    """Rows that every rank has a copy of, in `capacity` slots, the same on each: the least recently used make room.
+    """Rows copied to every rank, in `capacity` slots, the same on each; the least recently used are replaced.
 
-    `like` has rows of their kind.
+    `like` gives the storage, dtype and number of features of the rows.
 
     Attributes
     ----------
     X : ndarray or CSR, shape (capacity, d)
-        Of a slot that is not taken, anything.
+        The contents of free slots are undefined.
     """
 
     def __init__(self, like: Rows, capacity: int) -> None:
@@ -29,14 +29,14 @@ class Pool:
         self._now = 0
 
     def slots(self, numbers: Index) -> Index:
-        """The slot of each row, or -1; those that have one are needed now."""
+        """The slot of each row, or -1; rows found are marked as used now."""
         self._now += 1
         slots = np.array([self._slot.get(number, -1) for number in numbers.tolist()], np.int64)
         self._used[slots[slots >= 0]] = self._now
         return slots
 
     def free(self, count: int) -> Index:
-        """So many slots, free or given up by rows that are not needed now."""
+        """Take `count` slots, free ones or those of the least recently used rows."""
         oldest = np.argsort(self._used, kind="stable")[:count]
         for number in self._number[oldest].tolist():
             self._slot.pop(number, None)
@@ -44,7 +44,7 @@ class Pool:
         return oldest
 
     def put(self, slots: Index, numbers: Index, X: Rows) -> None:
-        """Put rows in slots that are free."""
+        """Store rows in slots from :meth:`free`."""
         self._number[slots], self._used[slots] = numbers, self._now
         self._slot.update(zip(numbers.tolist(), slots.tolist(), strict=True))
         if is_sparse(X):

@@ -1,4 +1,4 @@
-"""Rows of the kernel matrix in memory, the least recently used given up first."""
+"""Rows of the kernel matrix in memory, the least recently used replaced first."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from cacore.machine.threads import blocks, for_blocks
 from casvm.solver.pair import Index, padded
 
-LINES = 64  # rows copied in one go
-_DOUBT = 20  # calls for which a row that was fetched and never read stays
+LINES = 64  # rows copied per task
+_DOUBT = 20  # calls that a fetched row survives without being read
 
 
 @dataclass(frozen=True)
-class Table:
+class RowTable:
     """Rows of K in memory.
 
     Attributes
@@ -26,7 +26,7 @@ class Table:
     where : ndarray of int64
         The row of `K` that holds each active row's kernel values, or -1.
     used : ndarray of int64, shape (slots,)
-        When each was read last: those who read set it to `now`.
+        Time at which each slot was last read; readers set it to `now`.
     now : int
     """
 
@@ -37,7 +37,7 @@ class Table:
 
 
 class RowCache:
-    """Slots of one row each in one piece of memory, the least recently used given up first."""
+    """Slots of one row each in one array; the least recently used row is replaced first."""
 
     def __init__(self, memory: NDArray[Any], columns: int, n: int) -> None:
         self._memory, self.slot, self._now = memory, np.full(n, -1), 0
@@ -52,12 +52,12 @@ class RowCache:
         self._row = np.append(self._row, np.full(more, -1))
         self._used = np.append(self._used, np.zeros(more, np.int64))
 
-    def table(self, active: Index) -> Table:
-        """See :class:`Table`."""
-        return Table(self.values, self.slot[active], self._used, self._now)
+    def table(self, active: Index) -> RowTable:
+        """See :class:`RowTable`."""
+        return RowTable(self.values, self.slot[active], self._used, self._now)
 
     def places(self, rows: Index, keep: NDArray[np.bool_]) -> tuple[Index, NDArray[np.bool_]]:
-        """A slot for each row to `keep`, or -1 where there is none left, and whether the row is there already."""
+        """A slot for each row to `keep`, or -1 if none is left, and a mask of the rows already cached."""
         self._now += 1
         slots = self.slot[rows]
         known = slots >= 0
@@ -78,27 +78,27 @@ class RowCache:
         return slots, known
 
     def doubt(self, slots: Index) -> None:
-        """These rows have not been read yet: as long as they are not, they are among the first to make room."""
+        """Mark these rows as not read yet: until they are read, they are among the first to be replaced."""
         self._used[slots[slots >= 0]] = self._now - _DOUBT
 
     def drop(self, rows: Index) -> None:
-        """Give up these rows, where they are kept."""
+        """Discard these rows if they are kept."""
         slots = self.slot[rows]
         slots = slots[slots >= 0]
         self._row[slots], self._used[slots], self.slot[rows] = -1, 0, -1
 
     @property
     def count(self) -> int:
-        """Rows kept."""
+        """Number of rows kept."""
         return int(np.count_nonzero(self._row >= 0))
 
     @property
     def end(self) -> int:
-        """Numbers of the memory in use, from its beginning."""
+        """End of the memory in use, in numbers from its beginning."""
         return (int(np.flatnonzero(self._row >= 0).max(initial=-1)) + 1) * self.values.shape[1]
 
     def copy(self, whole: RowCache, columns: Index, wanted: Index | None = None) -> None:
-        """Take the rows of `whole`, or those that are wanted, over these of its columns; for an empty cache."""
+        """Copy the rows of `whole`, or the wanted ones, over these columns into this empty cache."""
         slots = np.flatnonzero(whole._row >= 0) if wanted is None else np.sort(whole.slot[wanted])
         slots = slots[slots >= 0][: len(self._row)]
         places = np.arange(len(slots))
@@ -115,7 +115,7 @@ class RowCache:
         )
 
     def restrict(self, kept: Index) -> None:
-        """Cut every row to the columns `kept` and move the rows together, which makes room for more."""
+        """Cut every row to the columns `kept` and compact the rows, which makes room for more."""
         last = int(np.flatnonzero(self._row >= 0).max(initial=-1)) + 1
         old, new, done = self.values.shape[1], padded(len(kept)), 0
         while done < last:
@@ -129,7 +129,7 @@ class RowCache:
 
 @numba.njit(cache=True, nogil=True)
 def _cut(memory: Any, lo: Any, hi: Any, old: Any, new: Any, kept: Any) -> None:  # pragma: no cover - compiled
-    """Copy some columns of rows to their new places in the same memory, which overlap no row that is still to come.
+    """Copy some columns of rows to their new places in the same memory; they overlap no row yet to be moved.
 
     Parameters
     ----------
@@ -138,9 +138,9 @@ def _cut(memory: Any, lo: Any, hi: Any, old: Any, new: Any, kept: Any) -> None: 
     lo, hi : int
         Rows to move.
     old, new : int
-        Numbers of a row before and after, new >= kept.size.
+        Row length before and after, new >= kept.size.
     kept : int64, shape (columns,)
-        Columns that stay; behind them come zeros.
+        Columns that stay, followed by zeros.
     """
     for row in range(lo, hi):
         for k in range(kept.size):

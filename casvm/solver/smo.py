@@ -1,9 +1,9 @@
 """The exact solver of one part, on one process: SMO (Algorithm 1) with working sets, to LIBSVM's stopping rule.
 
-It begins in rounds: many violating rows at once, their problem solved in cache, the gradient of all active rows
-brought up to date by a product. Once the rows of K that matter are in memory, it goes on pair by pair over all active
-rows, which takes far fewer steps than rounds do near the solution. Narrow kernels, whose values mostly vanish,
-have a way of their own, :mod:`casvm.solver.near_smo`. The dual and its words: :mod:`cacore.svm.dual`.
+It starts in rounds: a round chooses many violating rows, solves their problem in cache, and updates the gradient of
+all active rows by a product. Once the rows of K that matter are in memory, it continues pair by pair over all active
+rows, which takes far fewer steps than rounds near the solution. Narrow kernels, whose values are mostly negligible, use
+a sparse solver, :mod:`casvm.solver.near_smo`. The dual and its terms: :mod:`cacore.svm.dual`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from cacore.limits import Limits
 from cacore.svm.dual import Dual, Progress, Solution
 from cacore.svm.solvers import register
 from casvm.solver.active_set import SMO, ActiveSet, Shrinking
-from casvm.solver.gram import Gram, gram_of
+from casvm.solver.gram import KernelMatrix, gram_of
 from casvm.solver.near_smo import solve_near
 from casvm.solver.pair import Index, Pairs, Vector
 
-WORKING_SET = 2048  # most rows of a round
+WORKING_SET = 2048  # most rows per round
 SHRINKING = Shrinking(patience=3, share=0.4, share_if_copied=0.65)
-_CHUNK, _PASSED = 8000, 4 * 10**8  # pairs between two looks at which rows are idle, and rows that they pass, at most
-_MISSED = 500  # rows of K that are computed meanwhile, at least, before rounds are the better way
-_FETCH = 64  # rows of K computed at once when pairs ask for one
+_CHUNK, _PASSED = 8000, 4 * 10**8  # most pairs, and rows they pass, between two checks for inactive rows
+_MISSED = 500  # rows of K that pairs may always compute before rounds are faster
+_FETCH = 64  # rows of K computed together when a pair needs one
 
 
 @register("smo")
@@ -43,20 +43,20 @@ def solve_part(
 
 
 def solve(
-    gram: Gram, dual: Dual, limits: Limits | None = None, watch: Callable[[Progress], None] | None = None
+    gram: KernelMatrix, dual: Dual, limits: Limits | None = None, watch: Callable[[Progress], None] | None = None
 ) -> Solution:
     """Solve a dual.
 
     Parameters
     ----------
-    gram : Gram
+    gram : KernelMatrix
         Kernel values of its n rows.
     dual : Dual
         With a feasible start, if any.
     limits : Limits, optional
-        An iteration optimises a pair; the tolerance is that of the largest violation of a pair of rows.
+        An iteration optimises a pair; the tolerance bounds the largest violation of a pair of rows.
     watch : callable, optional
-        Called after each round, or some thousand pairs.
+        Called after each round, or every few thousand pairs.
 
     Returns
     -------
@@ -65,12 +65,12 @@ def solve(
     Raises
     ------
     InputError
-        A start that is not feasible.
+        If the start is not feasible.
 
     Notes
     -----
-    About as many rows of K as there are support vectors, n values each, computed on all threads; a pass
-    over the active rows for each pair near the end, on one thread, bound by the memory's speed.
+    About one row of K per support vector, n values each, computed on all threads. Near the end each pair passes over
+    the active rows, on one thread and limited by memory bandwidth.
     """
     return _Serial(gram, dual, limits or Limits(), watch).run(dual.n)
 
@@ -78,7 +78,9 @@ def solve(
 class _Serial(SMO):
     """SMO on one process: rounds first, pairs later."""
 
-    def __init__(self, gram: Gram, dual: Dual, limits: Limits, watch: Callable[[Progress], None] | None) -> None:
+    def __init__(
+        self, gram: KernelMatrix, dual: Dual, limits: Limits, watch: Callable[[Progress], None] | None
+    ) -> None:
         super().__init__(limits, watch)
         self.gram, self.last = gram, np.zeros(dual.n, np.bool_)  # whether a row was in the last working set
         active = self.active = ActiveSet(dual, gram, SHRINKING, self._reconstruct)
@@ -127,7 +129,7 @@ class _Serial(SMO):
         if len(rows) == active.size:
             active.v[:] = problem.v
             return problem.iterations > 0
-        # A row that has come to a bound will hardly move again.
+        # A row that has arrived at a bound rarely moves again.
         gram.subtract(rows[moved], change[moved], active.v, active.free(chosen[moved]))
         now = (gram.rows_computed, gram.values_computed, gram.values_read)
         computed, values, read = (after - earlier for after, earlier in zip(now, before, strict=True))
@@ -135,13 +137,13 @@ class _Serial(SMO):
         absent = np.count_nonzero(active.free(np.arange(active.size)) & (table.where < 0))
         self.by_pairs = bool(
             computed < 0.1 * len(moved)
-            and problem.iterations * active.size < values * gram.price + read  # a step is the cheaper one
+            and problem.iterations * active.size < values * gram.price + read  # a step by pairs is cheaper
             and absent + _FETCH < len(table.K) // 2
         )
         return problem.iterations > 0
 
     def _pairs(self, top: float, bottom: float, most: int) -> bool:
-        """Pairs among all active rows, from rows of K that are in memory, and some that are added to them."""
+        """Optimise pairs among all active rows, with the rows of K in memory and a few that are added."""
         active, v, beta, dual = self.active, self.active.v, self.active.beta, self.active.dual
         problem = Pairs(v, beta, active.lower, active.upper, self.gram.diagonal(), dual.epsilon, dual.by_sign)
         most, computed = min(most, _CHUNK, 1 + _PASSED // active.size), 0
@@ -150,7 +152,7 @@ class _Serial(SMO):
             missing = problem.optimise(
                 table.K, table.where, self.limits.tol, most - problem.iterations, table.used, table.now
             )
-            # A pair reads two rows: then computing costs half as much as the pairs.
+            # A pair reads two rows: at this limit computing costs half as much as the pairs.
             too_many = computed > _MISSED + problem.iterations / self.gram.price
             if missing < 0 or too_many:
                 break
@@ -166,12 +168,12 @@ class _Serial(SMO):
         return problem.iterations > 0 or not self.by_pairs
 
     def _gain(self, v: Vector, beta: Vector, after: Pairs) -> float:
-        """By how much the objective of these rows, with v and beta as they were, is larger now."""
+        """Increase of the objective of these rows, from their former v and beta."""
         gain = 0.5 * float((after.beta - beta) @ (v + after.v))
         return gain - self.active.dual.epsilon * float(np.abs(after.beta).sum() - np.abs(beta).sum())
 
     def _wanted(self, missing: int, where: Index) -> Index:
-        """Places of rows without kernel values that are likely to be asked for soon, and of the one that was."""
+        """Places of the missing row and of other rows without kernel values that will likely be needed soon."""
         active, absent = self.active, np.flatnonzero(where < 0)
         top, bottom = active.extremes()
         above, below = active.rising()[absent] - bottom, top - active.falling()[absent]
@@ -183,7 +185,7 @@ class _Serial(SMO):
         return np.unique(np.append(absent, missing))
 
     def _working_set(self, top: float, bottom: float) -> Index:
-        """Places of the rows to work on: half of the last ones, free rows first, and the worst violators."""
+        """Places of the working set: up to half from the last one, free rows first, and the worst violators."""
         active = self.active
         if active.size <= self.room:
             return np.arange(active.size)
@@ -206,8 +208,8 @@ class _Serial(SMO):
 
 
 def round_size(n: int, price: float, regression: bool = False) -> int:
-    """Rows of a round: fewer where their own kernel values are a large share of all that will be needed.
+    """Rows per round: fewer if their own kernel values are a large share of all that will be needed.
 
-    A regression has several times the support vectors of a classifier, and large rounds pay for fewer rows.
+    A regression has several times the support vectors of a classifier, so large rounds pay from smaller n on.
     """
     return 2048 if n >= (4_096 if regression else 16_384) else 1024 if price < 30.0 else 512
