@@ -25,7 +25,7 @@ from cacore.run.family import Family, described_metric
 from cacore.run.job import Predicting, Training
 from cacore.tuning.results import Columns, at_the_end, best_lines
 from cakrr.bkrr2 import bkrr2
-from cakrr.fit import Fit
+from cakrr.fit import RidgeFit
 from cakrr.method import Method
 from cakrr.model import KRRModel
 from cakrr.options import ALONE, Options
@@ -107,7 +107,7 @@ class Ridge(Family):
         own = metrics.pop(model.route)
         return own | {f"{route}_{name}": value for route, other in metrics.items() for name, value in other.items()}
 
-    def report(self, method: Method, fitted: Fit, options: Options, job: Training) -> dict[str, Any]:
+    def report(self, method: Method, fitted: RidgeFit, options: Options, job: Training) -> dict[str, Any]:
         """The chosen parameters, the grid's errors, seconds and residuals of the parts."""
         model = fitted.model
         pair = {"sigma": model.sigma, "lambda": model.lam}
@@ -161,7 +161,7 @@ class Ridge(Family):
         if sent is not None:
             yield "and ScaLAPACK", f"{sent:,} bytes in training, by its formula"
 
-    def notes(self, method: Method, fitted: Fit, options: Options) -> list[str]:
+    def notes(self, method: Method, fitted: RidgeFit, options: Options) -> list[str]:
         """What a user should know about the choice of sigma and lambda."""
         notes = [*fitted.reasons, *fitted.notes]
         if method.oracle:

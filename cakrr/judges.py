@@ -17,7 +17,7 @@ from partition.routing import Soft, closest, nearest
 
 
 @dataclass
-class Judged:
+class JudgedRows:
     """The judging rows that one part's model answers for.
 
     Attributes
@@ -42,7 +42,7 @@ class Judges:
     ----------
     rule : {"nearest", "shared", "oracle"}
         One model answers for a row; the shares of several add up; or the best one counts.
-    parts : dict of int to Judged
+    parts : dict of int to JudgedRows
         For each part of this rank.
     y : ndarray, shape (q, C, t)
         The t targets that each candidate leaves; of this rank's judging rows for "nearest", of all ranks' otherwise.
@@ -50,7 +50,7 @@ class Judges:
     """
 
     rule: str
-    parts: dict[int, Judged]
+    parts: dict[int, JudgedRows]
     y: NDArray[np.float64]
     weights: NDArray[np.float64]
 
@@ -77,7 +77,7 @@ class Judges:
             columns = {"weight": weights, "y": y}
             owned = redistribute(Samples(X, columns), nearest(X, centers), owners, comm)
             parts = {
-                p: Judged(some(owned.X, r), np.arange(r.start, r.stop), np.ones((1, r.stop - r.start)))
+                p: JudgedRows(some(owned.X, r), np.arange(r.start, r.stop), np.ones((1, r.stop - r.start)))
                 for p, r in owned
             }
             return cls("nearest", parts, owned["y"], owned["weight"])
@@ -91,11 +91,11 @@ class Judges:
             repeated = Samples(some(X, np.arange(len(labels)).repeat(k)), columns)
             owned = redistribute(repeated, labels.ravel(), owners, comm)
             share = np.stack([owned[f"share{i}"] for i in range(len(soft))])
-            parts = {p: Judged(some(owned.X, r), owned["number"][r], share[:, r]) for p, r in owned}
+            parts = {p: JudgedRows(some(owned.X, r), owned["number"][r], share[:, r]) for p, r in owned}
             return cls("shared", parts, *everywhere)
         gathered = gather_rows(X, comm)
         number, share = np.arange(gathered.shape[0]), np.full((1, gathered.shape[0]), 1.0 / P)
-        parts = {int(p): Judged(gathered, number, share) for p in np.flatnonzero(owners == comm.rank)}
+        parts = {int(p): JudgedRows(gathered, number, share) for p in np.flatnonzero(owners == comm.rank)}
         return cls("oracle" if route == "oracle" else "shared", parts, *everywhere)
 
     @classmethod
@@ -105,7 +105,7 @@ class Judges:
         for part, rows in parts:
             count = int(held[rows].sum())  # the first ones
             X = some(parts.X, slice(rows.start, rows.start + count))
-            judged[part] = Judged(X, np.arange(first, first + count), np.ones((1, count)))
+            judged[part] = JudgedRows(X, np.arange(first, first + count), np.ones((1, count)))
             first += count
         return cls("nearest", judged, y[held], parts.row_weights()[held])
 

@@ -28,6 +28,7 @@ from cakrr.uncertainty.conformal import JACKKNIFE, Calibration
 from partition.model import SHARED, InParts, visit
 from partition.routing import nearest
 
+Offset = float | NDArray[np.float64]  # mean of the targets: a number, or one per target, shape (t,)
 Variances = dict[int, Variance]
 
 
@@ -215,11 +216,11 @@ class KRRModel(InParts):
         InputError
             On all ranks: a model without what is asked for, a coverage outside (0, 1) or beyond what its rows can give.
         """
-        from cakrr.uncertainty.answer import Asked, answered
+        from cakrr.uncertainty.answer import IntervalRequest, answered
 
         with self._ranks(comm) as ranks, ranks.phase("predict"):
             with ranks.agreed():
-                asked = Asked(coverage=coverage, adaptive=adaptive)
+                asked = IntervalRequest(coverage=coverage, adaptive=adaptive)
             _, _, ends = answered(self, X, asked, ranks, limit)
             assert ends is not None
             return ends

@@ -21,7 +21,7 @@ from cacore.data.validation import check_same_names, shared_seed, validated
 from cacore.errors import InputError
 from cacore.learn.options import from_estimator
 from cacore.machine import memory, threads
-from cakrr.fit import Fit
+from cakrr.fit import RidgeFit
 from cakrr.method import Method
 from cakrr.model import KRRModel
 from cakrr.options import Options
@@ -77,7 +77,7 @@ class KernelRidge(BaseEstimator):
         expose_metric(self, fitted)
         return self
 
-    def _expose(self, fitted: Fit) -> None:
+    def _expose(self, fitted: RidgeFit) -> None:
         """Attributes that only some methods have."""
 
     def _problem(

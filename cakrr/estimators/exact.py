@@ -17,7 +17,7 @@ from cacore.kernels.given import Precomputed, numbered, of_new_rows
 from cacore.learn.options import from_estimator
 from cakrr.dkrr import dkrr
 from cakrr.estimators.base import Regressor
-from cakrr.fit import Fit
+from cakrr.fit import RidgeFit
 from cakrr.options import Options
 
 
@@ -33,7 +33,7 @@ class Iterated:
     max_time: float | None = None
     scratch: Any = None
 
-    def _expose(self, fitted: Fit) -> None:
+    def _expose(self, fitted: RidgeFit) -> None:
         for name in ("n_iter_", "residual_"):
             if hasattr(self, name):
                 delattr(self, name)

@@ -16,7 +16,7 @@ from cakrr.twolevel import twolevel
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class InParts:
+class RidgeInParts:
     """Parameters of the methods in parts."""
 
     n_parts: int | None = field(default=None, kw_only=False)
@@ -49,7 +49,7 @@ class Factors:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class BKRR2(InParts, Factors, Regressor):
+class BKRR2(RidgeInParts, Factors, Regressor):
     """Balanced parts by K-balance; the nearest centre's model answers (Algorithm 10).
 
     Parameters

@@ -13,7 +13,7 @@ from cakrr.solver import refine
 from cakrr.solver.local import credible, longest
 
 
-class System:
+class BlockCyclicSystem:
     """K + lambda n I of n rows over all ranks, for any sigma and lambda.
 
     Parameters

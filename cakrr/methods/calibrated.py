@@ -13,7 +13,7 @@ from cacore.data.dataset import Dataset
 from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError
 from cacore.machine import memory
-from cakrr.fit import Fit
+from cakrr.fit import RidgeFit
 from cakrr.method import Method
 from cakrr.methods.prepare import default_parts
 from cakrr.model import KRRModel
@@ -25,12 +25,12 @@ from cakrr.uncertainty.classes import calibrator
 from cakrr.uncertainty.conformal import Calibration
 from cakrr.uncertainty.noise import of_rows_left_out
 
-Trainer = Callable[[Method, Dataset, Options, Communicator, Dataset | None], Fit]
+Trainer = Callable[[Method, Dataset, Options, Communicator, Dataset | None], RidgeFit]
 
 
 def calibrated(
     fit: Trainer, method: Method, train: Dataset, options: Options, comm: Communicator, test: Dataset | None = None
-) -> Fit:
+) -> RidgeFit:
     """What `fit` trains, with the factors and the errors that standard deviations and intervals need; collective.
 
     A share of the rows that is set aside takes no part in anything before: neither in the mean and the deviation of
@@ -73,7 +73,7 @@ def calibrated(
     return fitted
 
 
-def _kept(fitted: Fit, options: Options, comm: Communicator) -> dict[int, LeftOut]:
+def _kept(fitted: RidgeFit, options: Options, comm: Communicator) -> dict[int, LeftOut]:
     """Put the factors into the model; the rows of this rank's parts, left out, which they tell; collective."""
     with comm.phase("train"):
         found = deviation.keep(fitted.model, comm, options.memory_limit)
@@ -85,7 +85,7 @@ def _kept(fitted: Fit, options: Options, comm: Communicator) -> dict[int, LeftOu
     return found
 
 
-def _from_rows_set_aside(fitted: Fit, aside: Dataset, options: Options, comm: Communicator) -> None:
+def _from_rows_set_aside(fitted: RidgeFit, aside: Dataset, options: Options, comm: Communicator) -> None:
     """What intervals need, from rows that were not learned from; collective."""
     model = fitted.model
     errors, deviations = _missed(model, aside, options, comm)
@@ -97,7 +97,7 @@ def _from_rows_set_aside(fitted: Fit, aside: Dataset, options: Options, comm: Co
 
 
 def _from_rows_left_out(
-    fitted: Fit, found: dict[int, LeftOut], factors: list[NDArray[np.float64]] | None, comm: Communicator
+    fitted: RidgeFit, found: dict[int, LeftOut], factors: list[NDArray[np.float64]] | None, comm: Communicator
 ) -> None:
     """The same from rows that are left out one at a time; without `factors` of the noise for jackknife+; collective."""
     model, parts = fitted.model, sorted(found)

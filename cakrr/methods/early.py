@@ -14,7 +14,7 @@ from cakrr.methods.factored import Judging
 SETTLED = 3  # iterations over which an error must not move
 
 
-class Early:
+class SettledErrors:
     """Who may stop since its validation error has not moved over the last iterations by more than a share of it.
 
     Parameters

@@ -22,9 +22,9 @@ from cacore.machine import memory, threads
 from cakrr.grid_search import CHOOSING, best, least, left_out, next_widths, table
 from cakrr.judges import held_out
 from cakrr.method import Method
-from cakrr.methods.block_cyclic import System, matrix_bytes
-from cakrr.methods.parts import not_definite
-from cakrr.methods.prepare import Prepared
+from cakrr.methods.block_cyclic import BlockCyclicSystem, matrix_bytes
+from cakrr.methods.prepare import RidgeRows
+from cakrr.methods.solve import not_definite
 from cakrr.model import KRRModel, PartModel
 from cakrr.options import Options, Width
 from cakrr.solver import refine
@@ -45,7 +45,7 @@ class Exact:
     """One training, or one round of it: what its steps share."""
 
     def __init__(
-        self, method: Method, prepared: Prepared, options: Options, comm: Communicator, root: Root | None = None,
+        self, method: Method, prepared: RidgeRows, options: Options, comm: Communicator, root: Root | None = None,
         last: Exact | None = None,
     ) -> None:  # fmt: skip
         self.method, self.prepared, self.options, self.comm, self.root = method, prepared, options, comm, root
@@ -53,8 +53,8 @@ class Exact:
         self.sent: int = last.sent if last else 0
         if options.metric != "none" and not last:
             with comm.agreed():
-                check_features(options.metric, prepared.rows.X.shape[1], options.memory_limit)
-        self.X, self.checkpoint, self.like = mapped(prepared.rows.X, root), options.checkpoint, options.kernels()[0]
+                check_features(options.metric, prepared.samples.X.shape[1], options.memory_limit)
+        self.X, self.checkpoint, self.like = mapped(prepared.samples.X, root), options.checkpoint, options.kernels()[0]
         self.standardizer = Standardizer.with_root(prepared.standardizer, root)
         self.grid: list[dict[str, Any]] = []
         self.notes: list[str] = []
@@ -63,8 +63,8 @@ class Exact:
         first, self.n = comm.offset(self.X.shape[0])
         self.place = Shuffle(self.n, options.seed).position(np.arange(first, first + self.X.shape[0]))
         with comm.phase("partition"):
-            self.y = self._everywhere(prepared.rows["y"])
-            self.weights = self._everywhere(prepared.rows.row_weights())
+            self.y = self._everywhere(prepared.samples["y"])
+            self.weights = self._everywhere(prepared.samples.row_weights())
         self.widths = last.nearby() if last else options.widths(method, self.X.shape[1])
         self.width, self.lam = self.widths[0], options.lam[0]
         total = int(comm.allreduce(np.array([nbytes(self.X)], np.int64))[0])
@@ -160,7 +160,7 @@ class Exact:
         """Alpha of this rank's learning rows at the chosen pair, for targets `y`, shape (n - held, t), of all."""
         comm, number = self.comm, self.place[learnt] - self.held
         with comm.phase("partition"):
-            system = System(self.X[learnt], number, self.weights[self.held :], self.like, comm)
+            system = BlockCyclicSystem(self.X[learnt], number, self.weights[self.held :], self.like, comm)
 
         def work() -> dict[str, NDArray[Any]]:
             if not system.factor(self.width.kernel, self.lam):
@@ -181,7 +181,7 @@ class Exact:
         X, number, y = self.X[learnt], self.place[learnt] - held, self.y[held:]
         shape = (judged.shape[0], *y.shape[1:])
         with comm.phase("partition"):
-            system = System(X, number, self.weights[held:], self.like, comm)
+            system = BlockCyclicSystem(X, number, self.weights[held:], self.like, comm)
         predicted = np.zeros((len(self.widths), len(lams), *shape))
         failed = np.full(predicted.shape[:2], -1, np.int64)
         advance = self.options.progress(CHOOSING, failed.size)
@@ -208,7 +208,7 @@ class Exact:
     def solve(self) -> tuple[NDArray[np.float64], float]:
         """Alpha of this rank's rows, and the relative residual."""
         with self.comm.phase("partition"):
-            system = System(self.X, self.place, self.weights, self.like, self.comm)
+            system = BlockCyclicSystem(self.X, self.place, self.weights, self.like, self.comm)
 
         def work() -> dict[str, NDArray[Any]]:
             alpha, residual = system.solve(self.width.kernel, self.lam, self.y)
@@ -238,7 +238,7 @@ class Exact:
             standardizer=self.standardizer, dtype=str(self.X.dtype), like=self.width.like,
             classes=self.prepared.classes,
         )  # fmt: skip
-        weights = self.prepared.rows.columns.get("weight")
+        weights = self.prepared.samples.columns.get("weight")
         if made.classes is not None and self.options.probability is None:
             weights = None  # of no use afterwards
         for i, (lo, hi) in enumerate(pieces):

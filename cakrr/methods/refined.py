@@ -26,12 +26,33 @@ from cakrr.iterative.preconditioner import Factor, Preconditioner
 from cakrr.iterative.products import KernelProducts, gathers
 from cakrr.iterative.solver import Rules, solve
 from cakrr.iterative.spread import SpreadRows
+from cakrr.methods.settings import Chosen
+from cakrr.methods.task import RidgeTask
 from cakrr.options import Options
 from cakrr.solver.coarse import CoarseModel
 from partition.redistribute import Parts
 
 TOL = 1e-12  # of the residual: nothing is left to refine
 TIMES = (1.0, 10.0, 100.0, 1e3, 1e4)  # the coarse model's lambda, for all rows as centres
+
+
+def refine_coarse(task: RidgeTask, chosen: Chosen) -> None:
+    """Refine the coarse model of the chosen setting, if there is one; collective.
+
+    If several lambdas were tried, the held-out rows choose one for the refined model. It stays as it is if it errs less
+    on them than the refined one.
+    """
+    if chosen.candidates is None or chosen.coarse is None:
+        return
+    lam: float | None = chosen.coarse.lam
+    if len({lam for *_, lam in chosen.candidates.settings}) > 1 and task.options.select != "test":
+        learned = chosen.candidates.chosen(chosen.candidate, learned=True)
+        lam = chosen_lambda(learned, task.parts, chosen.held, task.rows.scale, task.options, task.comm)
+    if lam is None:
+        chosen.reasons.append("refine: on the validation rows the coarse model errs less than the refined one")
+        return
+    chosen.params["coarse_lambda"] = lam
+    chosen.coarse = refined(replace(chosen.coarse, lam=lam), task.parts, task.options, task.comm)
 
 
 def chosen_lambda(

@@ -22,7 +22,7 @@ Ends = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
-class Asked:
+class IntervalRequest:
     """What is to be told beside predictions.
 
     Attributes
@@ -106,7 +106,7 @@ def calibration_of(model: KRRModel) -> Calibration:
 
 
 def answered(
-    model: KRRModel, X: Rows, asked: Asked, comm: Communicator, limit: int | None = None
+    model: KRRModel, X: Rows, asked: IntervalRequest, comm: Communicator, limit: int | None = None
 ) -> tuple[NDArray[Any], NDArray[np.float64] | None, Ends | None]:
     """Predictions, standard deviations, and intervals, for this rank's rows; a collective call.
 
@@ -114,7 +114,7 @@ def answered(
     ----------
     model : KRRModel
     X : array-like or CSR, shape (n_local, d)
-    asked : Asked
+    asked : IntervalRequest
     comm : Communicator
     limit : int, optional
         Bytes that this rank may use.

@@ -15,7 +15,7 @@ from cacore.metrics import errors
 from cacore.metrics.probabilistic import gaussian_scores, interval_metrics
 from cacore.run.job import Predicting
 from cakrr.model import KRRModel
-from cakrr.uncertainty.answer import Asked, answered
+from cakrr.uncertainty.answer import IntervalRequest, answered
 
 
 @dataclass
@@ -86,6 +86,6 @@ def check(model: KRRModel, job: Predicting) -> None:
     asked(job).check(model)
 
 
-def asked(job: Predicting) -> Asked:
+def asked(job: Predicting) -> IntervalRequest:
     """What the command asks for."""
-    return Asked(job.std, job.interval, job.adaptive)
+    return IntervalRequest(job.std, job.interval, job.adaptive)
