@@ -19,7 +19,7 @@ from cakrr.dckrr import dckrr
 from cakrr.dkrr import dkrr
 from cakrr.estimators.base import KernelRidge
 from cakrr.estimators.exact import Iterated
-from cakrr.estimators.parts import InParts, OnTwoLevels
+from cakrr.estimators.parts import RidgeInParts, OnTwoLevels
 from cakrr.kkrr import kkrr
 from cakrr.kkrr2 import kkrr2
 from cakrr.options import Options
@@ -90,7 +90,7 @@ class RidgeClassifier(Labelled, KernelRidge):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class BKRR2Classifier(InParts, RidgeClassifier):
+class BKRR2Classifier(RidgeInParts, RidgeClassifier):
     """Classes by :class:`cakrr.BKRR2`: balanced parts, the nearest centre's model answers (Algorithm 10).
 
     Parameters
