@@ -119,7 +119,7 @@ class Ridge(Family):
                 **reported(options, method.has),
                 **chosen, **({"oracle": True} if method.oracle else {}), "dtype": model.dtype,
                 **({"classify": True, "balanced": options.class_weight is not None} if options.classify else {}),
-                **({"targets": len(model.offset)} if np.ndim(model.offset) and not options.classify else {}),
+                **({"targets": model.target_shape[0]} if model.target_shape and not options.classify else {}),
                 "kernel": model.like.kind,
                 **{name: getattr(options, name) for name in model.like.declared.parameters if name != "gamma"},
             },

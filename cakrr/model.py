@@ -24,8 +24,10 @@ from cakrr.solver.coarse import CoarseModel
 from cakrr.solver.coarse_variance import CoarseVariance
 from cakrr.solver.noise import Noise
 from cakrr.solver.variance import Variance
+from cakrr.uncertainty import deviation
+from cakrr.uncertainty.answer import IntervalRequest, answered
 from cakrr.uncertainty.conformal import JACKKNIFE, Calibration
-from partition.model import SHARED, InParts, visit
+from partition.model import SHARED, Answer, InParts, visit
 from partition.routing import nearest
 
 Offset = float | NDArray[np.float64]  # mean of the targets: a number, or one per target, shape (t,)
@@ -130,7 +132,7 @@ class KRRModel(InParts):
 
     sigma: float
     lam: float
-    offset: Any
+    offset: Offset
     classes: NDArray[Any] | None = None
     coarse: CoarseModel | None = None
     sigmas: NDArray[np.float64] | None = None
@@ -197,10 +199,8 @@ class KRRModel(InParts):
         Of the shape of :meth:`predict`, which has the same predictions. `limit` is in bytes a rank, by default its
         share of what is free. See :func:`cakrr.uncertainty.deviation.predict`.
         """
-        from cakrr.uncertainty.deviation import predict
-
         with self._ranks(comm) as ranks, ranks.phase("predict"):
-            return predict(self, X, ranks, limit)
+            return deviation.predict(self, X, ranks, limit)
 
     def predict_interval(
         self, X: Rows, coverage: float = 0.9, adaptive: Any = None, comm: Any = None, limit: int | None = None
@@ -216,12 +216,10 @@ class KRRModel(InParts):
         InputError
             On all ranks: a model without what is asked for, a coverage outside (0, 1) or beyond what its rows can give.
         """
-        from cakrr.uncertainty.answer import IntervalRequest, answered
-
         with self._ranks(comm) as ranks, ranks.phase("predict"):
             with ranks.agreed():
-                asked = IntervalRequest(coverage=coverage, adaptive=adaptive)
-            _, _, ends = answered(self, X, asked, ranks, limit)
+                request = IntervalRequest(coverage=coverage, adaptive=adaptive)
+            _, _, ends = answered(self, X, request, ranks, limit)
             assert ends is not None
             return ends
 
@@ -231,19 +229,79 @@ class KRRModel(InParts):
             with ranks.agreed():
                 if self.route == "oracle":
                     raise InputError(f"{self.method} is an oracle: it needs the true answers, and does not predict")
-            Z = self._received(X, ranks)
-            if self.route in ("nearest", "soft"):
-                answers = self._routed(Z, ranks)
+            Z = self.standardized(X, ranks)
+            values, weights = self.consult(Z, self.answer, ranks, self.target_shape)
+            if self.soft is None:
+                answers = {self.route: values.mean(axis=1)}
             else:
-                share = len(self.sizes) if self.route == "all" else 1
-                answers = {self.route: self._gathered(Z, ranks) / share}
+                nearest_ones = values[:, :: values.shape[1] // self.divisions]
+                answers = {"soft": np.einsum("ij...,ij->i...", values, weights), "nearest": nearest_ones.mean(axis=1)}
             base = self.offset + (self.coarse.predict(Z) if self.coarse is not None else 0.0)
         return {route: answer + base for route, answer in answers.items()}
 
+    def consult(
+        self, Z: Rows, answer: Answer, comm: Communicator, shape: tuple[int, ...] = ()
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The answers of the models that the route asks about each row, and their weights; a collective call.
+
+        Parameters
+        ----------
+        Z : ndarray or CSR, shape (n_local, d)
+            This rank's rows, standardised.
+        answer : callable
+            ``answer(part, rows)``, shape (len(rows), *shape): the answer of a part of this rank.
+        comm : Communicator
+        shape : tuple of int
+
+        Returns
+        -------
+        values : ndarray, shape (n_local, k, *shape)
+            "nearest" and "soft": answers of the nearest models of each division. "all" and "sum": k = 1, the mean or
+            the sum of all answers.
+        weights : ndarray, shape (n_local, k)
+            They add up to 1.
+
+        Notes
+        -----
+        Communication as for :meth:`predict`.
+        """
+        alone = np.ones((Z.shape[0], 1))
+        if self.route in ("nearest", "soft"):
+            if self.soft is None and self.divisions == 1:
+                return self._asked(Z, nearest(Z, self.centers), comm, shape, answer)[:, None], alone
+            return self._weighted(Z, comm, shape, answer)
+
+        def together(rows: Rows) -> NDArray[np.float64]:
+            total = np.zeros((rows.shape[0], *shape))
+            for part in self.parts:
+                total += answer(part, rows)
+            return total
+
+        share = len(self.sizes) if self.route == "all" else 1
+        return (visit(Z, together, comm, shape) / share)[:, None], alone
+
+    def answer(self, part: int, rows: Rows) -> NDArray[Any]:
+        """Predictions of one part of this rank, before the offset and the coarse model are added."""
+        return self.parts[part].predict(rows, self.kernel_of(part))
+
+    _answer = answer  # the hook of InParts
+
+    def standardized(self, X: Rows, comm: Communicator) -> Rows:
+        """This rank's rows as the models take them, checked on all ranks alike; collective."""
+        return self._received(X, comm)
+
     def oracle(self, X: Rows, y: NDArray[np.float64], comm: Any = None) -> NDArray[np.float64]:
         """The least error |f(x) - y| of the P models for each of this rank's rows: it looks at the answers `y`."""
+
+        def least(rows: Rows, target: NDArray[np.float64]) -> NDArray[np.float64]:
+            gap = np.full((rows.shape[0], *self.target_shape), np.inf)
+            for part in self.parts:
+                gap = np.minimum(gap, np.abs(self.answer(part, rows) - target))
+            return gap
+
         with self._ranks(comm) as ranks, ranks.phase("predict"):
-            return self._gathered(self._received(X, ranks), ranks, y - self.offset)
+            Z = self.standardized(X, ranks)
+            return visit(Z, least, ranks, self.target_shape, op="min", column=y - self.offset)
 
     def labels(self, values: NDArray[Any]) -> NDArray[Any]:
         """Labels that a classifier's predictions stand for: of the largest value, the first of equals."""
@@ -273,33 +331,9 @@ class KRRModel(InParts):
         return np.asarray(share / share.sum(axis=1, keepdims=True))
 
     @property
-    def _shape(self) -> tuple[int, ...]:
-        """Of a row's prediction."""
+    def target_shape(self) -> tuple[int, ...]:
+        """Shape of one row's prediction: () or (t,)."""
         return np.shape(self.offset)
-
-    def _routed(self, Z: Rows, comm: Communicator) -> dict[str, NDArray[Any]]:
-        if self.soft is None and self.divisions == 1:
-            return {"nearest": self._asked(Z, nearest(Z, self.centers), comm, self._shape)}
-        values, weights = self._weighted(Z, comm, self._shape)
-        first = values[:, :: values.shape[1] // self.divisions].mean(axis=1)
-        if self.soft is None:
-            return {"nearest": first}
-        return {"soft": np.einsum("ij...,ij->i...", values, weights), "nearest": first}
-
-    def _answer(self, part: int, rows: Rows) -> NDArray[Any]:
-        return self.parts[part].predict(rows, self.kernel_of(part))
-
-    def _gathered(self, Z: Rows, comm: Communicator, y: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
-        """The sum of all models' predictions; or, given the answers `y`, the least distance of one from them."""
-
-        def together(rows: Rows, target: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
-            total = np.full((rows.shape[0], *self._shape), 0.0 if target is None else np.inf)
-            for part, model in self.parts.items():
-                values = model.predict(rows, self.kernel_of(part))
-                total = total + values if target is None else np.minimum(total, np.abs(values - target))
-            return total
-
-        return visit(Z, together, comm, self._shape, op="sum" if y is None else "min", column=y)
 
     def save(self, path: str | Path, comm: Any = None) -> None:
         """As every model in parts; an oracle has none."""
@@ -309,7 +343,7 @@ class KRRModel(InParts):
         super().save(path, comm)
 
     def _stored(self) -> tuple[dict[str, Any], dict[str, Rows]]:
-        offset = self.offset.tolist() if self._shape else self.offset
+        offset = np.asarray(self.offset).tolist()
         attributes: dict[str, Any] = {"sigma": self.sigma, "lambda": self.lam, "offset": offset, "coarse": None}
         if self.classes is not None:
             attributes |= stored_classes(self.classes)
@@ -376,7 +410,9 @@ class KRRModel(InParts):
         require(is_real(self.sigma) and self.sigma > 0, f"sigma {self.sigma!r}")
         self.like.with_sigma(self.sigma)
         require(is_real(self.lam) and self.lam >= 0, f"lambda {self.lam!r}")
-        require(np.isfinite(self.offset).all() if self._shape else is_real(self.offset), f"offset {self.offset!r}")
+        require(
+            np.isfinite(self.offset).all() if self.target_shape else is_real(self.offset), f"offset {self.offset!r}"
+        )
         for part in self.parts.values():
             require((part.factor is None) == (part.unit is None), "a factor without its unit, or a unit without factor")
             require(part.errors is None or (np.diff(part.errors, axis=0) >= 0).all(), "errors that do not ascend")
@@ -394,7 +430,9 @@ class KRRModel(InParts):
         if self.classes is not None:
             check_classes(self.classes)
             columns = () if len(self.classes) == 2 else (len(self.classes),)
-            require(self._shape == columns, f"{len(self.classes)} classes, and values of shape {self._shape}")
+            require(
+                self.target_shape == columns, f"{len(self.classes)} classes, and values of shape {self.target_shape}"
+            )
         if self.coarse is not None:
             self.coarse.kernel.with_sigma(self.coarse.sigma)
 

@@ -19,7 +19,7 @@ from cakrr.dckrr import dckrr
 from cakrr.dkrr import dkrr
 from cakrr.estimators.base import KernelRidge
 from cakrr.estimators.exact import Iterated
-from cakrr.estimators.parts import RidgeInParts, OnTwoLevels
+from cakrr.estimators.parts import OnTwoLevels, RidgeInParts
 from cakrr.kkrr import kkrr
 from cakrr.kkrr2 import kkrr2
 from cakrr.options import Options

@@ -101,10 +101,12 @@ def _from_rows_left_out(
 ) -> None:
     """The same from rows that are left out one at a time; without `factors` of the noise for jackknife+; collective."""
     model, parts = fitted.model, sorted(found)
-    errors = _joined(model, [found[part].errors for part in parts])
+    errors = deviation.joined(model, [found[part].errors for part in parts])
     with comm.phase("train"):
         if factors is not None:
-            deviations = _joined(model, [found[part].deviations for part in parts]) * _joined(model, factors)
+            deviations = deviation.joined(model, [found[part].deviations for part in parts]) * deviation.joined(
+                model, factors
+            )
             model.calibration = Calibration.of(conformal.LEFT_OUT, errors, deviations, comm)
             fitted.reasons.append(
                 "intervals from rows that are left out one at a time: their coverage is about right and not "
@@ -161,8 +163,3 @@ def _missed(
         mean, deviations = model.predict_std(rows.X, comm, options.memory_limit)
         return y - mean, scales(model, rows.X, mean, deviations, comm)
     return y - model.predict(rows.X, comm), None
-
-
-def _joined(model: KRRModel, values: list[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Of this rank's parts, one after the other; of no part, none."""
-    return np.concatenate([np.zeros((0, *model._shape)), *values])

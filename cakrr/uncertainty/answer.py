@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +13,12 @@ from cacore.data.rows import Rows
 from cacore.errors import InputError
 from cacore.kernels.given import is_of_new_rows
 from cacore.run.job import ADAPTIVE
-from cakrr.model import KRRModel
 from cakrr.uncertainty import deviation, jackknife
 from cakrr.uncertainty.conformal import HELD_OUT, JACKKNIFE, Calibration, check_coverage, rank_of, rows_for
 from partition.routing import nearest
+
+if TYPE_CHECKING:
+    from cakrr.model import KRRModel
 
 Ends = tuple[NDArray[np.float64], NDArray[np.float64]]
 
@@ -106,7 +108,7 @@ def calibration_of(model: KRRModel) -> Calibration:
 
 
 def answered(
-    model: KRRModel, X: Rows, asked: IntervalRequest, comm: Communicator, limit: int | None = None
+    model: KRRModel, X: Rows, request: IntervalRequest, comm: Communicator, limit: int | None = None
 ) -> tuple[NDArray[Any], NDArray[np.float64] | None, Ends | None]:
     """Predictions, standard deviations, and intervals, for this rank's rows; a collective call.
 
@@ -114,7 +116,7 @@ def answered(
     ----------
     model : KRRModel
     X : array-like or CSR, shape (n_local, d)
-    asked : IntervalRequest
+    request : IntervalRequest
     comm : Communicator
     limit : int, optional
         Bytes that this rank may use.
@@ -137,24 +139,24 @@ def answered(
     for the errors of parts; otherwise what a prediction costs.
     """
     with comm.agreed():
-        asked.check(model)
+        request.check(model)
     std = None
-    if asked.coverage is not None and calibration_of(model).rows == JACKKNIFE:
-        if asked.needs_std:
+    if request.coverage is not None and calibration_of(model).rows == JACKKNIFE:
+        if request.needs_std:
             _, std = model.predict_std(X, comm, limit)
-        mean, lower, upper = jackknife.predict(model, X, asked.coverage, comm, limit)
+        mean, lower, upper = jackknife.predict(model, X, request.coverage, comm, limit)
         return mean, std, (lower, upper)
-    if asked.needs_std:
+    if request.needs_std:
         mean, std = model.predict_std(X, comm, limit)
     else:
         mean = model.predict(X, comm)
-    if asked.coverage is None:
+    if request.coverage is None:
         return mean, std, None
-    half = calibration_of(model).half_width(asked.coverage, asked.adaptive == "std")
-    if asked.adaptive == "std" and std is not None:
+    half = calibration_of(model).half_width(request.coverage, request.adaptive == "std")
+    if request.adaptive == "std" and std is not None:
         half = half * scales(model, X, mean, std, comm)
-    elif asked.adaptive == "parts":
-        half = _of_parts(model, asked.coverage, half, comm)[nearest_part(model, model._received(X, comm))]
+    elif request.adaptive == "parts":
+        half = _of_parts(model, request.coverage, half, comm)[nearest_part(model, model.standardized(X, comm))]
     return mean, std, (mean - half, mean + half)
 
 
@@ -167,12 +169,12 @@ def scales(
     """
     if model.noise is None:
         return std
-    return std * model.noise(model._received(X, comm), mean - model.offset, std)
+    return std * model.noise(model.standardized(X, comm), mean - model.offset, std)
 
 
 def _of_parts(model: KRRModel, coverage: float, every: Any, comm: Communicator) -> NDArray[np.float64]:
     """The half width of each part, shape (P,) or (P, t): that of all rows, `every`, where a part has too few."""
-    widths = np.zeros((len(model.sizes), *model._shape))
+    widths = np.zeros((len(model.sizes), *model.target_shape))
     for part, one in model.parts.items():
         n = 0 if one.errors is None else len(one.errors)
         rank = rank_of(coverage, n)
@@ -196,7 +198,7 @@ def to_parts(model: KRRModel, X: Rows, errors: NDArray[np.float64], comm: Commun
     comm : Communicator
         An error travels to the rank of its part, with the part's number; rows stay.
     """
-    labels = nearest_part(model, model._received(X, comm))
+    labels = nearest_part(model, model.standardized(X, comm))
     toward = model.owners[labels]
     send = np.lexsort((labels, toward))
     counts = np.bincount(toward, minlength=comm.size).astype(np.int64)

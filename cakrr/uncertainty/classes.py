@@ -6,14 +6,18 @@ G the part's matrix (:mod:`cakrr.solver.variance`).
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.left_out import LeftOut
-from cakrr.model import KRRModel
-from cakrr.uncertainty import deviation
+from cakrr.uncertainty.deviation import joined, left_out, left_out_parts
+
+if TYPE_CHECKING:
+    from cakrr.model import KRRModel
 
 
 def calibrator(model: KRRModel, form: str, comm: Communicator, limit: int) -> Calibrator:
@@ -48,14 +52,9 @@ def calibrator(model: KRRModel, form: str, comm: Communicator, limit: int) -> Ca
 
 
 def _judged(model: KRRModel, comm: Communicator, limit: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Errors of this rank's rows, each left out of its part or of the exact model, and what they were to be."""
-    none = np.zeros((0, *model._shape))
-    errors, targets = [none], [none]
-    left_out, learned = deviation.left_out(model, comm, limit), deviation.learned_by_part(model, comm)
+    """Errors of this rank's rows, each left out of its part or of the exact model, and their targets; collective."""
+    rows = left_out_parts(model, left_out(model, comm, limit), comm)
     with comm.agreed():
-        for part, one in sorted(model.parts.items()):
-            errors.append(left_out[part].errors)
-            targets.append(learned[part])
-            if model.coarse is not None:
-                targets[-1] = targets[-1] + model.coarse.predict(one.X)
-    return np.concatenate(errors), np.concatenate(targets) + model.offset
+        parts = [one for _, one in rows]
+        targets = [one.learned + one.coarse for one in parts]
+    return joined(model, (one.errors for one in parts)), joined(model, targets) + model.offset

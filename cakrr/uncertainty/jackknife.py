@@ -13,7 +13,7 @@ one row moves the model. That is of a sigma and lambda, mean, scaling and centre
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +21,12 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.rows import Rows
 from cacore.machine import threads
-from cakrr.model import KRRModel
 from cakrr.solver.variance import Variance
 from cakrr.uncertainty import deviation
 from cakrr.uncertainty.conformal import rank_of
+
+if TYPE_CHECKING:
+    from cakrr.model import KRRModel
 
 
 def predict(
@@ -58,20 +60,19 @@ def predict(
     target. Factors as for :func:`cakrr.uncertainty.deviation.predict`. A row travels as for a prediction, and
     three numbers back. Where several models answer, the ends are averaged with the weights of their answers.
     """
-    Z = model._received(X, comm)
+    Z = model.standardized(X, comm)
     if model.route == "sum":
-        mean = model._gathered(Z, comm)
-        none = np.zeros((0, *model._shape))
-        errors = comm.allgather(np.concatenate([none, *(_errors(model, part) for part in sorted(model.parts))]))
+        mean = deviation.told_together(model, Z, comm)
+        errors = comm.allgather(deviation.joined(model, (_errors(model, part) for part in sorted(model.parts))))
         values = mean[..., None] + ends(deviation.whole(model, comm, limit), errors, Z, coverage)
     else:
         held = deviation.Held(model, comm, limit)
 
         def answer(part: int, rows: Rows) -> NDArray[np.float64]:
-            said = model._answer(part, rows)
+            said = model.answer(part, rows)
             return said[..., None] + ends(held.of(part), _errors(model, part), rows, coverage)
 
-        found, weights = deviation.routed(model, Z, comm, (*model._shape, 3), answer)
+        found, weights = model.consult(Z, answer, comm, (*model.target_shape, 3))
         values = np.einsum("ij...,ij->i...", found, weights)
     mean, lower, upper = np.moveaxis(values + np.asarray(model.offset)[..., None], -1, 0)
     return mean, lower, upper

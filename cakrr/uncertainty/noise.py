@@ -9,16 +9,19 @@ deviations, times these factors, an interval takes, and are held as often whatev
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.rows import is_sparse
-from cakrr.model import KRRModel
 from cakrr.solver.noise import MOST, Judged, Noise, fit
 from cakrr.solver.variance import LeftOut
-from cakrr.uncertainty import deviation
+from cakrr.uncertainty.deviation import left_out_parts
+
+if TYPE_CHECKING:
+    from cakrr.model import KRRModel
 
 Found = tuple[Noise, list[NDArray[np.float64]]]
 
@@ -35,14 +38,10 @@ def of_rows_left_out(model: KRRModel, left_out: Mapping[int, LeftOut], comm: Com
     m^2 d flops a part of m rows, and what :func:`cakrr.solver.noise.fit` costs.
     """
     first = len(model.sizes) // model.divisions
-    targets = deviation.learned_by_part(model, comm)
-    some = []
-    for part, found in sorted(left_out.items()):
-        if part < first:
-            X = model.parts[part].X
-            mean = targets[part] - found.errors
-            if model.coarse is not None:
-                mean = mean + model.coarse.predict(X)
-            some.append(Judged(X, mean, found.errors, found.deviations))
+    some = [
+        Judged(one.X, one.learned - one.errors + one.coarse, one.errors, one.deviations)
+        for part, one in left_out_parts(model, left_out, comm)
+        if part < first
+    ]
     curves = comm.all(not any(is_sparse(one.X) for one in some)) and model.n_features <= MOST
-    return fit(some, model.n_features if curves else 0, np.shape(model.offset), comm)
+    return fit(some, model.n_features if curves else 0, model.target_shape, comm)

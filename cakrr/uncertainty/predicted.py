@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,10 @@ from cacore.machine import memory
 from cacore.metrics import errors
 from cacore.metrics.probabilistic import gaussian_scores, interval_metrics
 from cacore.run.job import Predicting
-from cakrr.model import KRRModel
 from cakrr.uncertainty.answer import IntervalRequest, answered
+
+if TYPE_CHECKING:
+    from cakrr.model import KRRModel
 
 
 @dataclass
@@ -45,7 +47,7 @@ class Predicted:
     def of(cls, model: KRRModel, X: Any, job: Predicting, comm: Communicator) -> Predicted:
         """What the command was asked for; collective. Standard deviations are found once."""
         with comm.phase("predict"):
-            mean, std, ends = answered(model, X, asked(job), comm, memory.limit_per_rank(comm, job.memory_limit))
+            mean, std, ends = answered(model, X, request(job), comm, memory.limit_per_rank(comm, job.memory_limit))
         shown = std if job.std else None
         if job.probability:
             return cls(mean, shown, None, {}, model.probabilities(mean))
@@ -83,9 +85,9 @@ def check(model: KRRModel, job: Predicting) -> None:
     """Refuse what the model cannot tell."""
     if job.probability and model.classes is None:
         raise InputError("--probability: the model predicts numbers and has no classes; train it with --classify")
-    asked(job).check(model)
+    request(job).check(model)
 
 
-def asked(job: Predicting) -> IntervalRequest:
-    """What the command asks for."""
+def request(job: Predicting) -> IntervalRequest:
+    """The standard deviations and intervals that the command asks for."""
     return IntervalRequest(job.std, job.interval, job.adaptive)
