@@ -53,7 +53,7 @@ class Ridge(Family):
         return {}
 
     def warm_up(self, dtype: str, options: Options) -> None:
-        """What every method uses, and the products of conjugate gradients where there are any."""
+        """Compile the code that every method uses, and the products of conjugate gradients if they are used."""
         self.warm_up_prediction(dtype)
         if options.solver != "cholesky" or options.refine:
             thin.warm_up()
@@ -140,7 +140,7 @@ class Ridge(Family):
         return super().draws(method, options) or ("grid" if compared else "")
 
     def columns(self, made: dict[str, Any]) -> Columns:
-        """Of the grid: sigma, lambda, what a coarse model has, and the error on the rows that judged."""
+        """Columns of the grid: sigma, lambda, those of a coarse model, and the error on the rows that judged."""
         rows = {"validation_mse": "rows held out", "test_mse": "test rows", "loo_mse": "rows left out one by one"}
         known = (name for row in made["grid"] for name in rows if row.get(name) is not None)
         score, one = next(known, "validation_mse"), np.ndim(made["params"]["sigma"]) == 0
@@ -162,7 +162,7 @@ class Ridge(Family):
             yield "and ScaLAPACK", f"{sent:,} bytes in training, by its formula"
 
     def notes(self, method: Method, fitted: RidgeFit, options: Options) -> list[str]:
-        """What a user should know about the choice of sigma and lambda."""
+        """Notes for the user about the choice of sigma and lambda."""
         notes = [*fitted.reasons, *fitted.notes]
         if method.oracle:
             notes.insert(
@@ -202,7 +202,7 @@ class Ridge(Family):
             yield f"part {part}: {m:,} rows, {seconds:.3f} s"
 
     def check_prediction(self, model: KRRModel, job: Predicting) -> None:
-        """Standard deviations and intervals are those of a model that was trained for them."""
+        """Refuse standard deviations and intervals that the model was not trained for."""
         check(model, job)
 
     def answers(self, model: KRRModel, rows: Dataset, job: Predicting, comm: Communicator) -> Predicted:
@@ -244,7 +244,7 @@ class Ridge(Family):
             return answers.intervals(rows.y, comm)
 
     def predictions(self, model: KRRModel, answers: Predicted, decisions: bool) -> dict[str, Column]:
-        """Column ``prediction``, or ``mean`` and those asked for, of many targets a column each."""
+        """Column ``prediction``, or ``mean`` and those asked for; one column per target if there are many."""
         if model.classes is not None:
             codes = np.searchsorted(model.classes, model.labels(answers.mean)).astype(np.int64)
             found: dict[str, Column] = {"prediction": Labels(model.classes, codes)}
@@ -258,7 +258,7 @@ class Ridge(Family):
 
 
 def _told(model: KRRModel, answer: NDArray[Any]) -> Predicted:
-    """What the model says of test rows, and how sure it is of their classes, if it was trained to tell."""
+    """Answers for test rows, with probabilities of their classes if the model is calibrated."""
     return Predicted(answer, None, None, {}, None if model.calibrator is None else model.probabilities(answer))
 
 

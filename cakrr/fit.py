@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class RidgeFit:
-    """What training returns: the model, and what the report says about it.
+    """The result of training: the model, and what the report says about it.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class RidgeFit:
     errors : list of float
         Validation error of every round of a metric.
     iteration : dict
-        What the report says about conjugate gradients, if they were the solver.
+        Entries of the report about conjugate gradients, if they were the solver.
     library_bytes : int
         Bytes that a library sent from this rank outside the communicator's count, by a formula.
     notes : list of str

@@ -26,7 +26,7 @@ class JudgedRows:
     number : ndarray of int64, shape (q,)
         Their places in :class:`Judges`.
     share : ndarray, shape (K, q)
-        What this model's answer counts for, in each of K ways to share.
+        Weight of this model's answer, in each of K ways to share.
     """
 
     X: Rows
@@ -45,7 +45,7 @@ class Judges:
     parts : dict of int to JudgedRows
         For each part of this rank.
     y : ndarray, shape (q, C, t)
-        The t targets that each candidate leaves; of this rank's judging rows for "nearest", of all ranks' otherwise.
+        Targets per candidate; of this rank's judging rows for "nearest", of all ranks' otherwise.
     weights : ndarray, shape (q,)
     """
 
@@ -110,14 +110,14 @@ class Judges:
         return cls("nearest", judged, y[held], parts.row_weights()[held])
 
     def totals(self, shape: tuple[int, int, int]) -> NDArray[np.float64]:
-        """What the parts' answers are added up in, for all C x S x L settings."""
+        """The array in which the parts' answers are added up, for all C x S x L settings."""
         if self.rule == "nearest":
             return np.zeros((*shape, 1))
-        # Target by target. The last place tells whether all parts had a solution, also those without a judging row.
+        # Target by target. The last place shows if a part, even one without judging rows, had no solution.
         return np.full((*shape, len(self.y) * self.y.shape[2] + 1), np.inf if self.rule == "oracle" else 0.0)
 
     def judge(self, part: int, predicted: NDArray[Any]) -> NDArray[np.float64]:
-        """What one part's predictions, shape (L, C, t, q), contribute.
+        """Contribution of one part's predictions, shape (L, C, t, q).
 
         Shape (C, L, t, q), or (C, L, 1) for "nearest".
         """
@@ -148,7 +148,7 @@ class Judges:
             summed = comm.allreduce(np.append(totals.ravel(), self.weights.sum()))
             return np.asarray(summed[:-1].reshape(totals.shape[:3]) / summed[-1])
         if self.rule == "oracle":
-            # The least is no number where one is not a number: -infinity survives.
+            # A minimum may lose NaN; -infinity survives.
             gap = comm.allreduce(np.where(np.isnan(totals), -np.inf, totals), "min")
             unsolved = np.isneginf(gap[..., -1])
             gap = gap[..., :-1]
@@ -175,8 +175,8 @@ def held_out(m: int, fraction: float) -> int:
 def hold_out(parts: Parts, fraction: float, among: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
     """Mark the first rows of each part, which lie in shuffled order, as validation rows.
 
-    So many that they are `fraction` of the part; or those of `among`, the first ones of all parts' rows, so that they
-    are the same ones whatever the parts. A row of each part is left to learn from.
+    They are `fraction` of the part; or, with `among`, rows marked there, which come first in every part, so that they
+    are the same rows whatever the parts. At least one row of each part is left to learn from.
     """
     held = np.zeros(len(parts.columns["y"]), np.bool_)
     for _, rows in parts:

@@ -1,4 +1,4 @@
-"""A trained model in parts: routing, prediction, saving and loading."""
+"""A trained ridge model in parts: routing, prediction, saving and loading."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ class PartModel:
     Attributes
     ----------
     X : ndarray or CSR, shape (m, d)
-        Or rows in a file, which are read when they are asked for.
+        Or rows in a file, which are read when they are used.
     alpha : ndarray, shape (m,) or (m, t)
     weight : ndarray, shape (m,), or None
-        Sample weights, where there were any.
+        Sample weights, if there were any.
     factor : ndarray, shape (m (m + 1) / 2,), or None
-        Of the part's matrix, and
+        Factor of the part's matrix, if it is kept.
     unit : ndarray, shape (1,) or (t,), or None
-        that of its variances, if they are kept: see :mod:`cakrr.solver.variance`.
+        Unit of its variances, kept beside the factor: see :mod:`cakrr.solver.variance`.
     errors : ndarray, shape (e,) or (e, t), or None
-        |y - f(x)|, ascending, of rows that were set aside for intervals, and are nearest to the part's centre.
+        |y - f(x)|, ascending, of the rows set aside for intervals that are nearest to the part's centre.
     left_out : ndarray, shape (m,) or (m, t), or None
         y - f(x) of the part's rows, each left out of it, for jackknife+ intervals.
     """
@@ -103,27 +103,27 @@ class KRRModel(InParts):
     Attributes
     ----------
     sigma, lam : float
-        Of all parts, or what all of them together would have chosen.
+        Setting of all parts; if parts chose their own, the one with the least error over all of them.
     sigmas, lams : ndarray, shape (P,), or None
-        Of each part, where these have chosen their own.
+        Setting of each part, if parts chose their own.
     offset : float or ndarray, shape (t,)
         Mean of the training targets, added to every prediction.
     classes : ndarray, shape (k,), or None
-        Labels, ascending, of a classifier: its targets are -1 and 1 for two classes, or a column a class.
+        Labels of a classifier, ascending: its targets are -1 and 1 for two classes, or one column per class.
     coarse : CoarseModel or None
-        Of all rows; the parts' models are of what it leaves over. On every rank.
+        Model of all rows, on every rank; the parts' models learn its residual.
     like : Kernel
         The kernel, of any width.
     calibration : Calibration or None
-        What intervals need.
+        Errors from which intervals are made.
     noise : Noise or None
-        By what adaptive intervals multiply standard deviations.
+        Factors of the standard deviations in adaptive intervals.
     calibrator : Calibrator or None
-        Of a classifier's values, where its probabilities are calibrated.
+        Map of a classifier's values to probabilities, if these are calibrated.
     variances : dict of int to Variance
-        Of this rank's parts, where they were asked for and stay in memory; no part of a copy or a pickle.
+        Variances of this rank's parts, if they were used and fit in memory; a copy or a pickle leaves them out.
     coarse_variance : CoarseVariance or None
-        Likewise, on every rank.
+        Variance of the coarse model, on every rank; left out likewise.
     """
 
     family = "krr"
@@ -166,7 +166,7 @@ class KRRModel(InParts):
         return self.like.with_sigma(self.sigma_of(part))
 
     def described(self) -> dict[str, Any]:
-        """What a report says about the model."""
+        """Entries of a report about the model."""
         return {"method": self.method, "sigma": self.sigma, "lambda": self.lam}
 
     def predict(self, X: Rows, comm: Any = None) -> NDArray[Any]:
@@ -182,7 +182,7 @@ class KRRModel(InParts):
         Returns
         -------
         ndarray, shape (n_local,) or (n_local, t)
-            Of a classifier the values of its targets: :meth:`labels` are what they say.
+            For a classifier the values of its targets, from which :meth:`labels` makes labels.
 
         Notes
         -----
@@ -196,8 +196,8 @@ class KRRModel(InParts):
     ) -> tuple[NDArray[Any], NDArray[np.float64]]:
         """Predictions for this rank's rows, and standard deviations of new targets there; a collective call.
 
-        Of the shape of :meth:`predict`, which has the same predictions. `limit` is in bytes a rank, by default its
-        share of what is free. See :func:`cakrr.uncertainty.deviation.predict`.
+        Shapes and predictions are those of :meth:`predict`. `limit` is in bytes per rank, by default its share of
+        the free memory. See :func:`cakrr.uncertainty.deviation.predict`.
         """
         with self._ranks(comm) as ranks, ranks.phase("predict"):
             return deviation.predict(self, X, ranks, limit)
@@ -207,14 +207,14 @@ class KRRModel(InParts):
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Lower and upper ends of intervals for new targets at this rank's rows; a collective call.
 
-        Of the shape of :meth:`predict`; see :mod:`cakrr.uncertainty.conformal`, and of a model that keeps left-out
-        rows :mod:`cakrr.uncertainty.jackknife`. `adaptive` is "std" or True, which
-        costs what :meth:`predict_std` does; "parts", each part's own errors; or None.
+        Shapes are those of :meth:`predict`. See :mod:`cakrr.uncertainty.conformal`, and for a model that keeps
+        left-out rows :mod:`cakrr.uncertainty.jackknife`. `adaptive` is "std" or True, which costs what
+        :meth:`predict_std` does; "parts", each part's own errors; or None.
 
         Raises
         ------
         InputError
-            On all ranks: a model without what is asked for, a coverage outside (0, 1) or beyond what its rows can give.
+            On all ranks: a model that lacks what is needed, a coverage outside (0, 1) or too high for its rows.
         """
         with self._ranks(comm) as ranks, ranks.phase("predict"):
             with ranks.agreed():
@@ -224,7 +224,7 @@ class KRRModel(InParts):
             return ends
 
     def predict_routes(self, X: Rows, comm: Any = None) -> dict[str, NDArray[Any]]:
-        """As :meth:`predict`, by route: the model's own, and for "soft" the nearest model's alone as well."""
+        """Predictions by route, see :meth:`predict`: by the model's own, and for "soft" by the nearest model too."""
         with self._ranks(comm) as ranks, ranks.phase("predict"):
             with ranks.agreed():
                 if self.route == "oracle":
@@ -291,7 +291,7 @@ class KRRModel(InParts):
         return self._received(X, comm)
 
     def oracle(self, X: Rows, y: NDArray[np.float64], comm: Any = None) -> NDArray[np.float64]:
-        """The least error |f(x) - y| of the P models for each of this rank's rows: it looks at the answers `y`."""
+        """Smallest error |f(x) - y| of the P models for each of this rank's rows, given the answers `y`; collective."""
 
         def least(rows: Rows, target: NDArray[np.float64]) -> NDArray[np.float64]:
             gap = np.full((rows.shape[0], *self.target_shape), np.inf)
@@ -304,17 +304,17 @@ class KRRModel(InParts):
             return visit(Z, least, ranks, self.target_shape, op="min", column=y - self.offset)
 
     def labels(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Labels that a classifier's predictions stand for: of the largest value, the first of equals."""
+        """Labels of a classifier's predictions: the class with the largest value, the first one of equals."""
         assert self.classes is not None
         codes = (values > 0).astype(np.int64) if values.ndim == 1 else values.argmax(axis=1)
         return np.asarray(self.classes[codes])
 
     def probabilities(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        """Of the classes, shape (n, k), from a classifier's predictions, which estimate them but may leave [0, 1].
+        """Probabilities of the classes, shape (n, k), from a classifier's predictions, which may leave [0, 1].
 
-        Values are clipped at 0 and divided by their sum. Where none is above 0 they are first taken from the least of
-        them, so that the order stays; equal ones are even shares. Of two classes (1 + value) / 2 is the second's.
-        With a calibrator its probabilities instead; of more than two classes, those of each divided by their sum.
+        Values are clipped at 0 and divided by their sum. If none is above 0, the smallest value is subtracted first, so
+        that the order stays; equal values are even shares. For two classes (1 + value) / 2 is the second probability.
+        A calibrator gives its probabilities instead; those of more than two classes are divided by their sum.
         """
         if self.calibrator is not None:
             if values.ndim == 1:
@@ -336,7 +336,7 @@ class KRRModel(InParts):
         return np.shape(self.offset)
 
     def save(self, path: str | Path, comm: Any = None) -> None:
-        """As every model in parts; an oracle has none."""
+        """Write the model to one HDF5 file, see :meth:`partition.model.InParts.save`; an oracle is refused."""
         with self._ranks(comm) as ranks, ranks.agreed():
             if self.route == "oracle":
                 raise InputError(f"{self.method} is an oracle, a bound that looks at the answers: it saves no model")
@@ -438,6 +438,6 @@ class KRRModel(InParts):
 
 
 def _targets(attributes: dict[str, Any]) -> dict[str, int]:
-    """The size t, 0 where a target is a number and no row of them."""
+    """The size t; 0 if a target is a single number."""
     offset = attributes["offset"]
     return {"t": len(offset) if isinstance(offset, list) else 0}

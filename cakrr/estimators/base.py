@@ -1,4 +1,4 @@
-"""What the estimators share: parameters, training, prediction; and what regressors do."""
+"""Base classes of the ridge estimators: parameters, training and prediction; and the regressors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from cakrr.options import Options
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class KernelRidge(BaseEstimator):
-    """What regressors and classifiers share: parameters that all of them have, training and prediction."""
+    """Base of regressors and classifiers: the parameters that all of them have, training and prediction."""
 
     sigma: Any = None
     lam: Any = 1e-4
@@ -113,7 +113,7 @@ class KernelRidge(BaseEstimator):
         return self._asked(X, KRRModel.predict)
 
     def _asked(self, X: Any, ask: Callable[[KRRModel, Any, Communicator], Any]) -> Any:
-        """What `ask` has from the model and the rows of `X`, once they are checked."""
+        """The result of `ask` for the model and the rows of `X`, once they are checked."""
         check_is_fitted(self)
         with collective(self.comm) as comm:
             with comm.agreed():
@@ -130,7 +130,7 @@ class KernelRidge(BaseEstimator):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Regressor(Regressing, KernelRidge):
-    """What the regressors share: targets of one or many columns, predictions of their shape and how sure they are."""
+    """Base of the regressors: one or many targets, predictions of their shape, and standard deviations of these."""
 
     calibrate: Any = None
 

@@ -31,11 +31,10 @@ Trainer = Callable[[Method, Dataset, Options, Communicator, Dataset | None], Rid
 def calibrated(
     fit: Trainer, method: Method, train: Dataset, options: Options, comm: Communicator, test: Dataset | None = None
 ) -> RidgeFit:
-    """What `fit` trains, with the factors and the errors that standard deviations and intervals need; collective.
+    """Train with `fit`, and add the factors and errors that standard deviations and intervals need; collective.
 
-    A share of the rows that is set aside takes no part in anything before: neither in the mean and the deviation of
-    the features, nor in the partitioning, nor in the choice of sigma and lambda, nor in the final model, and it is not
-    learned from afterwards. That is what makes its errors those of new rows.
+    Rows that are set aside take no part in the mean and the deviation of the features, the partitioning, the choice of
+    sigma and lambda, or the final model, and are not learned from afterwards. So their errors are those of new rows.
 
     Raises
     ------
@@ -44,9 +43,9 @@ def calibrated(
 
     Notes
     -----
-    2/3 m^3 flops a part of m rows for factors, or for rows left out, as for probabilities; for adaptive intervals what
-    :func:`cakrr.uncertainty.noise.of_rows_left_out` costs; for rows set aside a prediction, and 8 Allreduces of up to
-    256 counts for each error that is kept.
+    2/3 m^3 flops per part of m rows for factors, and for left-out rows, as for probabilities; for adaptive intervals
+    what :func:`cakrr.uncertainty.noise.of_rows_left_out` costs; for rows set aside a prediction, and 8 Allreduces of up
+    to 256 counts for each error that is kept.
     """
     with comm.agreed():
         options.checked(method)
@@ -74,7 +73,7 @@ def calibrated(
 
 
 def _kept(fitted: RidgeFit, options: Options, comm: Communicator) -> dict[int, LeftOut]:
-    """Put the factors into the model; the rows of this rank's parts, left out, which they tell; collective."""
+    """Put the factors into the model; return the rows of this rank's parts, left out; collective."""
     with comm.phase("train"):
         found = deviation.keep(fitted.model, comm, options.memory_limit)
     held = deviation.matrices_bytes(fitted.sizes)
@@ -86,7 +85,7 @@ def _kept(fitted: RidgeFit, options: Options, comm: Communicator) -> dict[int, L
 
 
 def _from_rows_set_aside(fitted: RidgeFit, aside: Dataset, options: Options, comm: Communicator) -> None:
-    """What intervals need, from rows that were not learned from; collective."""
+    """Calibrate intervals by rows that were set aside; collective."""
     model = fitted.model
     errors, deviations = _missed(model, aside, options, comm)
     with comm.phase("train"):
@@ -99,7 +98,7 @@ def _from_rows_set_aside(fitted: RidgeFit, aside: Dataset, options: Options, com
 def _from_rows_left_out(
     fitted: RidgeFit, found: dict[int, LeftOut], factors: list[NDArray[np.float64]] | None, comm: Communicator
 ) -> None:
-    """The same from rows that are left out one at a time; without `factors` of the noise for jackknife+; collective."""
+    """Calibrate intervals by left-out rows; without `factors` of the noise, for jackknife+; collective."""
     model, parts = fitted.model, sorted(found)
     errors = deviation.joined(model, [found[part].errors for part in parts])
     with comm.phase("train"):

@@ -9,7 +9,9 @@ from cacore.data.dataset import Dataset
 from cacore.data.metric import best_round
 from cakrr.fit import RidgeFit
 from cakrr.method import Method
+from cakrr.methods.automatic import cheaper
 from cakrr.methods.factored import Exact
+from cakrr.methods.iterative import Iterative
 from cakrr.methods.prepare import RidgeRows, prepare
 from cakrr.methods.scaling import scalings
 from cakrr.options import Options
@@ -59,9 +61,6 @@ def _solver(method: Method, prepared: RidgeRows, options: Options, comm: Communi
     """The runs of the solver that is asked for, or of the one that costs less; why, in a sentence; collective."""
     if options.solver == "cholesky":
         return Exact, []
-    from cakrr.methods.automatic import cheaper
-    from cakrr.methods.iterative import Iterative
-
     if options.solver == "cg":
         return Iterative, []
     solver, reason = cheaper(method, prepared, options, comm)

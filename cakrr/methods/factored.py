@@ -72,7 +72,7 @@ class Exact:
             self._check_memory(total / self.n)
 
     def _everywhere(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        """What each row of all ranks has, in shuffled order, on every rank."""
+        """The values of all ranks' rows, in shuffled order, on every rank."""
         out = np.empty((self.n, *values.shape[1:]))
         out[self.comm.allgather(self.place)] = self.comm.allgather(values.astype(np.float64))
         return out
@@ -135,7 +135,7 @@ class Exact:
         return left_out(failed, self.widths, self.options.lam)
 
     def _hopeless(self) -> str:
-        """Why no pair has a solution, and what to do, if it is not that lambda is too small."""
+        """Why no pair has a solution, and what to do; "" if lambda is too small."""
         return ""
 
     def moments(self) -> NDArray[np.float64]:
@@ -157,7 +157,7 @@ class Exact:
         return np.asarray(np.einsum("kij,kil->jl", slopes, slopes))
 
     def _learned(self, learnt: NDArray[np.bool_], y: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Alpha of this rank's learning rows at the chosen pair, for targets `y`, shape (n - held, t), of all."""
+        """Alpha of this rank's learning rows at the chosen pair, for the targets `y` of all, shape (n - held, t)."""
         comm, number = self.comm, self.place[learnt] - self.held
         with comm.phase("partition"):
             system = BlockCyclicSystem(self.X[learnt], number, self.weights[self.held :], self.like, comm)
@@ -221,7 +221,7 @@ class Exact:
         return done["alpha"][self.place], float(done["residual"])
 
     def accept(self, residual: float, model: KRRModel) -> None:
-        """Refuse a solution that is none; collective."""
+        """Refuse a solution with a large residual; collective."""
         if not residual <= refine.ACCEPTED:  # which a residual that is no number is not
             with self.comm.agreed():
                 raise InputError(not_definite(f"the system of all {self.n:,} rows", model))

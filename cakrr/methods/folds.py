@@ -29,7 +29,7 @@ class Fold:
     held : ndarray of bool, shape (n_local,)
         Mark of these rows.
     targets : ndarray, shape (n_local, C, t)
-        What the parts learn, for each of C candidates of the coarse model.
+        Targets of the parts, for each of C candidates of the coarse model.
     judging : Samples
         The rows that judge, with the columns "y", shape (q, C, t), and "weight".
     name : str
@@ -46,7 +46,7 @@ class Fold:
     def of(
         cls, task: RidgeTask, parts: Parts, held: NDArray[np.bool_], tried: Candidates | None = None, name: str = ""
     ) -> Fold:
-        """What the parts learn and what judges them, in units of `RidgeRows.scale`, so that squared errors add up."""
+        """Targets and judging rows, in units of `RidgeRows.scale`, so that squared errors of several targets add up."""
         if task.options.select == "test":
             X, y, weights = task.rows.test_rows(task.standardizer)
         else:
@@ -60,7 +60,7 @@ class Fold:
         return cls(parts, held, targets, Samples(X, {"y": y, "weight": weights}), name)
 
     def of_candidate(self, c: int) -> Fold:
-        """The same fold for one candidate of the coarse model alone."""
+        """This fold for one candidate of the coarse model alone."""
         judging = Samples(self.judging.X, {**self.judging.columns, "y": self.judging["y"][:, [c]]})
         return Fold(self.parts, self.held, self.targets[:, [c]], judging, self.name)
 

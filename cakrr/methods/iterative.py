@@ -61,18 +61,18 @@ class Iterative(Exact):
         memory.require(need, limit, what, "use more ranks, a smaller grid of lambdas, or bkrr2")
 
     def _weights(self, rows: NDArray[np.bool_]) -> NDArray[np.float64] | None:
-        """Of some of this rank's rows, if they have any."""
+        """Sample weights of some of this rank's rows, if there are any."""
         return self.prepared.samples.row_weights()[rows] if "weight" in self.prepared.samples.columns else None
 
     def _targets(self) -> NDArray[np.float64]:
-        """Of this rank's rows, shape (n_local, t)."""
+        """Targets of this rank's rows, shape (n_local, t)."""
         y = self.prepared.samples["y"].astype(np.float64)
         return y.reshape(len(y), math.prod(y.shape[1:]))
 
     # -- the steps of the exact method -------------------------------------------------------------
 
     def _left(self) -> float:
-        """Seconds that are left to this rank."""
+        """Seconds left to this rank."""
         most = math.inf if self.options.max_time is None else self.options.max_time
         return max(0.0, most - (time.perf_counter() - self.begun))
 
@@ -191,7 +191,7 @@ class Iterative(Exact):
         return done["alpha"], float(done["residual"].max())
 
     def _unless_late(self, name: str, work: Callable[[], dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
-        """As :func:`remembered`; what stopped since its time was over is not kept, so that a later run goes on."""
+        """Run `work` as :func:`remembered`, but do not keep what the time limit stopped: a later run continues it."""
         late: dict[str, NDArray[Any]] = {}
 
         def checked() -> dict[str, NDArray[Any]]:

@@ -47,7 +47,7 @@ class PartsRound:
     choose : callable
     task : RidgeTask
     grid : RidgeGrid, optional
-        What to try; by default the whole grid.
+        Settings to try; by default the whole grid.
 
     Attributes
     ----------

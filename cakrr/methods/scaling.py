@@ -33,7 +33,7 @@ def scalings(rows: RidgeRows, options: Options, comm: Communicator) -> list[Ridg
 
 
 def _scored(rows: RidgeRows, seed: int, comm: Communicator) -> RidgeRows:
-    """The same rows with the normal scores of their features; collective."""
+    """The rows with the normal scores of their features; collective."""
     assert rows.standardizer is not None
     with comm.phase("read"):
         quantiles = quantiles_of(rows.samples.X, seed, comm)

@@ -32,7 +32,7 @@ class Chosen:
     held : ndarray of bool, shape (n_local,)
         Validation rows of the parts; with several folds those of the first one.
     targets : ndarray, shape (n_local, C, t)
-        What the parts learn, for each of C candidates of the coarse model.
+        Targets of the parts, for each of C candidates of the coarse model.
     seconds : ndarray, shape (P,)
         Seconds of each part's share of the search.
     sigmas, lams : ndarray, shape (P,), or None
@@ -44,13 +44,13 @@ class Chosen:
     candidate : int
         Number of the one that was chosen.
     coarse : CoarseModel or None
-        That model, from all rows.
+        The chosen coarse model, from all rows.
     errors : ndarray, shape (C, S, L)
         Mean squared errors of the grid.
     error : float
         Mean squared error of the chosen setting.
     rounds : list of float
-        That of each round of a metric.
+        Error of each round of a metric.
     grid, params, notes, reasons
         See :class:`cakrr.fit.RidgeFit`.
     """

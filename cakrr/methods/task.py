@@ -66,7 +66,7 @@ class RidgeTask:
 
     @property
     def route(self) -> str:
-        """Which models answer for a row."""
+        """The route: which models answer for a row."""
         route = self.options.route or self.method.route
         return "nearest" if route == "soft" and len(self.parts.sizes) == 1 else route  # there is one model to ask
 

@@ -1,4 +1,4 @@
-"""Intervals of predictions, on all ranks: of one width, of each part's, in standard deviations, or of each row."""
+"""Prediction intervals on all ranks: of one width, one per part, in standard deviations, or one per row."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ Ends = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class IntervalRequest:
-    """What is to be told beside predictions.
+    """What a user asks for beside predictions: standard deviations, and intervals of a coverage.
 
     Attributes
     ----------
     std : bool
         Standard deviations of new targets.
     coverage : float or None
-        Of intervals; None is without.
+        Coverage of intervals; None for no intervals.
     adaptive : {"std", "parts"} or None
-        Intervals in standard deviations, for which True stands too, or from each part's own errors.
+        Intervals in standard deviations (also True), or from each part's own errors.
     """
 
     std: bool = False
@@ -51,11 +51,11 @@ class IntervalRequest:
 
     @property
     def needs_std(self) -> bool:
-        """Whether standard deviations are needed, told or not."""
+        """True if standard deviations are needed, reported or not."""
         return self.std or (self.coverage is not None and self.adaptive == "std")
 
     def check(self, model: KRRModel) -> None:
-        """Refuse what the model cannot tell."""
+        """Refuse what the model cannot answer."""
         if self.needs_std:
             deviation.check(model)
         if self.coverage is None:
@@ -93,13 +93,13 @@ def _is_plain(value: Any) -> bool:
 
 
 def has_parts(model: KRRModel) -> bool:
-    """Whether parts have errors of their own: a row is near to one of them, and rows were set aside."""
+    """True if parts have errors of their own: rows have a nearest part, and some were set aside."""
     held = model.calibration is not None and model.calibration.rows == HELD_OUT
     return held and model.route in ("nearest", "soft")
 
 
 def calibration_of(model: KRRModel) -> Calibration:
-    """What the model keeps for intervals."""
+    """The errors that the model keeps for intervals."""
     if model.calibration is None:
         raise InputError(
             "intervals: the model was trained without calibrate, --calibrate, which sets rows aside for them"
@@ -130,7 +130,7 @@ def answered(
     Raises
     ------
     InputError
-        On all ranks: what the model cannot tell.
+        On all ranks: a request that the model cannot answer.
 
     Notes
     -----
@@ -163,9 +163,9 @@ def answered(
 def scales(
     model: KRRModel, X: Rows, mean: NDArray[Any], std: NDArray[np.float64], comm: Communicator
 ) -> NDArray[np.float64]:
-    """What adaptive intervals of these rows are multiples of: deviations, times the factors of the noise; collective.
+    """Scales of adaptive intervals: the deviations of these rows times the factors of the noise; collective.
 
-    Of a model without these, which an earlier version has made, its deviations.
+    A model without these factors, made by an earlier version, has its deviations as scales.
     """
     if model.noise is None:
         return std
@@ -173,7 +173,7 @@ def scales(
 
 
 def _of_parts(model: KRRModel, coverage: float, every: Any, comm: Communicator) -> NDArray[np.float64]:
-    """The half width of each part, shape (P,) or (P, t): that of all rows, `every`, where a part has too few."""
+    """Half width of each part, shape (P,) or (P, t); `every`, that of all rows, for parts with too few rows."""
     widths = np.zeros((len(model.sizes), *model.target_shape))
     for part, one in model.parts.items():
         n = 0 if one.errors is None else len(one.errors)
@@ -183,7 +183,7 @@ def _of_parts(model: KRRModel, coverage: float, every: Any, comm: Communicator) 
 
 
 def nearest_part(model: KRRModel, Z: Rows) -> NDArray[np.int32]:
-    """The part of each row, of standardised features: that of the nearest centre of the first division."""
+    """The part of each standardised row: that of the nearest centre of the first division."""
     return nearest(Z, model.centers[: len(model.centers) // model.divisions])
 
 
@@ -193,7 +193,7 @@ def to_parts(model: KRRModel, X: Rows, errors: NDArray[np.float64], comm: Commun
     Parameters
     ----------
     X : array-like or CSR, shape (n_local, d)
-        That were not learned from.
+        Rows that were not learned from.
     errors : ndarray, shape (n_local,) or (n_local, t)
     comm : Communicator
         An error travels to the rank of its part, with the part's number; rows stay.

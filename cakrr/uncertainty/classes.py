@@ -1,7 +1,7 @@
 """Calibrated probabilities of a classifier, from its training rows, each left out of its part's model.
 
-Of least squares no fold is needed: a row that is left out of its model is predicted there as y - alpha_i / (G^-1)_ii,
-G the part's matrix (:mod:`cakrr.solver.variance`).
+Least squares need no folds: the model without row i predicts it as y - alpha_i / (G^-1)_ii, where G is the part's
+matrix (:mod:`cakrr.solver.variance`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def calibrator(model: KRRModel, form: str, comm: Communicator, limit: int) -> Ca
     Parameters
     ----------
     model : KRRModel
-        Of classes; its rows are answered for by single parts, or it is the exact one.
+        A classifier in which one part answers for a row, or the exact one.
     form : {"sigmoid", "isotonic"}
     comm : Communicator
     limit : int
@@ -39,13 +39,13 @@ def calibrator(model: KRRModel, form: str, comm: Communicator, limit: int) -> Ca
 
     Notes
     -----
-    2/3 m^3 flops a part of m rows, m^2 of memory, and what :class:`cacore.probability.calibrator.Calibrator` sends.
+    2/3 m^3 flops per part of m rows, m^2 of memory, and what :class:`cacore.probability.calibrator.Calibrator` sends.
     """
     assert model.classes is not None
     k = len(model.classes)
     errors, y = _judged(model, comm, limit)
     codes, values = (y > 0).astype(np.int64) if k == 2 else y.argmax(axis=1), y - errors
-    # Of two classes a value above 0 is for the second.
+    # For two classes a value above 0 is the second.
     none = np.zeros_like(codes)
     found = LeftOut(-values, codes == 0, none) if k == 2 else LeftOut.of_classes(values, codes, k)
     return Calibrator.fit(form, found, 1 if k == 2 else k, comm)

@@ -43,7 +43,7 @@ def predict(
     Parameters
     ----------
     model : KRRModel
-        Of a regression.
+        A regression model.
     X : array-like or CSR, shape (n_local, d)
     comm : Communicator
     limit : int, optional
@@ -61,7 +61,7 @@ def predict(
     Notes
     -----
     A row costs m^2 flops for each model of m rows that answers for it. Factors that are not kept in the model cost
-    2/3 m^3 flops and 8 m^2 bytes a part: they stay, for the next call, where those of all parts of the rank fit, and
+    2/3 m^3 flops and 8 m^2 bytes per part: they stay, for the next call, where those of all parts of the rank fit, and
     are otherwise made anew, one at a time, in each call. A row travels as for a prediction, and two numbers back. The
     exact model needs all rows, and the factor of their matrix, on every rank. A coarse model of M centres costs 2 M^2
     flops a row, and before the first one n_local M^2 + 2 M^3 flops and an Allreduce of M^2 numbers: its factors are
@@ -107,7 +107,7 @@ class Held:
 
     def __init__(self, model: KRRModel, comm: Communicator, limit: int | None = None) -> None:
         self.model = model
-        self.left_out: dict[int, LeftOut] = {}  # of the parts whose factors were made from their rows
+        self.left_out: dict[int, LeftOut] = {}  # rows of the parts whose factors were made here
         limit = memory.limit_per_rank(comm) if limit is None else limit
         missing = [model.sizes[part] for part in model.parts if part not in model.variances]
         self.stay = matrices_bytes(missing) <= limit
@@ -161,7 +161,7 @@ def _of_coarse(model: KRRModel, comm: Communicator, limit: int | None) -> Coarse
 
 
 def learned(model: KRRModel, part: int) -> NDArray[np.float64]:
-    """What a part's model learned: its rows' targets, less the offset and what the coarse model says; m^2 d flops."""
+    """Targets that a part's model learned, less the offset and the coarse model's predictions; m^2 d flops."""
     one = model.parts[part]
     weights = row_weights(one)
     noise = model.lam_of(part) * len(weights) * weights.mean() / weights
@@ -169,7 +169,7 @@ def learned(model: KRRModel, part: int) -> NDArray[np.float64]:
 
 
 def learned_by_part(model: KRRModel, comm: Communicator) -> dict[int, NDArray[np.float64]]:
-    """The same of all parts of this rank, or of its pieces of an exact model, for n^2 d flops; collective."""
+    """:func:`learned` for this rank's parts, or its pieces of an exact model, which take n^2 d flops; collective."""
     parts = sorted(model.parts.items())
     if model.route != "sum":
         with comm.agreed():
@@ -190,7 +190,7 @@ def scaled(alpha: NDArray[Any], by: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def matrices_bytes(sizes: Any) -> int:
-    """What matrices of so many rows each take together, in double precision."""
+    """Bytes of matrices with these numbers of rows, in double precision."""
     return 8 * sum(int(m) ** 2 for m in sizes)
 
 
@@ -210,7 +210,7 @@ def _solved(found: tuple[Variance, LeftOut] | None, where: str) -> tuple[Varianc
 
 
 def _made(model: KRRModel, part: int) -> tuple[Variance, LeftOut | None]:
-    """From the factor that is kept, or from the rows, which are then left out in passing."""
+    """A part's variance from its kept factor; without one from its rows, which are then left out in passing."""
     one = model.parts[part]
     if one.factor is None or one.unit is None:
         return factored_part(model, part)
@@ -221,7 +221,7 @@ def _made(model: KRRModel, part: int) -> tuple[Variance, LeftOut | None]:
 def keep(model: KRRModel, comm: Communicator, limit: int) -> dict[int, LeftOut]:
     """Put the factors of this rank's parts into the model, which saves them; collective.
 
-    Returns each part's rows, left out. 2/3 m^3 flops a part; 8 m^2 bytes in memory and half of that in the file.
+    Returns each part's rows, left out. 2/3 m^3 flops per part; 8 m^2 bytes in memory and half of that in the file.
     """
     held = Held(model, comm, limit)
     with comm.agreed():
@@ -307,7 +307,7 @@ def pooled(model: KRRModel, comm: Communicator, limit: int) -> tuple[Variance, L
 
 
 def row_weights(one: PartModel) -> NDArray[np.float64]:
-    """Of a part's rows; 1 where there are none."""
+    """Sample weights of a part's rows; 1 if there are none."""
     return np.ones(one.X.shape[0]) if one.weight is None else one.weight
 
 

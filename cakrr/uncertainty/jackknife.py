@@ -37,10 +37,10 @@ def predict(
     Parameters
     ----------
     model : KRRModel
-        That keeps the errors of left-out rows.
+        A model that keeps the errors of left-out rows.
     X : array-like or CSR, shape (n_local, d)
     coverage : float
-        That each part has enough rows for.
+        Coverage for which each part has enough rows.
     comm : Communicator
     limit : int, optional
         Bytes that this rank may use; by default its share of what is free.
@@ -79,14 +79,14 @@ def predict(
 
 
 def ends(variance: Variance, errors: NDArray[np.float64], X: Rows, coverage: float) -> NDArray[np.float64]:
-    """What is added to a part's answers at the rows of `X`: 0, to the lower ends, and to the upper ones.
+    """Offsets from a part's answers at the rows of `X`: 0, those of the lower ends, and those of the upper ends.
 
     Parameters
     ----------
     variance : Variance
-        Of the part's model.
+        Variance of the part's model.
     errors : ndarray, shape (m,) or (m, t)
-        Of its rows, each left out.
+        Errors of its rows, each left out.
     X : ndarray or CSR, shape (n, d)
     coverage : float
 
@@ -99,7 +99,7 @@ def ends(variance: Variance, errors: NDArray[np.float64], X: Rows, coverage: flo
     out = np.zeros((X.shape[0], *errors.shape[1:], 3))
     columns, places = errors.reshape(m, -1).T, out.reshape(X.shape[0], -1, 3)
     for rows, W in variance.weights(X):
-        # Selections are of one thread each.
+        # Each selection runs on one thread.
         shares = np.array_split(np.arange(rows.start, rows.stop), max(1, threads.current()))
 
         def of_rows(share: NDArray[np.int64], W: NDArray[np.float64] = W, first: int = rows.start) -> None:
@@ -114,7 +114,7 @@ def ends(variance: Variance, errors: NDArray[np.float64], X: Rows, coverage: flo
 
 
 def _selected(values: NDArray[np.float64], place: int) -> NDArray[np.float64]:
-    """Of each row the value that has so many below it; overwrites `values`."""
+    """The value of each row that has `place` smaller ones; overwrites `values`."""
     values.partition(place, axis=1)
     return values[:, place]
 

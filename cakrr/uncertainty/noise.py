@@ -1,4 +1,4 @@
-"""The noise of a model's rows, from those that are left out: by what adaptive intervals multiply standard deviations.
+"""The noise of a model's rows, estimated from left-out rows: factors of the deviations in adaptive intervals.
 
 A row that is left out of its part has an error and a deviation in closed form, for which no part is asked again, and
 the regression of :mod:`cakrr.solver.noise` over all of them needs one Allreduce of a few thousand numbers. Its factors
@@ -29,13 +29,13 @@ Found = tuple[Noise, list[NDArray[np.float64]]]
 def of_rows_left_out(model: KRRModel, left_out: Mapping[int, LeftOut], comm: Communicator) -> Found:
     """The factors, and those that the other rows give each row, from all rows, each left out; a collective call.
 
-    A row is left out of its own part, or of the exact model. Of several divisions the first one's parts, for others
-    have the same rows. A row's prediction is that of its part without it, and so is its deviation, to which a coarse
+    A row is left out of its own part, or of the exact model. Only the first division counts, for others have
+    the same rows. A row's prediction is that of its part without it, and so is its deviation, to which a coarse
     model's variance is not added.
 
     Notes
     -----
-    m^2 d flops a part of m rows, and what :func:`cakrr.solver.noise.fit` costs.
+    m^2 d flops per part of m rows, and what :func:`cakrr.solver.noise.fit` costs.
     """
     first = len(model.sizes) // model.divisions
     some = [
