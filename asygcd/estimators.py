@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
 
+from asygcd.method import METHOD
 from asygcd.model import AsyGCDModel
-from asygcd.options import METHOD, Fit, Options
+from asygcd.options import Fit, Options
 from asygcd.training import described
 from cacore.checks import yes_or_no
 from cacore.comm import Communicator

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from asygcd.method import METHOD, AsyGCDMethod
 from asygcd.model import AsyGCDModel
-from asygcd.options import METHOD, Fit, Method, Options
+from asygcd.options import Fit, Options
 from asygcd.solver.team import AsyGCD
 from asygcd.training import described
 from cacore.comm import Communicator
@@ -29,7 +30,7 @@ from cacore.run.job import Training
 class AsyGCDFamily(Classifiers):
     """The kernel SVM without a bias, on the threads of one process."""
 
-    def check(self, method: Method, job: Training, options: Options, comm: Communicator) -> dict[str, Path]:
+    def check(self, method: AsyGCDMethod, job: Training, options: Options, comm: Communicator) -> dict[str, Path]:
         """Refuse to run on more than one rank; there are no output files to check."""
         if comm.size > 1:
             raise InputError(
@@ -52,7 +53,7 @@ class AsyGCDFamily(Classifiers):
         AsyGCDModel(np.arange(2), "ovr", Kernel(), 1.0, X, np.arange(24), np.ones((24, 1)), None, dtype).predict(X)
 
     def read(
-        self, method: Method, job: Training, options: Options, comm: Communicator, limit: int
+        self, method: AsyGCDMethod, job: Training, options: Options, comm: Communicator, limit: int
     ) -> tuple[Dataset, Dataset | None]:
         """Read the training rows with their labels, and the test rows if there are any."""
         train, test = super().read(method, job, options, comm, limit)
@@ -69,7 +70,7 @@ class AsyGCDFamily(Classifiers):
         """Load the whole model on every rank."""
         return AsyGCDModel.load(path, comm)
 
-    def report(self, method: Method, fitted: Fit, options: Options, job: Training) -> dict[str, Any]:
+    def report(self, method: AsyGCDMethod, fitted: Fit, options: Options, job: Training) -> dict[str, Any]:
         """The report's sections on the kernel's parameters and on the solver: per problem, and per thread."""
         model, solutions = fitted.model, fitted.solutions
         per_thread = ("steps", "hits", "misses")  # one entry per problem and thread
@@ -86,7 +87,7 @@ class AsyGCDFamily(Classifiers):
             },
         }
 
-    def notes(self, method: Method, fitted: Fit, options: Options) -> list[str]:
+    def notes(self, method: AsyGCDMethod, fitted: Fit, options: Options) -> list[str]:
         """Warn if a problem stopped at a limit."""
         return [] if fitted.note is None else [fitted.note]
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cacore import checks
 from cacore.learn import shared
-from cacore.learn.method import Method as AnyMethod
 from cacore.learn.options import KERNEL, SOLVER, option
 from cacore.svm.options import DualOptions
 
@@ -44,39 +43,6 @@ class Options(DualOptions):
     threads: int | None = option(None, "", checks.whole(1, 4096), flag="")
     start: NDArray[np.float64] | None = None
     watch: Callable[[TeamProgress], None] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Method(AnyMethod):
-    """The one method of this family."""
-
-    package: ClassVar[str] = "asygcd"
-    options: ClassVar[type] = Options
-
-    @property
-    def prog(self) -> str:
-        """Name of the command."""
-        return self.package
-
-    @property
-    def without(self) -> Collection[str]:
-        """Options of every command that this one does not have: it is one process, and searches no grid."""
-        return "comm_matrix", "libsvm", "plot"
-
-    @property
-    def example(self) -> str:
-        """A command that a user can type, for ``--help``."""
-        return "python -m asygcd DATA.h5 --C 10 --gamma 0.5 --model MODEL.h5"
-
-
-def _train(*args: Any) -> Fit:
-    """Call :func:`asygcd.training.fit`; imported here, since ``--help`` does not need it."""
-    from asygcd.training import fit
-
-    return fit(*args)
-
-
-METHOD = Method(name="asygcd", summary="asynchronous greedy coordinate descent, without a bias", trainer=_train)
 
 
 @dataclass

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import combinations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from asygcd.model import AsyGCDModel
-from asygcd.options import Fit, Method, Options
+from asygcd.options import Fit, Options
 from asygcd.solver.gram import check_memory
 from asygcd.solver.team import AsyGCD, TeamProgress, TeamSolution
 from cacore.comm import Communicator
@@ -24,6 +24,9 @@ from cacore.probability.calibrator import Calibrator
 from cacore.probability.left_out import LeftOutDecisions, folds_to_leave_out, global_folds
 from cacore.svm.problem import numeric_gamma, precision
 
+if TYPE_CHECKING:
+    from asygcd.method import AsyGCDMethod
+
 Vector = NDArray[np.float64]
 
 _LOOSE = 1e-2  # tolerance of the models that only make decisions for held-out rows
@@ -34,7 +37,7 @@ def described(progress: TeamProgress) -> str:
     return f"{progress.iterations:,} updates, violation {progress.gap:.3g}, dual objective {-progress.objective:.8g}"
 
 
-def fit(method: Method, train: Dataset, options: Options, comm: Communicator, test: Any = None) -> Fit:
+def fit(method: AsyGCDMethod, train: Dataset, options: Options, comm: Communicator, test: Any = None) -> Fit:
     """Train an SVM without a bias.
 
     Arguments and result are those of :meth:`cacore.learn.method.Method.__call__`.

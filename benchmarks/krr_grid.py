@@ -26,7 +26,7 @@ from cacore.kernels import Kernel
 from cacore.machine import threads
 from cacore.tuning.grid import spaced
 from cakrr.bkrr2 import METHOD
-from cakrr.fit import Fit
+from cakrr.fit import RidgeFit
 from cakrr.methods.parts import fit
 from cakrr.options import Options
 from cakrr.solver import local
@@ -65,7 +65,7 @@ def crossover(m: int, counts: list[int], rounds: int) -> None:
 
 def whole(path: Path, name: str, partitions: int, rounds: int) -> bool:
     """The whole training, with and without the reduction: seconds, the chosen pair, the errors."""
-    fits: dict[str, Fit] = {}
+    fits: dict[str, RidgeFit] = {}
     sigmas, lams = tuple(spaced(0.5, 4, 10)), tuple(spaced(1e-7, 1e-1, 50))
 
     def run(which: str, band_from: int) -> None:

@@ -20,7 +20,7 @@ from cacore.comm import Communicator
 from cacore.io import Dataset, load
 from cacore.kernels import Kernel
 from cakrr.bkrr2 import METHOD
-from cakrr.fit import Fit
+from cakrr.fit import RidgeFit
 from cakrr.methods.parts import fit
 from cakrr.options import Options
 from cakrr.solver.local import PartSystem, Workspace
@@ -83,7 +83,7 @@ def clustering(n: int, d: int, P: int, rounds: int) -> bool:
     return show(title, results, "K-balance", "scikit-learn KMeans", 1.5)
 
 
-def trained(n: int, d: int, P: int) -> Fit:
+def trained(n: int, d: int, P: int) -> RidgeFit:
     """A model of P parts."""
     rng = np.random.default_rng(2)
     X = rng.normal(size=(n, d))

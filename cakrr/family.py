@@ -24,14 +24,18 @@ from cacore.run import reading
 from cacore.run.family import Family, described_metric
 from cacore.run.job import Predicting, Training
 from cacore.tuning.results import GridColumns, at_the_end, best_lines
-from cakrr.bkrr2 import bkrr2
-from cakrr.fit import Fit
+from cakrr.fit import RidgeFit
 from cakrr.method import Method
+from cakrr.methods import in_parts
 from cakrr.model import KRRModel
 from cakrr.options import ALONE, Options
 from cakrr.solver.local import BAND_FROM
 from cakrr.uncertainty.predicted import Predicted, check
 
+_SMALL = Method(
+    name="bkrr2", summary="a small grid, which compiles the code of all methods", trainer=in_parts, route="nearest",
+    partitioner="kbalance",
+)  # fmt: skip
 _NUMBERS = Targets(
     many=True, remedy="--classify learns its classes; cacore.io convert --binarize CLASS makes it +1 and -1"
 )
@@ -53,7 +57,7 @@ class Ridge(Family):
         return {}
 
     def warm_up(self, dtype: str, options: Options) -> None:
-        """What every method uses, and the products of conjugate gradients where there are any."""
+        """Compile the code that every method uses, and the products of conjugate gradients if they are used."""
         self.warm_up_prediction(dtype)
         if options.solver != "cholesky" or options.refine:
             thin.warm_up()
@@ -64,7 +68,7 @@ class Ridge(Family):
         row_hashes(X, X[:, 0])
         train = Dataset(X, X[:, 0].astype(np.float64), len(X))
         options = Options(partitions=2, sigma=(1.0, 2.0), lam=tuple(np.geomspace(0.1, 1.0, BAND_FROM)))
-        bkrr2(train, options).model.predict(X[:1])
+        _SMALL(train, options).model.predict(X[:1])
 
     def kernels(self, options: Options) -> tuple[str, ...]:
         """The kernel, or those that "auto" tries."""
@@ -107,7 +111,7 @@ class Ridge(Family):
         own = metrics.pop(model.route)
         return own | {f"{route}_{name}": value for route, other in metrics.items() for name, value in other.items()}
 
-    def report(self, method: Method, fitted: Fit, options: Options, job: Training) -> dict[str, Any]:
+    def report(self, method: Method, fitted: RidgeFit, options: Options, job: Training) -> dict[str, Any]:
         """The chosen parameters, the grid's errors, seconds and residuals of the parts."""
         model = fitted.model
         pair = {"sigma": model.sigma, "lambda": model.lam}
@@ -119,7 +123,7 @@ class Ridge(Family):
                 **reported(options, method.has),
                 **chosen, **({"oracle": True} if method.oracle else {}), "dtype": model.dtype,
                 **({"classify": True, "balanced": options.class_weight is not None} if options.classify else {}),
-                **({"targets": len(model.offset)} if np.ndim(model.offset) and not options.classify else {}),
+                **({"targets": model.target_shape[0]} if model.target_shape and not options.classify else {}),
                 "kernel": model.like.kind,
                 **{name: getattr(options, name) for name in model.like.declared.parameters if name != "gamma"},
             },
@@ -140,7 +144,7 @@ class Ridge(Family):
         return super().draws(method, options) or ("grid" if compared else "")
 
     def columns(self, made: dict[str, Any]) -> GridColumns:
-        """Of the grid: sigma, lambda, what a coarse model has, and the error on the rows that judged."""
+        """GridColumns of the grid: sigma, lambda, those of a coarse model, and the error on the rows that judged."""
         rows = {"validation_mse": "rows held out", "test_mse": "test rows", "loo_mse": "rows left out one by one"}
         known = (name for row in made["grid"] for name in rows if row.get(name) is not None)
         score, one = next(known, "validation_mse"), np.ndim(made["params"]["sigma"]) == 0
@@ -161,8 +165,8 @@ class Ridge(Family):
         if sent is not None:
             yield "and ScaLAPACK", f"{sent:,} bytes in training, by its formula"
 
-    def notes(self, method: Method, fitted: Fit, options: Options) -> list[str]:
-        """What a user should know about the choice of sigma and lambda."""
+    def notes(self, method: Method, fitted: RidgeFit, options: Options) -> list[str]:
+        """Notes for the user about the choice of sigma and lambda."""
         notes = [*fitted.reasons, *fitted.notes]
         if method.oracle:
             notes.insert(
@@ -202,7 +206,7 @@ class Ridge(Family):
             yield f"part {part}: {m:,} rows, {seconds:.3f} s"
 
     def check_prediction(self, model: KRRModel, job: Predicting) -> None:
-        """Standard deviations and intervals are those of a model that was trained for them."""
+        """Refuse standard deviations and intervals that the model was not trained for."""
         check(model, job)
 
     def answers(self, model: KRRModel, rows: Dataset, job: Predicting, comm: Communicator) -> Predicted:
@@ -244,7 +248,7 @@ class Ridge(Family):
             return answers.intervals(rows.y, comm)
 
     def predictions(self, model: KRRModel, answers: Predicted, decisions: bool) -> dict[str, Column]:
-        """Column ``prediction``, or ``mean`` and those asked for, of many targets a column each."""
+        """Column ``prediction``, or ``mean`` and those asked for; one column per target if there are many."""
         if model.classes is not None:
             codes = np.searchsorted(model.classes, model.labels(answers.mean)).astype(np.int64)
             found: dict[str, Column] = {"prediction": Labels(model.classes, codes)}
@@ -258,7 +262,7 @@ class Ridge(Family):
 
 
 def _told(model: KRRModel, answer: NDArray[Any]) -> Predicted:
-    """What the model says of test rows, and how sure it is of their classes, if it was trained to tell."""
+    """Answers for test rows, with probabilities of their classes if the model is calibrated."""
     return Predicted(answer, None, None, {}, None if model.calibrator is None else model.probabilities(answer))
 
 

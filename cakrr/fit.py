@@ -1,4 +1,4 @@
-"""What training returns: the model, and what the report says about it."""
+"""The result of training: the model, and what the report says about it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Fit:
-    """What training returns: the model, and what the report says about it.
+class RidgeFit:
+    """The result of training: the model, and what the report says about it.
 
     Attributes
     ----------
@@ -22,25 +22,25 @@ class Fit:
     sizes : ndarray of int64, shape (P,)
         Rows of each part.
     grid : list of dict
-        Error of every pair tried.
+        Error of every setting that was tried.
     params : dict
         Chosen parameters beside sigma and lambda.
     seconds : ndarray, shape (P,)
-        Of each part's share of the grid and its final solution.
+        Seconds of each part's share of the grid and of its final solution.
     busy : ndarray, shape (R,)
-        Seconds each rank worked on its parts.
+        Seconds that each rank worked on its parts.
     residual : ndarray, shape (P,)
-        Relative residual of each part's system, where it was refined.
+        Relative residual of each part's system, if it was refined.
     errors : list of float
-        Of every round of a metric, on validation rows.
+        Validation error of every round of a metric.
     iteration : dict
-        What the report says about conjugate gradients, where they were the solver.
+        Entries of the report about conjugate gradients, if they were the solver.
     library_bytes : int
-        What a library sent outside the communicator's count, by this rank, from a formula.
+        Bytes that a library sent from this rank outside the communicator's count, by a formula.
     notes : list of str
-        Of what a user should look at.
+        Sentences about what a user should look at.
     reasons : list of str
-        Of what was decided for the user.
+        Sentences about what was decided for the user.
     """
 
     model: KRRModel
@@ -56,8 +56,8 @@ class Fit:
     notes: list[str] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
 
-    def add(self, other: Fit) -> None:
-        """Take over what was trained on another division of the same rows."""
+    def add(self, other: RidgeFit) -> None:
+        """Take over the models of another division of the same rows."""
         self.model.add(other.model)
         for name in ("sizes", "seconds", "residual"):
             setattr(self, name, np.concatenate([getattr(self, name), getattr(other, name)]))

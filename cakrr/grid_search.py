@@ -1,4 +1,4 @@
-"""Choosing sigma and lambda: every pair's error, in one reduction."""
+"""The search for sigma and lambda: the errors of all pairs, in one reduction."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from cakrr.solver.system import RidgeSystem, ridge_system
 from partition.redistribute import Parts
 
 _JUDGED = 1 << 14  # judging rows that are predicted together
-CHOOSING = "choosing sigma and lambda"  # what the bar says
+CHOOSING = "choosing sigma and lambda"  # label of the progress bar
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Search:
     ----------
     parts : Parts
     targets : ndarray, shape (n_local, C, t)
-        What the parts learn: t columns a candidate of the coarse model, or of one.
+        What the parts learn: t columns per candidate of the coarse model; C is 1 without one.
     held : ndarray of bool, shape (n_local,)
         Rows that are not learnt from; the first ones of each part.
     widths : tuple of Width
@@ -45,17 +45,17 @@ class Search:
     workspace : Workspace
     checkpoint : Checkpoint or None
     name : str
-        Of its pieces in the checkpoint.
+        Prefix of its pieces in the checkpoint.
     seconds : ndarray, shape (P,)
-        Added to: what each part took.
+        Seconds of each part, added to.
     advance : callable
-        Told :func:`cost` of a part for each width, and the best pair of the parts until now.
+        Called with :func:`cost` of a part for each width, and with the best pair of the parts so far.
     own : dict of int to (Width, float)
-        The setting of each part, if these have chosen: it is tried in the place of the grid, which has one pair.
+        The setting of each part, if parts chose their own: it is tried in place of the grid, which has one pair.
     before : ndarray, shape (S, L), or 0
         Sums of squared errors of this rank's parts in earlier folds, for what `advance` is told.
     by_part : dict of int to ndarray, shape (S, L)
-        Filled in where each row has one judge: every part's sum of squared errors, NaN where it could not be solved.
+        Filled in if each row has one judge: every part's sum of squared errors, NaN if it could not be solved.
     """
 
     parts: Parts
@@ -102,8 +102,8 @@ class Search:
 
         Notes
         -----
-        Training sends nothing. Then one Allreduce: of a number a setting for the rule "nearest", of a
-        number a setting, judging row and target for the others.
+        Training sends nothing. Then one Allreduce: of one number per setting for the rule "nearest", of one
+        number per setting, judging row and target for the others.
         """
         t = self.targets.shape[2]
         rows = 1 if judges.rule == "nearest" else len(judges.y) * t
@@ -129,7 +129,7 @@ class Search:
         return self._judged(judge, judges, shape, comm)
 
     def left_out_errors(self, comm: Communicator) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """As :meth:`errors`: leave-one-out errors of every row by its own part's model, in closed form."""
+        """Leave-one-out errors of every row by its own part's model, in closed form; returns as :meth:`errors`."""
         weights = self.parts.row_weights()
         rows = dict(self.parts)
 
@@ -188,7 +188,7 @@ class Search:
             return errors, comm.allreduce(failed, "max") if np.isnan(errors).any() else failed
 
     def _tell(self, totals: NDArray[np.float64], done: int) -> None:
-        """Which pair is the best by this rank's first `done` parts."""
+        """Report the best pair of this rank's first `done` parts to the progress bar."""
         if self.own or not np.isfinite(totals).any():
             return
         _, s, ell = np.unravel_index(int(np.nanargmin(totals)), totals.shape)
@@ -199,7 +199,7 @@ class Search:
 
 
 def cost(rows: slice) -> int:
-    """Of a part, for each width: about its flops."""
+    """Cost of a part per width: about its flops."""
     return int(rows.stop - rows.start) ** 3
 
 
@@ -228,10 +228,10 @@ def least(errors: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
 
 
 def next_widths(widths: tuple[Width, ...], errors: NDArray[np.float64]) -> tuple[Width, ...]:
-    """What a search goes on with where distances have changed a little.
+    """Widths of a search that continues after distances have changed a little.
 
-    The best of `widths`, which are of one kernel, and those beside it, so that it can leave the grid; one alone stays
-    alone.
+    They are the best of `widths`, all of one kernel, and its neighbours, so that the search can leave the grid. A
+    single width stays alone.
     """
     return widths[:1] if len(set(widths)) == 1 else widths[int(np.argmin(errors))].nearby()
 

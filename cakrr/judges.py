@@ -17,7 +17,7 @@ from partition.routing import Soft, closest, nearest
 
 
 @dataclass
-class Judged:
+class JudgedRows:
     """The judging rows that one part's model answers for.
 
     Attributes
@@ -26,7 +26,7 @@ class Judged:
     number : ndarray of int64, shape (q,)
         Their places in :class:`Judges`.
     share : ndarray, shape (K, q)
-        What this model's answer counts for, in each of K ways to share.
+        Weight of this model's answer, in each of K ways to share.
     """
 
     X: Rows
@@ -42,15 +42,15 @@ class Judges:
     ----------
     rule : {"nearest", "shared", "oracle"}
         One model answers for a row; the shares of several add up; or the best one counts.
-    parts : dict of int to Judged
+    parts : dict of int to JudgedRows
         For each part of this rank.
     y : ndarray, shape (q, C, t)
-        The t targets that each candidate leaves; of this rank's judging rows for "nearest", of all ranks' otherwise.
+        Targets per candidate; of this rank's judging rows for "nearest", of all ranks' otherwise.
     weights : ndarray, shape (q,)
     """
 
     rule: str
-    parts: dict[int, Judged]
+    parts: dict[int, JudgedRows]
     y: NDArray[np.float64]
     weights: NDArray[np.float64]
 
@@ -77,7 +77,7 @@ class Judges:
             columns = {"weight": weights, "y": y}
             owned = redistribute(Samples(X, columns), nearest(X, centers), owners, comm)
             parts = {
-                p: Judged(some(owned.X, r), np.arange(r.start, r.stop), np.ones((1, r.stop - r.start)))
+                p: JudgedRows(some(owned.X, r), np.arange(r.start, r.stop), np.ones((1, r.stop - r.start)))
                 for p, r in owned
             }
             return cls("nearest", parts, owned["y"], owned["weight"])
@@ -91,11 +91,11 @@ class Judges:
             repeated = Samples(some(X, np.arange(len(labels)).repeat(k)), columns)
             owned = redistribute(repeated, labels.ravel(), owners, comm)
             share = np.stack([owned[f"share{i}"] for i in range(len(soft))])
-            parts = {p: Judged(some(owned.X, r), owned["number"][r], share[:, r]) for p, r in owned}
+            parts = {p: JudgedRows(some(owned.X, r), owned["number"][r], share[:, r]) for p, r in owned}
             return cls("shared", parts, *everywhere)
         gathered = gather_rows(X, comm)
         number, share = np.arange(gathered.shape[0]), np.full((1, gathered.shape[0]), 1.0 / P)
-        parts = {int(p): Judged(gathered, number, share) for p in np.flatnonzero(owners == comm.rank)}
+        parts = {int(p): JudgedRows(gathered, number, share) for p in np.flatnonzero(owners == comm.rank)}
         return cls("oracle" if route == "oracle" else "shared", parts, *everywhere)
 
     @classmethod
@@ -105,19 +105,19 @@ class Judges:
         for part, rows in parts:
             count = int(held[rows].sum())  # the first ones
             X = some(parts.X, slice(rows.start, rows.start + count))
-            judged[part] = Judged(X, np.arange(first, first + count), np.ones((1, count)))
+            judged[part] = JudgedRows(X, np.arange(first, first + count), np.ones((1, count)))
             first += count
         return cls("nearest", judged, y[held], parts.row_weights()[held])
 
     def totals(self, shape: tuple[int, int, int]) -> NDArray[np.float64]:
-        """What the parts' answers are added up in, for all C x S x L settings."""
+        """The array in which the parts' answers are added up, for all C x S x L settings."""
         if self.rule == "nearest":
             return np.zeros((*shape, 1))
-        # Target by target. The last place tells whether all parts had a solution, also those without a judging row.
+        # Target by target. The last place shows if a part, even one without judging rows, had no solution.
         return np.full((*shape, len(self.y) * self.y.shape[2] + 1), np.inf if self.rule == "oracle" else 0.0)
 
     def judge(self, part: int, predicted: NDArray[Any]) -> NDArray[np.float64]:
-        """What one part's predictions, shape (L, C, t, q), contribute.
+        """Contribution of one part's predictions, shape (L, C, t, q).
 
         Shape (C, L, t, q), or (C, L, 1) for "nearest".
         """
@@ -148,7 +148,7 @@ class Judges:
             summed = comm.allreduce(np.append(totals.ravel(), self.weights.sum()))
             return np.asarray(summed[:-1].reshape(totals.shape[:3]) / summed[-1])
         if self.rule == "oracle":
-            # The least is no number where one is not a number: -infinity survives.
+            # A minimum may lose NaN; -infinity survives.
             gap = comm.allreduce(np.where(np.isnan(totals), -np.inf, totals), "min")
             unsolved = np.isneginf(gap[..., -1])
             gap = gap[..., :-1]
@@ -175,8 +175,8 @@ def held_out(m: int, fraction: float) -> int:
 def hold_out(parts: Parts, fraction: float, among: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
     """Mark the first rows of each part, which lie in shuffled order, as validation rows.
 
-    So many that they are `fraction` of the part; or those of `among`, the first ones of all parts' rows, so that they
-    are the same ones whatever the parts. A row of each part is left to learn from.
+    They are `fraction` of the part; or, with `among`, rows marked there, which come first in every part, so that they
+    are the same rows whatever the parts. At least one row of each part is left to learn from.
     """
     held = np.zeros(len(parts.columns["y"]), np.bool_)
     for _, rows in parts:

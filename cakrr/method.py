@@ -24,7 +24,7 @@ class Method(AnyMethod):
     partitioner : str
         The registered name of a partitioner; "": one system of all rows.
     coarse : bool
-        Whether the parts' models are of the residual of a coarse model of all rows.
+        True if the parts' models learn the residual of a coarse model of all rows.
     """
 
     package: ClassVar[str] = "cakrr"
@@ -36,7 +36,7 @@ class Method(AnyMethod):
 
     @property
     def oracle(self) -> bool:
-        """Whether it looks at the answers: a bound for the others, not a method to use."""
+        """True if it looks at the answers: a bound for other methods, not a method to use."""
         return self.route == "oracle"
 
     def sigmas(self, width: float) -> tuple[float, ...]:

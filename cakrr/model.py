@@ -1,4 +1,4 @@
-"""A trained model in parts: routing, prediction, saving and loading."""
+"""A trained ridge model in parts: routing, prediction, saving and loading."""
 
 from __future__ import annotations
 
@@ -24,10 +24,13 @@ from cakrr.solver.coarse import CoarseModel
 from cakrr.solver.coarse_variance import CoarseVariance
 from cakrr.solver.noise import Noise
 from cakrr.solver.variance import Variance
+from cakrr.uncertainty import deviation
+from cakrr.uncertainty.answer import IntervalRequest, answered
 from cakrr.uncertainty.conformal import JACKKNIFE, Calibration
-from partition.model import SHARED, InParts, visit
+from partition.model import SHARED, Answer, InParts, visit
 from partition.routing import nearest
 
+Offset = float | NDArray[np.float64]  # mean of the targets: a number, or one per target, shape (t,)
 Variances = dict[int, Variance]
 
 
@@ -38,16 +41,16 @@ class PartModel:
     Attributes
     ----------
     X : ndarray or CSR, shape (m, d)
-        Or rows in a file, which are read when they are asked for.
+        Or rows in a file, which are read when they are used.
     alpha : ndarray, shape (m,) or (m, t)
     weight : ndarray, shape (m,), or None
-        Sample weights, where there were any.
+        Sample weights, if there were any.
     factor : ndarray, shape (m (m + 1) / 2,), or None
-        Of the part's matrix, and
+        Factor of the part's matrix, if it is kept.
     unit : ndarray, shape (1,) or (t,), or None
-        that of its variances, if they are kept: see :mod:`cakrr.solver.variance`.
+        Unit of its variances, kept beside the factor: see :mod:`cakrr.solver.variance`.
     errors : ndarray, shape (e,) or (e, t), or None
-        |y - f(x)|, ascending, of rows that were set aside for intervals, and are nearest to the part's centre.
+        |y - f(x)|, ascending, of the rows set aside for intervals that are nearest to the part's centre.
     left_out : ndarray, shape (m,) or (m, t), or None
         y - f(x) of the part's rows, each left out of it, for jackknife+ intervals.
     """
@@ -100,27 +103,27 @@ class KRRModel(InParts):
     Attributes
     ----------
     sigma, lam : float
-        Of all parts, or what all of them together would have chosen.
+        Setting of all parts; if parts chose their own, the one with the least error over all of them.
     sigmas, lams : ndarray, shape (P,), or None
-        Of each part, where these have chosen their own.
+        Setting of each part, if parts chose their own.
     offset : float or ndarray, shape (t,)
         Mean of the training targets, added to every prediction.
     classes : ndarray, shape (k,), or None
-        Labels, ascending, of a classifier: its targets are -1 and 1 for two classes, or a column a class.
+        Labels of a classifier, ascending: its targets are -1 and 1 for two classes, or one column per class.
     coarse : CoarseModel or None
-        Of all rows; the parts' models are of what it leaves over. On every rank.
+        Model of all rows, on every rank; the parts' models learn its residual.
     like : Kernel
         The kernel, of any width.
     calibration : Calibration or None
-        What intervals need.
+        Errors from which intervals are made.
     noise : Noise or None
-        By what adaptive intervals multiply standard deviations.
+        Factors of the standard deviations in adaptive intervals.
     calibrator : Calibrator or None
-        Of a classifier's values, where its probabilities are calibrated.
+        Map of a classifier's values to probabilities, if these are calibrated.
     variances : dict of int to Variance
-        Of this rank's parts, where they were asked for and stay in memory; no part of a copy or a pickle.
+        Variances of this rank's parts, if they were used and fit in memory; a copy or a pickle leaves them out.
     coarse_variance : CoarseVariance or None
-        Likewise, on every rank.
+        Variance of the coarse model, on every rank; left out likewise.
     """
 
     family = "krr"
@@ -129,7 +132,7 @@ class KRRModel(InParts):
 
     sigma: float
     lam: float
-    offset: Any
+    offset: Offset
     classes: NDArray[Any] | None = None
     coarse: CoarseModel | None = None
     sigmas: NDArray[np.float64] | None = None
@@ -163,7 +166,7 @@ class KRRModel(InParts):
         return self.like.with_sigma(self.sigma_of(part))
 
     def described(self) -> dict[str, Any]:
-        """What a report says about the model."""
+        """Entries of a report about the model."""
         return {"method": self.method, "sigma": self.sigma, "lambda": self.lam}
 
     def predict(self, X: Rows, comm: Any = None) -> NDArray[Any]:
@@ -179,7 +182,7 @@ class KRRModel(InParts):
         Returns
         -------
         ndarray, shape (n_local,) or (n_local, t)
-            Of a classifier the values of its targets: :meth:`labels` are what they say.
+            For a classifier the values of its targets, from which :meth:`labels` makes labels.
 
         Notes
         -----
@@ -193,69 +196,125 @@ class KRRModel(InParts):
     ) -> tuple[NDArray[Any], NDArray[np.float64]]:
         """Predictions for this rank's rows, and standard deviations of new targets there; a collective call.
 
-        Of the shape of :meth:`predict`, which has the same predictions. `limit` is in bytes a rank, by default its
-        share of what is free. See :func:`cakrr.uncertainty.deviation.predict`.
+        Shapes and predictions are those of :meth:`predict`. `limit` is in bytes per rank, by default its share of
+        the free memory. See :func:`cakrr.uncertainty.deviation.predict`.
         """
-        from cakrr.uncertainty.deviation import predict
-
         with self._ranks(comm) as ranks, ranks.phase("predict"):
-            return predict(self, X, ranks, limit)
+            return deviation.predict(self, X, ranks, limit)
 
     def predict_interval(
         self, X: Rows, coverage: float = 0.9, adaptive: Any = None, comm: Any = None, limit: int | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Lower and upper ends of intervals for new targets at this rank's rows; a collective call.
 
-        Of the shape of :meth:`predict`; see :mod:`cakrr.uncertainty.conformal`, and of a model that keeps left-out
-        rows :mod:`cakrr.uncertainty.jackknife`. `adaptive` is "std" or True, which
-        costs what :meth:`predict_std` does; "parts", each part's own errors; or None.
+        Shapes are those of :meth:`predict`. See :mod:`cakrr.uncertainty.conformal`, and for a model that keeps
+        left-out rows :mod:`cakrr.uncertainty.jackknife`. `adaptive` is "std" or True, which costs what
+        :meth:`predict_std` does; "parts", each part's own errors; or None.
 
         Raises
         ------
         InputError
-            On all ranks: a model without what is asked for, a coverage outside (0, 1) or beyond what its rows can give.
+            On all ranks: a model that lacks what is needed, a coverage outside (0, 1) or too high for its rows.
         """
-        from cakrr.uncertainty.answer import Asked, answered
-
         with self._ranks(comm) as ranks, ranks.phase("predict"):
             with ranks.agreed():
-                asked = Asked(coverage=coverage, adaptive=adaptive)
-            _, _, ends = answered(self, X, asked, ranks, limit)
+                request = IntervalRequest(coverage=coverage, adaptive=adaptive)
+            _, _, ends = answered(self, X, request, ranks, limit)
             assert ends is not None
             return ends
 
     def predict_routes(self, X: Rows, comm: Any = None) -> dict[str, NDArray[Any]]:
-        """As :meth:`predict`, by route: the model's own, and for "soft" the nearest model's alone as well."""
+        """Predictions by route, see :meth:`predict`: by the model's own, and for "soft" by the nearest model too."""
         with self._ranks(comm) as ranks, ranks.phase("predict"):
             with ranks.agreed():
                 if self.route == "oracle":
                     raise InputError(f"{self.method} is an oracle: it needs the true answers, and does not predict")
-            Z = self._received(X, ranks)
-            if self.route in ("nearest", "soft"):
-                answers = self._routed(Z, ranks)
+            Z = self.standardized(X, ranks)
+            values, weights = self.consult(Z, self.answer, ranks, self.target_shape)
+            if self.soft is None:
+                answers = {self.route: values.mean(axis=1)}
             else:
-                share = len(self.sizes) if self.route == "all" else 1
-                answers = {self.route: self._gathered(Z, ranks) / share}
+                nearest_ones = values[:, :: values.shape[1] // self.divisions]
+                answers = {"soft": np.einsum("ij...,ij->i...", values, weights), "nearest": nearest_ones.mean(axis=1)}
             base = self.offset + (self.coarse.predict(Z) if self.coarse is not None else 0.0)
         return {route: answer + base for route, answer in answers.items()}
 
+    def consult(
+        self, Z: Rows, answer: Answer, comm: Communicator, shape: tuple[int, ...] = ()
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The answers of the models that the route asks about each row, and their weights; a collective call.
+
+        Parameters
+        ----------
+        Z : ndarray or CSR, shape (n_local, d)
+            This rank's rows, standardised.
+        answer : callable
+            ``answer(part, rows)``, shape (len(rows), *shape): the answer of a part of this rank.
+        comm : Communicator
+        shape : tuple of int
+
+        Returns
+        -------
+        values : ndarray, shape (n_local, k, *shape)
+            "nearest" and "soft": answers of the nearest models of each division. "all" and "sum": k = 1, the mean or
+            the sum of all answers.
+        weights : ndarray, shape (n_local, k)
+            They add up to 1.
+
+        Notes
+        -----
+        Communication as for :meth:`predict`.
+        """
+        alone = np.ones((Z.shape[0], 1))
+        if self.route in ("nearest", "soft"):
+            if self.soft is None and self.divisions == 1:
+                return self._asked(Z, nearest(Z, self.centers), comm, shape, answer)[:, None], alone
+            return self._weighted(Z, comm, shape, answer)
+
+        def together(rows: Rows) -> NDArray[np.float64]:
+            total = np.zeros((rows.shape[0], *shape))
+            for part in self.parts:
+                total += answer(part, rows)
+            return total
+
+        share = len(self.sizes) if self.route == "all" else 1
+        return (visit(Z, together, comm, shape) / share)[:, None], alone
+
+    def answer(self, part: int, rows: Rows) -> NDArray[Any]:
+        """Predictions of one part of this rank, before the offset and the coarse model are added."""
+        return self.parts[part].predict(rows, self.kernel_of(part))
+
+    _answer = answer  # the hook of InParts
+
+    def standardized(self, X: Rows, comm: Communicator) -> Rows:
+        """This rank's rows as the models take them, checked on all ranks alike; collective."""
+        return self._received(X, comm)
+
     def oracle(self, X: Rows, y: NDArray[np.float64], comm: Any = None) -> NDArray[np.float64]:
-        """The least error |f(x) - y| of the P models for each of this rank's rows: it looks at the answers `y`."""
+        """Smallest error |f(x) - y| of the P models for each of this rank's rows, given the answers `y`; collective."""
+
+        def least(rows: Rows, target: NDArray[np.float64]) -> NDArray[np.float64]:
+            gap = np.full((rows.shape[0], *self.target_shape), np.inf)
+            for part in self.parts:
+                gap = np.minimum(gap, np.abs(self.answer(part, rows) - target))
+            return gap
+
         with self._ranks(comm) as ranks, ranks.phase("predict"):
-            return self._gathered(self._received(X, ranks), ranks, y - self.offset)
+            Z = self.standardized(X, ranks)
+            return visit(Z, least, ranks, self.target_shape, op="min", column=y - self.offset)
 
     def labels(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Labels that a classifier's predictions stand for: of the largest value, the first of equals."""
+        """Labels of a classifier's predictions: the class with the largest value, the first one of equals."""
         assert self.classes is not None
         codes = (values > 0).astype(np.int64) if values.ndim == 1 else values.argmax(axis=1)
         return np.asarray(self.classes[codes])
 
     def probabilities(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        """Of the classes, shape (n, k), from a classifier's predictions, which estimate them but may leave [0, 1].
+        """Probabilities of the classes, shape (n, k), from a classifier's predictions, which may leave [0, 1].
 
-        Values are clipped at 0 and divided by their sum. Where none is above 0 they are first taken from the least of
-        them, so that the order stays; equal ones are even shares. Of two classes (1 + value) / 2 is the second's.
-        With a calibrator its probabilities instead; of more than two classes, those of each divided by their sum.
+        Values are clipped at 0 and divided by their sum. If none is above 0, the smallest value is subtracted first, so
+        that the order stays; equal values are even shares. For two classes (1 + value) / 2 is the second probability.
+        A calibrator gives its probabilities instead; those of more than two classes are divided by their sum.
         """
         if self.calibrator is not None:
             if values.ndim == 1:
@@ -272,43 +331,19 @@ class KRRModel(InParts):
         return np.asarray(share / share.sum(axis=1, keepdims=True))
 
     @property
-    def _shape(self) -> tuple[int, ...]:
-        """Of a row's prediction."""
+    def target_shape(self) -> tuple[int, ...]:
+        """Shape of one row's prediction: () or (t,)."""
         return np.shape(self.offset)
 
-    def _routed(self, Z: Rows, comm: Communicator) -> dict[str, NDArray[Any]]:
-        if self.soft is None and self.divisions == 1:
-            return {"nearest": self._asked(Z, nearest(Z, self.centers), comm, self._shape)}
-        values, weights = self._weighted(Z, comm, self._shape)
-        first = values[:, :: values.shape[1] // self.divisions].mean(axis=1)
-        if self.soft is None:
-            return {"nearest": first}
-        return {"soft": np.einsum("ij...,ij->i...", values, weights), "nearest": first}
-
-    def _answer(self, part: int, rows: Rows) -> NDArray[Any]:
-        return self.parts[part].predict(rows, self.kernel_of(part))
-
-    def _gathered(self, Z: Rows, comm: Communicator, y: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
-        """The sum of all models' predictions; or, given the answers `y`, the least distance of one from them."""
-
-        def together(rows: Rows, target: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
-            total = np.full((rows.shape[0], *self._shape), 0.0 if target is None else np.inf)
-            for part, model in self.parts.items():
-                values = model.predict(rows, self.kernel_of(part))
-                total = total + values if target is None else np.minimum(total, np.abs(values - target))
-            return total
-
-        return visit(Z, together, comm, self._shape, op="sum" if y is None else "min", column=y)
-
     def save(self, path: str | Path, comm: Any = None) -> None:
-        """As every model in parts; an oracle has none."""
+        """Write the model to one HDF5 file, see :meth:`partition.model.InParts.save`; an oracle is refused."""
         with self._ranks(comm) as ranks, ranks.agreed():
             if self.route == "oracle":
                 raise InputError(f"{self.method} is an oracle, a bound that looks at the answers: it saves no model")
         super().save(path, comm)
 
     def _stored(self) -> tuple[dict[str, Any], dict[str, Rows]]:
-        offset = self.offset.tolist() if self._shape else self.offset
+        offset = np.asarray(self.offset).tolist()
         attributes: dict[str, Any] = {"sigma": self.sigma, "lambda": self.lam, "offset": offset, "coarse": None}
         if self.classes is not None:
             attributes |= stored_classes(self.classes)
@@ -375,7 +410,9 @@ class KRRModel(InParts):
         require(is_real(self.sigma) and self.sigma > 0, f"sigma {self.sigma!r}")
         self.like.with_sigma(self.sigma)
         require(is_real(self.lam) and self.lam >= 0, f"lambda {self.lam!r}")
-        require(np.isfinite(self.offset).all() if self._shape else is_real(self.offset), f"offset {self.offset!r}")
+        require(
+            np.isfinite(self.offset).all() if self.target_shape else is_real(self.offset), f"offset {self.offset!r}"
+        )
         for part in self.parts.values():
             require((part.factor is None) == (part.unit is None), "a factor without its unit, or a unit without factor")
             require(part.errors is None or (np.diff(part.errors, axis=0) >= 0).all(), "errors that do not ascend")
@@ -393,12 +430,14 @@ class KRRModel(InParts):
         if self.classes is not None:
             check_classes(self.classes)
             columns = () if len(self.classes) == 2 else (len(self.classes),)
-            require(self._shape == columns, f"{len(self.classes)} classes, and values of shape {self._shape}")
+            require(
+                self.target_shape == columns, f"{len(self.classes)} classes, and values of shape {self.target_shape}"
+            )
         if self.coarse is not None:
             self.coarse.kernel.with_sigma(self.coarse.sigma)
 
 
 def _targets(attributes: dict[str, Any]) -> dict[str, int]:
-    """The size t, 0 where a target is a number and no row of them."""
+    """The size t; 0 if a target is a single number."""
     offset = attributes["offset"]
     return {"t": len(offset) if isinstance(offset, list) else 0}

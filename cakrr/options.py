@@ -245,17 +245,17 @@ class Options(AnyOptions):
 
     @property
     def keeps_rows(self) -> bool:
-        """Whether the rows are divided more than once."""
+        """True if the rows are divided more than once."""
         return self.metric != "none" or self.divisions > 1
 
     @property
     def compares(self) -> bool:
-        """Whether several trainings are judged, by the same validation rows: rounds of a metric, scalings."""
+        """True if the same validation rows judge several trainings: rounds of a metric, scalings."""
         return self.metric != "none" or self.scaling == "auto"
 
     @property
     def chooses_kernel(self) -> bool:
-        """Whether several kernels are tried."""
+        """True if several kernels are tried."""
         return self.of_several or len(self.kernels()) > 1
 
     def ways(self) -> list[Options]:

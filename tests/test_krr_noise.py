@@ -9,7 +9,7 @@ from helpers.checks import near
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cakrr import BKRR2, KRRModel, TwoLevelKRR
-from cakrr.solver.noise import JudgedRows, Noise, fit
+from cakrr.solver.noise import Noise, NoiseRows, fit
 
 RIDGES = 10.0 ** np.arange(-4, 2.1, 0.5)
 BENDS = np.array([-1, 0, 1]) * 0.6744897501960817
@@ -21,7 +21,7 @@ def judged(n, seed=0, targets=()):
     X, shape = rng.normal(size=(n, 3)), (n, *targets)
     mean, deviations = rng.normal(size=shape), rng.uniform(0.5, 2, shape)
     errors = deviations * rng.normal(size=shape)
-    return JudgedRows(X, mean, (errors.T * np.exp(np.abs(X[:, 1]))).T, deviations)
+    return NoiseRows(X, mean, (errors.T * np.exp(np.abs(X[:, 1]))).T, deviations)
 
 
 def curves(columns, of):
@@ -73,7 +73,7 @@ def test_nothing_to_see():
     rng = np.random.default_rng(1)
     X, ones = rng.normal(size=(300, 3)), np.ones(300)
     for errors in (rng.normal(size=300), np.zeros(300)):
-        noise, left_out = fit([JudgedRows(X, ones, errors, ones)], 3, (), Communicator())
+        noise, left_out = fit([NoiseRows(X, ones, errors, ones)], 3, (), Communicator())
         np.testing.assert_array_equal(noise(X, ones, ones), 1.0)
         np.testing.assert_array_equal(left_out[0], 1.0)
 
@@ -82,10 +82,10 @@ def test_blocks_targets_and_rows_without_curves():
     """Of several targets one each; blocks of rows are as all at once; sparse rows have no curves of features."""
     rows = judged(300, targets=(2,))
     noise, left_out = fit([rows], 3, (2,), Communicator())
-    some = [JudgedRows(*(values[part] for values in vars(rows).values())) for part in (slice(0, 90), slice(90, 300))]
+    some = [NoiseRows(*(values[part] for values in vars(rows).values())) for part in (slice(0, 90), slice(90, 300))]
     near(fit(some, 3, (2,), Communicator())[0].table, noise.table, 1e-9)
     for j in range(2):
-        one = JudgedRows(rows.X, rows.mean[:, j], rows.errors[:, j], rows.deviations[:, j])
+        one = NoiseRows(rows.X, rows.mean[:, j], rows.errors[:, j], rows.deviations[:, j])
         alone, without = fit([one], 3, (), Communicator())
         np.testing.assert_array_equal(alone.table, noise.table[..., j])
         np.testing.assert_array_equal(without[0], left_out[0][:, j])

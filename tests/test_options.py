@@ -270,7 +270,7 @@ METHODS = {
     **{f"casvm.{name}": f"casvm.{name}"
        for name in ("bkmsvm", "cascade", "casvm", "cpsvm", "dcfilter", "dcsvm", "dissmo", "fcfssvm", "oneclass", "svr")
        },
-    "asygcd": "asygcd.options",
+    "asygcd": "asygcd.method",
 }  # fmt: skip
 of_every_command = pytest.mark.parametrize("program", METHODS)
 FAMILIES = {

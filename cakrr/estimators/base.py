@@ -1,4 +1,4 @@
-"""What the estimators share: parameters, training, prediction; and what regressors do."""
+"""Base classes of the ridge estimators: parameters, training and prediction; and the regressors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cacore.data.validation import check_same_names, shared_seed, validated
 from cacore.errors import InputError
 from cacore.learn.options import from_estimator
 from cacore.machine import memory, threads
-from cakrr.fit import Fit
+from cakrr.fit import RidgeFit
 from cakrr.method import Method
 from cakrr.model import KRRModel
 from cakrr.options import Options
@@ -29,7 +29,7 @@ from cakrr.options import Options
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class KernelRidge(BaseEstimator):
-    """What regressors and classifiers share: parameters that all of them have, training and prediction."""
+    """Base of regressors and classifiers: the parameters that all of them have, training and prediction."""
 
     sigma: Any = None
     lam: Any = 1e-4
@@ -77,7 +77,7 @@ class KernelRidge(BaseEstimator):
         expose_metric(self, fitted)
         return self
 
-    def _expose(self, fitted: Fit) -> None:
+    def _expose(self, fitted: RidgeFit) -> None:
         """Attributes that only some methods have."""
 
     def _problem(
@@ -113,7 +113,7 @@ class KernelRidge(BaseEstimator):
         return self._asked(X, KRRModel.predict)
 
     def _asked(self, X: Any, ask: Callable[[KRRModel, Any, Communicator], Any]) -> Any:
-        """What `ask` has from the model and the rows of `X`, once they are checked."""
+        """The result of `ask` for the model and the rows of `X`, once they are checked."""
         check_is_fitted(self)
         with collective(self.comm) as comm:
             with comm.agreed():
@@ -130,7 +130,7 @@ class KernelRidge(BaseEstimator):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Regressor(Regressing, KernelRidge):
-    """What the regressors share: targets of one or many columns, predictions of their shape and how sure they are."""
+    """Base of the regressors: one or many targets, predictions of their shape, and standard deviations of these."""
 
     calibrate: Any = None
 

@@ -19,7 +19,7 @@ from cakrr.dckrr import dckrr
 from cakrr.dkrr import dkrr
 from cakrr.estimators.base import KernelRidge
 from cakrr.estimators.exact import Iterated
-from cakrr.estimators.parts import InParts, OnTwoLevels
+from cakrr.estimators.parts import OnTwoLevels, RidgeInParts
 from cakrr.kkrr import kkrr
 from cakrr.kkrr2 import kkrr2
 from cakrr.options import Options
@@ -28,7 +28,7 @@ from cakrr.twolevel import twolevel
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class RidgeClassifier(Labelled, KernelRidge):
-    """What the classifiers share: labels, decisions, probabilities.
+    """Base of the classifiers: labels, decisions, probabilities.
 
     Two classes are one column of targets, -1 and 1; more are a column each, 1 for its rows and 0 for the others. A
     part without a class learns that its column is 0 there. Sigma and lambda are chosen by the squared error of the
@@ -56,7 +56,7 @@ class RidgeClassifier(Labelled, KernelRidge):
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Values of the columns for `X`: shape (n_local,) with two classes, else (n_local, k); with `comm`, collective.
 
-        Of two classes they are positive for the second.
+        For two classes they are positive for the second.
         """
         values: NDArray[np.float64] = self._values(X)
         return values
@@ -90,17 +90,17 @@ class RidgeClassifier(Labelled, KernelRidge):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class BKRR2Classifier(InParts, RidgeClassifier):
+class BKRR2Classifier(RidgeInParts, RidgeClassifier):
     """Classes by :class:`cakrr.BKRR2`: balanced parts, the nearest centre's model answers (Algorithm 10).
 
     Parameters
     ----------
     n_parts, sigma, lam, kernel, degree, coef0, n_divisions, select, validation_fraction, cv, per_part
-        As for :class:`cakrr.BKRR2`.
+        See :class:`cakrr.BKRR2`.
     route, metric, metric_rounds
-        As for :class:`cakrr.BKRR2`.
+        See :class:`cakrr.BKRR2`.
     scaling, standardize, dtype, random_state, comm
-        As for :class:`cakrr.BKRR2`.
+        See :class:`cakrr.BKRR2`.
     class_weight : dict, "balanced" or None
         Weights of the rows by their labels; "balanced" is n / (classes x rows of the class), over all ranks.
     probability : bool, {"sigmoid", "isotonic"} or None
@@ -112,7 +112,7 @@ class BKRR2Classifier(InParts, RidgeClassifier):
     classes_ : ndarray, shape (k,)
     model_, sigma_, lam_, params_, grid_, sizes_, centers_, n_features_in_
     metric_, feature_importances_, metric_errors_
-        As of :class:`cakrr.BKRR2`; the errors in `grid_` are those of the columns, added up.
+        See :class:`cakrr.BKRR2`; the errors in `grid_` are those of the columns, added up.
 
     Notes
     -----

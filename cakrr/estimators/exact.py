@@ -17,7 +17,7 @@ from cacore.kernels.given import Precomputed, numbered, of_new_rows
 from cacore.learn.options import from_estimator
 from cakrr.dkrr import dkrr
 from cakrr.estimators.base import Regressor
-from cakrr.fit import Fit
+from cakrr.fit import RidgeFit
 from cakrr.options import Options
 
 
@@ -33,7 +33,7 @@ class Iterated:
     max_time: float | None = None
     scratch: Any = None
 
-    def _expose(self, fitted: Fit) -> None:
+    def _expose(self, fitted: RidgeFit) -> None:
         for name in ("n_iter_", "residual_"):
             if hasattr(self, name):
                 delattr(self, name)
@@ -50,9 +50,9 @@ class DKRR(Iterated, Regressor):
     Parameters
     ----------
     sigma, lam, degree, coef0, validation_fraction, metric, metric_rounds
-        As for :class:`BKRR2`.
+        See :class:`BKRR2`.
     scaling, standardize, dtype, calibrate, random_state, comm
-        As for :class:`BKRR2`, and so are the attributes.
+        See :class:`BKRR2`, also for the attributes.
     kernel : as for :class:`BKRR2`, or "precomputed"
         With "precomputed" `X` is K, shape (n, n), in `fit`, and kernel values of new rows with all training rows, shape
         (n_new, n), in `predict`; in one process. There are no features then: `standardize` is ignored, and `sigma` has
@@ -67,7 +67,7 @@ class DKRR(Iterated, Regressor):
         A factor of K of low rank, whose pivots are drawn where K is not explained yet, or evenly; blocks of rows that
         lie together; blocks of what the factor leaves.
     rank : int or None
-        Of the factor; None adds pivots until more would cost more than they save.
+        Rank of the factor; None adds pivots until more would cost more than they save.
     early : float or None
         With a choice: stop where the validation error has moved by less than this share of it over three iterations;
         the final solution goes as far as the chosen pair did.

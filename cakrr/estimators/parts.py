@@ -16,7 +16,7 @@ from cakrr.twolevel import twolevel
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class InParts:
+class RidgeInParts:
     """Parameters of the methods in parts."""
 
     n_parts: int | None = field(default=None, kw_only=False)
@@ -49,13 +49,13 @@ class Factors:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class BKRR2(InParts, Factors, Regressor):
+class BKRR2(RidgeInParts, Factors, Regressor):
     """Balanced parts by K-balance; the nearest centre's model answers (Algorithm 10).
 
     Parameters
     ----------
     n_parts : int or None
-        Parts, P. None: one a rank, or as many as keep a part at 8,000 rows and its matrix in memory.
+        Number of parts, P. None: one per rank, or as many as keep a part at 8,000 rows and its matrix in memory.
     sigma : float, sequence of float, "auto" or None
         Width: gamma = 1 / (2 sigma^2), for the Gaussian exp(-|x-z|^2 / (2 sigma^2)), and 1 / sigma of "laplacian" and
         "l1"; None is the square root of the number of features, of "l1" their number. With a sequence here or in `lam`,
@@ -75,15 +75,15 @@ class BKRR2(InParts, Factors, Regressor):
     coef0 : float
         (gamma x.z + coef0)^degree; tanh(gamma x.z + coef0).
     n_divisions : int
-        How many times the rows are divided, at the setting that was chosen on the first division: the mean of the
-        divisions' models answers, which smooths what the borders of the parts break, at so many times the rows sent,
-        models kept and seconds of the last fit.
+        Number of divisions of the rows, at the setting that was chosen on the first one. Predictions are averaged over
+        them, which smooths the borders of the parts. Rows sent, models kept and seconds of the last fit grow with it.
     select : {"validation", "loo"}
-        What judges the pairs: rows held out, or every row left out of its part's model, in closed form.
+        Rows that judge the pairs: rows held out, or every row left out of its part's model, in closed form.
     validation_fraction : float
         Share of each part's rows that is held out.
     cv : int or None
-        So many folds judge, each row once, in the place of one share held out: so many times the seconds of choosing.
+        Number of folds, which judge each row once, in place of one held-out share; the search takes so many times
+        longer.
     per_part : bool
         Every part chooses its own `sigma` and `lam`, by its own held-out rows, which are not sent; `sigma_` and `lam_`
         are then arrays.
@@ -103,12 +103,12 @@ class BKRR2(InParts, Factors, Regressor):
     standardize : bool
         Scale features by the training rows' mean and deviation. CSR rows are scaled, not shifted.
     dtype : {"float64", "float32"}
-        Of the rows and the factors. float32 halves the memory; the solutions are refined to double precision.
+        Type of the rows and the factors. float32 halves the memory; the solutions are refined to double precision.
     keep_factors : bool
         Keep in the model the factors that standard deviations need, 8 m^2 bytes a part of m rows, for 2/3 m^3 flops;
         otherwise ``predict(X, return_std=True)`` makes them when it is first called.
     calibrate : float, "loo", "jackknife+" or None
-        What :meth:`predict_interval` needs: the share of the rows that is set aside for it, and learned from in no way;
+        Rows for :meth:`predict_interval`: the share of the rows that is set aside for it, and not learned from;
         or "loo", the errors of rows left out of their part's model, which cost no rows and guarantee no coverage; or
         "jackknife+", with what each row does to an answer as well, which costs 2 m^2 flops a row to be predicted.
     random_state : int, RandomState or None
@@ -126,7 +126,7 @@ class BKRR2(InParts, Factors, Regressor):
     params_ : dict
         What else was chosen: soft_k and soft_t; centers, coarse_sigma and coarse_lambda.
     metric_ : ndarray, shape (d, d) or (d,)
-        Of standardised features, with trace d, where one was asked for; the identity if the first round was the best.
+        Metric of standardised features, with trace d, if one was learned; the identity if the first round was best.
     feature_importances_ : ndarray, shape (d,)
         Its diagonal as shares, sum 1; all alike if the first round was the best.
     metric_errors_ : ndarray, shape (rounds,)
@@ -138,7 +138,7 @@ class BKRR2(InParts, Factors, Regressor):
 
     Notes
     -----
-    m^2 d + m^3/3 flops and 8 m^2 bytes a part of m rows. Training moves no bytes between ranks. A metric costs the
+    m^2 d + m^3/3 flops and 8 m^2 bytes per part of m rows. Training moves no bytes between ranks. A metric costs the
     choice of sigma and lambda in each round, (rounds + 1) times, and rows are sent to their parts anew in each; then
     one Allreduce of d x d numbers, or d, a round, and up to 2000 m d flops a part for the gradients.
     """
@@ -189,20 +189,20 @@ class TwoLevelKRR(OnTwoLevels, Factors, Regressor):
     Parameters
     ----------
     n_parts : int or None
-        Parts, P. None: one a rank, or as many as keep a part at 8,000 rows and its matrix in memory.
+        Number of parts, P. None: one per rank, or as many as keep a part at 8,000 rows and its matrix in memory.
     centers : int, sequence of int or None
         Centres of the coarse model, M; None tries 500, 1,000 and 1,500.
     coarse_sigma, coarse_lam : float, sequence of float or None
         Width and ridge of the coarse model; None tries a small grid.
     sigma, lam : float or sequence of float
-        Of the parts' models; None for `sigma` tries a small grid.
+        Setting of the parts' models; None for `sigma` tries a small grid.
     refine : int
         Iterations of conjugate gradients from the chosen coarse model towards the exact one of its kernel and ridge,
         whose centres are all rows; the parts' models are of what that leaves over. All rows are then on every rank.
     kernel, degree, coef0, n_divisions, validation_fraction, route, metric, metric_rounds
-        As for :class:`BKRR2`.
+        See :class:`BKRR2`.
     scaling, standardize, dtype, keep_factors, calibrate, random_state, comm
-        As for :class:`BKRR2`, and so are the attributes. All is chosen on held-out rows.
+        See :class:`BKRR2`, also for the attributes. All is chosen on held-out rows.
 
     Notes
     -----

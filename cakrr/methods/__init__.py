@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cakrr.fit import Fit
+    from cakrr.fit import RidgeFit
 
 
-def in_parts(*args: Any) -> Fit:
+def in_parts(*args: Any) -> RidgeFit:
     """One model a part; see :func:`cakrr.methods.parts.fit`."""
     from cakrr.methods.calibrated import calibrated
     from cakrr.methods.parts import fit
@@ -16,7 +16,7 @@ def in_parts(*args: Any) -> Fit:
     return calibrated(fit, *args)
 
 
-def exact(*args: Any) -> Fit:
+def exact(*args: Any) -> RidgeFit:
     """One system of all rows; see :func:`cakrr.methods.dkrr.fit`."""
     from cakrr.methods.calibrated import calibrated
     from cakrr.methods.dkrr import fit

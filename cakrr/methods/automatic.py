@@ -14,16 +14,16 @@ from cacore.machine import memory
 from cakrr.iterative import plan
 from cakrr.method import Method
 from cakrr.methods.block_cyclic import matrix_bytes
-from cakrr.methods.prepare import Prepared
+from cakrr.methods.prepare import RidgeRows
 from cakrr.options import Options
 
 
-def cheaper(method: Method, prepared: Prepared, options: Options, comm: Communicator) -> tuple[str, str]:
+def cheaper(method: Method, prepared: RidgeRows, options: Options, comm: Communicator) -> tuple[str, str]:
     """The solver that costs less of those that can be used, and a sentence that says why; collective."""
     if told := options.of_iteration():
         return "cg", f"solver cg: {' and '.join(told)} would mean nothing to a factorisation"
-    X, n = prepared.rows.X, comm.offset(prepared.rows.X.shape[0])[1]
-    d, widths, targets = X.shape[1], options.widths(method, X.shape[1]), math.prod(prepared.rows["y"].shape[1:])
+    X, n = prepared.samples.X, comm.offset(prepared.samples.X.shape[0])[1]
+    d, widths, targets = X.shape[1], options.widths(method, X.shape[1]), math.prod(prepared.samples["y"].shape[1:])
     pairs = len(widths) * len(options.lam)
     solutions = pairs + (pairs > 1)
     work = plan.Work(n, d, plan.sides(np.array(options.lam)) * targets, min(options.lam) * n, options.tol)

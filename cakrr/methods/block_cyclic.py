@@ -13,7 +13,7 @@ from cakrr.solver import refine
 from cakrr.solver.local import credible, longest
 
 
-class System:
+class BlockCyclicSystem:
     """K + lambda n I of n rows over all ranks, for any sigma and lambda.
 
     Parameters
@@ -23,7 +23,7 @@ class System:
     number : ndarray of int64, shape (n_local,)
         Their places among the n rows of the system.
     weights : ndarray, shape (n,)
-        Of all rows, in the order of the system: the diagonal gets lambda sum(w)/w.
+        Weights w of all rows, in the order of the system: the diagonal gets lambda sum(w)/w.
     like : Kernel
         The kernel, of any width.
     comm : Communicator
@@ -70,7 +70,7 @@ class System:
         )
 
     def _is_credible(self, kernel: Kernel, lam: float, alpha: NDArray[np.float64], y: NDArray[np.float64]) -> bool:
-        """Whether the equations of the longest rows are solved; a few numbers from each rank to all."""
+        """True if the equations of the longest rows are solved; a few numbers from each rank to all."""
         with self.comm.uncounted():
             mine = longest(self.right.squares)
             rows, squares = self.comm.allgather(self.matrix.rows[mine]), self.comm.allgather(self.right.squares[mine])
@@ -120,7 +120,7 @@ def _panels(X: Rows, number: NDArray[np.int64], n: int, comm: Communicator) -> t
 
 
 def matrix_bytes(n: int, X: Rows, row_bytes: float, comm: Communicator) -> int:
-    """What this rank's share of the n x n matrix takes, with the rows that make it: `row_bytes` each."""
+    """Bytes of this rank's share of the n x n matrix, and of the rows that make it: `row_bytes` each."""
     rows, columns = layout(n, comm.size)[comm.rank]
     # The rows read, those on their way, those received, and both panels of them, in double where that is refined.
     copies = 2 if X.dtype == np.float64 else 5

@@ -13,7 +13,7 @@ from cacore.data.dataset import Dataset
 from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError
 from cacore.machine import memory
-from cakrr.fit import Fit
+from cakrr.fit import RidgeFit
 from cakrr.method import Method
 from cakrr.methods.prepare import default_parts
 from cakrr.model import KRRModel
@@ -26,17 +26,16 @@ from cakrr.uncertainty.classes import calibrator
 from cakrr.uncertainty.conformal import Calibration
 from cakrr.uncertainty.noise import of_rows_left_out
 
-Trainer = Callable[[Method, Dataset, Options, Communicator, Dataset | None], Fit]
+Trainer = Callable[[Method, Dataset, Options, Communicator, Dataset | None], RidgeFit]
 
 
 def calibrated(
     fit: Trainer, method: Method, train: Dataset, options: Options, comm: Communicator, test: Dataset | None = None
-) -> Fit:
-    """What `fit` trains, with the factors and the errors that standard deviations and intervals need; collective.
+) -> RidgeFit:
+    """Train with `fit`, and add the factors and errors that standard deviations and intervals need; collective.
 
-    A share of the rows that is set aside takes no part in anything before: neither in the mean and the deviation of
-    the features, nor in the partitioning, nor in the choice of sigma and lambda, nor in the final model, and it is not
-    learned from afterwards. That is what makes its errors those of new rows.
+    Rows that are set aside take no part in the mean and the deviation of the features, the partitioning, the choice of
+    sigma and lambda, or the final model, and are not learned from afterwards. So their errors are those of new rows.
 
     Raises
     ------
@@ -45,9 +44,9 @@ def calibrated(
 
     Notes
     -----
-    2/3 m^3 flops a part of m rows for factors, or for rows left out, as for probabilities; for adaptive intervals what
-    :func:`cakrr.uncertainty.noise.of_rows_left_out` costs; for rows set aside a prediction, and 8 Allreduces of up to
-    256 counts for each error that is kept.
+    2/3 m^3 flops per part of m rows for factors, and for left-out rows, as for probabilities; for adaptive intervals
+    what :func:`cakrr.uncertainty.noise.of_rows_left_out` costs; for rows set aside a prediction, and 8 Allreduces of up
+    to 256 counts for each error that is kept.
     """
     with comm.agreed():
         options.checked(method)
@@ -74,8 +73,8 @@ def calibrated(
     return fitted
 
 
-def _kept(fitted: Fit, options: Options, comm: Communicator) -> dict[int, LeftOutRows]:
-    """Put the factors into the model; the rows of this rank's parts, left out, which they tell; collective."""
+def _kept(fitted: RidgeFit, options: Options, comm: Communicator) -> dict[int, LeftOutRows]:
+    """Put the factors into the model; return the rows of this rank's parts, left out; collective."""
     with comm.phase("train"):
         found = deviation.keep(fitted.model, comm, options.memory_limit)
     held = deviation.matrices_bytes(fitted.sizes)
@@ -86,8 +85,8 @@ def _kept(fitted: Fit, options: Options, comm: Communicator) -> dict[int, LeftOu
     return found
 
 
-def _from_rows_set_aside(fitted: Fit, aside: Dataset, options: Options, comm: Communicator) -> None:
-    """What intervals need, from rows that were not learned from; collective."""
+def _from_rows_set_aside(fitted: RidgeFit, aside: Dataset, options: Options, comm: Communicator) -> None:
+    """Calibrate intervals by rows that were set aside; collective."""
     model = fitted.model
     errors, deviations = _missed(model, aside, options, comm)
     with comm.phase("train"):
@@ -98,14 +97,16 @@ def _from_rows_set_aside(fitted: Fit, aside: Dataset, options: Options, comm: Co
 
 
 def _from_rows_left_out(
-    fitted: Fit, found: dict[int, LeftOutRows], factors: list[NDArray[np.float64]] | None, comm: Communicator
+    fitted: RidgeFit, found: dict[int, LeftOutRows], factors: list[NDArray[np.float64]] | None, comm: Communicator
 ) -> None:
-    """The same from rows that are left out one at a time; without `factors` of the noise for jackknife+; collective."""
+    """Calibrate intervals by left-out rows; without `factors` of the noise, for jackknife+; collective."""
     model, parts = fitted.model, sorted(found)
-    errors = _joined(model, [found[part].errors for part in parts])
+    errors = deviation.joined(model, [found[part].errors for part in parts])
     with comm.phase("train"):
         if factors is not None:
-            deviations = _joined(model, [found[part].deviations for part in parts]) * _joined(model, factors)
+            deviations = deviation.joined(model, [found[part].deviations for part in parts]) * deviation.joined(
+                model, factors
+            )
             model.calibration = Calibration.of(conformal.LEFT_OUT, errors, deviations, comm)
             fitted.reasons.append(
                 "intervals from rows that are left out one at a time: their coverage is about right and not "
@@ -162,8 +163,3 @@ def _missed(
         mean, deviations = model.predict_std(rows.X, comm, options.memory_limit)
         return y - mean, scales(model, rows.X, mean, deviations, comm)
     return y - model.predict(rows.X, comm), None
-
-
-def _joined(model: KRRModel, values: list[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Of this rank's parts, one after the other; of no part, none."""
-    return np.concatenate([np.zeros((0, *model._shape)), *values])

@@ -7,14 +7,17 @@ import numpy as np
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.data.metric import best_round
-from cakrr.fit import Fit
+from cakrr.fit import RidgeFit
 from cakrr.method import Method
+from cakrr.methods.automatic import cheaper
 from cakrr.methods.factored import Exact
-from cakrr.methods.prepare import Prepared, prepare, scalings
+from cakrr.methods.iterative import Iterative
+from cakrr.methods.prepare import RidgeRows, prepare
+from cakrr.methods.scaling import scalings
 from cakrr.options import Options
 
 
-def fit(method: Method, train: Dataset, options: Options, comm: Communicator, test: Dataset | None = None) -> Fit:
+def fit(method: Method, train: Dataset, options: Options, comm: Communicator, test: Dataset | None = None) -> RidgeFit:
     """Solve (K + lambda n I) alpha = y on all rows; arguments as for :func:`cakrr.methods.parts.fit`.
 
     Raises
@@ -43,7 +46,7 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator, te
     run.accept(residual, model)
     with comm.uncounted():
         busy = comm.allgather(np.array([comm.seconds["train"] - begun]))
-    fitted = Fit(
+    fitted = RidgeFit(
         model, np.array([run.n]), run.grid, seconds=np.array([busy.max()]), busy=busy, library_bytes=run.sent,
         notes=run.notes + notes, errors=errors, iteration=run.iteration, reasons=reasons,
     )  # fmt: skip
@@ -54,13 +57,10 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator, te
     return fitted
 
 
-def _solver(method: Method, prepared: Prepared, options: Options, comm: Communicator) -> tuple[type[Exact], list[str]]:
+def _solver(method: Method, prepared: RidgeRows, options: Options, comm: Communicator) -> tuple[type[Exact], list[str]]:
     """The runs of the solver that is asked for, or of the one that costs less; why, in a sentence; collective."""
     if options.solver == "cholesky":
         return Exact, []
-    from cakrr.methods.automatic import cheaper
-    from cakrr.methods.iterative import Iterative
-
     if options.solver == "cg":
         return Iterative, []
     solver, reason = cheaper(method, prepared, options, comm)

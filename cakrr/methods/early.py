@@ -14,8 +14,8 @@ from cakrr.methods.factored import Judging
 SETTLED = 3  # iterations over which an error must not move
 
 
-class Early:
-    """Who may stop since its validation error has not moved over the last iterations by more than a share of it.
+class SettledErrors:
+    """A test for right sides whose validation error has settled: it moved by less than a share of itself lately.
 
     Parameters
     ----------
@@ -25,9 +25,9 @@ class Early:
     kernel : Kernel
     share : float
     lams, targets : int
-        Right sides: a target after the other, for each lambda.
+        Numbers of right sides: all targets for the first lambda, then for the next.
     scale : ndarray, shape (targets,)
-        Of the targets.
+        Units of the targets.
     comm : Communicator
 
     Attributes
@@ -48,9 +48,9 @@ class Early:
         self.sent = 0
 
     def __call__(self, x: cg.Vectors, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Of expansions `x`, shape (a, m), of the right sides `ids`; one Allreduce of the rows' predictions.
+        """True where expansions `x`, shape (a, m), of right sides `ids` may stop; one Allreduce of predictions.
 
-        The answer is rank 0's: sums of many numbers may differ in the last bit from rank to rank.
+        Rank 0 decides: sums of many numbers may differ in the last bit from rank to rank.
         """
         comm, rows = self.comm, len(self.judging.y)
         settled = self._settled(x, ids).astype(np.uint8)

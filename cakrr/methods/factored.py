@@ -22,9 +22,9 @@ from cacore.machine import memory, threads
 from cakrr.grid_search import CHOOSING, best, least, left_out, next_widths, table
 from cakrr.judges import held_out
 from cakrr.method import Method
-from cakrr.methods.block_cyclic import System, matrix_bytes
-from cakrr.methods.parts import not_definite
-from cakrr.methods.prepare import Prepared
+from cakrr.methods.block_cyclic import BlockCyclicSystem, matrix_bytes
+from cakrr.methods.prepare import RidgeRows
+from cakrr.methods.solve import not_definite
 from cakrr.model import KRRModel, PartModel
 from cakrr.options import Options, Width
 from cakrr.solver import refine
@@ -45,7 +45,7 @@ class Exact:
     """One training, or one round of it: what its steps share."""
 
     def __init__(
-        self, method: Method, prepared: Prepared, options: Options, comm: Communicator, root: Root | None = None,
+        self, method: Method, prepared: RidgeRows, options: Options, comm: Communicator, root: Root | None = None,
         last: Exact | None = None,
     ) -> None:  # fmt: skip
         self.method, self.prepared, self.options, self.comm, self.root = method, prepared, options, comm, root
@@ -53,8 +53,8 @@ class Exact:
         self.sent: int = last.sent if last else 0
         if options.metric != "none" and not last:
             with comm.agreed():
-                check_features(options.metric, prepared.rows.X.shape[1], options.memory_limit)
-        self.X, self.checkpoint, self.like = mapped(prepared.rows.X, root), options.checkpoint, options.kernels()[0]
+                check_features(options.metric, prepared.samples.X.shape[1], options.memory_limit)
+        self.X, self.checkpoint, self.like = mapped(prepared.samples.X, root), options.checkpoint, options.kernels()[0]
         self.standardizer = Standardizer.with_root(prepared.standardizer, root)
         self.grid: list[dict[str, Any]] = []
         self.notes: list[str] = []
@@ -63,8 +63,8 @@ class Exact:
         first, self.n = comm.offset(self.X.shape[0])
         self.place = Shuffle(self.n, options.seed).position(np.arange(first, first + self.X.shape[0]))
         with comm.phase("partition"):
-            self.y = self._everywhere(prepared.rows["y"])
-            self.weights = self._everywhere(prepared.rows.row_weights())
+            self.y = self._everywhere(prepared.samples["y"])
+            self.weights = self._everywhere(prepared.samples.row_weights())
         self.widths = last.nearby() if last else options.widths(method, self.X.shape[1])
         self.width, self.lam = self.widths[0], options.lam[0]
         total = int(comm.allreduce(np.array([nbytes(self.X)], np.int64))[0])
@@ -72,7 +72,7 @@ class Exact:
             self._check_memory(total / self.n)
 
     def _everywhere(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        """What each row of all ranks has, in shuffled order, on every rank."""
+        """The values of all ranks' rows, in shuffled order, on every rank."""
         out = np.empty((self.n, *values.shape[1:]))
         out[self.comm.allgather(self.place)] = self.comm.allgather(values.astype(np.float64))
         return out
@@ -135,7 +135,7 @@ class Exact:
         return left_out(failed, self.widths, self.options.lam)
 
     def _hopeless(self) -> str:
-        """Why no pair has a solution, and what to do, if it is not that lambda is too small."""
+        """Why no pair has a solution, and what to do; "" if lambda is too small."""
         return ""
 
     def moments(self) -> NDArray[np.float64]:
@@ -157,10 +157,10 @@ class Exact:
         return np.asarray(np.einsum("kij,kil->jl", slopes, slopes))
 
     def _learned(self, learnt: NDArray[np.bool_], y: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Alpha of this rank's learning rows at the chosen pair, for targets `y`, shape (n - held, t), of all."""
+        """Alpha of this rank's learning rows at the chosen pair, for the targets `y` of all, shape (n - held, t)."""
         comm, number = self.comm, self.place[learnt] - self.held
         with comm.phase("partition"):
-            system = System(self.X[learnt], number, self.weights[self.held :], self.like, comm)
+            system = BlockCyclicSystem(self.X[learnt], number, self.weights[self.held :], self.like, comm)
 
         def work() -> dict[str, NDArray[Any]]:
             if not system.factor(self.width.kernel, self.lam):
@@ -181,7 +181,7 @@ class Exact:
         X, number, y = self.X[learnt], self.place[learnt] - held, self.y[held:]
         shape = (judged.shape[0], *y.shape[1:])
         with comm.phase("partition"):
-            system = System(X, number, self.weights[held:], self.like, comm)
+            system = BlockCyclicSystem(X, number, self.weights[held:], self.like, comm)
         predicted = np.zeros((len(self.widths), len(lams), *shape))
         failed = np.full(predicted.shape[:2], -1, np.int64)
         advance = self.options.progress(CHOOSING, failed.size)
@@ -208,7 +208,7 @@ class Exact:
     def solve(self) -> tuple[NDArray[np.float64], float]:
         """Alpha of this rank's rows, and the relative residual."""
         with self.comm.phase("partition"):
-            system = System(self.X, self.place, self.weights, self.like, self.comm)
+            system = BlockCyclicSystem(self.X, self.place, self.weights, self.like, self.comm)
 
         def work() -> dict[str, NDArray[Any]]:
             alpha, residual = system.solve(self.width.kernel, self.lam, self.y)
@@ -221,7 +221,7 @@ class Exact:
         return done["alpha"][self.place], float(done["residual"])
 
     def accept(self, residual: float, model: KRRModel) -> None:
-        """Refuse a solution that is none; collective."""
+        """Refuse a solution with a large residual; collective."""
         if not residual <= refine.ACCEPTED:  # which a residual that is no number is not
             with self.comm.agreed():
                 raise InputError(not_definite(f"the system of all {self.n:,} rows", model))
@@ -238,7 +238,7 @@ class Exact:
             standardizer=self.standardizer, dtype=str(self.X.dtype), like=self.width.like,
             classes=self.prepared.classes,
         )  # fmt: skip
-        weights = self.prepared.rows.columns.get("weight")
+        weights = self.prepared.samples.columns.get("weight")
         if made.classes is not None and self.options.probability is None:
             weights = None  # of no use afterwards
         for i, (lo, hi) in enumerate(pieces):

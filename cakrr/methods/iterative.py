@@ -20,9 +20,9 @@ from cakrr.grid_search import left_out
 from cakrr.iterative.solver import Rules
 from cakrr.iterative.systems import RidgeProblem, Systems, needed
 from cakrr.method import Method
-from cakrr.methods.early import Early
+from cakrr.methods.early import SettledErrors
 from cakrr.methods.factored import Exact, Judging
-from cakrr.methods.prepare import Prepared
+from cakrr.methods.prepare import RidgeRows
 from cakrr.model import KRRModel, PartModel
 from cakrr.options import Options
 
@@ -37,7 +37,7 @@ class Iterative(Exact):
     """One training, or one round of it, by conjugate gradients."""
 
     def __init__(
-        self, method: Method, prepared: Prepared, options: Options, comm: Communicator, root: Any = None,
+        self, method: Method, prepared: RidgeRows, options: Options, comm: Communicator, root: Any = None,
         last: Exact | None = None,
     ) -> None:  # fmt: skip
         super().__init__(method, prepared, options, comm, root, last)
@@ -61,18 +61,18 @@ class Iterative(Exact):
         memory.require(need, limit, what, "use more ranks, a smaller grid of lambdas, or bkrr2")
 
     def _weights(self, rows: NDArray[np.bool_]) -> NDArray[np.float64] | None:
-        """Of some of this rank's rows, if they have any."""
-        return self.prepared.rows.row_weights()[rows] if "weight" in self.prepared.rows.columns else None
+        """Sample weights of some of this rank's rows, if there are any."""
+        return self.prepared.samples.row_weights()[rows] if "weight" in self.prepared.samples.columns else None
 
     def _targets(self) -> NDArray[np.float64]:
-        """Of this rank's rows, shape (n_local, t)."""
-        y = self.prepared.rows["y"].astype(np.float64)
+        """Targets of this rank's rows, shape (n_local, t)."""
+        y = self.prepared.samples["y"].astype(np.float64)
         return y.reshape(len(y), math.prod(y.shape[1:]))
 
     # -- the steps of the exact method -------------------------------------------------------------
 
     def _left(self) -> float:
-        """Seconds that are left to this rank."""
+        """Seconds left to this rank."""
         most = math.inf if self.options.max_time is None else self.options.max_time
         return max(0.0, most - (time.perf_counter() - self.begun))
 
@@ -102,7 +102,9 @@ class Iterative(Exact):
             def work(kernel: Kernel = kernel, name: str = name, piece: str = piece) -> dict[str, NDArray[Any]]:
                 rules = self._rules(max(self.options.tol, GRID_TOL), False)
                 if self.options.early is not None:
-                    rules.early = Early(judging, X, kernel, self.options.early, len(lams), self.prepared.scale, comm)
+                    rules.early = SettledErrors(
+                        judging, X, kernel, self.options.early, len(lams), self.prepared.scale, comm
+                    )
                 wanted = RidgeProblem(X, number, y, weights, kernel, lams, name, piece)
                 alpha, solution = self.systems.solve(wanted, rules)
                 with comm.phase("predict"):
@@ -157,7 +159,7 @@ class Iterative(Exact):
 
     def solve(self) -> tuple[NDArray[np.float64], float]:
         """Alpha of this rank's rows, and the relative residual, which was computed from scratch."""
-        shape = self.prepared.rows["y"].shape
+        shape = self.prepared.samples["y"].shape
         y = self._targets()
         every, piece = np.ones(len(self.place), np.bool_), self._of_pair("solution")
 
@@ -189,7 +191,7 @@ class Iterative(Exact):
         return done["alpha"], float(done["residual"].max())
 
     def _unless_late(self, name: str, work: Callable[[], dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
-        """As :func:`remembered`; what stopped since its time was over is not kept, so that a later run goes on."""
+        """Run `work` as :func:`remembered`, but do not keep what the time limit stopped: a later run continues it."""
         late: dict[str, NDArray[Any]] = {}
 
         def checked() -> dict[str, NDArray[Any]]:

@@ -1,9 +1,8 @@
-"""Length scales of the features by the slope of the leave-one-out error, over the parts of all ranks."""
+"""Length scales of the features, found by the gradient of the leave-one-out error over the parts of all ranks."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.optimize
@@ -11,39 +10,38 @@ from numpy.typing import NDArray
 
 from cacore.data.metric import SAMPLE
 from cacore.data.rows import dense
+from cakrr.methods.settings import Chosen
+from cakrr.methods.task import RidgeTask
 from cakrr.solver.lengths import slope
 
-if TYPE_CHECKING:
-    from cakrr.methods.parts import _Run
-
-ROWS = 2500  # of all parts together, whose errors are lessened: there are but d + 1 numbers to find
-EVALUATIONS = 10  # of a round: then the rows are divided anew, by the new lengths
-FARTHEST = 4.0  # by how much the logarithm of a scale changes at most in a round
+ROWS = 2500  # of all parts together whose errors are minimised: there are only d + 1 numbers to find
+EVALUATIONS = 10  # per round: then the rows are divided again, by the new lengths
+FARTHEST = 4.0  # largest change of a scale's logarithm in a round
 
 
-def scales(run: _Run, sigma: float, lam: float) -> NDArray[np.float64]:
-    """Factors of the features, shape (d,), which lessen the leave-one-out errors inside the parts; collective.
+def scales(task: RidgeTask, chosen: Chosen) -> NDArray[np.float64]:
+    """Factors of the features, shape (d,), that minimise the leave-one-out errors inside the parts; collective.
 
-    Those of the learning rows of some parts, `ROWS` rows or so, at most `SAMPLE` of each, at this sigma and lambda to
-    begin with; L-BFGS on the logarithms of the factors and of lambda, on all ranks alike.
+    L-BFGS on the logarithms of the factors and of lambda, on all ranks alike, begins at the chosen pair. It sees the
+    learning rows of some parts: about `ROWS` rows, at most `SAMPLE` of each part.
 
     Notes
     -----
-    3 m^3 flops a part and evaluation, and one Allreduce of d + 3 numbers.
+    3 m^3 flops per part and evaluation, and one Allreduce of d + 3 numbers.
     """
-    comm, parts = run.comm, run.parts
+    comm, parts, lam = task.comm, task.parts, chosen.lam
     P, d = len(parts.sizes), parts.X.shape[1]
     count = max(1, math.ceil(ROWS / min(SAMPLE, parts.sizes.mean())))
-    chosen = np.random.default_rng((run.options.seed, run.number)).permutation(P)[:count]
-    kernel = run.model.like.with_sigma(sigma)
+    sampled = np.random.default_rng((task.options.seed, task.round)).permutation(P)[:count]
+    kernel = chosen.width.kernel
     mine = []
     for part, rows in parts:
-        first = rows.start + int(run.held[rows].sum())
+        first = rows.start + int(chosen.held[rows].sum())
         learn = slice(first, min(rows.stop, first + SAMPLE))
-        if part in chosen and learn.stop > learn.start + 1:
+        if part in sampled and learn.stop > learn.start + 1:
             w = parts.row_weights()[learn]
             ridge = lam * w.sum() / w
-            mine.append((dense(parts.X[learn]).astype(np.float64), run.targets[learn, 0], ridge, w))
+            mine.append((dense(parts.X[learn]).astype(np.float64), chosen.targets[learn, 0], ridge, w))
 
     def error(logs: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         """The logarithm of the mean squared error, the same on all ranks, and its slope."""

@@ -1,4 +1,4 @@
-"""What every method does first: check, standardise, centre, and take up a checkpoint."""
+"""The first step of every method: check, standardise and centre the rows, and take up a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ from cacore import __version__
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
 from cacore.data.labels import all_classes, class_codes, class_factors, require_classes
-from cacore.data.quantiles import normal_scores, quantiles_of
 from cacore.data.rows import (
     Rows,
     check_alike,
     check_range,
-    is_sparse,
     largest_size,
     largest_usable,
     range_remedy,
@@ -30,28 +28,29 @@ from cacore.io.fingerprints import fingerprint
 from cacore.kernels.registry import named
 from cacore.machine import memory, threads
 from cakrr.method import Method
+from cakrr.model import Offset
 from cakrr.options import Options
 
 ROWS_PER_PART = 8000
-# Options that decide where things lie, what is kept and how far a run gets, and not what is right.
+# Options that decide where data lies, what is kept and how far a run gets, but not the result.
 WHERE = ("scratch", "max_time", "keep_factors", "out_of_core")
 
 
 @dataclass
-class Prepared:
-    """What every method begins with.
+class RidgeRows:
+    """The training rows, checked, standardised and centred, and what every method needs to know of them.
 
     Attributes
     ----------
-    rows : Samples
-        This rank's, standardised, with the columns "y", centred, shape (n_local,) or (n_local, t), and "weight", if
-        there are weights.
+    samples : Samples
+        This rank's rows, standardised, with the columns "y", centred, shape (n_local,) or (n_local, t), and "weight",
+        if there are weights.
     offset : float or ndarray, shape (t,)
         Mean of the targets.
     scale : ndarray, shape (t,)
-        What each target's errors are divided by where sigma and lambda are chosen.
+        Unit of each target's errors where sigma and lambda are chosen.
     classes : ndarray, shape (k,), or None
-        The labels, if these are what the targets stand for.
+        The labels, if the targets are indicators of classes.
     standardizer : Standardizer or None
     test : Dataset or None
     partitions : int
@@ -60,8 +59,8 @@ class Prepared:
         How the features were scaled.
     """
 
-    rows: Samples
-    offset: Any
+    samples: Samples
+    offset: Offset
     scale: NDArray[np.float64]
     classes: NDArray[Any] | None
     standardizer: Standardizer | None
@@ -69,24 +68,14 @@ class Prepared:
     partitions: int
     scaling: str = "deviation"
 
-    def scored(self, seed: int, comm: Communicator) -> Prepared:
-        """The same rows, with the normal scores of their features; collective."""
-        assert self.standardizer is not None
-        with comm.phase("read"):
-            quantiles = quantiles_of(self.rows.X, seed, comm)
-        rows = Samples(normal_scores(self.rows.X, quantiles), dict(self.rows.columns))
-        return replace(
-            self, rows=rows, standardizer=replace(self.standardizer, quantiles=quantiles), scaling="quantile"
-        )
-
     def piece(self, name: str, number: int, options: Options) -> str:
-        """The name, in the checkpoint, of a piece of the n-th round on these rows."""
+        """Name, in the checkpoint, of a piece of the n-th round on these rows."""
         name = f"{options.kernel}-{name}" if options.of_several else name
         name = f"{self.scaling}-{name}" if options.scaling == "auto" else name
         return f"round-{number}-{name}" if number else name
 
     def test_rows(self, standardizer: Standardizer | None) -> tuple[Rows, NDArray[np.float64], NDArray[np.float64]]:
-        """Test rows, as this standardiser makes them, their centred targets, and weights of 1."""
+        """Test rows, standardised, their centred targets, and weights of 1."""
         assert self.test is not None
         X, y = self.test.X, self.test.target()
         if self.classes is not None:
@@ -95,27 +84,8 @@ class Prepared:
         return X if standardizer is None else standardizer.apply(X), y, np.ones(len(y))
 
 
-def scalings(prepared: Prepared, options: Options, comm: Communicator) -> list[Prepared]:
-    """The rows as training is to see them: in one scaling, or in both, for validation to choose from; collective.
-
-    Raises
-    ------
-    InputError
-        On all ranks: quantiles of sparse rows.
-    """
-    if options.scaling == "deviation":
-        return [prepared]
-    if is_sparse(prepared.rows.X):
-        with comm.agreed():
-            raise InputError(
-                f"scaling {options.scaling}: the rows are sparse, and normal scores would fill them; leave it out"
-            )
-    scored = prepared.scored(options.seed, comm)
-    return [scored] if options.scaling == "quantile" else [prepared, scored]
-
-
-def prepare(method: Method, train: Dataset, options: Options, comm: Communicator, test: Dataset | None) -> Prepared:
-    """Check what is given, on all ranks alike, and take the rows; collective."""
+def prepare(method: Method, train: Dataset, options: Options, comm: Communicator, test: Dataset | None) -> RidgeRows:
+    """Check the options and the rows on all ranks alike, and take the rows; collective."""
     with comm.agreed():
         options.checked(method)
         y = train.target()
@@ -150,11 +120,11 @@ def prepare(method: Method, train: Dataset, options: Options, comm: Communicator
                 widest = max(options.widths(method, X.shape[1]), key=lambda width: width.sigma)
                 widest.kernel.largest(X, X.dtype)
         total = comm.allreduce(np.append(w @ y, w.sum()))
-        offset: Any = float(total[0] / total[1]) if y.ndim == 1 else total[:-1] / total[-1]
+        offset: Offset = float(total[0] / total[1]) if y.ndim == 1 else total[:-1] / total[-1]
         y = y - offset
         scale = np.ones(1) if y.ndim == 1 else _scale(y, w, np.asarray(offset), options, comm)
     columns = {"y": y} if weights is None else {"y": y, "weight": weights}
-    return Prepared(Samples(X, columns), offset, scale, classes, standardizer, test, P)
+    return RidgeRows(Samples(X, columns), offset, scale, classes, standardizer, test, P)
 
 
 def _check_targets(method: Method, options: Options, y: NDArray[Any], test: Dataset | None) -> None:
@@ -171,7 +141,7 @@ def _check_targets(method: Method, options: Options, y: NDArray[Any], test: Data
 def _classes(
     train: Dataset, options: Options, comm: Communicator
 ) -> tuple[NDArray[np.float64], NDArray[Any], NDArray[np.float64] | None]:
-    """Targets that stand for the labels, the labels of all ranks, ascending, and weights with those of the classes."""
+    """Indicators of the labels, the labels of all ranks, ascending, and weights times those of the classes."""
     y, weights = train.target(), train.weights
     classes = all_classes(y, comm)
     with comm.agreed():
@@ -184,7 +154,7 @@ def _classes(
 
 
 def indicators(codes: NDArray[np.int64], k: int) -> NDArray[np.float64]:
-    """A column a class, 1 for its rows and 0 for the others; of two classes one, -1 and 1, shape (n,)."""
+    """One column per class, 1 for its rows and 0 for others; for two classes one column, -1 and 1, shape (n,)."""
     if k == 2:
         return np.where(codes < 0, 0.0, 2.0 * codes - 1.0)
     return np.asarray(codes[:, None] == np.arange(k), np.float64)
@@ -193,10 +163,10 @@ def indicators(codes: NDArray[np.int64], k: int) -> NDArray[np.float64]:
 def _scale(
     y: NDArray[np.float64], w: NDArray[np.float64], offset: NDArray[np.float64], options: Options, comm: Communicator
 ) -> NDArray[np.float64]:
-    """By how much the errors of t targets are divided, so that their squares add up to the mean of MSE over variance.
+    """Divisors of the errors of t targets, whose squares then add up to the mean of MSE over variance; collective.
 
-    One Allreduce of t + 1 numbers; of one target nothing. Indicators of classes are in one unit already, and a target
-    that is constant has no error: it counts for nothing.
+    One Allreduce of t + 1 numbers, none for one target. Indicators of classes are in one unit already. A constant
+    target has no error, and counts for nothing.
     """
     t = y.shape[1]
     if t == 1 or options.classify:
@@ -208,7 +178,7 @@ def _scale(
 
 
 def _check_size(X: Rows, comm: Communicator) -> None:
-    """Refuse rows whose squares overflow, or all vanish, in their precision, which is that of the kernel values."""
+    """Refuse rows whose squares overflow, or all vanish, in the precision of the rows and the kernel values."""
     with comm.uncounted():
         with comm.agreed():
             check_range(X, "the training rows")
@@ -239,7 +209,7 @@ def _check_magnitude(y: NDArray[Any], where: str, dtype: Any, comm: Communicator
 
 
 def _partitions(method: Method, options: Options, n: int, itemsize: int, ranks: int) -> int:
-    """P; all ranks come to the same number, for the memory limit is theirs together."""
+    """Number of parts, P; the same on all ranks, whose memory limits are equal."""
     known = options.checkpoint.fact("partitions") if options.checkpoint is not None else None
     if options.partitions or known or not method.partitioner:
         return options.partitions or known or 1
@@ -249,10 +219,10 @@ def _partitions(method: Method, options: Options, n: int, itemsize: int, ranks: 
 def _open_checkpoint(
     method: Method, train: Dataset, options: Options, P: int, n: int, comm: Communicator, test: Dataset | None
 ) -> None:
-    """Take up the run that is kept in the checkpoint's directory, or begin it."""
+    """Take up the run in the checkpoint's directory, or begin it; collective."""
     assert options.checkpoint is not None
     facts = _facts(method, options)
-    # What memory is free differs from run to run, and decides about P alone, which is a fact of its own.
+    # Free memory differs from run to run, and determines P alone, which is a fact of its own.
     del facts["memory_limit"]
     facts |= {
         "partitions": P, "ranks": comm.size, "threads": threads.current(), "features": train.X.shape[1],
@@ -268,12 +238,12 @@ def _open_checkpoint(
 
 
 def default_parts(n: int, itemsize: int, limit: int, ranks: int) -> int:
-    """One part a rank, or as many as keep a part at 8,000 rows and its matrix inside the limit.
+    """One part per rank, or as many as keep a part at 8,000 rows and its matrix inside the limit.
 
     Raises
     ------
     MemoryLimitError
-        Where parts of 500 rows do not fit: so little memory is a mistake, not a setting.
+        Parts of 500 rows do not fit: so little memory is a mistake, not a setting.
     """
     least = min(n, 500)
     memory.require(
@@ -284,6 +254,6 @@ def default_parts(n: int, itemsize: int, limit: int, ranks: int) -> int:
 
 
 def _facts(method: Method, options: Options) -> dict[str, Any]:
-    """The options that decide about the result."""
+    """The options that determine the result."""
     values = {name: value for name, value in vars(options).items() if name not in ("progress", "checkpoint", *WHERE)}
     return {"method": method.name, **values, "kernel": named(options.kernel)}

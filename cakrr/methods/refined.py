@@ -1,10 +1,10 @@
 """The coarse model of two levels, brought nearer to the exact model of its kernel: all rows become its centres.
 
-The coarse model is the exact one of its sigma and lambda, but for expanding in M centres instead of all n rows. Those
-are rows themselves: so its coefficients are a beginning for the exact system (K + lambda n I) alpha = y, from which a
-few iterations of conjugate gradients, preconditioned by a factor of K with M pivots, lead on.
+The coarse model differs from the exact one of its sigma and lambda in expanding in M centres instead of all n rows. The
+centres are rows: so its coefficients are a warm start for the exact system (K + lambda n I) alpha = y. A few iterations
+of conjugate gradients follow, preconditioned by a factor of K with M pivots.
 
-A lambda that suits M centres may be far too small for n, which can follow the noise of every row: so larger ones are
+A lambda that suits M centres may be far too small for n, which can follow the noise of every row. So larger ones are
 tried too, all together, on the rows that are not held out, and the held-out rows choose among them.
 """
 
@@ -26,12 +26,33 @@ from cakrr.iterative.preconditioner import Factor, Preconditioner
 from cakrr.iterative.products import KernelProducts, gathers
 from cakrr.iterative.solver import Rules, solve
 from cakrr.iterative.spread import SpreadRows
+from cakrr.methods.settings import Chosen
+from cakrr.methods.task import RidgeTask
 from cakrr.options import Options
 from cakrr.solver.coarse import CoarseModel
 from partition.redistribute import Parts
 
-TOL = 1e-12  # of the residual: nothing is left to refine
+TOL = 1e-12  # relative residual at which nothing is left to refine
 TIMES = (1.0, 10.0, 100.0, 1e3, 1e4)  # the coarse model's lambda, for all rows as centres
+
+
+def refine_coarse(task: RidgeTask, chosen: Chosen) -> None:
+    """Refine the coarse model of the chosen setting, if there is one; collective.
+
+    If several lambdas were tried, the held-out rows choose one for the refined model. It stays as it is if it errs less
+    on them than the refined one.
+    """
+    if chosen.candidates is None or chosen.coarse is None:
+        return
+    lam: float | None = chosen.coarse.lam
+    if len({lam for *_, lam in chosen.candidates.settings}) > 1 and task.options.select != "test":
+        learned = chosen.candidates.chosen(chosen.candidate, learned=True)
+        lam = chosen_lambda(learned, task.parts, chosen.held, task.rows.scale, task.options, task.comm)
+    if lam is None:
+        chosen.reasons.append("refine: on the validation rows the coarse model errs less than the refined one")
+        return
+    chosen.params["coarse_lambda"] = lam
+    chosen.coarse = refined(replace(chosen.coarse, lam=lam), task.parts, task.options, task.comm)
 
 
 def chosen_lambda(
@@ -45,7 +66,7 @@ def chosen_lambda(
     coarse : CoarseModel
         From the rows that are not held out.
     parts : Parts
-        As for :func:`refined`.
+        See :func:`refined`.
     held : ndarray of bool, shape (n_local,)
     scale : ndarray, shape (t,)
         Units of the targets, in which their squared errors add up.

@@ -45,7 +45,7 @@ _BLOCK = 4096  # rows at a time
 
 
 @dataclass(frozen=True, eq=False)
-class JudgedRows:
+class NoiseRows:
     """Held-out rows with their predictions, errors and standard deviations.
 
     Attributes
@@ -99,13 +99,13 @@ class Noise:
 
 
 def fit(
-    some: Sequence[JudgedRows], features: int, targets: tuple[int, ...], comm: Communicator
+    some: Sequence[NoiseRows], features: int, targets: tuple[int, ...], comm: Communicator
 ) -> tuple[Noise, list[Vector]]:
     """Fit the curves to the rows of all ranks; collective.
 
     Parameters
     ----------
-    some : sequence of JudgedRows
+    some : sequence of NoiseRows
         Blocks of this rank's rows.
     features : int
         Number of features with curves: all of them, or 0.

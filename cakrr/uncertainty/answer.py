@@ -1,9 +1,9 @@
-"""Intervals of predictions, on all ranks: of one width, of each part's, in standard deviations, or of each row."""
+"""Prediction intervals on all ranks: of one width, one per part, in standard deviations, or one per row."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,26 +13,28 @@ from cacore.data.rows import Rows
 from cacore.errors import InputError
 from cacore.kernels.given import is_of_new_rows
 from cacore.learn.shared import ADAPTIVE
-from cakrr.model import KRRModel
 from cakrr.uncertainty import deviation, jackknife
 from cakrr.uncertainty.conformal import HELD_OUT, JACKKNIFE, Calibration, check_coverage, rank_of, rows_for
 from partition.routing import nearest
+
+if TYPE_CHECKING:
+    from cakrr.model import KRRModel
 
 Ends = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is to be told beside predictions.
+class IntervalRequest:
+    """What a user asks for beside predictions: standard deviations, and intervals of a coverage.
 
     Attributes
     ----------
     std : bool
         Standard deviations of new targets.
     coverage : float or None
-        Of intervals; None is without.
+        Coverage of intervals; None for no intervals.
     adaptive : {"std", "parts"} or None
-        Intervals in standard deviations, for which True stands too, or from each part's own errors.
+        Intervals in standard deviations (also True), or from each part's own errors.
     """
 
     std: bool = False
@@ -49,11 +51,11 @@ class Asked:
 
     @property
     def needs_std(self) -> bool:
-        """Whether standard deviations are needed, told or not."""
+        """True if standard deviations are needed, reported or not."""
         return self.std or (self.coverage is not None and self.adaptive == "std")
 
     def check(self, model: KRRModel) -> None:
-        """Refuse what the model cannot tell."""
+        """Refuse what the model cannot answer."""
         if self.needs_std:
             deviation.check(model)
         if self.coverage is None:
@@ -91,13 +93,13 @@ def _is_plain(value: Any) -> bool:
 
 
 def has_parts(model: KRRModel) -> bool:
-    """Whether parts have errors of their own: a row is near to one of them, and rows were set aside."""
+    """True if parts have errors of their own: rows have a nearest part, and some were set aside."""
     held = model.calibration is not None and model.calibration.rows == HELD_OUT
     return held and model.route in ("nearest", "soft")
 
 
 def calibration_of(model: KRRModel) -> Calibration:
-    """What the model keeps for intervals."""
+    """The errors that the model keeps for intervals."""
     if model.calibration is None:
         raise InputError(
             "intervals: the model was trained without calibrate, --calibrate, which sets rows aside for them"
@@ -106,7 +108,7 @@ def calibration_of(model: KRRModel) -> Calibration:
 
 
 def answered(
-    model: KRRModel, X: Rows, asked: Asked, comm: Communicator, limit: int | None = None
+    model: KRRModel, X: Rows, request: IntervalRequest, comm: Communicator, limit: int | None = None
 ) -> tuple[NDArray[Any], NDArray[np.float64] | None, Ends | None]:
     """Predictions, standard deviations, and intervals, for this rank's rows; a collective call.
 
@@ -114,7 +116,7 @@ def answered(
     ----------
     model : KRRModel
     X : array-like or CSR, shape (n_local, d)
-    asked : Asked
+    request : IntervalRequest
     comm : Communicator
     limit : int, optional
         Bytes that this rank may use.
@@ -128,7 +130,7 @@ def answered(
     Raises
     ------
     InputError
-        On all ranks: what the model cannot tell.
+        On all ranks: a request that the model cannot answer.
 
     Notes
     -----
@@ -137,42 +139,42 @@ def answered(
     for the errors of parts; otherwise what a prediction costs.
     """
     with comm.agreed():
-        asked.check(model)
+        request.check(model)
     std = None
-    if asked.coverage is not None and calibration_of(model).rows == JACKKNIFE:
-        if asked.needs_std:
+    if request.coverage is not None and calibration_of(model).rows == JACKKNIFE:
+        if request.needs_std:
             _, std = model.predict_std(X, comm, limit)
-        mean, lower, upper = jackknife.predict(model, X, asked.coverage, comm, limit)
+        mean, lower, upper = jackknife.predict(model, X, request.coverage, comm, limit)
         return mean, std, (lower, upper)
-    if asked.needs_std:
+    if request.needs_std:
         mean, std = model.predict_std(X, comm, limit)
     else:
         mean = model.predict(X, comm)
-    if asked.coverage is None:
+    if request.coverage is None:
         return mean, std, None
-    half = calibration_of(model).half_width(asked.coverage, asked.adaptive == "std")
-    if asked.adaptive == "std" and std is not None:
+    half = calibration_of(model).half_width(request.coverage, request.adaptive == "std")
+    if request.adaptive == "std" and std is not None:
         half = half * scales(model, X, mean, std, comm)
-    elif asked.adaptive == "parts":
-        half = _of_parts(model, asked.coverage, half, comm)[nearest_part(model, model._received(X, comm))]
+    elif request.adaptive == "parts":
+        half = _of_parts(model, request.coverage, half, comm)[nearest_part(model, model.standardized(X, comm))]
     return mean, std, (mean - half, mean + half)
 
 
 def scales(
     model: KRRModel, X: Rows, mean: NDArray[Any], std: NDArray[np.float64], comm: Communicator
 ) -> NDArray[np.float64]:
-    """What adaptive intervals of these rows are multiples of: deviations, times the factors of the noise; collective.
+    """Scales of adaptive intervals: the deviations of these rows times the factors of the noise; collective.
 
-    Of a model without these, which an earlier version has made, its deviations.
+    A model without these factors, made by an earlier version, has its deviations as scales.
     """
     if model.noise is None:
         return std
-    return std * model.noise(model._received(X, comm), mean - model.offset, std)
+    return std * model.noise(model.standardized(X, comm), mean - model.offset, std)
 
 
 def _of_parts(model: KRRModel, coverage: float, every: Any, comm: Communicator) -> NDArray[np.float64]:
-    """The half width of each part, shape (P,) or (P, t): that of all rows, `every`, where a part has too few."""
-    widths = np.zeros((len(model.sizes), *model._shape))
+    """Half width of each part, shape (P,) or (P, t); `every`, that of all rows, for parts with too few rows."""
+    widths = np.zeros((len(model.sizes), *model.target_shape))
     for part, one in model.parts.items():
         n = 0 if one.errors is None else len(one.errors)
         rank = rank_of(coverage, n)
@@ -181,7 +183,7 @@ def _of_parts(model: KRRModel, coverage: float, every: Any, comm: Communicator) 
 
 
 def nearest_part(model: KRRModel, Z: Rows) -> NDArray[np.int32]:
-    """The part of each row, of standardised features: that of the nearest centre of the first division."""
+    """The part of each standardised row: that of the nearest centre of the first division."""
     return nearest(Z, model.centers[: len(model.centers) // model.divisions])
 
 
@@ -191,12 +193,12 @@ def to_parts(model: KRRModel, X: Rows, errors: NDArray[np.float64], comm: Commun
     Parameters
     ----------
     X : array-like or CSR, shape (n_local, d)
-        That were not learned from.
+        Rows that were not learned from.
     errors : ndarray, shape (n_local,) or (n_local, t)
     comm : Communicator
         An error travels to the rank of its part, with the part's number; rows stay.
     """
-    labels = nearest_part(model, model._received(X, comm))
+    labels = nearest_part(model, model.standardized(X, comm))
     toward = model.owners[labels]
     send = np.lexsort((labels, toward))
     counts = np.bincount(toward, minlength=comm.size).astype(np.int64)

@@ -1,10 +1,12 @@
 """Calibrated probabilities of a classifier, from its training rows, each left out of its part's model.
 
-Of least squares no fold is needed: a row that is left out of its model is predicted there as y - alpha_i / (G^-1)_ii,
-G the part's matrix (:mod:`cakrr.solver.variance`).
+Least squares need no folds: the model without row i predicts it as y - alpha_i / (G^-1)_ii, where G is the part's
+matrix (:mod:`cakrr.solver.variance`).
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +14,10 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.left_out import LeftOutDecisions
-from cakrr.model import KRRModel
-from cakrr.uncertainty import deviation
+from cakrr.uncertainty.deviation import joined, left_out, left_out_parts
+
+if TYPE_CHECKING:
+    from cakrr.model import KRRModel
 
 
 def calibrator(model: KRRModel, form: str, comm: Communicator, limit: int) -> Calibrator:
@@ -22,7 +26,7 @@ def calibrator(model: KRRModel, form: str, comm: Communicator, limit: int) -> Ca
     Parameters
     ----------
     model : KRRModel
-        Of classes; its rows are answered for by single parts, or it is the exact one.
+        A classifier in which one part answers for a row, or the exact one.
     form : {"sigmoid", "isotonic"}
     comm : Communicator
     limit : int
@@ -35,27 +39,22 @@ def calibrator(model: KRRModel, form: str, comm: Communicator, limit: int) -> Ca
 
     Notes
     -----
-    2/3 m^3 flops a part of m rows, m^2 of memory, and what :class:`cacore.probability.calibrator.Calibrator` sends.
+    2/3 m^3 flops per part of m rows, m^2 of memory, and what :class:`cacore.probability.calibrator.Calibrator` sends.
     """
     assert model.classes is not None
     k = len(model.classes)
     errors, y = _judged(model, comm, limit)
     codes, values = (y > 0).astype(np.int64) if k == 2 else y.argmax(axis=1), y - errors
-    # Of two classes a value above 0 is for the second.
+    # For two classes a value above 0 is the second.
     none = np.zeros_like(codes)
     found = LeftOutDecisions(-values, codes == 0, none) if k == 2 else LeftOutDecisions.of_classes(values, codes, k)
     return Calibrator.fit(form, found, 1 if k == 2 else k, comm)
 
 
 def _judged(model: KRRModel, comm: Communicator, limit: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Errors of this rank's rows, each left out of its part or of the exact model, and what they were to be."""
-    none = np.zeros((0, *model._shape))
-    errors, targets = [none], [none]
-    left_out, learned = deviation.left_out(model, comm, limit), deviation.learned_by_part(model, comm)
+    """Errors of this rank's rows, each left out of its part or of the exact model, and their targets; collective."""
+    rows = left_out_parts(model, left_out(model, comm, limit), comm)
     with comm.agreed():
-        for part, one in sorted(model.parts.items()):
-            errors.append(left_out[part].errors)
-            targets.append(learned[part])
-            if model.coarse is not None:
-                targets[-1] = targets[-1] + model.coarse.predict(one.X)
-    return np.concatenate(errors), np.concatenate(targets) + model.offset
+        parts = [one for _, one in rows]
+        targets = [one.learned + one.coarse for one in parts]
+    return joined(model, (one.errors for one in parts)), joined(model, targets) + model.offset

@@ -35,7 +35,7 @@ HELD_OUT, LEFT_OUT, JACKKNIFE = "held out", "left out", "jackknife+"  # where er
 
 @dataclass(eq=False)
 class Calibration:
-    """What intervals of any coverage need: some of the errors of n rows, in ascending order.
+    """Errors from which intervals of any coverage are made: some of those of n rows, ascending.
 
     All of them up to 2,000 rows. Of more, those that a coverage of whole thousandths asks for, and the 100 largest:
     other coverages take the next larger error, and are at most 1/1000 larger.
@@ -83,7 +83,7 @@ class Calibration:
         require(np.array_equal(self.ranks, kept_ranks(self.n)), "the errors that are kept are not those of the rows")
 
     def half_width(self, coverage: float, scaled: bool = False) -> Any:
-        """Of intervals of this coverage, a number or an ndarray of shape (t,); in standard deviations if `scaled`.
+        """Half width at this coverage, a number or an ndarray of shape (t,); in standard deviations if `scaled`.
 
         Raises
         ------
@@ -107,7 +107,7 @@ class Calibration:
 
 
 def rank_of(coverage: float, n: int) -> int:
-    """Which of n errors is the half width, 1 the smallest; more than n if they are too few for this coverage."""
+    """Rank of the half width among n errors, 1 the smallest; more than n if they are too few for this coverage."""
     return math.ceil((n + 1) * Fraction(str(coverage)))
 
 
@@ -124,7 +124,7 @@ def check_coverage(coverage: Any) -> None:
 
 
 def kept_ranks(n: int) -> NDArray[np.int64]:
-    """Which of n errors, 1 the smallest, are kept."""
+    """Ranks of the errors that are kept, of n, 1 the smallest."""
     if n <= WHOLE:
         return np.arange(1, n + 1)
     levels = -(-(n + 1) * np.arange(1, _LEVELS) // _LEVELS)

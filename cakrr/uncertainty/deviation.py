@@ -13,8 +13,9 @@ normal equations, and its variance is left out.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +25,11 @@ from cacore.data.rows import Rows, concatenate, csr, gather_rows, is_sparse
 from cacore.errors import InputError
 from cacore.kernels.given import is_of_new_rows
 from cacore.machine import memory
-from cakrr.model import KRRModel, PartModel
 from cakrr.solver.coarse_variance import CoarseSums, CoarseVariance
 from cakrr.solver.variance import LeftOutRows, Variance, factored, unpacked
-from partition.model import Answer, visit
-from partition.routing import nearest
+
+if TYPE_CHECKING:
+    from cakrr.model import KRRModel, PartModel
 
 WHOLE = -1  # the number of the one model whose rows lie in pieces
 _REMEDY = "use more parts, more ranks or a larger memory limit"
@@ -42,7 +43,7 @@ def predict(
     Parameters
     ----------
     model : KRRModel
-        Of a regression.
+        A regression model.
     X : array-like or CSR, shape (n_local, d)
     comm : Communicator
     limit : int, optional
@@ -60,7 +61,7 @@ def predict(
     Notes
     -----
     A row costs m^2 flops for each model of m rows that answers for it. Factors that are not kept in the model cost
-    2/3 m^3 flops and 8 m^2 bytes a part: they stay, for the next call, where those of all parts of the rank fit, and
+    2/3 m^3 flops and 8 m^2 bytes per part: they stay, for the next call, where those of all parts of the rank fit, and
     are otherwise made anew, one at a time, in each call. A row travels as for a prediction, and two numbers back. The
     exact model needs all rows, and the factor of their matrix, on every rank. A coarse model of M centres costs 2 M^2
     flops a row, and before the first one n_local M^2 + 2 M^3 flops and an Allreduce of M^2 numbers: its factors are
@@ -68,36 +69,24 @@ def predict(
     """
     with comm.agreed():
         check(model)
-    Z = model._received(X, comm)
-    shape = (*model._shape, 2)
+    Z = model.standardized(X, comm)
     if model.route == "sum":
-        mean = model._gathered(Z, comm)
+        mean = told_together(model, Z, comm)
         variance = whole(model, comm, limit)(Z)
     else:
-        held = Held(model, comm, limit)
-        if model.route == "all":
-            mean, precision = np.moveaxis(visit(Z, held.together, comm, shape) / len(model.sizes), -1, 0)
-        else:
-            values, weights = routed(model, Z, comm, shape, held.answer)
-            mean = np.einsum("ij...,ij->i...", values[..., 0], weights)
-            precision = np.einsum("ij...,ij->i...", 1.0 / values[..., 1], weights)
-        variance = 1.0 / precision
+        values, weights = model.consult(Z, Held(model, comm, limit).answer, comm, (*model.target_shape, 2))
+        mean = np.einsum("ij...,ij->i...", values[..., 0], weights)
+        precisions = np.ascontiguousarray(values[..., 1])  # einsum adds up in an order that depends on strides
+        variance = 1.0 / np.einsum("ij...,ij->i...", precisions, weights)
     if model.coarse is not None and not model.coarse.refined:
         variance += _of_coarse(model, comm, limit)(Z)
     base = model.offset + (model.coarse.predict(Z) if model.coarse is not None else 0.0)
     return mean + base, np.sqrt(variance)
 
 
-def routed(
-    model: KRRModel, Z: Rows, comm: Communicator, shape: tuple[int, ...], answer: Answer
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """What `answer` says for the parts that answer for each row, shape (n_local, k, *shape), and their weights.
-
-    Of a route to the nearest centre, or to those that are near; collective.
-    """
-    if model.soft is None and model.divisions == 1:
-        return model._asked(Z, nearest(Z, model.centers), comm, shape, answer)[:, None], np.ones((Z.shape[0], 1))
-    return model._weighted(Z, comm, shape, answer)
+def told_together(model: KRRModel, Z: Rows, comm: Communicator) -> NDArray[np.float64]:
+    """The sum of the pieces of an exact model at standardised rows, without the offset; collective."""
+    return model.consult(Z, model.answer, comm, model.target_shape)[0][:, 0]
 
 
 def check(model: KRRModel) -> None:
@@ -118,7 +107,7 @@ class Held:
 
     def __init__(self, model: KRRModel, comm: Communicator, limit: int | None = None) -> None:
         self.model = model
-        self.left_out: dict[int, LeftOutRows] = {}  # of the parts whose factors were made from their rows
+        self.left_out: dict[int, LeftOutRows] = {}  # rows of the parts whose factors were made here
         limit = memory.limit_per_rank(comm) if limit is None else limit
         missing = [model.sizes[part] for part in model.parts if part not in model.variances]
         self.stay = matrices_bytes(missing) <= limit
@@ -141,18 +130,9 @@ class Held:
         return known
 
     def answer(self, part: int, rows: Rows) -> NDArray[np.float64]:
-        """Mean and variance, side by side, shape (len(rows), ..., 2)."""
+        """Mean and precision (1 / variance), side by side, shape (len(rows), ..., 2)."""
         variance = np.maximum(self.of(part)(rows), np.finfo(np.float64).tiny)  # of a constant target it is 0
-        return np.stack([self.model._answer(part, rows), variance], axis=-1)
-
-    def together(self, rows: Rows) -> NDArray[np.float64]:
-        """The sums of this rank's means and of their precisions, shape (len(rows), ..., 2)."""
-        total = np.zeros((rows.shape[0], *self.model._shape, 2))
-        for part in self.model.parts:
-            values = self.answer(part, rows)
-            total[..., 0] += values[..., 0]
-            total[..., 1] += 1.0 / values[..., 1]
-        return total
+        return np.stack([self.model.answer(part, rows), 1.0 / variance], axis=-1)
 
 
 def _of_coarse(model: KRRModel, comm: Communicator, limit: int | None) -> CoarseVariance:
@@ -166,7 +146,7 @@ def _of_coarse(model: KRRModel, comm: Communicator, limit: int | None) -> Coarse
         limit = memory.limit_per_rank(comm) if limit is None else limit
         what = f"the factors of {M:,} centers, for standard deviations,"
         memory.require(5 * matrices_bytes([M]), limit, what, "use fewer centers, or a larger memory limit")
-        sums, first = CoarseSums(coarse, model._shape), len(model.sizes) // model.divisions
+        sums, first = CoarseSums(coarse, model.target_shape), len(model.sizes) // model.divisions
         for part in sorted(model.parts):
             if part < first:  # other divisions have the same rows
                 one = model.parts[part]
@@ -181,7 +161,7 @@ def _of_coarse(model: KRRModel, comm: Communicator, limit: int | None) -> Coarse
 
 
 def learned(model: KRRModel, part: int) -> NDArray[np.float64]:
-    """What a part's model learned: its rows' targets, less the offset and what the coarse model says; m^2 d flops."""
+    """Targets that a part's model learned, less the offset and the coarse model's predictions; m^2 d flops."""
     one = model.parts[part]
     weights = row_weights(one)
     noise = model.lam_of(part) * len(weights) * weights.mean() / weights
@@ -189,7 +169,7 @@ def learned(model: KRRModel, part: int) -> NDArray[np.float64]:
 
 
 def learned_by_part(model: KRRModel, comm: Communicator) -> dict[int, NDArray[np.float64]]:
-    """The same of all parts of this rank, or of its pieces of an exact model, for n^2 d flops; collective."""
+    """:func:`learned` for this rank's parts, or its pieces of an exact model, which take n^2 d flops; collective."""
     parts = sorted(model.parts.items())
     if model.route != "sum":
         with comm.agreed():
@@ -197,7 +177,7 @@ def learned_by_part(model: KRRModel, comm: Communicator) -> dict[int, NDArray[np
     weights = [row_weights(one) for _, one in parts]
     (total,) = comm.allreduce(np.array([sum(one.sum() for one in weights)], np.float64))
     Z = concatenate([one.X for _, one in parts]) if parts else np.zeros((0, model.n_features), model.dtype)
-    said, first, found = model._gathered(Z, comm), 0, {}
+    said, first, found = told_together(model, Z, comm), 0, {}
     for (part, one), weight in zip(parts, weights, strict=True):
         own = slice(first, first := first + len(weight))
         found[part] = scaled(one.alpha, model.lam * total / weight) + said[own]
@@ -210,7 +190,7 @@ def scaled(alpha: NDArray[Any], by: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def matrices_bytes(sizes: Any) -> int:
-    """What matrices of so many rows each take together, in double precision."""
+    """Bytes of matrices with these numbers of rows, in double precision."""
     return 8 * sum(int(m) ** 2 for m in sizes)
 
 
@@ -230,18 +210,18 @@ def _solved(found: tuple[Variance, LeftOutRows] | None, where: str) -> tuple[Var
 
 
 def _made(model: KRRModel, part: int) -> tuple[Variance, LeftOutRows | None]:
-    """From the factor that is kept, or from the rows, which are then left out in passing."""
+    """A part's variance from its kept factor; without one from its rows, which are then left out in passing."""
     one = model.parts[part]
     if one.factor is None or one.unit is None:
         return factored_part(model, part)
     kernel, lam = model.kernel_of(part), model.lam_of(part)
-    return unpacked(one.X, kernel, lam, one.factor, one.unit, bool(model._shape)), None
+    return unpacked(one.X, kernel, lam, one.factor, one.unit, bool(model.target_shape)), None
 
 
 def keep(model: KRRModel, comm: Communicator, limit: int) -> dict[int, LeftOutRows]:
     """Put the factors of this rank's parts into the model, which saves them; collective.
 
-    Returns each part's rows, left out. 2/3 m^3 flops a part; 8 m^2 bytes in memory and half of that in the file.
+    Returns each part's rows, left out. 2/3 m^3 flops per part; 8 m^2 bytes in memory and half of that in the file.
     """
     held = Held(model, comm, limit)
     with comm.agreed():
@@ -265,6 +245,50 @@ def left_out(model: KRRModel, comm: Communicator, limit: int) -> dict[int, LeftO
     return found
 
 
+@dataclass(frozen=True, eq=False)
+class LeftOutPart:
+    """The rows of a part, each left out of it.
+
+    Attributes
+    ----------
+    X : ndarray or CSR, shape (m, d)
+    learned : ndarray, shape (m,) or (m, t)
+        What the part's model learned: targets, less the offset and `coarse`.
+    coarse : ndarray, shape (m,) or (m, t), or 0
+        Predictions of the coarse model.
+    errors, deviations : ndarray, shape (m,) or (m, t)
+        See :class:`cakrr.solver.variance.LeftOutRows`.
+    """
+
+    X: Rows
+    learned: NDArray[np.float64]
+    coarse: NDArray[np.float64] | float
+    errors: NDArray[np.float64]
+    deviations: NDArray[np.float64]
+
+
+def left_out_parts(
+    model: KRRModel, found: Mapping[int, LeftOutRows], comm: Communicator
+) -> Iterator[tuple[int, LeftOutPart]]:
+    """The rows that :func:`left_out` found, part by part, with what they were to be; collective until it returns.
+
+    A coarse model's predictions are made part by part, as the iterator goes: m M d flops each.
+    """
+    targets = learned_by_part(model, comm)
+
+    def one(part: int) -> tuple[int, LeftOutPart]:
+        X, rows = model.parts[part].X, found[part]
+        coarse = 0.0 if model.coarse is None else model.coarse.predict(X)
+        return part, LeftOutPart(X, targets[part], coarse, rows.errors, rows.deviations)
+
+    return (one(part) for part in sorted(found))
+
+
+def joined(model: KRRModel, values: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Values of this rank's parts, one part after the other; an empty array if it has no parts."""
+    return np.concatenate([np.zeros((0, *model.target_shape)), *values])
+
+
 def pooled(model: KRRModel, comm: Communicator, limit: int) -> tuple[Variance, LeftOutRows]:
     """The variance of an exact model whose rows lie in pieces, and all rows left out, on every rank; collective."""
     n = int(model.sizes.sum())
@@ -272,9 +296,8 @@ def pooled(model: KRRModel, comm: Communicator, limit: int) -> tuple[Variance, L
         what = f"the factor of all {n:,} rows, on every rank, for standard deviations,"
         memory.require(matrices_bytes([n]), limit, what, "use a method in parts, or a larger memory limit")
     pieces = [model.parts[part] for part in sorted(model.parts)]
-    none = np.zeros((0, *model._shape))
     X = _rows(pieces, model, comm)
-    alpha = comm.allgather(np.concatenate([none, *(one.alpha.astype(np.float64) for one in pieces)]))
+    alpha = comm.allgather(joined(model, (one.alpha.astype(np.float64) for one in pieces)))
     weighted = not comm.all(all(one.weight is None for one in pieces))
     weights = None
     if weighted:
@@ -284,7 +307,7 @@ def pooled(model: KRRModel, comm: Communicator, limit: int) -> tuple[Variance, L
 
 
 def row_weights(one: PartModel) -> NDArray[np.float64]:
-    """Of a part's rows; 1 where there are none."""
+    """Sample weights of a part's rows; 1 if there are none."""
     return np.ones(one.X.shape[0]) if one.weight is None else one.weight
 
 

@@ -13,7 +13,7 @@ one row moves the model. That is of a sigma and lambda, mean, scaling and centre
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +21,12 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.rows import Rows
 from cacore.machine import threads
-from cakrr.model import KRRModel
 from cakrr.solver.variance import Variance
 from cakrr.uncertainty import deviation
 from cakrr.uncertainty.conformal import rank_of
+
+if TYPE_CHECKING:
+    from cakrr.model import KRRModel
 
 
 def predict(
@@ -35,10 +37,10 @@ def predict(
     Parameters
     ----------
     model : KRRModel
-        That keeps the errors of left-out rows.
+        A model that keeps the errors of left-out rows.
     X : array-like or CSR, shape (n_local, d)
     coverage : float
-        That each part has enough rows for.
+        Coverage for which each part has enough rows.
     comm : Communicator
     limit : int, optional
         Bytes that this rank may use; by default its share of what is free.
@@ -58,34 +60,33 @@ def predict(
     target. Factors as for :func:`cakrr.uncertainty.deviation.predict`. A row travels as for a prediction, and
     three numbers back. Where several models answer, the ends are averaged with the weights of their answers.
     """
-    Z = model._received(X, comm)
+    Z = model.standardized(X, comm)
     if model.route == "sum":
-        mean = model._gathered(Z, comm)
-        none = np.zeros((0, *model._shape))
-        errors = comm.allgather(np.concatenate([none, *(_errors(model, part) for part in sorted(model.parts))]))
+        mean = deviation.told_together(model, Z, comm)
+        errors = comm.allgather(deviation.joined(model, (_errors(model, part) for part in sorted(model.parts))))
         values = mean[..., None] + ends(deviation.whole(model, comm, limit), errors, Z, coverage)
     else:
         held = deviation.Held(model, comm, limit)
 
         def answer(part: int, rows: Rows) -> NDArray[np.float64]:
-            said = model._answer(part, rows)
+            said = model.answer(part, rows)
             return said[..., None] + ends(held.of(part), _errors(model, part), rows, coverage)
 
-        found, weights = deviation.routed(model, Z, comm, (*model._shape, 3), answer)
+        found, weights = model.consult(Z, answer, comm, (*model.target_shape, 3))
         values = np.einsum("ij...,ij->i...", found, weights)
     mean, lower, upper = np.moveaxis(values + np.asarray(model.offset)[..., None], -1, 0)
     return mean, lower, upper
 
 
 def ends(variance: Variance, errors: NDArray[np.float64], X: Rows, coverage: float) -> NDArray[np.float64]:
-    """What is added to a part's answers at the rows of `X`: 0, to the lower ends, and to the upper ones.
+    """Offsets from a part's answers at the rows of `X`: 0, those of the lower ends, and those of the upper ends.
 
     Parameters
     ----------
     variance : Variance
-        Of the part's model.
+        Variance of the part's model.
     errors : ndarray, shape (m,) or (m, t)
-        Of its rows, each left out.
+        Errors of its rows, each left out.
     X : ndarray or CSR, shape (n, d)
     coverage : float
 
@@ -98,7 +99,7 @@ def ends(variance: Variance, errors: NDArray[np.float64], X: Rows, coverage: flo
     out = np.zeros((X.shape[0], *errors.shape[1:], 3))
     columns, places = errors.reshape(m, -1).T, out.reshape(X.shape[0], -1, 3)
     for rows, W in variance.weights(X):
-        # Selections are of one thread each.
+        # Each selection runs on one thread.
         shares = np.array_split(np.arange(rows.start, rows.stop), max(1, threads.current()))
 
         def of_rows(share: NDArray[np.int64], W: NDArray[np.float64] = W, first: int = rows.start) -> None:
@@ -113,7 +114,7 @@ def ends(variance: Variance, errors: NDArray[np.float64], X: Rows, coverage: flo
 
 
 def _selected(values: NDArray[np.float64], place: int) -> NDArray[np.float64]:
-    """Of each row the value that has so many below it; overwrites `values`."""
+    """The value of each row that has `place` smaller ones; overwrites `values`."""
     values.partition(place, axis=1)
     return values[:, place]
 

@@ -1,4 +1,4 @@
-"""The noise of a model's rows, from those that are left out: by what adaptive intervals multiply standard deviations.
+"""The noise of a model's rows, estimated from left-out rows: factors of the deviations in adaptive intervals.
 
 A row that is left out of its part has an error and a deviation in closed form, for which no part is asked again, and
 the regression of :mod:`cakrr.solver.noise` over all of them needs one Allreduce of a few thousand numbers. Its factors
@@ -9,16 +9,19 @@ deviations, times these factors, an interval takes, and are held as often whatev
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.rows import is_sparse
-from cakrr.model import KRRModel
-from cakrr.solver.noise import MOST, JudgedRows, Noise, fit
+from cakrr.solver.noise import MOST, Noise, NoiseRows, fit
 from cakrr.solver.variance import LeftOutRows
-from cakrr.uncertainty import deviation
+from cakrr.uncertainty.deviation import left_out_parts
+
+if TYPE_CHECKING:
+    from cakrr.model import KRRModel
 
 Found = tuple[Noise, list[NDArray[np.float64]]]
 
@@ -26,23 +29,19 @@ Found = tuple[Noise, list[NDArray[np.float64]]]
 def of_rows_left_out(model: KRRModel, left_out: Mapping[int, LeftOutRows], comm: Communicator) -> Found:
     """The factors, and those that the other rows give each row, from all rows, each left out; a collective call.
 
-    A row is left out of its own part, or of the exact model. Of several divisions the first one's parts, for others
-    have the same rows. A row's prediction is that of its part without it, and so is its deviation, to which a coarse
+    A row is left out of its own part, or of the exact model. Only the first division counts, for others have
+    the same rows. A row's prediction is that of its part without it, and so is its deviation, to which a coarse
     model's variance is not added.
 
     Notes
     -----
-    m^2 d flops a part of m rows, and what :func:`cakrr.solver.noise.fit` costs.
+    m^2 d flops per part of m rows, and what :func:`cakrr.solver.noise.fit` costs.
     """
     first = len(model.sizes) // model.divisions
-    targets = deviation.learned_by_part(model, comm)
-    some = []
-    for part, found in sorted(left_out.items()):
-        if part < first:
-            X = model.parts[part].X
-            mean = targets[part] - found.errors
-            if model.coarse is not None:
-                mean = mean + model.coarse.predict(X)
-            some.append(JudgedRows(X, mean, found.errors, found.deviations))
+    some = [
+        NoiseRows(one.X, one.learned - one.errors + one.coarse, one.errors, one.deviations)
+        for part, one in left_out_parts(model, left_out, comm)
+        if part < first
+    ]
     curves = comm.all(not any(is_sparse(one.X) for one in some)) and model.n_features <= MOST
-    return fit(some, model.n_features if curves else 0, np.shape(model.offset), comm)
+    return fit(some, model.n_features if curves else 0, model.target_shape, comm)

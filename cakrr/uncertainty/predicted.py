@@ -1,4 +1,4 @@
-"""What the predicting command of kernel ridge regression finds for its rows, writes and judges."""
+"""The result of the predicting command of kernel ridge regression: what it writes, and how it is judged."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from cacore.errors import InputError
 from cacore.machine import memory
 from cacore.metrics import errors
 from cacore.metrics.probabilistic import gaussian_scores, interval_metrics
-from cakrr.model import KRRModel
-from cakrr.uncertainty.answer import Asked, answered
+from cakrr.uncertainty.answer import IntervalRequest, answered
+
+if TYPE_CHECKING:
+    from cakrr.model import KRRModel
 
 if TYPE_CHECKING:
     from cacore.run.job import Predicting
@@ -30,11 +32,11 @@ class Predicted:
     std : ndarray or None
         Standard deviations of new targets.
     ends : tuple of two ndarrays, or None
-        Of intervals, lower and upper.
+        Lower and upper ends of intervals.
     facts : dict
-        What the report says of the intervals.
+        Entries of the report about the intervals.
     probabilities : ndarray, shape (n_local, k), or None
-        Of a classifier's classes.
+        Probabilities of a classifier's classes.
     """
 
     mean: NDArray[Any]
@@ -45,9 +47,9 @@ class Predicted:
 
     @classmethod
     def of(cls, model: KRRModel, X: Any, job: Predicting, comm: Communicator) -> Predicted:
-        """What the command was asked for; collective. Standard deviations are found once."""
+        """The answers to a command; collective. Standard deviations are computed once."""
         with comm.phase("predict"):
-            mean, std, ends = answered(model, X, asked(job), comm, memory.limit_per_rank(comm, job.memory_limit))
+            mean, std, ends = answered(model, X, request(job), comm, memory.limit_per_rank(comm, job.memory_limit))
         shown = std if job.std else None
         if job.probability:
             return cls(mean, shown, None, {}, model.probabilities(mean))
@@ -61,7 +63,7 @@ class Predicted:
 
     @property
     def columns(self) -> dict[str, NDArray[Any]]:
-        """By the names in the file."""
+        """Columns of the file, by name."""
         if self.std is None and self.ends is None:
             return {"prediction": self.mean}
         found = {"mean": self.mean}
@@ -77,17 +79,17 @@ class Predicted:
         return found if self.std is None else found | gaussian_scores(y, self.mean, self.std, comm)
 
     def intervals(self, y: NDArray[Any] | None, comm: Communicator) -> dict[str, Any]:
-        """What the report says of the intervals, if there are any; collective."""
+        """Entries of the report about the intervals, if there are any; collective."""
         return {} if self.ends is None else self.facts | interval_metrics(y, *self.ends, comm)
 
 
 def check(model: KRRModel, job: Predicting) -> None:
-    """Refuse what the model cannot tell."""
+    """Refuse a command that the model cannot answer."""
     if job.probability and model.classes is None:
         raise InputError("--probability: the model predicts numbers and has no classes; train it with --classify")
-    asked(job).check(model)
+    request(job).check(model)
 
 
-def asked(job: Predicting) -> Asked:
-    """What the command asks for."""
-    return Asked(job.std, job.interval, job.adaptive)
+def request(job: Predicting) -> IntervalRequest:
+    """The standard deviations and intervals that the command asks for."""
+    return IntervalRequest(job.std, job.interval, job.adaptive)

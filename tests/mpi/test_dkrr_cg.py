@@ -28,7 +28,7 @@ from cakrr.iterative.keep import Keep
 from cakrr.iterative.products import KernelProducts, strips
 from cakrr.iterative.spread import SpreadRows
 from cakrr.methods.dkrr import fit
-from cakrr.methods.early import Early
+from cakrr.methods.early import SettledErrors
 from cakrr.options import Options
 
 pytestmark = pytest.mark.mpi(min_size=1)
@@ -254,8 +254,8 @@ def test_ranks_stop_together(mine, monkeypatch):
     X, y = rows()
     monkeypatch.setattr(plan, "enough", lambda work, traces: traces[-1][0] >= 8 * (1 + RANK))
     monkeypatch.setattr(pivoted, "BLOCK", 8)
-    settled = Early._settled
-    monkeypatch.setattr(Early, "_settled", lambda *told: settled(*told) | (RANK == 0))
+    settled = SettledErrors._settled
+    monkeypatch.setattr(SettledErrors, "_settled", lambda *told: settled(*told) | (RANK == 0))
     result = dkrr(dataset(X, y, mine(157)), replace(GRID, early=0.01), Communicator(WORLD))
     solutions = result.iteration["solutions"]
     assert [set(one["stopped"]) for one in solutions[:2]] == [{"early"}] * 2

@@ -16,7 +16,7 @@ from cacore.comm import Communicator
 from cacore.data.selection import order_statistics
 from cacore.linalg import scalapack
 from cakrr import BKRR2, DCKRR, DKRR, KRRModel, TwoLevelKRR
-from cakrr.solver.noise import JudgedRows, fit
+from cakrr.solver.noise import NoiseRows, fit
 
 pytestmark = pytest.mark.mpi(min_size=1)
 MISSING = R > 1 and not os.environ.get(scalapack.VARIABLE) and not scalapack._files("mkl")
@@ -118,12 +118,12 @@ def test_noise_of_all_rows(mine):
     rng, my = np.random.default_rng(0), mine(157)
     X, mean, deviations = rng.normal(size=(157, 3)), rng.normal(size=157), rng.uniform(1, 2, 157)
     errors = deviations * np.exp(X[:, 1]) * rng.normal(size=157)
-    every = JudgedRows(X, mean, errors, deviations)
+    every = NoiseRows(X, mean, errors, deviations)
     serial, factors = fit([every], 3, (), Communicator())
 
     def work(comm):
         with comm.phase("train"):
-            noise, own = fit([JudgedRows(*(values[my] for values in vars(every).values()))], 3, (), comm)
+            noise, own = fit([NoiseRows(*(values[my] for values in vars(every).values()))], 3, (), comm)
         near(noise.table, serial.table, 1e-9)
         near(own[0], factors[0][my], 1e-9)
 

@@ -1,0 +1,43 @@
+"""The record of the one method of this family."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from asygcd.options import Fit, Options
+from cacore.learn.method import Method
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsyGCDMethod(Method):
+    """The one method of this family."""
+
+    package: ClassVar[str] = "asygcd"
+    options: ClassVar[type] = Options
+
+    @property
+    def prog(self) -> str:
+        """Name of the command."""
+        return self.package
+
+    @property
+    def without(self) -> Collection[str]:
+        """Options of every command that this one does not have: it is one process, and searches no grid."""
+        return "comm_matrix", "libsvm", "plot"
+
+    @property
+    def example(self) -> str:
+        """A command that a user can type, for ``--help``."""
+        return "python -m asygcd DATA.h5 --C 10 --gamma 0.5 --model MODEL.h5"
+
+
+def _train(*args: Any) -> Fit:
+    """Call :func:`asygcd.training.fit`; imported here, since ``--help`` does not need it."""
+    from asygcd.training import fit
+
+    return fit(*args)
+
+
+METHOD = AsyGCDMethod(name="asygcd", summary="asynchronous greedy coordinate descent, without a bias", trainer=_train)

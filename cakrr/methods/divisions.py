@@ -1,0 +1,23 @@
+"""Several divisions of the rows, each trained at the setting that was chosen on the first one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cakrr.fit import RidgeFit
+from cakrr.methods.settings import Chosen
+from cakrr.methods.task import RidgeTask
+
+Solver = Callable[[RidgeTask, Chosen], RidgeFit]
+
+
+def in_divisions(solve: Solver) -> Solver:
+    """Train as `solve` does, on every division: one model that has the parts of all of them."""
+
+    def every(task: RidgeTask, chosen: Chosen) -> RidgeFit:
+        fitted = solve(task, chosen)
+        for number in range(1, task.options.divisions if len(task.parts.sizes) > 1 else 1):
+            fitted.add(solve(task.divided_again(number), chosen))
+        return fitted
+
+    return every

@@ -1,0 +1,42 @@
+"""Scalings of the features that are compared: by their deviation, or by the normal scores of their quantiles."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cacore.comm import Communicator
+from cacore.data.dataset import Samples
+from cacore.data.quantiles import normal_scores, quantiles_of
+from cacore.data.rows import is_sparse
+from cacore.errors import InputError
+from cakrr.methods.prepare import RidgeRows
+from cakrr.options import Options
+
+
+def scalings(rows: RidgeRows, options: Options, comm: Communicator) -> list[RidgeRows]:
+    """The rows in one scaling, or in both if validation chooses between them; collective.
+
+    Raises
+    ------
+    InputError
+        On all ranks: quantiles of sparse rows.
+    """
+    if options.scaling == "deviation":
+        return [rows]
+    if is_sparse(rows.samples.X):
+        with comm.agreed():
+            raise InputError(
+                f"scaling {options.scaling}: the rows are sparse, and normal scores would fill them; leave it out"
+            )
+    scored = _scored(rows, options.seed, comm)
+    return [scored] if options.scaling == "quantile" else [rows, scored]
+
+
+def _scored(rows: RidgeRows, seed: int, comm: Communicator) -> RidgeRows:
+    """The rows with the normal scores of their features; collective."""
+    assert rows.standardizer is not None
+    with comm.phase("read"):
+        quantiles = quantiles_of(rows.samples.X, seed, comm)
+    samples = Samples(normal_scores(rows.samples.X, quantiles), dict(rows.samples.columns))
+    standardizer = replace(rows.standardizer, quantiles=quantiles)
+    return replace(rows, samples=samples, standardizer=standardizer, scaling="quantile")

@@ -1,0 +1,155 @@
+"""Rows divided into parts, and everything that training on these parts shares (Algorithm 10, lines 1 to 7)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.comm import Communicator
+from cacore.data.dataset import Samples
+from cacore.data.metric import Root, change, check_features, mapped
+from cacore.data.rows import Rows, nbytes
+from cacore.data.standardize import Standardizer
+from cacore.data.stored import StoredRows
+from cacore.machine import memory
+from cakrr.method import Method
+from cakrr.methods.prepare import RidgeRows
+from cakrr.options import Options
+from cakrr.solver.local import Workspace
+from partition.divide import divide, hand_out, order_of
+from partition.redistribute import Parts, assign_owners
+
+_COPIES = 3  # of the rows of a part that is read from a file: shifted ones, and what products make of them
+_COLUMN_BYTES = 48  # in memory, per row in a file: its target, its residual, its place and its coefficient
+
+
+@dataclass(frozen=True, eq=False)
+class RidgeTask:
+    """One division of the rows into parts, in one metric, on which models are trained.
+
+    Attributes
+    ----------
+    method : Method
+    options : Options
+    rows : RidgeRows
+        All rows before they were divided; empty unless they are divided again.
+    parts : Parts
+        With the columns "y" and, if there are weights, "weight".
+    workspace : Workspace
+    comm : Communicator
+    root : Root or None
+        Root of the metric, by which the rows of `parts` are mapped.
+    round : int
+        Number of the metric's round.
+    division : int
+        Number of the division.
+    """
+
+    method: Method
+    options: Options
+    rows: RidgeRows
+    parts: Parts
+    workspace: Workspace
+    comm: Communicator
+    root: Root | None = None
+    round: int = 0
+    division: int = 0
+
+    @cached_property
+    def y(self) -> NDArray[np.float64]:
+        """Centred targets of this rank's rows in double precision, shape (n_local,) or (n_local, t)."""
+        return self.parts["y"].astype(np.float64)
+
+    @property
+    def route(self) -> str:
+        """The route: which models answer for a row."""
+        route = self.options.route or self.method.route
+        return "nearest" if route == "soft" and len(self.parts.sizes) == 1 else route  # there is one model to ask
+
+    @property
+    def standardizer(self) -> Standardizer | None:
+        """Map of raw rows to rows of this metric."""
+        return Standardizer.with_root(self.rows.standardizer, self.root)
+
+    def weights(self, rows: slice) -> NDArray[np.float64] | None:
+        """Sample weights of some rows of the parts, or None if there are none."""
+        return self.parts.columns["weight"][rows] if "weight" in self.parts.columns else None
+
+    def piece(self, name: str) -> str:
+        """Name of a piece of this round in the checkpoint."""
+        return self.rows.piece(name, self.round, self.options)
+
+    def in_metric(self, root: Root) -> RidgeTask:
+        """The next round: the rows in this metric, divided again unless the parts are random; collective."""
+        if self.method.partitioner == "random":
+            step = change(self.root, root)
+            parts = replace(self.parts, X=mapped(self.parts.X, step), centers=mapped(self.parts.centers, step))
+        else:
+            with self.comm.phase("partition"):
+                parts = _divided(self.method, self.rows, root, self.options, self.comm)
+        return replace(self, parts=parts, root=root, round=self.round + 1)
+
+    def divided_again(self, number: int) -> RidgeTask:
+        """The n-th division of the rows, in the same metric; collective."""
+        with self.comm.phase("partition"):
+            parts = _divided(self.method, self.rows, self.root, self.options, self.comm, number)
+        return replace(self, parts=parts, division=number)
+
+
+def divided(method: Method, rows: RidgeRows, options: Options, comm: Communicator) -> RidgeTask:
+    """Divide the rows for the first time, and send them to the ranks that own their parts; collective.
+
+    Raises
+    ------
+    MemoryLimitError
+        On all ranks: a part's matrix, or the metric, does not fit.
+    """
+    with comm.phase("partition"):
+        if options.metric != "none":
+            with comm.agreed():
+                check_features(options.metric, rows.samples.X.shape[1], options.memory_limit)
+        if options.compares:
+            rows.samples.columns["order"] = order_of(rows.samples, options.seed, comm)
+        parts = _divided(method, rows, None, options, comm)
+    largest = int(np.diff(parts.bounds).max(initial=0))
+    workspace = Workspace(largest, parts.X.dtype, options.memory_limit)
+    return RidgeTask(method, options, rows, parts, workspace, comm)
+
+
+def _divided(
+    method: Method, rows: RidgeRows, root: Root | None, options: Options, comm: Communicator, number: int = 0
+) -> Parts:
+    """Partition the rows in their metric, and send them to the owners of their parts."""
+    if not options.keeps_rows:
+        samples = rows.samples.give()
+    else:  # they stay for the next round or division
+        samples = Samples(mapped(rows.samples.X, root), dict(rows.samples.columns))
+    division = divide(method.partitioner, rows.partitions, samples.X, comm, (options.seed + number) % 2**32)
+    owners = assign_owners(division.sizes, comm.size)
+    with comm.agreed():
+        _check_memory(division.sizes, samples.X, comm.size, options.memory_limit, not method.coarse)
+    return hand_out(samples, division, owners, options.seed, comm, consume=not options.keeps_rows)
+
+
+def _check_memory(sizes: NDArray[np.int64], X: Rows, ranks: int, limit: int, on_disk: bool) -> None:
+    """Refuse parts whose largest matrix does not fit beside this rank's rows, or those of a part and all columns."""
+    largest, even, itemsize = int(sizes.max()), sizes.sum() / len(sizes), X.dtype.itemsize
+    rows, matrix, what = nbytes(X), largest * largest * itemsize, "a rank's rows"
+    disk = enough = ""
+    if isinstance(X, StoredRows):
+        what = "its rows and what is in memory of the others"
+        rows = _COPIES * largest * X.row_bytes + _COLUMN_BYTES * int(sizes.sum()) // ranks
+    else:
+        enough = memory.enough_ranks(ranks * rows, limit - matrix)
+        disk = "--out-of-core, " if on_disk else ""
+    remedy = f"{disk}--dtype float32, more ranks{enough} or a larger --memory-limit"
+    if limit > rows + itemsize:
+        # Parts that are uneven now are taken to be as uneven when there are more of them.
+        parts = math.ceil(sizes.sum() * (largest / even) / math.isqrt((limit - rows) // itemsize))
+        remedy = f"more --partitions (about {parts}), {remedy}"
+    what = f"the matrix of a part of {largest:,} rows, beside {what},"
+    memory.require(matrix + rows, limit, what, f"use {remedy}")
