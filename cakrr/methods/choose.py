@@ -30,8 +30,8 @@ def choose(task: RidgeTask, grid: RidgeGrid) -> Chosen:
     fold, counted under "predict"; see :meth:`cakrr.grid_search.Search.errors`.
     """
     options, soft, chosen = task.options, task.route == "soft", grid.first(task)
-    pairs = len(grid.widths) * len(grid.lams)
-    compared = pairs > 1 or soft or options.compares
+    settings = len(grid.widths) * len(grid.lams)
+    compared = settings > 1 or soft or options.compares
     if options.select != "test" and (compared or task.method.coarse):
         chosen.held = held_rows(task)
     if task.method.coarse:
@@ -39,14 +39,12 @@ def choose(task: RidgeTask, grid: RidgeGrid) -> Chosen:
             task.parts, chosen.held, grid.coarse, options.memory_limit, options.checkpoint, task.comm,
             task.piece("coarse"),
         )  # fmt: skip
-        compared = compared or pairs * len(chosen.candidates.settings) > 1
-    if compared:
+        settings *= len(chosen.candidates.settings)
+    if compared or settings > 1:
         first = Fold.of(task, task.parts, chosen.held, chosen.candidates)
         chosen.targets = first.targets
         unit = unit_of(task, first) if soft else 1.0
-        if chosen.candidates is not None:
-            pairs *= len(chosen.candidates.settings)
-        if pairs > 1 or not soft:
+        if settings > 1 or not soft:
             _choose_pair(task, grid, first, SOFT.scaled(unit, len(task.parts.sizes)), chosen)
         if soft:
             choose_soft_route(task, first, unit, chosen)
