@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cacore.comm import Communicator
-from cacore.learn.method import Method as AnyMethod
+from cacore.learn.method import Method
 from cacore.run import command
 from cacore.run.family import Family
 from cacore.run.launch import run
@@ -16,12 +16,12 @@ def _load() -> Family:
     return AsyGCDFamily()
 
 
-def train(method: AnyMethod, comm: Communicator, argv: list[str] | None = None) -> None:
+def train(method: Method, comm: Communicator, argv: list[str] | None = None) -> None:
     """Run the training command of `method` on `comm`; collective."""
     command.train(method, _load, comm, argv)
 
 
-def main(method: AnyMethod, argv: list[str] | None = None) -> None:
+def main(method: Method, argv: list[str] | None = None) -> None:
     """Run the command of `method`, ``python -m asygcd DATA``, and end the process."""
     run(lambda comm: train(method, comm, argv), method.prog, argv=argv)
 

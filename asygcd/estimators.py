@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from asygcd.method import METHOD
 from asygcd.model import AsyGCDModel
-from asygcd.options import Fit, Options
+from asygcd.options import AsyGCDFit, AsyGCDOptions
 from asygcd.training import described
 from cacore.checks import yes_or_no
 from cacore.comm import Communicator
@@ -124,7 +124,7 @@ class AsyGCDSVC(KernelClassifier):
         n, used = train.X.shape[0], train.target()[train.row_weights() > 0]
         verbose, again = (yes_or_no(getattr(self, name), f"{name} =") for name in ("verbose", "warm_start"))
         options = replace(
-            from_estimator(Options, self, class_weight=self._class_weight(all_classes(used, comm))),
+            from_estimator(AsyGCDOptions, self, class_weight=self._class_weight(all_classes(used, comm))),
             seed=shared_seed(self.random_state, comm), memory_limit=memory.limit_per_rank(comm),
             watch=printer(described) if verbose else None, start=self._start(n, used) if again else None,
         )  # fmt: skip
@@ -144,7 +144,7 @@ class AsyGCDSVC(KernelClassifier):
         start[model.rows] = model.coef
         return start
 
-    def _take(self, result: Fit, n: int) -> None:
+    def _take(self, result: AsyGCDFit, n: int) -> None:
         self.model_, self._n_rows = result.model, n
         self.classes_, self.class_weight_ = result.model.classes, result.factors
         self.support_, self.support_vectors_ = result.model.rows, result.model.X

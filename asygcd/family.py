@@ -11,7 +11,7 @@ import numpy as np
 
 from asygcd.method import METHOD, AsyGCDMethod
 from asygcd.model import AsyGCDModel
-from asygcd.options import Fit, Options
+from asygcd.options import AsyGCDFit, AsyGCDOptions
 from asygcd.solver.team import AsyGCD
 from asygcd.training import described
 from cacore.comm import Communicator
@@ -30,7 +30,7 @@ from cacore.run.job import Training
 class AsyGCDFamily(Classifiers):
     """The kernel SVM without a bias, on the threads of one process."""
 
-    def check(self, method: AsyGCDMethod, job: Training, options: Options, comm: Communicator) -> dict[str, Path]:
+    def check(self, method: AsyGCDMethod, job: Training, options: AsyGCDOptions, comm: Communicator) -> dict[str, Path]:
         """Refuse to run on more than one rank; there are no output files to check."""
         if comm.size > 1:
             raise InputError(
@@ -39,12 +39,12 @@ class AsyGCDFamily(Classifiers):
             )
         return {}
 
-    def warm_up(self, dtype: str, options: Options) -> None:
+    def warm_up(self, dtype: str, options: AsyGCDOptions) -> None:
         """Compile by solving a small problem in both precisions of kernel values."""
         X = np.random.default_rng(0).normal(size=(48, 3)).astype(dtype)
         row_hashes(X, X[:, 0])
         y = np.arange(48) % 2
-        METHOD(Dataset(X, y), Options(max_iter=50, threads=2)).model.predict(X[:2])
+        METHOD(Dataset(X, y), AsyGCDOptions(max_iter=50, threads=2)).model.predict(X[:2])
         AsyGCD(X, Kernel(), 2, 1 << 20).solve(np.where(y > 0, 1.0, -1.0), np.ones(48), Limits(max_iter=50))
 
     def warm_up_prediction(self, dtype: str) -> None:
@@ -53,7 +53,7 @@ class AsyGCDFamily(Classifiers):
         AsyGCDModel(np.arange(2), "ovr", Kernel(), 1.0, X, np.arange(24), np.ones((24, 1)), None, dtype).predict(X)
 
     def read(
-        self, method: AsyGCDMethod, job: Training, options: Options, comm: Communicator, limit: int
+        self, method: AsyGCDMethod, job: Training, options: AsyGCDOptions, comm: Communicator, limit: int
     ) -> tuple[Dataset, Dataset | None]:
         """Read the training rows with their labels, and the test rows if there are any."""
         train, test = super().read(method, job, options, comm, limit)
@@ -70,7 +70,7 @@ class AsyGCDFamily(Classifiers):
         """Load the whole model on every rank."""
         return AsyGCDModel.load(path, comm)
 
-    def report(self, method: AsyGCDMethod, fitted: Fit, options: Options, job: Training) -> dict[str, Any]:
+    def report(self, method: AsyGCDMethod, fitted: AsyGCDFit, options: AsyGCDOptions, job: Training) -> dict[str, Any]:
         """The report's sections on the kernel's parameters and on the solver: per problem, and per thread."""
         model, solutions = fitted.model, fitted.solutions
         per_thread = ("steps", "hits", "misses")  # one entry per problem and thread
@@ -87,7 +87,7 @@ class AsyGCDFamily(Classifiers):
             },
         }
 
-    def notes(self, method: AsyGCDMethod, fitted: Fit, options: Options) -> list[str]:
+    def notes(self, method: AsyGCDMethod, fitted: AsyGCDFit, options: AsyGCDOptions) -> list[str]:
         """Warn if a problem stopped at a limit."""
         return [] if fitted.note is None else [fitted.note]
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from asygcd.options import Fit, Options
+from asygcd.options import AsyGCDFit, AsyGCDOptions
 from cacore.learn.method import Method
 
 
@@ -15,7 +15,7 @@ class AsyGCDMethod(Method):
     """The one method of this family."""
 
     package: ClassVar[str] = "asygcd"
-    options: ClassVar[type] = Options
+    options: ClassVar[type] = AsyGCDOptions
 
     @property
     def prog(self) -> str:
@@ -33,7 +33,7 @@ class AsyGCDMethod(Method):
         return "python -m asygcd DATA.h5 --C 10 --gamma 0.5 --model MODEL.h5"
 
 
-def _train(*args: Any) -> Fit:
+def _train(*args: Any) -> AsyGCDFit:
     """Call :func:`asygcd.training.fit`; imported here, since ``--help`` does not need it."""
     from asygcd.training import fit
 

@@ -23,7 +23,7 @@ UPDATES = ("owned", "atomic", "stochastic")
 
 
 @dataclass(frozen=True)
-class Options(DualOptions):
+class AsyGCDOptions(DualOptions):
     """Options of a training run, in addition to those of the dual problem; each option's help describes it.
 
     `threads` None uses all cores available to the process. `start` holds initial coefficients alpha y of each decision,
@@ -46,7 +46,7 @@ class Options(DualOptions):
 
 
 @dataclass
-class Fit:
+class AsyGCDFit:
     """Result of training.
 
     Attributes

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asygcd.model import AsyGCDModel
-from asygcd.options import Fit, Options
+from asygcd.options import AsyGCDFit, AsyGCDOptions
 from asygcd.solver.gram import check_memory
 from asygcd.solver.team import AsyGCD, TeamProgress, TeamSolution
 from cacore.comm import Communicator
@@ -37,7 +37,9 @@ def described(progress: TeamProgress) -> str:
     return f"{progress.iterations:,} updates, violation {progress.gap:.3g}, dual objective {-progress.objective:.8g}"
 
 
-def fit(method: AsyGCDMethod, train: Dataset, options: Options, comm: Communicator, test: Any = None) -> Fit:
+def fit(
+    method: AsyGCDMethod, train: Dataset, options: AsyGCDOptions, comm: Communicator, test: Any = None
+) -> AsyGCDFit:
     """Train an SVM without a bias.
 
     Arguments and result are those of :meth:`cacore.learn.method.Method.__call__`.
@@ -75,11 +77,11 @@ def fit(method: AsyGCDMethod, train: Dataset, options: Options, comm: Communicat
     if options.probability is not None:
         model.calibrator = _calibrated(X, codes, C, model, options, comm)
     model = replace(model, standardizer=standardizer, dtype=str(train.X.dtype))
-    return Fit(model, solutions, sizes, factors)
+    return AsyGCDFit(model, solutions, sizes, factors)
 
 
 def _model(
-    classes: NDArray[Any], kernel: Kernel, options: Options, X: Rows, coef: Vector, rows: NDArray[np.int64]
+    classes: NDArray[Any], kernel: Kernel, options: AsyGCDOptions, X: Rows, coef: Vector, rows: NDArray[np.int64]
 ) -> AsyGCDModel:
     """The model with these coefficients; `X` are standardised rows, `rows` their indices in the training set."""
     support = np.flatnonzero(coef.any(axis=1))
@@ -90,7 +92,7 @@ def _model(
 
 
 def _calibrated(
-    X: Rows, codes: NDArray[np.int64], C: Vector, model: AsyGCDModel, options: Options, comm: Communicator
+    X: Rows, codes: NDArray[np.int64], C: Vector, model: AsyGCDModel, options: AsyGCDOptions, comm: Communicator
 ) -> Calibrator:  # fmt: skip
     """Fit the calibrator to decisions for held-out rows: each fold is left out of one training."""
     k, found = len(model.classes), []
@@ -111,7 +113,7 @@ def _calibrated(
 
 
 def _solved(
-    X: Rows, codes: NDArray[np.int64], C: Vector, k: int, kernel: Kernel, options: Options, start: Vector | None,
+    X: Rows, codes: NDArray[np.int64], C: Vector, k: int, kernel: Kernel, options: AsyGCDOptions, start: Vector | None,
     comm: Communicator,
 ) -> tuple[Vector, list[TeamSolution], NDArray[np.int64]]:  # fmt: skip
     """Solve the problems of a model of k classes.

@@ -62,10 +62,10 @@ def ours(X: Any, y: Any, T: Any, sigma: float, lams: tuple[float, ...], **told: 
     from cacore.learn.options import from_estimator
     from cakrr import DKRR
     from cakrr.dkrr import dkrr
-    from cakrr.options import Options
+    from cakrr.options import RidgeOptions
 
     estimator = DKRR(sigma=sigma, lam=lams, standardize=False, **told)
-    options = from_estimator(Options, estimator, seed=0, memory_limit=int(limit()))
+    options = from_estimator(RidgeOptions, estimator, seed=0, memory_limit=int(limit()))
     DKRR(sigma=sigma, lam=lams[0], **told).fit(X[:200], y[:200])  # compiles
     begun = time.perf_counter()
     fitted = dkrr(Dataset(X.copy(), y.copy()), options)
@@ -96,12 +96,12 @@ def lambdas(X: Any, y: Any, T: Any, sigma: float, lam: float) -> Answer:
     from cakrr.iterative.solver import Rules
     from cakrr.iterative.systems import RidgeProblem, Systems
     from cakrr.methods.iterative import GRID_TOL
-    from cakrr.options import Options
+    from cakrr.options import RidgeOptions
 
     n, kernel = len(y), Kernel().with_sigma(sigma)
     grid = tuple(lam * 10.0 ** (i / 2) for i in range(9))
     seconds: dict[int, list[float]] = {1: [], 9: []}
-    systems = Systems(Options(solver="cg", memory_limit=int(limit())), (n, n, 1), Communicator())
+    systems = Systems(RidgeOptions(solver="cg", memory_limit=int(limit())), (n, n, 1), Communicator())
     for lams in [grid[:1], grid] * ROUNDS:
         begun = time.perf_counter()
         wanted = RidgeProblem(X, np.arange(n), y[:, None], None, kernel, lams, "lambdas", "")

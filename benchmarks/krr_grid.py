@@ -28,7 +28,7 @@ from cacore.tuning.grid import spaced
 from cakrr.bkrr2 import METHOD
 from cakrr.fit import RidgeFit
 from cakrr.methods.parts import fit
-from cakrr.options import Options
+from cakrr.options import RidgeOptions
 from cakrr.solver import local
 from cakrr.solver.local import PartSystem, Workspace
 
@@ -71,7 +71,7 @@ def whole(path: Path, name: str, partitions: int, rounds: int) -> bool:
     def run(which: str, band_from: int) -> None:
         local.BAND_FROM = band_from
         train = load(path, Communicator())["train"]
-        options = Options(partitions=partitions, sigma=sigmas, lam=lams)
+        options = RidgeOptions(partitions=partitions, sigma=sigmas, lam=lams)
         begun = time.perf_counter()
         fits[which] = fit(METHOD, train, options, Communicator())
         print(f"  {which}: {time.perf_counter() - begun:.1f} s", flush=True)

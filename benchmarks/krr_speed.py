@@ -22,7 +22,7 @@ from cacore.kernels import Kernel
 from cakrr.bkrr2 import METHOD
 from cakrr.fit import RidgeFit
 from cakrr.methods.parts import fit
-from cakrr.options import Options
+from cakrr.options import RidgeOptions
 from cakrr.solver.local import PartSystem, Workspace
 from partition import KBalance
 
@@ -88,7 +88,7 @@ def trained(n: int, d: int, P: int) -> RidgeFit:
     rng = np.random.default_rng(2)
     X = rng.normal(size=(n, d))
     train = Dataset(X, X[:, 0] + rng.normal(size=n), n, "generated")
-    return fit(METHOD, train, Options(partitions=P, lam=(1e-2,), standardize=False), Communicator())
+    return fit(METHOD, train, RidgeOptions(partitions=P, lam=(1e-2,), standardize=False), Communicator())
 
 
 def prediction(n: int, d: int, P: int, rounds: int) -> bool:

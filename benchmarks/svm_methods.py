@@ -22,7 +22,7 @@ from benchmarks.results import record
 from benchmarks.svm_data import SETS, Problem, native
 from cacore.data.dataset import Dataset
 from casvm import SMOSVC, bkmsvm, casvm, cpsvm, fcfssvm
-from casvm.options import Options
+from casvm.options import SVMOptions
 
 METHODS = {
     "dissmo": [], "cascade": [], "cascade 1 pass": ["--passes", "1"], "dcsvm": [], "dcfilter": [], "cpsvm": [],
@@ -81,7 +81,7 @@ def controls(name: str, problem: Problem) -> None:
     """Accuracy when a random part's model is asked, and when one part's model is all there is."""
     rng = np.random.default_rng(1)
     for method in (casvm.METHOD, fcfssvm.METHOD, bkmsvm.METHOD, cpsvm.METHOD):
-        options = Options(partitions=problem.parts, C=problem.C, gamma=problem.gamma)
+        options = SVMOptions(partitions=problem.parts, C=problem.C, gamma=problem.gamma)
         model = method(Dataset(problem.X.copy(), problem.y), options).model
         right = []
         for labels in (rng.integers(problem.parts, size=len(problem.Xt)), np.zeros(len(problem.Xt), np.int64)):

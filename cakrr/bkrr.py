@@ -4,10 +4,10 @@ As KKRR, on K-balance's parts of equal size: as fast as DC-KRR, and as wrong as 
 m^2 d + m^3/3 flops and 8 m^2 bytes a part of m rows and pair; training sends nothing, a prediction is one reduction.
 """
 
-from cakrr.method import Method
+from cakrr.method import RidgeMethod
 from cakrr.methods import in_parts
 
-METHOD = bkrr = Method(
+METHOD = bkrr = RidgeMethod(
     name="bkrr",
     summary="balanced parts, the mean of all models answers",
     trainer=in_parts,

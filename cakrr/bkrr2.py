@@ -8,10 +8,10 @@ m^2 d + m^3/3 flops and 8 m^2 bytes a part of m rows and pair (many lambdas of o
 is sent once to the rank of its part; training sends nothing; a row to predict travels to one rank and back.
 """
 
-from cakrr.method import Method
+from cakrr.method import RidgeMethod
 from cakrr.methods import in_parts
 
-METHOD = bkrr2 = Method(
+METHOD = bkrr2 = RidgeMethod(
     name="bkrr2",
     summary="balanced parts, the nearest centre's model answers",
     trainer=in_parts,

@@ -4,10 +4,10 @@ It looks at the answers, so it is no method to use but a bound on what routing c
 Training is BKRR2's; every test row visits every rank, and one reduction takes the least error.
 """
 
-from cakrr.method import Method
+from cakrr.method import RidgeMethod
 from cakrr.methods import in_parts
 
-METHOD = bkrr3 = Method(
+METHOD = bkrr3 = RidgeMethod(
     name="bkrr3",
     summary="balanced parts, the model that is best for each test row: a bound, not a method",
     trainer=in_parts,

@@ -5,10 +5,10 @@ meanwhile. A new row is predicted by the mean of all P models, one reduction (li
 Wainwright, 2013). m^2 d + m^3/3 flops and 8 m^2 bytes a part of m rows and pair.
 """
 
-from cakrr.method import Method
+from cakrr.method import RidgeMethod
 from cakrr.methods import in_parts
 
-METHOD = dckrr = Method(
+METHOD = dckrr = RidgeMethod(
     name="dckrr",
     summary="random even parts, the mean of all models answers",
     trainer=in_parts,

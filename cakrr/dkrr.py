@@ -7,10 +7,10 @@ to all test rows, and one reduction adds up. On one rank LAPACK does it all.
 n^2 d + n^3/3 flops a pair, and n^2 numbers, shared by the ranks; see :func:`cakrr.methods.dkrr.fit`.
 """
 
-from cakrr.method import Method
+from cakrr.method import RidgeMethod
 from cakrr.methods import exact
 
-METHOD = dkrr = Method(
+METHOD = dkrr = RidgeMethod(
     name="dkrr",
     summary="exact, one system of all rows over all ranks (ScaLAPACK)",
     trainer=exact,

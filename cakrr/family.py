@@ -25,14 +25,14 @@ from cacore.run.family import Family, described_metric
 from cacore.run.job import Predicting, Training
 from cacore.tuning.results import GridColumns, at_the_end, best_lines
 from cakrr.fit import RidgeFit
-from cakrr.method import Method
+from cakrr.method import RidgeMethod
 from cakrr.methods import in_parts
 from cakrr.model import KRRModel
-from cakrr.options import ALONE, Options
+from cakrr.options import ALONE, RidgeOptions
 from cakrr.solver.local import BAND_FROM
 from cakrr.uncertainty.predicted import Predicted, check
 
-_SMALL = Method(
+_SMALL = RidgeMethod(
     name="bkrr2", summary="a small grid, which compiles the code of all methods", trainer=in_parts, route="nearest",
     partitioner="kbalance",
 )  # fmt: skip
@@ -47,7 +47,7 @@ class Ridge(Family):
 
     also = "; or the settings that were compared: give several values of --sigma or --lambda"
 
-    def check(self, method: Method, job: Training, options: Options, comm: Communicator) -> dict[str, Path]:
+    def check(self, method: RidgeMethod, job: Training, options: RidgeOptions, comm: Communicator) -> dict[str, Path]:
         """An oracle saves no model; rows in a file are looked at part by part."""
         options.check_out_of_core(method)
         if method.oracle and job.model is not None:
@@ -56,7 +56,7 @@ class Ridge(Family):
             )
         return {}
 
-    def warm_up(self, dtype: str, options: Options) -> None:
+    def warm_up(self, dtype: str, options: RidgeOptions) -> None:
         """Compile the code that every method uses, and the products of conjugate gradients if they are used."""
         self.warm_up_prediction(dtype)
         if options.solver != "cholesky" or options.refine:
@@ -67,19 +67,19 @@ class Ridge(Family):
         X = np.random.default_rng(0).normal(size=(12, 3)).astype(dtype)
         row_hashes(X, X[:, 0])
         train = Dataset(X, X[:, 0].astype(np.float64), len(X))
-        options = Options(partitions=2, sigma=(1.0, 2.0), lam=tuple(np.geomspace(0.1, 1.0, BAND_FROM)))
+        options = RidgeOptions(partitions=2, sigma=(1.0, 2.0), lam=tuple(np.geomspace(0.1, 1.0, BAND_FROM)))
         _SMALL(train, options).model.predict(X[:1])
 
-    def kernels(self, options: Options) -> tuple[str, ...]:
+    def kernels(self, options: RidgeOptions) -> tuple[str, ...]:
         """The kernel, or those that "auto" tries."""
         return tuple(like.kind for like in options.kernels())
 
-    def options(self, method: Method, options: Options, train: Dataset) -> Options:
+    def options(self, method: RidgeMethod, options: RidgeOptions, train: Dataset) -> RidgeOptions:
         """A command tries several widths."""
         return replace(options, wide=True)
 
     def read(
-        self, method: Method, job: Training, options: Options, comm: Communicator, limit: int
+        self, method: RidgeMethod, job: Training, options: RidgeOptions, comm: Communicator, limit: int
     ) -> tuple[Dataset, Dataset | None]:
         """Training rows with their targets, or with their labels, and test rows if there are any."""
         wanted = _CLASSES if options.classify else _NUMBERS
@@ -111,7 +111,7 @@ class Ridge(Family):
         own = metrics.pop(model.route)
         return own | {f"{route}_{name}": value for route, other in metrics.items() for name, value in other.items()}
 
-    def report(self, method: Method, fitted: RidgeFit, options: Options, job: Training) -> dict[str, Any]:
+    def report(self, method: RidgeMethod, fitted: RidgeFit, options: RidgeOptions, job: Training) -> dict[str, Any]:
         """The chosen parameters, the grid's errors, seconds and residuals of the parts."""
         model = fitted.model
         pair = {"sigma": model.sigma, "lambda": model.lam}
@@ -137,7 +137,7 @@ class Ridge(Family):
             "library_bytes": fitted.library_bytes,
         }  # fmt: skip
 
-    def draws(self, method: Method, options: Options) -> str:
+    def draws(self, method: RidgeMethod, options: RidgeOptions) -> str:
         """The metric if there is one, or the settings that were compared."""
         one = options.sigma is not None and len(options.sigma) * len(options.lam) == 1
         compared = not one or method.coarse or options.chooses_kernel
@@ -165,7 +165,7 @@ class Ridge(Family):
         if sent is not None:
             yield "and ScaLAPACK", f"{sent:,} bytes in training, by its formula"
 
-    def notes(self, method: Method, fitted: RidgeFit, options: Options) -> list[str]:
+    def notes(self, method: RidgeMethod, fitted: RidgeFit, options: RidgeOptions) -> list[str]:
         """Notes for the user about the choice of sigma and lambda."""
         notes = [*fitted.reasons, *fitted.notes]
         if method.oracle:

@@ -18,7 +18,7 @@ from cacore.kernels import Kernel
 from cacore.machine import memory, threads
 from cacore.progress import Advance
 from cakrr.judges import Judges, weighted_sum
-from cakrr.options import Options, Width
+from cakrr.options import RidgeOptions, Width
 from cakrr.solver.coarse import Candidates
 from cakrr.solver.local import Workspace
 from cakrr.solver.system import RidgeSystem, ridge_system
@@ -288,7 +288,7 @@ def best_of_each(by_part: dict[int, NDArray[np.float64]]) -> dict[int, tuple[int
 
 
 def table(
-    errors: NDArray[np.float64], widths: tuple[Width, ...], lams: tuple[float, ...], options: Options,
+    errors: NDArray[np.float64], widths: tuple[Width, ...], lams: tuple[float, ...], options: RidgeOptions,
     tried: Candidates | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """The report's grid: errors, shape (C, S, L), in the column of the rows that judged them."""

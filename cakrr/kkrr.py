@@ -5,10 +5,10 @@ each of them says little, so their mean is worse than that of models of random p
 m^2 d + m^3/3 flops and 8 m^2 bytes a part of m rows and pair; training sends nothing, a prediction is one reduction.
 """
 
-from cakrr.method import Method
+from cakrr.method import RidgeMethod
 from cakrr.methods import in_parts
 
-METHOD = kkrr = Method(
+METHOD = kkrr = RidgeMethod(
     name="kkrr",
     summary="K-means parts, the mean of all models answers",
     trainer=in_parts,

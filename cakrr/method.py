@@ -6,14 +6,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from cacore.learn.method import Method as AnyMethod
+from cacore.learn.method import Method
 from cacore.tuning import grid
-from cakrr.options import LOCAL_LAMS, LOCAL_SIGMAS, Options
+from cakrr.options import LOCAL_LAMS, LOCAL_SIGMAS, RidgeOptions
 from cakrr.rules import ROUTES
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method(AnyMethod):
+class RidgeMethod(Method):
     """A method of this family: how rows are divided, and which models answer.
 
     Attributes
@@ -28,7 +28,7 @@ class Method(AnyMethod):
     """
 
     package: ClassVar[str] = "cakrr"
-    options: ClassVar[type] = Options
+    options: ClassVar[type] = RidgeOptions
 
     route: str
     partitioner: str = ""

@@ -11,8 +11,7 @@ from cacore import checks
 from cacore.errors import InputError
 from cacore.kernels.registry import KINDS, MOST_DEGREE
 from cacore.learn import shared
-from cacore.learn.options import KERNEL, METRIC, PARTS, SEARCH, SOLVER, UNCERTAINTY, option
-from cacore.learn.options import Options as AnyOptions
+from cacore.learn.options import KERNEL, METRIC, PARTS, SEARCH, SOLVER, UNCERTAINTY, Options, option
 from cacore.learn.rules import check
 from cacore.progress import Advance, silent
 from cacore.tuning import grid
@@ -21,7 +20,7 @@ from cakrr.rules import JACKKNIFE, LEFT_OUT, LENGTHS, ROUTES, RULES
 if TYPE_CHECKING:
     from cacore.io.checkpoint import Checkpoint
     from cacore.kernels import Kernel
-    from cakrr.method import Method
+    from cakrr.method import RidgeMethod
 
 SELECTIONS = ("validation", "test", "loo")
 SCALINGS = ("deviation", "quantile", "auto")
@@ -46,19 +45,19 @@ def _route(value: Any, name: str) -> str:
     return str(value) if own else checks.one_of(*ROUTES)(value, name)
 
 
-def _exact(method: Method) -> bool:
+def _exact(method: RidgeMethod) -> bool:
     return not method.partitioner
 
 
-def _coarse(method: Method) -> bool:
+def _coarse(method: RidgeMethod) -> bool:
     return method.coarse
 
 
-def _divides(method: Method) -> bool:
+def _divides(method: RidgeMethod) -> bool:
     return bool(method.partitioner) and not method.oracle
 
 
-def _by_parts(method: Method) -> bool:
+def _by_parts(method: RidgeMethod) -> bool:
     return _divides(method) and not method.coarse
 
 
@@ -98,11 +97,11 @@ CoarseGrid = list[tuple[Width, list[int], tuple[float, ...]]]  # width, numbers 
 
 
 @dataclass(frozen=True)
-class Options(AnyOptions):
+class RidgeOptions(Options):
     """Options of a training run; each option's text says what it is.
 
     `partitions` None is one part a rank, or as many as keep a part at 8,000 rows and its matrix inside the limit;
-    `sigma` None is the kernel's natural width, or with a coarse model :meth:`Method.sigmas` of it.
+    `sigma` None is the kernel's natural width, or with a coarse model :meth:`RidgeMethod.sigmas` of it.
     `class_weight` maps a class's code to its weight; "balanced" is n / (classes x rows of the class), over all ranks.
     `memory_limit` is in bytes a rank; `progress` is as :func:`cacore.progress.bar` yields it.
     """
@@ -227,7 +226,7 @@ class Options(AnyOptions):
     memory_limit: int = 1 << 62
     progress: Callable[[str, int], Advance] = silent
 
-    def checked(self, method: Method) -> Options:
+    def checked(self, method: RidgeMethod) -> RidgeOptions:
         """These options, if `method` can do what they ask for.
 
         Raises
@@ -258,13 +257,13 @@ class Options(AnyOptions):
         """True if several kernels are tried."""
         return self.of_several or len(self.kernels()) > 1
 
-    def ways(self) -> list[Options]:
+    def ways(self) -> list[RidgeOptions]:
         """These options; where a metric is learned and several kernels are tried, those of each kernel by itself."""
         if self.metric == "none" or not self.chooses_kernel:
             return [self]
         return [replace(self, kernel=like.kind, of_several=True) for like in self.kernels()]
 
-    def check_out_of_core(self, method: Method) -> None:
+    def check_out_of_core(self, method: RidgeMethod) -> None:
         """Refuse what looks at all rows at once, or more often than once, where they lie in a file.
 
         Raises
@@ -307,7 +306,7 @@ class Options(AnyOptions):
         kinds = AUTO if self.kernel == "auto" else (self.kernel,)
         return tuple(Kernel(kind, degree=self.degree, coef0=self.coef0) for kind in kinds)
 
-    def widths(self, method: Method, d: int) -> tuple[Width, ...]:
+    def widths(self, method: RidgeMethod, d: int) -> tuple[Width, ...]:
         """The widths to try of each kernel, for d features; 1 of a kernel without a width."""
         found: list[Width] = []
         for like in self.kernels():

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from cacore.learn.rules import Rule
 
 if TYPE_CHECKING:
-    from cakrr.method import Method
-    from cakrr.options import Options
+    from cakrr.method import RidgeMethod
+    from cakrr.options import RidgeOptions
 
 ROUTES = ("nearest", "soft", "all")
 LENGTHS = "lengths"  # the metric of length scales that reduce the leave-one-out error
@@ -16,34 +16,34 @@ LEFT_OUT, JACKKNIFE = "loo", "jackknife+"  # rows that are left out one at a tim
 LEAST_LAM = 1e-30  # of cg, whose directions grow with 1 / lambda
 
 
-def _route(o: Options, m: Method) -> str:
+def _route(o: RidgeOptions, m: RidgeMethod) -> str:
     return o.route or m.route
 
 
-def _other_route(o: Options, m: Method) -> bool:
+def _other_route(o: RidgeOptions, m: RidgeMethod) -> bool:
     return o.route is not None and o.route != m.route
 
 
-def _of_all_rows(m: Method) -> str:
+def _of_all_rows(m: RidgeMethod) -> str:
     """Why parts alone do not decide: the method has a model of all rows."""
     return "a coarse model" if m.coarse else "one model"
 
 
-def _has_one_model(name: str) -> Rule[Options, Method]:
+def _has_one_model(name: str) -> Rule[RidgeOptions, RidgeMethod]:
     return Rule(
         lambda o, m: bool(getattr(o, name)) and (not m.partitioner or m.coarse),
         lambda o, m: f"{name}: {m.name} has {_of_all_rows(m)} of all rows, which one share judges; leave it out",
     )
 
 
-def _judged_by_test(name: str) -> Rule[Options, Method]:
+def _judged_by_test(name: str) -> Rule[RidgeOptions, RidgeMethod]:
     return Rule(
         lambda o, m: bool(getattr(o, name)) and (m.oracle or o.select == "test"),
         f"{name}: the test rows judge; use select validation",
     )
 
 
-def _has_deviations(name: str) -> Rule[Options, Method]:
+def _has_deviations(name: str) -> Rule[RidgeOptions, RidgeMethod]:
     return Rule(
         lambda o, m: bool(getattr(o, name)) and (m.oracle or o.classify),
         lambda o, m: (
@@ -53,11 +53,11 @@ def _has_deviations(name: str) -> Rule[Options, Method]:
     )
 
 
-def _leaves_out(o: Options) -> bool:
+def _leaves_out(o: RidgeOptions) -> bool:
     return o.calibrate in (LEFT_OUT, JACKKNIFE)
 
 
-RULES: tuple[Rule[Options, Method], ...] = (
+RULES: tuple[Rule[RidgeOptions, RidgeMethod], ...] = (
     # Routes and kernels
     Rule(
         lambda o, m: _other_route(o, m) and (m.oracle or not m.partitioner),

@@ -13,10 +13,10 @@ Not in the thesis; a relative of the local-and-global and full-scale approximati
 (Snelson and Ghahramani, 2007; Sang and Huang, 2012).
 """
 
-from cakrr.method import Method
+from cakrr.method import RidgeMethod
 from cakrr.methods import in_parts
 
-METHOD = twolevel = Method(
+METHOD = twolevel = RidgeMethod(
     name="twolevel",
     summary="a coarse model of all rows, and balanced parts' models of what it leaves over",
     trainer=in_parts,

@@ -5,9 +5,9 @@ Training costs and sends what CA-SVM's does; partitioning, K-means' Allreduces a
 """
 
 from casvm.methods import in_parts
-from casvm.options import Method
+from casvm.options import SVMMethod
 
-METHOD = bkmsvm = Method(
+METHOD = bkmsvm = SVMMethod(
     name="bkmsvm",
     summary="parts by balanced K-means",
     trainer=in_parts,

@@ -7,9 +7,9 @@ at most two by default. Support vectors and their coefficients are sent, log2 P 
 """
 
 from casvm.methods import in_a_tree
-from casvm.options import Method
+from casvm.options import SVMMethod
 
-METHOD = cascade = Method(
+METHOD = cascade = SVMMethod(
     name="cascade",
     summary="random parts, whose support vectors are merged in a tree",
     trainer=in_a_tree,

@@ -10,9 +10,9 @@ rows. Partitioning and training send nothing; a row to predict travels to one ra
 """
 
 from casvm.methods import in_parts
-from casvm.options import Method
+from casvm.options import SVMMethod
 
-METHOD = casvm = Method(
+METHOD = casvm = SVMMethod(
     name="casvm",
     summary="random parts where the rows are, nothing is sent",
     trainer=in_parts,

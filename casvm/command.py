@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from cacore.comm import Communicator
-from cacore.learn.method import Method as AnyMethod
+from cacore.learn.method import Method
 from cacore.run import command
 from cacore.run.family import Family
 from cacore.run.launch import run
-from casvm.options import Method
+from casvm.options import SVMMethod
 
 
-def _load(method: AnyMethod) -> Family:
+def _load(method: Method) -> Family:
     """The family that trains `method`; it loads compiled code, and is not imported for --help."""
-    if isinstance(method, Method):
+    if isinstance(method, SVMMethod):
         return _of_models()
     from casvm.value_family import Values
 
@@ -26,12 +26,12 @@ def _of_models() -> Family:
     return SupportVectors()
 
 
-def train(method: AnyMethod, comm: Communicator, argv: list[str] | None = None) -> None:
+def train(method: Method, comm: Communicator, argv: list[str] | None = None) -> None:
     """Train as the command of `method` does; collective."""
     command.train(method, lambda: _load(method), comm, argv)
 
 
-def main(method: AnyMethod, argv: list[str] | None = None) -> None:
+def main(method: Method, argv: list[str] | None = None) -> None:
     """Run the command of `method`, ``python -m casvm.METHOD DATA``, and end the process."""
     run(lambda comm: train(method, comm, argv), method.prog, argv=argv)
 

@@ -5,9 +5,9 @@ Training costs and sends what CA-SVM's does; partitioning, K-means' Allreduces a
 """
 
 from casvm.methods import in_parts
-from casvm.options import Method
+from casvm.options import SVMMethod
 
-METHOD = cpsvm = Method(
+METHOD = cpsvm = SVMMethod(
     name="cpsvm",
     summary="parts by K-means, of whatever size",
     trainer=in_parts,

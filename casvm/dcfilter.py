@@ -5,9 +5,9 @@ times at most.
 """
 
 from casvm.methods import in_a_tree
-from casvm.options import Method
+from casvm.options import SVMMethod
 
-METHOD = dcfilter = Method(
+METHOD = dcfilter = SVMMethod(
     name="dcfilter",
     summary="parts by K-means, whose support vectors are merged in a tree",
     trainer=in_a_tree,

@@ -5,9 +5,9 @@ log2 P times.
 """
 
 from casvm.methods import in_a_tree
-from casvm.options import Method
+from casvm.options import SVMMethod
 
-METHOD = dcsvm = Method(
+METHOD = dcsvm = SVMMethod(
     name="dcsvm",
     summary="parts by K-means, merged with all rows in a tree: exact",
     trainer=in_a_tree,

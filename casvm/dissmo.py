@@ -6,9 +6,9 @@ classes. On one rank the local solver does it.
 """
 
 from casvm.methods import of_all_rows
-from casvm.options import Method
+from casvm.options import SVMMethod
 
-METHOD = dissmo = Method(
+METHOD = dissmo = SVMMethod(
     name="dissmo",
     summary="exact, one problem of which every rank holds a share",
     trainer=of_all_rows,

@@ -25,12 +25,12 @@ from casvm.methods import in_parts
 from casvm.model.libsvm import export_libsvm
 from casvm.model.model import SVMModel
 from casvm.model.svr import SVRModel
-from casvm.options import UNSEARCHED, Method, Options
+from casvm.options import UNSEARCHED, SVMMethod, SVMOptions
 from casvm.value_family import Values
 from casvm.volume import predicted
 from partition.model import InParts, load_one_of
 
-_WARM_UP = Method(name="casvm", summary="a small CA-SVM, which compiles the code of all methods", trainer=in_parts)
+_WARM_UP = SVMMethod(name="casvm", summary="a small CA-SVM, which compiles the code of all methods", trainer=in_parts)
 
 
 class SupportVectors(Classifiers):
@@ -41,7 +41,7 @@ class SupportVectors(Classifiers):
         "--probability"
     )
 
-    def check(self, method: Method, job: Training, options: Options, comm: Communicator) -> dict[str, Path]:
+    def check(self, method: SVMMethod, job: Training, options: SVMOptions, comm: Communicator) -> dict[str, Path]:
         """LIBSVM's files are written by one process; rows in a file are looked at part by part."""
         options.check_out_of_core(job.libsvm is not None)
         files = check_libsvm(job, options.kernel, comm)
@@ -53,7 +53,7 @@ class SupportVectors(Classifiers):
             )
         return files
 
-    def warm_up(self, dtype: str, options: Options) -> None:
+    def warm_up(self, dtype: str, options: SVMOptions) -> None:
         """A small CA-SVM, which uses all compiled code."""
         self.warm_up_prediction(dtype)
 
@@ -61,10 +61,10 @@ class SupportVectors(Classifiers):
         """Train and predict with a small CA-SVM."""
         X = np.random.default_rng(0).normal(size=(24, 3)).astype(dtype)
         row_hashes(X, X[:, 0])
-        _WARM_UP(Dataset(X, (np.arange(24) % 2).astype(np.int64)), Options(max_iter=50)).model.predict(X[:2])
+        _WARM_UP(Dataset(X, (np.arange(24) % 2).astype(np.int64)), SVMOptions(max_iter=50)).model.predict(X[:2])
 
     def read(
-        self, method: Method, job: Training, options: Options, comm: Communicator, limit: int
+        self, method: SVMMethod, job: Training, options: SVMOptions, comm: Communicator, limit: int
     ) -> tuple[Dataset, Dataset | None]:
         """Training rows with their labels; by rank 0 alone, which deals them out, if ``--initial root`` asks for it."""
         if options.initial == "root":
@@ -77,7 +77,7 @@ class SupportVectors(Classifiers):
                 raise InputError("--libsvm: LIBSVM's labels are whole numbers, and some of these are not")
         return train, test
 
-    def draws(self, method: Method, options: Options) -> str:
+    def draws(self, method: SVMMethod, options: SVMOptions) -> str:
         """The metric if there is one, or a calibration curve, or the settings that were compared."""
         sure = "reliability" if options.probability else ""
         return super().draws(method, options) or sure or ("grid" if options.searches else "")
@@ -95,7 +95,7 @@ class SupportVectors(Classifiers):
         """The family of such a model."""
         return Values() if isinstance(model, SVRModel) else self
 
-    def report(self, method: Method, fitted: SVMFit[SVMModel], options: Options, job: Training) -> dict[str, Any]:
+    def report(self, method: SVMMethod, fitted: SVMFit[SVMModel], options: SVMOptions, job: Training) -> dict[str, Any]:
         """The kernel's parameters, what each part's solver did, and the volume that theory predicts."""
         model = fitted.model
         more = options.searches or options.probability is not None
@@ -132,7 +132,7 @@ class SupportVectors(Classifiers):
         if "average_parallelism" in made["solver"]:
             yield "parallelism", f"{made['solver']['average_parallelism']:.2f} ranks busy on average (eq. 2.13)"
 
-    def notes(self, method: Method, fitted: SVMFit[SVMModel], options: Options) -> list[str]:
+    def notes(self, method: SVMMethod, fitted: SVMFit[SVMModel], options: SVMOptions) -> list[str]:
         """Notes on solvers that stopped early, on the search, and on the route that suits random parts."""
         notes = [*fitted.notes, *_of_search(fitted, options)]
         if not method.partitioner and not method.one_model and len(fitted.sizes) > 1 and options.route == "nearest":
@@ -161,7 +161,7 @@ def _own(model: SVMModel) -> dict[str, Any]:
     return {name: values for name, values in own.items() if values is not None}
 
 
-def _of_search(fitted: SVMFit[SVMModel], options: Options) -> Iterator[str]:
+def _of_search(fitted: SVMFit[SVMModel], options: SVMOptions) -> Iterator[str]:
     """Notes on the choice of C and gamma."""
     found = fitted.search
     if found is None:

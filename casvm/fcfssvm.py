@@ -5,9 +5,9 @@ Training costs and sends what CA-SVM's does; partitioning, each row once and a f
 """
 
 from casvm.methods import in_parts
-from casvm.options import Method
+from casvm.options import SVMMethod
 
-METHOD = fcfssvm = Method(
+METHOD = fcfssvm = SVMMethod(
     name="fcfssvm",
     summary="first come, first served parts",
     trainer=in_parts,

@@ -12,7 +12,7 @@ from cacore.errors import InputError
 from cacore.kernels.registry import declaration
 from cacore.learn import options as groups
 from cacore.learn import shared
-from cacore.learn.method import Method as AnyMethod
+from cacore.learn.method import Method
 from cacore.learn.options import FILES, METRIC, PARTS, SOLVER, option
 from cacore.learn.rules import check
 from cacore.progress import Advance, silent
@@ -36,7 +36,7 @@ def _scorer(value: Any, name: str) -> str:
     return scorer(value, name)
 
 
-def _many_models(method: Method) -> bool:
+def _many_models(method: SVMMethod) -> bool:
     return not method.one_model
 
 
@@ -45,7 +45,7 @@ def _solver(value: Any, name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Options(DualOptions):
+class SVMOptions(DualOptions):
     """Options of a training run, beside those of the dual problem; each option's text says what it is.
 
     Of C and gamma there may be several, as a tuple, or :data:`GRID`; they are chosen before the methods begin.
@@ -136,7 +136,7 @@ class Options(DualOptions):
         """Whether C and gamma are chosen, or at least judged, by cross-validation."""
         return self.names_settings or GRID in (self.C, self.gamma) or self.cv is not None
 
-    def with_setting(self, found: Results | None) -> Options:
+    def with_setting(self, found: Results | None) -> SVMOptions:
         """These options with the C and gamma that a search has found; without one, for a grid, 1 and "scale"."""
         chosen: dict[str, Any] = {"C": 1.0, "gamma": "scale"} if found is None else found.chosen
         named = {"C": self.C, "gamma": self.gamma}
@@ -145,7 +145,7 @@ class Options(DualOptions):
         )
         return replace(self, C=C, gamma=gamma, cv=None, scoring=PLAIN, quick=False)
 
-    def checked(self, method: Method, ranks: int) -> int:
+    def checked(self, method: SVMMethod, ranks: int) -> int:
         """The number of parts, if `method` on so many ranks can do what is asked for.
 
         Raises
@@ -185,7 +185,7 @@ class Options(DualOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method(AnyMethod):
+class SVMMethod(Method):
     """A method of this family: how rows are divided, and what is merged.
 
     Attributes
@@ -202,7 +202,7 @@ class Method(AnyMethod):
     """
 
     package: ClassVar[str] = "casvm"
-    options: ClassVar[type] = Options
+    options: ClassVar[type] = SVMOptions
 
     partitioner: Any = ""
     merge: str = ""

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 from cacore.learn.rules import Rule
 
 if TYPE_CHECKING:
-    from casvm.options import Method, Options
-    from casvm.value_options import Options as ValueOptions
-    from casvm.value_options import ValueMethod
+    from casvm.options import SVMMethod, SVMOptions
+    from casvm.value_options import ValueMethod, ValueOptions
 
 PLAIN = "accuracy"
 GRID = "grid"  # of C, epsilon or gamma: default values around what the data suggest
 OF_PARTS = ("partitions", "partitioner", "divisions", "overlap", "route")
 
-SEARCH: tuple[Rule[Options, Any], ...] = (
+SEARCH: tuple[Rule[SVMOptions, Any], ...] = (
     Rule(
         lambda o, m: o.scoring != PLAIN and not o.searches,
         "scoring = {o.scoring}: there is one value of C and of gamma; give several, or cv",
@@ -27,7 +26,7 @@ SEARCH: tuple[Rule[Options, Any], ...] = (
     ),
 )
 
-RULES: tuple[Rule[Options, Method], ...] = (
+RULES: tuple[Rule[SVMOptions, SVMMethod], ...] = (
     Rule(
         lambda o, m: o.ratio and not m.partitioner,
         "ratio: {m.name} leaves the rows where they are, and does not balance classes",

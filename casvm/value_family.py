@@ -28,7 +28,7 @@ from casvm.methods import of_values
 from casvm.model.libsvm import export_libsvm
 from casvm.model.svr import SVRModel
 from casvm.search.regression import SCORE
-from casvm.value_options import PARTITIONERS, Options, ValueMethod
+from casvm.value_options import PARTITIONERS, ValueMethod, ValueOptions
 
 _SMALL = ValueMethod(name="svr", summary="small problems, which compile the code of all methods", trainer=of_values)
 _NUMBERS = Targets(remedy="python -m casvm.casvm and its relatives learn classes")
@@ -40,17 +40,17 @@ class Values(Family):
 
     also = "; or the settings that were compared: give several values of --C, --epsilon or --gamma"
 
-    def check(self, method: ValueMethod, job: Training, options: Options, comm: Communicator) -> dict[str, Path]:
+    def check(self, method: ValueMethod, job: Training, options: ValueOptions, comm: Communicator) -> dict[str, Path]:
         """LIBSVM's files are written by one process."""
         return check_libsvm(job, options.kernel, comm)
 
-    def warm_up(self, dtype: str, options: Options) -> None:
+    def warm_up(self, dtype: str, options: ValueOptions) -> None:
         """Compile what prediction needs, and nu-SVR or the search where they are asked for."""
         self.warm_up_prediction(dtype)
         own = {"nu": 0.5} if options.nu is not None else {"C": (1.0, 2.0)} if options.searches else None
         if own is not None:
             X = np.random.default_rng(0).normal(size=(24, 3)).astype(dtype)
-            _SMALL(Dataset(X, X[:, 0].astype(np.float64)), Options(max_iter=50, **own))
+            _SMALL(Dataset(X, X[:, 0].astype(np.float64)), ValueOptions(max_iter=50, **own))
 
     def warm_up_prediction(self, dtype: str) -> None:
         """A small regression in two parts, and one class: they use all other compiled code."""
@@ -59,10 +59,10 @@ class Values(Family):
         row_hashes(X, y)
         for method in (_SMALL, replace(_SMALL, name="oneclass", one_class=True)):
             train = Dataset(X.copy(), y)
-            method(train, Options(partitions=2, max_iter=50)).model.predict(X[:2])
+            method(train, ValueOptions(partitions=2, max_iter=50)).model.predict(X[:2])
 
     def read(
-        self, method: ValueMethod, job: Training, options: Options, comm: Communicator, limit: int
+        self, method: ValueMethod, job: Training, options: ValueOptions, comm: Communicator, limit: int
     ) -> tuple[Dataset, Dataset | None]:
         """Training rows with their targets, which one class does without, and test rows if there are any."""
         train, test = reading.read(job, comm, limit, _NOT_NEEDED if method.one_class else _NUMBERS)
@@ -76,7 +76,7 @@ class Values(Family):
                     raise InputError(f"{train.where}: all {train.n:,} targets are {low:g}; there is nothing to learn")
         return train, test
 
-    def draws(self, method: ValueMethod, options: Options) -> str:
+    def draws(self, method: ValueMethod, options: ValueOptions) -> str:
         """The settings that were compared."""
         return "grid" if options.searches else ""
 
@@ -111,7 +111,9 @@ class Values(Family):
                 return dict(errors.regression_metrics(rows.target(), answers, comm))
             return outlier_metrics(rows.y, model.answers(answers), comm)
 
-    def report(self, method: ValueMethod, fitted: SVMFit[SVRModel], options: Options, job: Training) -> dict[str, Any]:
+    def report(
+        self, method: ValueMethod, fitted: SVMFit[SVRModel], options: ValueOptions, job: Training
+    ) -> dict[str, Any]:
         """The parameters as numbers, and what each part's solver did."""
         model = fitted.model
         kernel = model.kernel
@@ -138,7 +140,7 @@ class Values(Family):
             said = f"{SCORE} of {folds} fold{'s' * (folds != 1)}, {settings} settings"
             yield "best settings", "\n".join([*lines, said])
 
-    def notes(self, method: ValueMethod, fitted: SVMFit[SVRModel], options: Options) -> list[str]:
+    def notes(self, method: ValueMethod, fitted: SVMFit[SVRModel], options: ValueOptions) -> list[str]:
         """Notes on solvers that stopped early, on the search, and on the route that suits random parts."""
         notes, found = list(fitted.notes), fitted.search
         if found is None and options.searches:

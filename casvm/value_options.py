@@ -58,7 +58,7 @@ def _at_least_zero_or_scale(value: Any, name: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Options(DualOptions):
+class ValueOptions(DualOptions):
     """Options of a training run, beside those of the dual problem; each option's text says what it is.
 
     Of C, epsilon and gamma there may be several, as a tuple, or :data:`casvm.options.GRID`. Where none of them, nor nu,
@@ -171,7 +171,7 @@ class ValueMethod(Method):
     """
 
     package: ClassVar[str] = "casvm"
-    options: ClassVar[type] = Options
+    options: ClassVar[type] = ValueOptions
 
     one_class: bool = False
 

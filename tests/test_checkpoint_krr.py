@@ -17,7 +17,7 @@ from cacore.io import Dataset
 from cacore.io.checkpoint import Checkpoint
 from cacore.machine import threads
 from cakrr import bkrr2, dckrr, kkrr2, twolevel
-from cakrr.options import Options
+from cakrr.options import RidgeOptions
 from cakrr.solver import coarse
 from cakrr.solver.local import PartSystem
 
@@ -28,7 +28,7 @@ def train(method, options, path=None, data=None, weights=None, test=None):
     return method(Dataset(X.copy(), y, weights=weights), replace(options, checkpoint=kept), test=test)
 
 
-GRID = Options(partitions=4, sigma=(0.5, 1.5), lam=(1e-4, 1e-2), seed=1)
+GRID = RidgeOptions(partitions=4, sigma=(0.5, 1.5), lam=(1e-4, 1e-2), seed=1)
 LEVELS = replace(GRID, centers=(5, 15), coarse_sigma=(1.5,), coarse_lam=(1e-4,))
 # The method, its options, and how many systems a whole run makes: one a part and stage.
 RUNS = {

@@ -18,7 +18,7 @@ from cacore.machine.memory import MemoryLimitError
 from cacore.svm.dual import Dual
 from cacore.svm.options import GIB
 from casvm.dissmo import dissmo
-from casvm.options import Options
+from casvm.options import SVMOptions
 from casvm.solver import distributed, kernel_rows
 
 
@@ -39,7 +39,7 @@ def classes(k):
 
 
 def trained(X, y, weights=None, **more):
-    options = Options(**{"gamma": 0.4, "C": 2.0, "tol": 1e-6, "cache_gib": PLENTY / GIB, **more})
+    options = SVMOptions(**{"gamma": 0.4, "C": 2.0, "tol": 1e-6, "cache_gib": PLENTY / GIB, **more})
     return dissmo(Dataset(X, y, weights=weights), options)
 
 
@@ -82,10 +82,10 @@ def test_limit_is_noted(limit):
 
 def test_as_a_function():
     X, y = classes(2)
-    result = dissmo(Dataset(X, y), Options(working_set=8))
+    result = dissmo(Dataset(X, y), SVMOptions(working_set=8))
     assert (result.model.method, result.model.route) == ("dissmo", "sum")
     np.testing.assert_array_equal(
-        result.model.predict(X), dissmo(Dataset(X, y), Options(partitions=1)).model.predict(X)
+        result.model.predict(X), dissmo(Dataset(X, y), SVMOptions(partitions=1)).model.predict(X)
     )
 
 

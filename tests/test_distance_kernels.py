@@ -20,7 +20,7 @@ from cacore.kernels.columns import Layout
 from cacore.svm.problem import numeric_gamma
 from cakrr import BKRR2, DKRR, KRRModel, TwoLevelKRR
 from cakrr.bkrr2 import bkrr2
-from cakrr.options import Options
+from cakrr.options import RidgeOptions
 from casvm import CASVC, SMOSVC, SVMModel, export_libsvm
 
 GAMMA, C, SIGMA = {"laplacian": 0.6, "l1": 0.4}, 3.0, 1.3
@@ -161,7 +161,7 @@ def test_natural_widths():
     X, y = moved()
     assert BKRR2(1, kernel="matern32").fit(X, y).sigma_ == 2.0
     assert DKRR(kernel="l1").fit(X, y).sigma_ == 4.0
-    sets = Options(kernel="l1").coarse_grid(1000, 4)
+    sets = RidgeOptions(kernel="l1").coarse_grid(1000, 4)
     assert [width.sigma for width, _, _ in sets] == [2.0, 8.0]
     assert bkrr2.sigmas(4.0) == pytest.approx((1.0, 2.0, 4.0, 8.0, 16.0))
 

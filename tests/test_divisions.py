@@ -23,7 +23,7 @@ from cakrr.bkrr2 import bkrr2
 from cakrr.bkrr3 import bkrr3
 from cakrr.dkrr import dkrr
 from cakrr.family import Ridge
-from cakrr.options import Options
+from cakrr.options import RidgeOptions
 from cakrr.solver.local import PartSystem
 
 COARSE = {"centers": 40, "coarse_sigma": 2.0, "coarse_lam": 1e-5}
@@ -104,7 +104,7 @@ def test_auto_takes_what_validation_prefers(make):
 
 def test_the_report_says_what_was_chosen():
     X, y = heavy()
-    options = Options(partitions=2, sigma=(2.0,), lam=(1e-3,), scaling="auto")
+    options = RidgeOptions(partitions=2, sigma=(2.0,), lam=(1e-3,), scaling="auto")
     fitted = bkrr2(Dataset(X, y), options)
     told = Ridge().report(bkrr2, fitted, options, Training(data="rows.h5"))
     assert told["params"]["scaling"] == "quantile"
@@ -126,7 +126,7 @@ def test_the_mean_of_the_divisions(route):
     """Each division's models are those of a training with its own seed, and the mean of their answers counts."""
     X, y = heavy()
     T = heavy(50, 1)[0]
-    options = Options(partitions=3, sigma=(2.0,), lam=(1e-3,), route=route, seed=5)
+    options = RidgeOptions(partitions=3, sigma=(2.0,), lam=(1e-3,), route=route, seed=5)
     fitted = bkrr2(Dataset(X.copy(), y), replace(options, divisions=3))
     alone = [bkrr2(Dataset(X.copy(), y), replace(options, seed=5 + i)).model for i in range(3)]
     model = fitted.model
@@ -168,7 +168,9 @@ def test_classes_and_single_precision():
 
 def test_resumed_to_the_same_bits(monkeypatch, tmp_path):
     X, y = heavy(90)
-    options = Options(partitions=2, sigma=(1.0, 2.0), lam=(1e-3,), scaling="auto", divisions=3, route="soft", seed=1)
+    options = RidgeOptions(
+        partitions=2, sigma=(1.0, 2.0), lam=(1e-3,), scaling="auto", divisions=3, route="soft", seed=1
+    )
     calls = interruptible(monkeypatch, PartSystem, "__init__")
     whole = bkrr2(Dataset(X.copy(), y), options)
     total = calls.made
@@ -205,7 +207,7 @@ def test_refused(what):
 
 @pytest.mark.parametrize("method", [dkrr, bkrr3])
 def test_methods_that_divide_once(method):
-    options = Options(divisions=2, **({} if method is dkrr else {"partitions": 2}))
+    options = RidgeOptions(divisions=2, **({} if method is dkrr else {"partitions": 2}))
     assert "divisions = 2: " in refusal(method, Dataset(X4, Y4), options)
 
 

@@ -16,7 +16,7 @@ from cacore.kernels import KINDS, Kernel, KernelKind, Points, register
 from cacore.kernels.registry import L1, PRODUCT, SQUARED, canonical, distance
 from cakrr import KRRModel
 from cakrr.bkrr2 import bkrr2
-from cakrr.options import Options
+from cakrr.options import RidgeOptions
 from casvm import SMOSVC, SVMModel, export_libsvm
 
 GAMMA, C = 0.7, 3.0
@@ -99,7 +99,7 @@ def test_ridge(csr, tmp_path):
     """As everywhere in ridge regression, its gamma is 1 / (2 sigma^2)."""
     (X, _), (T, _) = signs(csr=csr), signs(60, 1, csr)
     y = np.sin(dense(X)).sum(axis=1)
-    told = Options(
+    told = RidgeOptions(
         partitions=1, kernel="cauchy", sigma=(0.4, (2 * GAMMA) ** -0.5), lam=tuple(np.geomspace(1e-3, 1.0, 7)),
         standardize=False, seed=1,
     )  # fmt: skip

@@ -20,7 +20,7 @@ from cacore.machine.scratch import Scratch
 from cakrr import DKRR, DKRRClassifier
 from cakrr.iterative import plan, solver
 from cakrr.methods.iterative import Iterative
-from cakrr.options import Options
+from cakrr.options import RidgeOptions
 
 KERNEL = Kernel.gaussian(1.5)
 
@@ -184,4 +184,4 @@ def test_time_is_up_in_the_grid(monkeypatch):
 def test_options_are_of_the_exact_method_alone(refuses, tmp_path):
     write_hdf5(tmp_path / "rows.h5", train=smooth(40))
     refuses("cakrr.bkrr2", ["rows.h5", "--solver", "cg"], "--solver", tmp_path)
-    assert replace(Options(), solver="cg").solver == "cg"
+    assert replace(RidgeOptions(), solver="cg").solver == "cg"

@@ -21,7 +21,7 @@ from cakrr.bkrr2 import bkrr2
 from cakrr.bkrr3 import bkrr3
 from cakrr.dkrr import dkrr
 from cakrr.judges import fold
-from cakrr.options import Options
+from cakrr.options import RidgeOptions
 from cakrr.twolevel import twolevel
 from partition.divide import divide, hand_out
 from partition.redistribute import assign_owners
@@ -82,7 +82,7 @@ def test_every_row_judges_once(folds):
 def test_one_part_is_cross_validation_by_scikit_learn(kernel_rows):
     """Each setting's error over five folds, and the choice, are GridSearchCV's with the same folds."""
     X, y = rows(kernel_rows)
-    options = Options(partitions=1, sigma=SIGMAS, lam=LAMS, cv=5, seed=4)
+    options = RidgeOptions(partitions=1, sigma=SIGMAS, lam=LAMS, cv=5, seed=4)
     fitted = bkrr2(Dataset(X.copy(), y), options)
     fold_of = in_fold(len(y), 5, 4)
     ours = np.array([row["validation_mse"] for row in fitted.grid]).reshape(len(SIGMAS), len(LAMS))
@@ -220,7 +220,7 @@ def test_progress(select, tmp_path):
     for _ in range(2):
         bars = []
         begin = partial(Bar, bars)
-        fitted = bkrr2(Dataset(X.copy(), y), Options(**given, progress=begin))
+        fitted = bkrr2(Dataset(X.copy(), y), RidgeOptions(**given, progress=begin))
         assert [bar.first for bar in bars] == ["choosing sigma and lambda", "training"]
         assert all(bar.done == bar.total > 0 for bar in bars)
         best = f"sigma {fitted.model.sigma:.3g} lambda {fitted.model.lam:.3g}"
@@ -245,7 +245,7 @@ def test_auto_is_the_grid_of_the_command(make):
 
 def test_resumed_to_the_same_bits(tmp_path):
     X, y = rows(90)
-    options = Options(partitions=2, sigma=SIGMAS, lam=LAMS, cv=3, per_part=True, route="soft", seed=1)
+    options = RidgeOptions(partitions=2, sigma=SIGMAS, lam=LAMS, cv=3, per_part=True, route="soft", seed=1)
     whole = bkrr2(Dataset(X.copy(), y), options)
     kept = replace(options, checkpoint=Checkpoint(tmp_path / "kept"))
     same_content(bkrr2(Dataset(X.copy(), y), kept).model, whole.model)
@@ -277,10 +277,10 @@ def test_refused(what):
 @pytest.mark.parametrize("method", [twolevel, dkrr])
 @pytest.mark.parametrize("given", [{"cv": 3}, {"per_part": True}])
 def test_methods_with_a_model_of_all_rows(method, given):
-    message = refusal(method, Dataset(X4, Y4), Options(**given))
+    message = refusal(method, Dataset(X4, Y4), RidgeOptions(**given))
     assert "of all rows, which one share judges; leave it out" in message
 
 
 def test_oracles_are_judged_by_test_rows():
-    message = refusal(bkrr3, Dataset(X4, Y4), Options(partitions=2, cv=3))
+    message = refusal(bkrr3, Dataset(X4, Y4), RidgeOptions(partitions=2, cv=3))
     assert "the test rows judge" in message

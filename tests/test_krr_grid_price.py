@@ -17,7 +17,7 @@ from cacore.io import Dataset
 from cacore.kernels import Kernel
 from cacore.linalg import lapack
 from cakrr import bkrr2, dckrr, dkrr, kkrr, kkrr2, kkrr3, twolevel
-from cakrr.options import Options
+from cakrr.options import RidgeOptions
 from cakrr.solver import local
 from cakrr.solver.local import PartSystem, Workspace
 from partition import KBalance, KMeans
@@ -211,7 +211,7 @@ def test_left_out_where_nothing_can_be_solved(monkeypatch):
 
 # -- whole runs --------------------------------------------------------------------------------
 
-GRID = Options(partitions=3, sigma=(0.5, 1.0, 3.0), lam=(1e-5, 1e-3, 1e-1), select="loo", standardize=False)
+GRID = RidgeOptions(partitions=3, sigma=(0.5, 1.0, 3.0), lam=(1e-5, 1e-3, 1e-1), select="loo", standardize=False)
 
 
 def train(method, options, weights=None, m=75):

@@ -24,7 +24,7 @@ from cacore.kernels import Kernel
 from cakrr import BKRR2, DKRR, KRRModel, TwoLevelKRR
 from cakrr.bkrr2 import bkrr2
 from cakrr.dkrr import dkrr
-from cakrr.options import Options
+from cakrr.options import RidgeOptions
 from cakrr.twolevel import twolevel
 
 SIGMA, LAM, MANY = 1.3, 1e-2, tuple(np.geomspace(1e-3, 1.0, 7))  # so many lambdas are one reduction to a band
@@ -49,7 +49,7 @@ def rows(n=150, seed=0, csr=False):
 
 def options(kernel, **more):
     given = {"kernel": kernel, "sigma": None if kernel == "linear" else (SIGMA,), "lam": (LAM,), **KERNELS[kernel][0]}
-    return Options(**{**given, **more})
+    return RidgeOptions(**{**given, **more})
 
 
 def train(method, X, y, told, weights=None, test=None, comm=None):
@@ -172,7 +172,7 @@ def test_parts(kernel):
 @pytest.mark.parametrize("method", ["bkrr2", "dkrr"])
 def test_a_kernel_that_is_not_positive_definite(method):
     X, y = rows()
-    told = Options(kernel="sigmoid", sigma=(0.3,), lam=(1e-9,), coef0=-2.0)
+    told = RidgeOptions(kernel="sigmoid", sigma=(0.3,), lam=(1e-9,), coef0=-2.0)
     with pytest.raises(InputError, match=r"is not positive definite at sigma 0\.3, lambda 1e-09; use a larger"):
         train(method, X, y, told)
 
@@ -199,7 +199,7 @@ def test_a_matrix_of_rounding_alone(method):
 def test_refused(told, named):
     X, y = rows(30)
     with pytest.raises(InputError, match=named):
-        train("bkrr2", X, y, Options(**told))
+        train("bkrr2", X, y, RidgeOptions(**told))
 
 
 @kernels

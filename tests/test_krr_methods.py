@@ -20,7 +20,7 @@ from cacore.errors import InputError, MemoryLimitError
 from cacore.io import Dataset, load
 from cakrr import KRRModel, bkrr2, dckrr, kkrr2
 from cakrr.methods.prepare import default_parts
-from cakrr.options import Options
+from cakrr.options import RidgeOptions
 from partition import KBalance, KMeans, RandomPartition
 
 METHODS = {"bkrr2": bkrr2.METHOD, "kkrr2": kkrr2.METHOD, "dckrr": dckrr.METHOD}
@@ -50,7 +50,7 @@ def test_one_part_is_kernel_ridge(name, standardize):
     (X, y), (T, _) = waves(), waves(50, 1)
     scaler = StandardScaler(with_mean=standardize, with_std=standardize).fit(X)
     sigma = 1.3 if standardize else 15.0
-    model = train(name, X, y, Options(partitions=1, sigma=(sigma,), lam=(1e-4,), standardize=standardize)).model
+    model = train(name, X, y, RidgeOptions(partitions=1, sigma=(sigma,), lam=(1e-4,), standardize=standardize)).model
     reference = local(scaler.transform(X), y - y.mean(), sigma, 1e-4)
     close(model.predict(T), reference.predict(scaler.transform(T)) + y.mean())
 
@@ -60,7 +60,7 @@ def test_one_part_is_kernel_ridge(name, standardize):
 @pytest.mark.parametrize("seed", [0, 3])
 def test_parts(name, P, seed):
     (X, y), (T, _) = waves(), waves(50, 1)
-    model = train(name, X, y, Options(partitions=P, sigma=(1.3,), lam=(1e-4,), seed=seed)).model
+    model = train(name, X, y, RidgeOptions(partitions=P, sigma=(1.3,), lam=(1e-4,), seed=seed)).model
     scaler = StandardScaler().fit(X)
     Z, part = scaler.transform(X), PARTITIONERS[name](P, random_state=seed)
     labels = part.fit(Z).labels_
@@ -73,7 +73,7 @@ def test_parts(name, P, seed):
 def test_other_route(name):
     (X, y), (T, _) = waves(), waves(50, 1)
     other = "nearest" if name == "dckrr" else "all"
-    model = train(name, X, y, Options(partitions=4, sigma=(1.3,), lam=(1e-4,), route=other)).model
+    model = train(name, X, y, RidgeOptions(partitions=4, sigma=(1.3,), lam=(1e-4,), route=other)).model
     scaler = StandardScaler().fit(X)
     Z, part = scaler.transform(X), PARTITIONERS[name](4, random_state=0)
     labels = part.fit(Z).labels_
@@ -85,7 +85,7 @@ def test_weighted_parts():
     """Weights count in the mean, the scaling and every part's solution."""
     (X, y), (T, _) = waves(), waves(50, 1)
     w = np.random.default_rng(2).uniform(0.5, 3, len(y))
-    model = train("bkrr2", X, y, Options(partitions=3, sigma=(1.3,), lam=(1e-3,)), weights=w).model
+    model = train("bkrr2", X, y, RidgeOptions(partitions=3, sigma=(1.3,), lam=(1e-3,)), weights=w).model
     scaler = StandardScaler().fit(X, sample_weight=w)
     Z, mean = scaler.transform(X), np.average(y, weights=w)
     part = KBalance(3, random_state=0).fit(Z)
@@ -98,7 +98,7 @@ def test_weighted_parts():
 
 # -- the grid ----------------------------------------------------------------------------------
 
-GRID = Options(partitions=4, sigma=(0.5, 1.5, 5.0), lam=(1e-6, 1e-3, 1.0), seed=1)
+GRID = RidgeOptions(partitions=4, sigma=(0.5, 1.5, 5.0), lam=(1e-6, 1e-3, 1.0), seed=1)
 
 
 @methods
@@ -189,7 +189,7 @@ BAD = {
 def test_refused(what):
     given, message = BAD[what]
     with pytest.raises(InputError, match=message):
-        train("bkrr2", *waves(), Options(**given))
+        train("bkrr2", *waves(), RidgeOptions(**given))
 
 
 @pytest.mark.parametrize("limit", [100_000, 12_345])
@@ -197,12 +197,12 @@ def test_memory(limit):
     """The figures, and a remedy that works."""
     X, y = waves()
     with pytest.raises(MemoryLimitError, match="a part of 160 rows") as caught:
-        train("bkrr2", X, y, Options(partitions=1, memory_limit=limit))
+        train("bkrr2", X, y, RidgeOptions(partitions=1, memory_limit=limit))
     needed, allowed = (float(f) for f in re.findall(r"(\S+) GiB", str(caught.value)))
     assert needed == pytest.approx((8 * 160**2 + X.nbytes) / 2**30, rel=0.01)
     assert allowed == pytest.approx(limit / 2**30, rel=0.01)
     parts = int(re.search(r"--partitions \(about (\d+)\)", str(caught.value))[1])
-    assert train("bkrr2", X, y, Options(partitions=parts, memory_limit=limit)).model.sizes.sum() == 160
+    assert train("bkrr2", X, y, RidgeOptions(partitions=parts, memory_limit=limit)).model.sizes.sum() == 160
 
 
 def test_default_parts():
@@ -229,7 +229,7 @@ def test_same_seed():
 def test_model_file(name, csr, standardize, tmp_path):
     (X, y), (T, _) = waves(), waves(50, 1)
     X, T = as_csr(X, csr, 1), as_csr(T, csr, 1)
-    model = train(name, X, y, Options(partitions=5, sigma=(2.0,), standardize=standardize)).model
+    model = train(name, X, y, RidgeOptions(partitions=5, sigma=(2.0,), standardize=standardize)).model
     model.save(tmp_path / "m.h5")
     back = KRRModel.load(tmp_path / "m.h5")
     assert (back.method, back.sigma, back.lam, back.route) == (name, model.sigma, model.lam, model.route)
@@ -247,5 +247,5 @@ def test_real_rows(data):
     Z, S = scaler.transform(X), scaler.transform(T)
     pairs = [(sigma, lam) for sigma in (1.0, 2.0) for lam in (1e-4, 1e-3)]
     exact = min(np.mean((local(Z, y - y.mean(), *pair).predict(S) + y.mean() - t) ** 2) for pair in pairs)
-    model = train("bkrr2", X, y, Options(partitions=4, sigma=(1.0, 2.0), lam=(1e-4, 1e-3))).model
+    model = train("bkrr2", X, y, RidgeOptions(partitions=4, sigma=(1.0, 2.0), lam=(1e-4, 1e-3))).model
     assert np.mean((model.predict(T) - t) ** 2) < 1.1 * exact

@@ -12,7 +12,7 @@ from helpers.data import as_csr, saddle
 from cacore.errors import InputError, MemoryLimitError
 from cacore.io import Dataset
 from cakrr import BKRR2, DKRR, TwoLevelKRR
-from cakrr.options import Options
+from cakrr.options import RidgeOptions
 from cakrr.twolevel import twolevel
 
 TOLD = {"centers": 15, "coarse_sigma": 1.5, "coarse_lam": 1e-4, "sigma": 0.7, "lam": 1e-3, "n_parts": 4,
@@ -59,7 +59,7 @@ def test_refusals():
     with pytest.raises(InputError, match="refine = -1"):
         TwoLevelKRR(**TOLD, refine=-1).fit(X, y)
     assert not hasattr(BKRR2(), "refine")
-    some = Options(centers=(5,), coarse_sigma=(1.5,), coarse_lam=(1e-4,), sigma=(1.0,), lam=(1e-3,), partitions=60)
+    some = RidgeOptions(centers=(5,), coarse_sigma=(1.5,), coarse_lam=(1e-4,), sigma=(1.0,), lam=(1e-3,), partitions=60)
     wide = np.repeat(X, 40, axis=1)
     with pytest.raises(MemoryLimitError, match="leave out --refine"):
-        twolevel(Dataset(wide, y), Options(**{**vars(some), "refine": 3, "memory_limit": 200_000}))
+        twolevel(Dataset(wide, y), RidgeOptions(**{**vars(some), "refine": 3, "memory_limit": 200_000}))

@@ -20,7 +20,7 @@ from cakrr import BKRR2, KRRModel, bkrr, bkrr2, bkrr3, kkrr, kkrr2, kkrr3
 from cakrr.family import Ridge
 from cakrr.methods import soft_route as training
 from cakrr.methods.soft_route import SOFT_TRIED
-from cakrr.options import Options
+from cakrr.options import RidgeOptions
 from partition import KBalance, KMeans
 from partition.routing import SOFT, Soft, closest, nearest
 
@@ -128,7 +128,7 @@ def shared(said, squares, soft):
     return out
 
 
-ONE = Options(partitions=10, sigma=(1.3,), lam=(1e-4,), route="soft")
+ONE = RidgeOptions(partitions=10, sigma=(1.3,), lam=(1e-4,), route="soft")
 
 
 @pytest.mark.parametrize("name", ["bkrr2", "kkrr2"])
@@ -167,7 +167,7 @@ def test_choice_of_the_route(P, weighted, seed):
     """Sigma and lambda under one soft route, then k and t: the least error on the rows held out, by brute force."""
     X, y = waves(seed=seed)
     w = np.random.default_rng(2).uniform(0.2, 4, 160) if weighted else np.ones(160)
-    grid = Options(
+    grid = RidgeOptions(
         partitions=P, sigma=(0.7, 2.0), lam=(1e-5, 1e-2), route="soft", seed=seed, standardize=False,
         validation_fraction=0.25,
     )  # fmt: skip
@@ -264,7 +264,7 @@ OTHERS = {
     "kkrr": (kkrr.METHOD, KMeans), "bkrr": (bkrr.METHOD, KBalance), "kkrr3": (kkrr3.METHOD, KMeans),
     "bkrr3": (bkrr3.METHOD, KBalance),
 }  # fmt: skip
-FIXED = Options(partitions=5, sigma=(1.3,), lam=(1e-4,))
+FIXED = RidgeOptions(partitions=5, sigma=(1.3,), lam=(1e-4,))
 
 
 def everything(name):

@@ -21,7 +21,7 @@ from cacore.io.checkpoint import Checkpoint
 from cacore.linalg import lapack
 from cacore.metrics.errors import regression_metrics
 from cakrr import BKRR, BKRR2, DCKRR, DKRR, KKRR, KKRR2, KRRModel, TwoLevelKRR, bkrr2, kkrr3, twolevel
-from cakrr.options import Options
+from cakrr.options import RidgeOptions
 from cakrr.solver import refine
 
 COARSE = {"centers": [15, 30], "coarse_sigma": 3.0, "coarse_lam": 1e-4}
@@ -125,7 +125,7 @@ def test_a_checkpoint_is_of_its_targets(tmp_path):
     options = {"partitions": 3, "sigma": (1.0, 2.0), "lam": (1e-3,), "centers": (20,), "route": "soft"}
 
     def train(Y):
-        kept = Options(**options, checkpoint=Checkpoint(tmp_path / "kept"))
+        kept = RidgeOptions(**options, checkpoint=Checkpoint(tmp_path / "kept"))
         return twolevel.METHOD(Dataset(X.copy(), Y), kept).model.predict(X)
 
     first = train(Y)
@@ -171,8 +171,8 @@ def test_bad_targets():
     refusal(BKRR2().fit, X, Y[:, None], match="dim 3")
     refusal(BKRR2().fit, X, np.full(Y.shape, "spam"), match="BKRR2Classifier has classes")
     refusal(BKRR2().fit, X, sp.csr_matrix(Y), match="sparse targets")
-    refusal(kkrr3.METHOD, Dataset(X.copy(), Y), Options(), match="the one answer of a row")
-    refusal(bkrr2.METHOD, Dataset(X.copy(), Y[:, :0]), Options(), match="there is no target")
+    refusal(kkrr3.METHOD, Dataset(X.copy(), Y), RidgeOptions(), match="the one answer of a row")
+    refusal(bkrr2.METHOD, Dataset(X.copy(), Y[:, :0]), RidgeOptions(), match="there is no target")
 
 
 # -- files and commands ------------------------------------------------------------------------

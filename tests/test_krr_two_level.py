@@ -23,7 +23,7 @@ from cacore.io import Dataset
 from cacore.kernels import Kernel
 from cakrr import BKRR2, KRRModel, TwoLevelKRR, twolevel
 from cakrr.methods import choose as training
-from cakrr.options import ALONE, LAMS, Options
+from cakrr.options import ALONE, LAMS, RidgeOptions
 from cakrr.solver.coarse import candidates
 from partition.redistribute import Parts
 
@@ -32,7 +32,7 @@ GAUSSIAN = Kernel(gamma=0.5)
 
 def settings(centers, sigma, lam, kernel=GAUSSIAN):
     names = {"kernel": kernel.kind, "degree": kernel.degree, "coef0": kernel.coef0}
-    return Options(centers=centers, coarse_sigma=sigma, coarse_lam=lam, **names)
+    return RidgeOptions(centers=centers, coarse_sigma=sigma, coarse_lam=lam, **names)
 
 
 def told(settings):
@@ -172,10 +172,10 @@ def test_values_that_are_not_finite(scale):
 
 def test_defaults():
     """Fewer centres with the wide kernel; given numbers of them with both."""
-    assert told(Options().coarse_grid(10_000, 4)) == [(1.0, [500, 1000, 1500], LAMS), (4.0, [500, 1000], LAMS)]
-    assert told(Options(centers=(30,)).coarse_grid(1000, 4)) == [(1.0, [30], LAMS), (4.0, [30], LAMS)]
+    assert told(RidgeOptions().coarse_grid(10_000, 4)) == [(1.0, [500, 1000, 1500], LAMS), (4.0, [500, 1000], LAMS)]
+    assert told(RidgeOptions(centers=(30,)).coarse_grid(1000, 4)) == [(1.0, [30], LAMS), (4.0, [30], LAMS)]
     assert told(settings(None, (2.0,), (1.0,)).coarse_grid(600, 4)) == [(2.0, [500, 600], (1.0,))]
-    assert told(Options(kernel="linear").coarse_grid(10_000, 4)) == [(1.0, [500, 1000, 1500], LAMS)]
+    assert told(RidgeOptions(kernel="linear").coarse_grid(10_000, 4)) == [(1.0, [500, 1000, 1500], LAMS)]
 
 
 def test_centers_are_drawn_from_the_end_of_the_shuffled_order():

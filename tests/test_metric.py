@@ -24,7 +24,7 @@ from cakrr import (
 from cakrr.bkrr2 import bkrr2
 from cakrr.dkrr import dkrr
 from cakrr.grid_search import next_widths
-from cakrr.options import Options, Width
+from cakrr.options import RidgeOptions, Width
 from cakrr.solver.lengths import slope
 
 metrics = pytest.mark.parametrize("metric", ["diagonal", "full"])
@@ -177,7 +177,7 @@ def test_one_round(method, kernel, metric):
     (X, y), (T, _) = fast_and_slow(90), fast_and_slow(30, 1)
     sigma, lam, n = 2.0, 1e-4, 90
     parts = {} if method is dkrr else {"partitions": 1}
-    options = Options(
+    options = RidgeOptions(
         **parts, sigma=(sigma,), lam=(lam,), kernel=kernel, metric=metric, metric_rounds=1, seed=3
     )  # fmt: skip
     fitted = method(Dataset(X.copy(), y), options)
@@ -244,7 +244,7 @@ def test_a_diagonal_metric_of_many_features():
 
 
 def test_memory_of_a_full_metric():
-    options = Options(partitions=1, metric="full", memory_limit=6 * 8 * 300**2 - 1)
+    options = RidgeOptions(partitions=1, metric="full", memory_limit=6 * 8 * 300**2 - 1)
     assert "a full metric of 300 features" in refusal(bkrr2, Dataset(WIDE[:, :300].copy(), Y4[:20]), options)
 
 

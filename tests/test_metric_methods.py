@@ -29,7 +29,7 @@ from cakrr import (
 )  # fmt: skip
 from cakrr.bkrr2 import bkrr2
 from cakrr.dkrr import dkrr
-from cakrr.options import AUTO, Options
+from cakrr.options import AUTO, RidgeOptions
 from cakrr.solver.local import PartSystem
 
 metrics = pytest.mark.parametrize("metric", ["diagonal", "full"])
@@ -251,9 +251,9 @@ def test_natural_widths_of_auto(select):
 # -- checkpoints -------------------------------------------------------------------------------------
 
 CHECKPOINTS = {
-    "bkrr2": (bkrr2, Options(partitions=2, sigma=(1.0, 2.0), metric="full", metric_rounds=2, seed=1)),
-    "soft": (bkrr2, Options(partitions=2, sigma=(2.0,), route="soft", metric="diagonal", metric_rounds=1, seed=1)),
-    "dkrr": (dkrr, Options(sigma=(1.0, 2.0), metric="diagonal", metric_rounds=2, seed=1)),
+    "bkrr2": (bkrr2, RidgeOptions(partitions=2, sigma=(1.0, 2.0), metric="full", metric_rounds=2, seed=1)),
+    "soft": (bkrr2, RidgeOptions(partitions=2, sigma=(2.0,), route="soft", metric="diagonal", metric_rounds=1, seed=1)),
+    "dkrr": (dkrr, RidgeOptions(sigma=(1.0, 2.0), metric="diagonal", metric_rounds=2, seed=1)),
 }
 
 

@@ -18,7 +18,7 @@ from cacore.data.metric import FLOOR
 from cacore.data.shuffle import Shuffle
 from cacore.io.checkpoint import Checkpoint
 from casvm import CASVC, DCSVC, CascadeSVC, DCFilterSVC, DisSMOSVC, SVMModel, cpsvm, dissmo, export_libsvm
-from casvm.options import Options
+from casvm.options import SVMOptions
 
 metrics = pytest.mark.parametrize("metric", ["diagonal", "full"])
 PARTS = {"n_parts": 2, "partitioner": "kmeans"}
@@ -68,7 +68,7 @@ def test_one_round(metric):
     """The exact method against scikit-learn's SVC: the metric from finite differences of its decisions."""
     X, y = rows(160)
     X[:, 5] = X[:, 0] ** 2
-    options = Options(C=2.0, gamma=0.2, tol=1e-8, metric=metric, metric_rounds=1, seed=3)
+    options = SVMOptions(C=2.0, gamma=0.2, tol=1e-8, metric=metric, metric_rounds=1, seed=3)
     fitted = dissmo.METHOD(Dataset(X.copy(), y), options)
     order = Shuffle(160, 3).position(np.arange(160))
     learn = order >= 16
@@ -147,7 +147,7 @@ def test_interrupted_anywhere(method, monkeypatch, tmp_path):
     """Killed when it has kept k pieces it makes only the others, and ends with the same bits."""
     X, y = rows(160)
     parts = {"partitions": 3} if method is cpsvm else {}
-    options = Options(**parts, C=10.0, metric="full", metric_rounds=2, seed=1)
+    options = SVMOptions(**parts, C=10.0, metric="full", metric_rounds=2, seed=1)
     calls = interruptible(monkeypatch, Checkpoint, "put")
     undisturbed = method.METHOD(Dataset(X.copy(), y), options)
     whole = method.METHOD(Dataset(X.copy(), y), replace(options, checkpoint=Checkpoint(tmp_path / "whole")))

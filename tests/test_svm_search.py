@@ -18,7 +18,7 @@ from cacore.tuning import race
 from cacore.tuning.folds import stratified
 from cacore.tuning.scorers import scores
 from casvm import CASVC, SMOSVC, DCFilterSVC, DisSMOSVC, SVMModel, cpsvm
-from casvm.options import Options
+from casvm.options import SVMOptions
 from casvm.search.part import ClassFolds, judge
 from casvm.search.path import along
 from casvm.solver.pair import padded
@@ -226,7 +226,7 @@ def test_parts_of_fewer_rows_than_folds():
     assert "several values are compared inside the parts, which have one row each" in refusal(
         CASVC(12, C=[1, 10]).fit, X, y
     )
-    assert cpsvm.METHOD(Dataset(X, y), Options(partitions=12, C="grid"), Communicator()).search is None
+    assert cpsvm.METHOD(Dataset(X, y), SVMOptions(partitions=12, C="grid"), Communicator()).search is None
 
 
 def test_every_part_may_choose_its_own(tmp_path):

@@ -13,7 +13,7 @@ from cacore.data.dataset import Dataset
 from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint
 from casvm import cpsvm
-from casvm.options import Options
+from casvm.options import SVMOptions
 from casvm.search import choose
 from casvm.search.part import judge
 
@@ -146,7 +146,7 @@ def test_a_metric_is_learned_at_the_chosen_setting(inputs, tmp_path):
 
 def test_sparse_rows_in_a_checkpoint_of_their_own(tmp_path):
     X, y = clouds(120, csr=True)
-    options = Options(partitions=2, C=CS, gamma=0.5, checkpoint=Checkpoint(tmp_path / "kept"))
+    options = SVMOptions(partitions=2, C=CS, gamma=0.5, checkpoint=Checkpoint(tmp_path / "kept"))
     fitted = cpsvm.METHOD(Dataset(X, y), options, Communicator())
     dense = cpsvm.METHOD(Dataset(X.toarray(), y), replace(options, checkpoint=None), Communicator())
     assert fitted.search.chosen == dense.search.chosen
@@ -161,6 +161,6 @@ def test_sparse_rows_in_a_checkpoint_of_their_own(tmp_path):
 )  # fmt: skip
 def test_what_is_compared_where_a_command_names_nothing(C, gamma, made):
     """What a command was told is what it does: one option alone has today's default for the other."""
-    options = Options(C=C, gamma=gamma)
+    options = SVMOptions(C=C, gamma=gamma)
     assert (options.C, options.gamma) == made
-    assert Options().searches is False
+    assert SVMOptions().searches is False

@@ -13,7 +13,7 @@ from cacore.io.checkpoint import Checkpoint
 from cacore.kernels import Kernel
 from cacore.tuning.folds import stratified
 from casvm import SMOSVC, cpsvm, dissmo
-from casvm.options import Options
+from casvm.options import SVMOptions
 from casvm.search import choose, pieces
 from casvm.search.part import ClassFolds, bytes_needed, judge
 
@@ -58,7 +58,7 @@ def test_memory_that_does_not_suffice():
     X, y = curved(400)
 
     def train(limit):
-        options = Options(C=CS, gamma=0.5, memory_limit=limit)
+        options = SVMOptions(C=CS, gamma=0.5, memory_limit=limit)
         return cpsvm.METHOD(Dataset(X, y), replace(options, cache_gib=0.0), Communicator())
 
     assert train(3_000_000).search.chosen["C"] in CS
@@ -87,7 +87,7 @@ def test_pieces_of_another_size_are_not_mixed(tmp_path):
     X, y = curved(400)
 
     def found(limit, kept):
-        options = Options(C=CS, gamma=0.5, memory_limit=limit, cache_gib=0.0, checkpoint=kept and Checkpoint(kept))
+        options = SVMOptions(C=CS, gamma=0.5, memory_limit=limit, cache_gib=0.0, checkpoint=kept and Checkpoint(kept))
         return cpsvm.METHOD(Dataset(X, y), options, Communicator()).search
 
     first, second = found(1 << 40, tmp_path / "kept"), found(3_000_000, tmp_path / "kept")
@@ -100,7 +100,7 @@ def test_pieces_of_another_size_are_not_mixed(tmp_path):
 def test_more_settings_than_memory():
     X, y = curved(60)
     values = tuple(np.linspace(1.0, 2.0, 1000))
-    options = Options(C=values, gamma=values, memory_limit=1 << 29, cache_gib=0.0)
+    options = SVMOptions(C=values, gamma=values, memory_limit=1 << 29, cache_gib=0.0)
     message = refusal(cpsvm.METHOD, Dataset(X, y), options, Communicator())
     assert "what is counted of 1,000,000 settings of C and gamma needs" in message
     assert message.endswith("compare fewer values")
@@ -109,7 +109,7 @@ def test_more_settings_than_memory():
 def test_copies_of_the_rows_that_do_not_fit():
     """Of a method whose parts are made for the search: refused before a copy is made."""
     X, y = curved(400)
-    options = Options(C=CS, gamma=0.5, memory_limit=2 * X.nbytes, cache_gib=0.0)
+    options = SVMOptions(C=CS, gamma=0.5, memory_limit=2 * X.nbytes, cache_gib=0.0)
     message = refusal(dissmo.METHOD, Dataset(X, y), options, Communicator())
     assert "a rank's rows, and two copies of them in the search needs" in message
 
@@ -123,6 +123,6 @@ def test_a_full_disk_is_told(tmp_path, monkeypatch):
 
     monkeypatch.setattr(np, "savez", full)
     X, y = curved(60)
-    dissmo.METHOD(Dataset(X, y), Options(C=CS, gamma=0.5, checkpoint=kept), Communicator())
+    dissmo.METHOD(Dataset(X, y), SVMOptions(C=CS, gamma=0.5, checkpoint=kept), Communicator())
     assert "No space left on device" in str(kept.failure)
     assert str(kept.path / "search") in str(kept.failure)

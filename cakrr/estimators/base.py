@@ -22,9 +22,9 @@ from cacore.errors import InputError
 from cacore.learn.options import from_estimator
 from cacore.machine import memory, threads
 from cakrr.fit import RidgeFit
-from cakrr.method import Method
+from cakrr.method import RidgeMethod
 from cakrr.model import KRRModel
-from cakrr.options import Options
+from cakrr.options import RidgeOptions
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -45,7 +45,7 @@ class KernelRidge(BaseEstimator):
     random_state: Any = None
     comm: Any = None
 
-    _method: ClassVar[Method]
+    _method: ClassVar[RidgeMethod]
 
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n_local, d), dense or CSR, and `y`; neither is changed.
@@ -82,7 +82,7 @@ class KernelRidge(BaseEstimator):
 
     def _problem(
         self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, comm: Communicator
-    ) -> tuple[Dataset, Options]:
+    ) -> tuple[Dataset, RidgeOptions]:
         """This rank's rows, and what to do with them; collective."""
         with comm.agreed():
             train = self._checked(X, y, sample_weight, int(comm.size == 1))
@@ -93,10 +93,10 @@ class KernelRidge(BaseEstimator):
         """A copy of this rank's rows, which training takes over, without those of weight 0."""
         raise NotImplementedError
 
-    def _options(self, train: Dataset, comm: Communicator) -> Options:
+    def _options(self, train: Dataset, comm: Communicator) -> RidgeOptions:
         """The options of training; collective."""
         with comm.agreed():
-            options: Options = from_estimator(Options, self, **self._automatic())
+            options: RidgeOptions = from_estimator(RidgeOptions, self, **self._automatic())
         return options
 
     def _automatic(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from cakrr.estimators.exact import Iterated
 from cakrr.estimators.parts import OnTwoLevels, RidgeInParts
 from cakrr.kkrr import kkrr
 from cakrr.kkrr2 import kkrr2
-from cakrr.options import Options
+from cakrr.options import RidgeOptions
 from cakrr.twolevel import twolevel
 
 
@@ -80,12 +80,14 @@ class RidgeClassifier(Labelled, KernelRidge):
         kept = train.weights > 0
         return replace(train, X=train.X[kept], y=train.target()[kept], weights=train.weights[kept])
 
-    def _options(self, train: Dataset, comm: Communicator) -> Options:
+    def _options(self, train: Dataset, comm: Communicator) -> RidgeOptions:
         classes = all_classes(train.target(), comm)
         with comm.agreed():
             require_classes(classes, pairs=False)
             weights = self._class_weight(classes)
-            options: Options = from_estimator(Options, self, classify=True, class_weight=weights, **self._automatic())
+            options: RidgeOptions = from_estimator(
+                RidgeOptions, self, classify=True, class_weight=weights, **self._automatic()
+            )
         return options
 
 

@@ -18,7 +18,7 @@ from cacore.learn.options import from_estimator
 from cakrr.dkrr import dkrr
 from cakrr.estimators.base import Regressor
 from cakrr.fit import RidgeFit
-from cakrr.options import Options
+from cakrr.options import RidgeOptions
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -107,7 +107,7 @@ class DKRR(Iterated, Regressor):
 
     def _problem(
         self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, comm: Communicator
-    ) -> tuple[Dataset, Options]:
+    ) -> tuple[Dataset, RidgeOptions]:
         if not self._has_matrix():
             return super()._problem(X, y, sample_weight, comm)
         with comm.agreed():
@@ -115,7 +115,7 @@ class DKRR(Iterated, Regressor):
 
     def _of_matrix(
         self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, comm: Communicator
-    ) -> tuple[Dataset, Options]:
+    ) -> tuple[Dataset, RidgeOptions]:
         if comm.size > 1:
             raise InputError(
                 f"a precomputed kernel is for one process, and these are {comm.size} ranks: use a callable"
@@ -134,7 +134,7 @@ class DKRR(Iterated, Regressor):
             weights = checked_weights(sample_weight, len(K))
             kept = weights > 0
             rows = Dataset(rows.X[kept], rows.target()[kept], weights=weights[kept])
-        return rows, from_estimator(Options, self, kernel=Precomputed(K), standardize=False)
+        return rows, from_estimator(RidgeOptions, self, kernel=Precomputed(K), standardize=False)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

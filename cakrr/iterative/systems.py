@@ -23,7 +23,7 @@ from cakrr.iterative.preconditioner import Factor, Preconditioner, ResidualBlock
 from cakrr.iterative.products import KernelProducts, gathers
 from cakrr.iterative.solver import CGSolution, Rules, solve
 from cakrr.iterative.spread import SpreadRows
-from cakrr.options import Options
+from cakrr.options import RidgeOptions
 from partition.divide import divide
 
 PART = 768  # rows of a block of the preconditioners local and two-level
@@ -76,7 +76,7 @@ class Systems:
 
     Parameters
     ----------
-    options : Options
+    options : RidgeOptions
     shape : tuple of int
         Number of rows on all ranks, of rows on this rank, and of targets, in the largest system.
     comm : Communicator
@@ -89,7 +89,7 @@ class Systems:
     """
 
     def __init__(
-        self, options: Options, shape: tuple[int, int, int], comm: Communicator, scratch: Scratch | None = None
+        self, options: RidgeOptions, shape: tuple[int, int, int], comm: Communicator, scratch: Scratch | None = None
     ) -> None:
         self.options, self.shape, self.comm, self.scratch = options, shape, comm, scratch
         self.solutions: list[dict[str, Any]] = []

@@ -12,13 +12,13 @@ from cacore.errors import InputError
 from cacore.linalg import scalapack
 from cacore.machine import memory
 from cakrr.iterative import plan
-from cakrr.method import Method
+from cakrr.method import RidgeMethod
 from cakrr.methods.block_cyclic import matrix_bytes
 from cakrr.methods.prepare import RidgeRows
-from cakrr.options import Options
+from cakrr.options import RidgeOptions
 
 
-def cheaper(method: Method, prepared: RidgeRows, options: Options, comm: Communicator) -> tuple[str, str]:
+def cheaper(method: RidgeMethod, prepared: RidgeRows, options: RidgeOptions, comm: Communicator) -> tuple[str, str]:
     """The solver that costs less of those that can be used, and a sentence that says why; collective."""
     if told := options.of_iteration():
         return "cg", f"solver cg: {' and '.join(told)} would mean nothing to a factorisation"

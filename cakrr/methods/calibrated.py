@@ -14,10 +14,10 @@ from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError
 from cacore.machine import memory
 from cakrr.fit import RidgeFit
-from cakrr.method import Method
+from cakrr.method import RidgeMethod
 from cakrr.methods.prepare import default_parts
 from cakrr.model import KRRModel
-from cakrr.options import Options
+from cakrr.options import RidgeOptions
 from cakrr.rules import JACKKNIFE, LEFT_OUT
 from cakrr.solver.variance import LeftOutRows
 from cakrr.uncertainty import conformal, deviation
@@ -26,11 +26,16 @@ from cakrr.uncertainty.classes import calibrator
 from cakrr.uncertainty.conformal import Calibration
 from cakrr.uncertainty.noise import of_rows_left_out
 
-Trainer = Callable[[Method, Dataset, Options, Communicator, Dataset | None], RidgeFit]
+Trainer = Callable[[RidgeMethod, Dataset, RidgeOptions, Communicator, Dataset | None], RidgeFit]
 
 
 def calibrated(
-    fit: Trainer, method: Method, train: Dataset, options: Options, comm: Communicator, test: Dataset | None = None
+    fit: Trainer,
+    method: RidgeMethod,
+    train: Dataset,
+    options: RidgeOptions,
+    comm: Communicator,
+    test: Dataset | None = None,
 ) -> RidgeFit:
     """Train with `fit`, and add the factors and errors that standard deviations and intervals need; collective.
 
@@ -73,7 +78,7 @@ def calibrated(
     return fitted
 
 
-def _kept(fitted: RidgeFit, options: Options, comm: Communicator) -> dict[int, LeftOutRows]:
+def _kept(fitted: RidgeFit, options: RidgeOptions, comm: Communicator) -> dict[int, LeftOutRows]:
     """Put the factors into the model; return the rows of this rank's parts, left out; collective."""
     with comm.phase("train"):
         found = deviation.keep(fitted.model, comm, options.memory_limit)
@@ -85,7 +90,7 @@ def _kept(fitted: RidgeFit, options: Options, comm: Communicator) -> dict[int, L
     return found
 
 
-def _from_rows_set_aside(fitted: RidgeFit, aside: Dataset, options: Options, comm: Communicator) -> None:
+def _from_rows_set_aside(fitted: RidgeFit, aside: Dataset, options: RidgeOptions, comm: Communicator) -> None:
     """Calibrate intervals by rows that were set aside; collective."""
     model = fitted.model
     errors, deviations = _missed(model, aside, options, comm)
@@ -143,7 +148,7 @@ def _some(rows: Dataset, which: NDArray[np.bool_], n: int) -> Dataset:
     return replace(rows, X=rows.X[which], y=rows.target()[which], weights=weights, n=n)
 
 
-def _check_room(method: Method, train: Dataset, options: Options, comm: Communicator) -> None:
+def _check_room(method: RidgeMethod, train: Dataset, options: RidgeOptions, comm: Communicator) -> None:
     """Refuse, before training, factors that do not fit into a rank's memory, of parts that are even; collective."""
     n = comm.offset(train.X.shape[0])[1]
     with comm.agreed():
@@ -155,7 +160,7 @@ def _check_room(method: Method, train: Dataset, options: Options, comm: Communic
 
 
 def _missed(
-    model: KRRModel, rows: Dataset, options: Options, comm: Communicator
+    model: KRRModel, rows: Dataset, options: RidgeOptions, comm: Communicator
 ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
     """Errors of these rows, and the scales of their adaptive intervals if the factors are there."""
     y = rows.target().astype(np.float64)

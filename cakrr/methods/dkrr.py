@@ -8,16 +8,18 @@ from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.data.metric import best_round
 from cakrr.fit import RidgeFit
-from cakrr.method import Method
+from cakrr.method import RidgeMethod
 from cakrr.methods.automatic import cheaper
 from cakrr.methods.factored import Exact
 from cakrr.methods.iterative import Iterative
 from cakrr.methods.prepare import RidgeRows, prepare
 from cakrr.methods.scaling import scalings
-from cakrr.options import Options
+from cakrr.options import RidgeOptions
 
 
-def fit(method: Method, train: Dataset, options: Options, comm: Communicator, test: Dataset | None = None) -> RidgeFit:
+def fit(
+    method: RidgeMethod, train: Dataset, options: RidgeOptions, comm: Communicator, test: Dataset | None = None
+) -> RidgeFit:
     """Solve (K + lambda n I) alpha = y on all rows; arguments as for :func:`cakrr.methods.parts.fit`.
 
     Raises
@@ -57,7 +59,9 @@ def fit(method: Method, train: Dataset, options: Options, comm: Communicator, te
     return fitted
 
 
-def _solver(method: Method, prepared: RidgeRows, options: Options, comm: Communicator) -> tuple[type[Exact], list[str]]:
+def _solver(
+    method: RidgeMethod, prepared: RidgeRows, options: RidgeOptions, comm: Communicator
+) -> tuple[type[Exact], list[str]]:
     """The runs of the solver that is asked for, or of the one that costs less; why, in a sentence; collective."""
     if options.solver == "cholesky":
         return Exact, []

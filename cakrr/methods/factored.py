@@ -21,12 +21,12 @@ from cacore.kernels.gradients import stacked
 from cacore.machine import memory, threads
 from cakrr.grid_search import CHOOSING, best, least, left_out, next_widths, table
 from cakrr.judges import held_out
-from cakrr.method import Method
+from cakrr.method import RidgeMethod
 from cakrr.methods.block_cyclic import BlockCyclicSystem, matrix_bytes
 from cakrr.methods.prepare import RidgeRows
 from cakrr.methods.solve import not_definite
 from cakrr.model import KRRModel, PartModel
-from cakrr.options import Options, Width
+from cakrr.options import RidgeOptions, Width
 from cakrr.solver import refine
 
 PIECE = 2048  # rows of a piece of the model: what ranks share when they load it
@@ -45,8 +45,8 @@ class Exact:
     """One training, or one round of it: what its steps share."""
 
     def __init__(
-        self, method: Method, prepared: RidgeRows, options: Options, comm: Communicator, root: Root | None = None,
-        last: Exact | None = None,
+        self, method: RidgeMethod, prepared: RidgeRows, options: RidgeOptions, comm: Communicator,
+        root: Root | None = None, last: Exact | None = None,
     ) -> None:  # fmt: skip
         self.method, self.prepared, self.options, self.comm, self.root = method, prepared, options, comm, root
         self.number: int = last.number + 1 if last else 0

@@ -19,12 +19,12 @@ from cacore.machine.scratch import Scratch
 from cakrr.grid_search import left_out
 from cakrr.iterative.solver import Rules
 from cakrr.iterative.systems import RidgeProblem, Systems, needed
-from cakrr.method import Method
+from cakrr.method import RidgeMethod
 from cakrr.methods.early import SettledErrors
 from cakrr.methods.factored import Exact, Judging
 from cakrr.methods.prepare import RidgeRows
 from cakrr.model import KRRModel, PartModel
-from cakrr.options import Options
+from cakrr.options import RidgeOptions
 
 GRID_TOL = 1e-4  # of the systems that are only compared: the error is settled long before
 SINGULAR = 1e-2  # residual above which it is the system that is at fault
@@ -37,7 +37,7 @@ class Iterative(Exact):
     """One training, or one round of it, by conjugate gradients."""
 
     def __init__(
-        self, method: Method, prepared: RidgeRows, options: Options, comm: Communicator, root: Any = None,
+        self, method: RidgeMethod, prepared: RidgeRows, options: RidgeOptions, comm: Communicator, root: Any = None,
         last: Exact | None = None,
     ) -> None:  # fmt: skip
         super().__init__(method, prepared, options, comm, root, last)

@@ -13,7 +13,7 @@ import numpy as np
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cakrr.fit import RidgeFit
-from cakrr.method import Method
+from cakrr.method import RidgeMethod
 from cakrr.methods.choose import choose
 from cakrr.methods.divisions import in_divisions
 from cakrr.methods.prepare import prepare
@@ -22,10 +22,12 @@ from cakrr.methods.rounds import in_rounds
 from cakrr.methods.scaling import scalings
 from cakrr.methods.solve import solve_parts
 from cakrr.methods.task import divided
-from cakrr.options import Options
+from cakrr.options import RidgeOptions
 
 
-def fit(method: Method, train: Dataset, options: Options, comm: Communicator, test: Dataset | None = None) -> RidgeFit:
+def fit(
+    method: RidgeMethod, train: Dataset, options: RidgeOptions, comm: Communicator, test: Dataset | None = None
+) -> RidgeFit:
     """Train one model per part; a collective call.
 
     Arguments and result are those of :meth:`cacore.learn.method.Method.__call__`.

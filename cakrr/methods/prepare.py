@@ -27,12 +27,12 @@ from cacore.errors import InputError
 from cacore.io.fingerprints import fingerprint
 from cacore.kernels.registry import named
 from cacore.machine import memory, threads
-from cakrr.method import Method
+from cakrr.method import RidgeMethod
 from cakrr.model import Offset
-from cakrr.options import Options
+from cakrr.options import RidgeOptions
 
 ROWS_PER_PART = 8000
-# Options that decide where data lies, what is kept and how far a run gets, but not the result.
+# RidgeOptions that decide where data lies, what is kept and how far a run gets, but not the result.
 WHERE = ("scratch", "max_time", "keep_factors", "out_of_core")
 
 
@@ -68,7 +68,7 @@ class RidgeRows:
     partitions: int
     scaling: str = "deviation"
 
-    def piece(self, name: str, number: int, options: Options) -> str:
+    def piece(self, name: str, number: int, options: RidgeOptions) -> str:
         """Name, in the checkpoint, of a piece of the n-th round on these rows."""
         name = f"{options.kernel}-{name}" if options.of_several else name
         name = f"{self.scaling}-{name}" if options.scaling == "auto" else name
@@ -84,7 +84,9 @@ class RidgeRows:
         return X if standardizer is None else standardizer.apply(X), y, np.ones(len(y))
 
 
-def prepare(method: Method, train: Dataset, options: Options, comm: Communicator, test: Dataset | None) -> RidgeRows:
+def prepare(
+    method: RidgeMethod, train: Dataset, options: RidgeOptions, comm: Communicator, test: Dataset | None
+) -> RidgeRows:
     """Check the options and the rows on all ranks alike, and take the rows; collective."""
     with comm.agreed():
         options.checked(method)
@@ -127,7 +129,7 @@ def prepare(method: Method, train: Dataset, options: Options, comm: Communicator
     return RidgeRows(Samples(X, columns), offset, scale, classes, standardizer, test, P)
 
 
-def _check_targets(method: Method, options: Options, y: NDArray[Any], test: Dataset | None) -> None:
+def _check_targets(method: RidgeMethod, options: RidgeOptions, y: NDArray[Any], test: Dataset | None) -> None:
     if options.select == "test" and test is None:
         raise InputError("select test: there are no test rows; give --test, or use --select validation")
     if options.classify and y.ndim > 1:
@@ -139,7 +141,7 @@ def _check_targets(method: Method, options: Options, y: NDArray[Any], test: Data
 
 
 def _classes(
-    train: Dataset, options: Options, comm: Communicator
+    train: Dataset, options: RidgeOptions, comm: Communicator
 ) -> tuple[NDArray[np.float64], NDArray[Any], NDArray[np.float64] | None]:
     """Indicators of the labels, the labels of all ranks, ascending, and weights times those of the classes."""
     y, weights = train.target(), train.weights
@@ -161,7 +163,11 @@ def indicators(codes: NDArray[np.int64], k: int) -> NDArray[np.float64]:
 
 
 def _scale(
-    y: NDArray[np.float64], w: NDArray[np.float64], offset: NDArray[np.float64], options: Options, comm: Communicator
+    y: NDArray[np.float64],
+    w: NDArray[np.float64],
+    offset: NDArray[np.float64],
+    options: RidgeOptions,
+    comm: Communicator,
 ) -> NDArray[np.float64]:
     """Divisors of the errors of t targets, whose squares then add up to the mean of MSE over variance; collective.
 
@@ -208,7 +214,7 @@ def _check_magnitude(y: NDArray[Any], where: str, dtype: Any, comm: Communicator
                 raise InputError(f"{where}: {what}: scale the targets")
 
 
-def _partitions(method: Method, options: Options, n: int, itemsize: int, ranks: int) -> int:
+def _partitions(method: RidgeMethod, options: RidgeOptions, n: int, itemsize: int, ranks: int) -> int:
     """Number of parts, P; the same on all ranks, whose memory limits are equal."""
     known = options.checkpoint.fact("partitions") if options.checkpoint is not None else None
     if options.partitions or known or not method.partitioner:
@@ -217,7 +223,7 @@ def _partitions(method: Method, options: Options, n: int, itemsize: int, ranks: 
 
 
 def _open_checkpoint(
-    method: Method, train: Dataset, options: Options, P: int, n: int, comm: Communicator, test: Dataset | None
+    method: RidgeMethod, train: Dataset, options: RidgeOptions, P: int, n: int, comm: Communicator, test: Dataset | None
 ) -> None:
     """Take up the run in the checkpoint's directory, or begin it; collective."""
     assert options.checkpoint is not None
@@ -253,7 +259,7 @@ def default_parts(n: int, itemsize: int, limit: int, ranks: int) -> int:
     return min(n, max(ranks, -(-n // most)))
 
 
-def _facts(method: Method, options: Options) -> dict[str, Any]:
+def _facts(method: RidgeMethod, options: RidgeOptions) -> dict[str, Any]:
     """The options that determine the result."""
     values = {name: value for name, value in vars(options).items() if name not in ("progress", "checkpoint", *WHERE)}
     return {"method": method.name, **values, "kernel": named(options.kernel)}

@@ -28,7 +28,7 @@ from cakrr.iterative.solver import Rules, solve
 from cakrr.iterative.spread import SpreadRows
 from cakrr.methods.settings import Chosen
 from cakrr.methods.task import RidgeTask
-from cakrr.options import Options
+from cakrr.options import RidgeOptions
 from cakrr.solver.coarse import CoarseModel
 from partition.redistribute import Parts
 
@@ -56,7 +56,7 @@ def refine_coarse(task: RidgeTask, chosen: Chosen) -> None:
 
 
 def chosen_lambda(
-    coarse: CoarseModel, parts: Parts, held: NDArray[np.bool_], scale: NDArray[np.float64], options: Options,
+    coarse: CoarseModel, parts: Parts, held: NDArray[np.bool_], scale: NDArray[np.float64], options: RidgeOptions,
     comm: Communicator,
 ) -> float | None:  # fmt: skip
     """The lambda with which the refined model errs least on held-out rows; None if the coarse one errs less.
@@ -70,7 +70,7 @@ def chosen_lambda(
     held : ndarray of bool, shape (n_local,)
     scale : ndarray, shape (t,)
         Units of the targets, in which their squared errors add up.
-    options : Options
+    options : RidgeOptions
     comm : Communicator
 
     Raises
@@ -98,7 +98,7 @@ def chosen_lambda(
     return lams[least] if least < len(lams) else None
 
 
-def refined(coarse: CoarseModel, parts: Parts, options: Options, comm: Communicator) -> CoarseModel:
+def refined(coarse: CoarseModel, parts: Parts, options: RidgeOptions, comm: Communicator) -> CoarseModel:
     """The coarse model after `options.refine` iterations; a collective call.
 
     Parameters
@@ -107,7 +107,7 @@ def refined(coarse: CoarseModel, parts: Parts, options: Options, comm: Communica
         On the last M rows of the shuffled order, the last one first.
     parts : Parts
         With the columns "y", "order" and, optionally, "weight".
-    options : Options
+    options : RidgeOptions
     comm : Communicator
 
     Raises
@@ -128,7 +128,7 @@ def refined(coarse: CoarseModel, parts: Parts, options: Options, comm: Communica
 
 
 def _towards(
-    coarse: CoarseModel, parts: Parts, some: NDArray[np.bool_], lams: list[float], piece: str, options: Options,
+    coarse: CoarseModel, parts: Parts, some: NDArray[np.bool_], lams: list[float], piece: str, options: RidgeOptions,
     comm: Communicator,
 ) -> CoarseModel:  # fmt: skip
     """The coarse model refined on some of the rows, for all these lambdas: coefficients of shape (rows, L t)."""

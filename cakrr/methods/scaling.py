@@ -10,10 +10,10 @@ from cacore.data.quantiles import normal_scores, quantiles_of
 from cacore.data.rows import is_sparse
 from cacore.errors import InputError
 from cakrr.methods.prepare import RidgeRows
-from cakrr.options import Options
+from cakrr.options import RidgeOptions
 
 
-def scalings(rows: RidgeRows, options: Options, comm: Communicator) -> list[RidgeRows]:
+def scalings(rows: RidgeRows, options: RidgeOptions, comm: Communicator) -> list[RidgeRows]:
     """The rows in one scaling, or in both if validation chooses between them; collective.
 
     Raises

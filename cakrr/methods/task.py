@@ -16,9 +16,9 @@ from cacore.data.rows import Rows, nbytes
 from cacore.data.standardize import Standardizer
 from cacore.data.stored import StoredRows
 from cacore.machine import memory
-from cakrr.method import Method
+from cakrr.method import RidgeMethod
 from cakrr.methods.prepare import RidgeRows
-from cakrr.options import Options
+from cakrr.options import RidgeOptions
 from cakrr.solver.local import Workspace
 from partition.divide import divide, hand_out, order_of
 from partition.redistribute import Parts, assign_owners
@@ -33,8 +33,8 @@ class RidgeTask:
 
     Attributes
     ----------
-    method : Method
-    options : Options
+    method : RidgeMethod
+    options : RidgeOptions
     rows : RidgeRows
         All rows before they were divided; empty unless they are divided again.
     parts : Parts
@@ -49,8 +49,8 @@ class RidgeTask:
         Number of the division.
     """
 
-    method: Method
-    options: Options
+    method: RidgeMethod
+    options: RidgeOptions
     rows: RidgeRows
     parts: Parts
     workspace: Workspace
@@ -100,7 +100,7 @@ class RidgeTask:
         return replace(self, parts=parts, division=number)
 
 
-def divided(method: Method, rows: RidgeRows, options: Options, comm: Communicator) -> RidgeTask:
+def divided(method: RidgeMethod, rows: RidgeRows, options: RidgeOptions, comm: Communicator) -> RidgeTask:
     """Divide the rows for the first time, and send them to the ranks that own their parts; collective.
 
     Raises
@@ -121,7 +121,7 @@ def divided(method: Method, rows: RidgeRows, options: Options, comm: Communicato
 
 
 def _divided(
-    method: Method, rows: RidgeRows, root: Root | None, options: Options, comm: Communicator, number: int = 0
+    method: RidgeMethod, rows: RidgeRows, root: Root | None, options: RidgeOptions, comm: Communicator, number: int = 0
 ) -> Parts:
     """Partition the rows in their metric, and send them to the owners of their parts."""
     if not options.keeps_rows:

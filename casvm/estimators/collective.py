@@ -31,7 +31,7 @@ from casvm.estimators.exact import expose, expose_search
 from casvm.fcfssvm import fcfssvm
 from casvm.fit import SVMFit
 from casvm.model.model import SVMModel
-from casvm.options import UNSEARCHED, Method, Options
+from casvm.options import UNSEARCHED, SVMMethod, SVMOptions
 from partition import Partitioner
 from partition.base import REGISTERED
 
@@ -50,9 +50,9 @@ class CollectiveSVC(KernelClassifier, AllRanks[SVMModel]):
     scoring: str = "accuracy"
     comm: Any = None
 
-    _method: ClassVar[Method]
+    _method: ClassVar[SVMMethod]
 
-    def _trained_by(self) -> tuple[Method, dict[str, Any]]:
+    def _trained_by(self) -> tuple[SVMMethod, dict[str, Any]]:
         """The method, and options that do not come from the parameter of their name."""
         return self._method, {}
 
@@ -72,12 +72,12 @@ class CollectiveSVC(KernelClassifier, AllRanks[SVMModel]):
     def _training_rows(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
         return self._labelled(X, y, sample_weight, least)
 
-    def _asked(self, train: Dataset, comm: Communicator) -> tuple[Method, Options]:
+    def _asked(self, train: Dataset, comm: Communicator) -> tuple[SVMMethod, SVMOptions]:
         classes = all_classes(train.target()[train.row_weights() > 0], comm)
         seed, limit = shared_seed(getattr(self, "random_state", 0), comm), memory.limit_per_rank(comm)
         with comm.agreed():
             method, chosen = self._trained_by()
-            options = from_estimator(Options, self, class_weight=self._class_weight(classes), **chosen)
+            options = from_estimator(SVMOptions, self, class_weight=self._class_weight(classes), **chosen)
         return method, replace(options, seed=seed, memory_limit=limit)
 
     def _take(self, fitted: SVMFit[SVMModel], comm: Communicator) -> None:
@@ -190,7 +190,7 @@ class CASVC(CollectiveSVC):
         super()._take(fitted, comm)
         self.centers_ = fitted.model.centers
 
-    def _trained_by(self) -> tuple[Method, dict[str, Any]]:
+    def _trained_by(self) -> tuple[SVMMethod, dict[str, Any]]:
         own = self.partitioner
         if isinstance(own, str) and own in REGISTERED:
             return _METHODS.get(own) or replace(cpsvm, name=own, summary=f"parts by {own}", partitioner=own), {}

@@ -24,7 +24,7 @@ from casvm.estimators.exact import expose_search
 from casvm.fit import SVMFit
 from casvm.model.svr import SVRModel
 from casvm.svr import svr
-from casvm.value_options import Options, ValueMethod
+from casvm.value_options import ValueMethod, ValueOptions
 from partition import Partitioner
 
 
@@ -53,11 +53,11 @@ class CollectiveSVR(Regressing, KernelMachine, AllRanks[SVRModel]):
         own = {"dtype": ("float64", "float32"), "ensure_min_samples": 2 * least, **ROWS}
         return self._with_targets(X, y, sample_weight, **own)
 
-    def _asked(self, train: Dataset, comm: Communicator) -> tuple[ValueMethod, Options]:
+    def _asked(self, train: Dataset, comm: Communicator) -> tuple[ValueMethod, ValueOptions]:
         limit = memory.limit_per_rank(comm)
         chosen = self._chosen(comm)
         with comm.agreed():
-            options: Options = from_estimator(Options, self, memory_limit=limit, **chosen)
+            options: ValueOptions = from_estimator(ValueOptions, self, memory_limit=limit, **chosen)
         return svr, options
 
     def _chosen(self, comm: Communicator) -> dict[str, Any]:

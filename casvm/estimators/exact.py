@@ -30,7 +30,7 @@ from casvm.methods.left_out import PartTraining, left_out
 from casvm.model.libsvm import NU_SVC
 from casvm.model.model import SVMModel
 from casvm.model.part import PartSVM
-from casvm.options import UNSEARCHED, Options
+from casvm.options import UNSEARCHED, SVMOptions
 from casvm.search.choose import search
 from casvm.solver.part import fit_part
 from casvm.value_options import nu_share
@@ -93,11 +93,11 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
         bounds = None if self._nu() is None else np.array([one.margin for one in solutions])
         return Calibrator.fit(form, left_out(rows, k, folds, training, bounds), k * (k - 1) // 2, comm)
 
-    def _options(self, factor: Any) -> Options:
+    def _options(self, factor: Any) -> SVMOptions:
         """The options of training, given the weights of the classes."""
         raise NotImplementedError
 
-    def _chosen(self, rows: Samples, options: Options, comm: Communicator) -> Options:
+    def _chosen(self, rows: Samples, options: SVMOptions, comm: Communicator) -> SVMOptions:
         """The options with what is chosen from the rows, with the columns "code" and "C"."""
         return options
 
@@ -105,7 +105,7 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
         """The nu of nu-SVC; None for C-SVC."""
         return None
 
-    def _bound(self, options: Options, solutions: list[Solution]) -> float:
+    def _bound(self, options: SVMOptions, solutions: list[Solution]) -> float:
         """The C of the model."""
         return float(options.C)
 
@@ -229,12 +229,12 @@ class SMOSVC(OneProcessSVC):
 
     _method = "smo"
 
-    def _options(self, factor: Any) -> Options:
-        options: Options = from_estimator(Options, self, class_weight=factor, **self._known())
+    def _options(self, factor: Any) -> SVMOptions:
+        options: SVMOptions = from_estimator(SVMOptions, self, class_weight=factor, **self._known())
         options.check_search()
         return options
 
-    def _chosen(self, rows: Samples, options: Options, comm: Communicator) -> Options:
+    def _chosen(self, rows: Samples, options: SVMOptions, comm: Communicator) -> SVMOptions:
         """The options with the C and gamma of a search, where there is a choice."""
         found = None
         if options.searches:
@@ -268,21 +268,21 @@ class SMONuSVC(OneProcessSVC):
 
     _method = NU_SVC
 
-    def _options(self, factor: Any) -> Options:
+    def _options(self, factor: Any) -> SVMOptions:
         nu_share(self.nu, "nu =")
-        options: Options = from_estimator(Options, self, class_weight=factor, C=1.0, **self._known())
+        options: SVMOptions = from_estimator(SVMOptions, self, class_weight=factor, C=1.0, **self._known())
         return options
 
     def _nu(self) -> float | None:
         return float(self.nu)
 
-    def _bound(self, options: Options, solutions: list[Solution]) -> float:
+    def _bound(self, options: SVMOptions, solutions: list[Solution]) -> float:
         """1 / r, of the pair of classes where that is largest."""
         return max(one.margin for one in solutions)
 
 
 def choose(
-    rows: Samples, classes: NDArray[Any], options: Options, precomputed: bool, comm: Communicator
+    rows: Samples, classes: NDArray[Any], options: SVMOptions, precomputed: bool, comm: Communicator
 ) -> Results | None:
     """C and gamma by cross-validation inside parts of these rows.
 
@@ -291,7 +291,7 @@ def choose(
     rows : Samples
         With the columns "code" of the class and "C", what C is multiplied by; X is K, shape (n, n), if `precomputed`.
     classes : ndarray, shape (k,)
-    options : Options
+    options : SVMOptions
         Without a limit of memory: what the machine has left is asked for here.
     precomputed : bool
     comm : Communicator

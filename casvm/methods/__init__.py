@@ -13,29 +13,30 @@ if TYPE_CHECKING:
     from casvm.fit import SVMFit
     from casvm.model.model import SVMModel
     from casvm.model.svr import SVRModel
-    from casvm.options import Method, Options
-    from casvm.value_options import Options as ValueOptions
-    from casvm.value_options import ValueMethod
+    from casvm.options import SVMMethod, SVMOptions
+    from casvm.value_options import ValueMethod, ValueOptions
 
     ClassFit = SVMFit[SVMModel]
-    Trainer = Callable[[Method, Dataset, Options, Communicator], ClassFit]
+    Trainer = Callable[[SVMMethod, Dataset, SVMOptions, Communicator], ClassFit]
 
 
-def in_parts(method: Method, train: Dataset, options: Options, comm: Communicator, test: Any = None) -> ClassFit:
+def in_parts(method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicator, test: Any = None) -> ClassFit:
     """One classifier per part; see :func:`casvm.methods.parts.fit`."""
     from casvm.methods.parts import fit
 
     return _trained(fit, method, train, options, comm)
 
 
-def in_a_tree(method: Method, train: Dataset, options: Options, comm: Communicator, test: Any = None) -> ClassFit:
+def in_a_tree(method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicator, test: Any = None) -> ClassFit:
     """A tree of merges; see :func:`casvm.methods.tree.fit`."""
     from casvm.methods.tree import fit
 
     return _trained(fit, method, train, options, comm)
 
 
-def of_all_rows(method: Method, train: Dataset, options: Options, comm: Communicator, test: Any = None) -> ClassFit:
+def of_all_rows(
+    method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicator, test: Any = None
+) -> ClassFit:
     """One problem of all rows; see :func:`casvm.methods.dissmo.fit`."""
     from casvm.methods.dissmo import fit
 
@@ -51,7 +52,7 @@ def of_values(
     return fit_values(method, train, options, comm)
 
 
-def _trained(fit: Trainer, method: Method, train: Dataset, options: Options, comm: Communicator) -> ClassFit:
+def _trained(fit: Trainer, method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicator) -> ClassFit:
     """The fit of this trainer, at a setting that is chosen, and in a metric that is learned, if they are asked for."""
     with comm.agreed():
         options.checked(method, comm.size)
@@ -66,7 +67,9 @@ def _trained(fit: Trainer, method: Method, train: Dataset, options: Options, com
     return metric.fit(partial(_with_probabilities, fit), method, train, options, comm)
 
 
-def _with_probabilities(fit: Trainer, method: Method, train: Dataset, options: Options, comm: Communicator) -> ClassFit:
+def _with_probabilities(
+    fit: Trainer, method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicator
+) -> ClassFit:
     """The fit of this trainer, with probabilities of one model if they are asked for; parts fit theirs themselves."""
     if options.probability is None or not method.one_model:
         return fit(method, train, options, comm)

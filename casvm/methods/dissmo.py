@@ -23,7 +23,7 @@ from casvm.methods.settle import settle_values
 from casvm.model.model import SVMModel
 from casvm.model.part import PartSVM, piece
 from casvm.model.svr import SVRModel
-from casvm.options import Method, Options
+from casvm.options import SVMMethod, SVMOptions
 from casvm.solver import distributed
 from casvm.tasks.classes import ClassesTask
 from casvm.tasks.values import ValuesTask, kept_of
@@ -32,7 +32,7 @@ from partition.in_parts import solve_all
 Kept = dict[str, NDArray[Any]]
 
 
-def fit(method: Method, train: Dataset, options: Options, comm: Communicator) -> SVMFit[SVMModel]:
+def fit(method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicator) -> SVMFit[SVMModel]:
     """Solve the problem of all rows, pair of classes by pair; a collective call.
 
     Arguments and result are those of :meth:`cacore.learn.method.Method.__call__`.

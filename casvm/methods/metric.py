@@ -25,16 +25,16 @@ from cacore.errors import InputError
 from cacore.kernels.gradients import moments, stacked
 from casvm.fit import SVMFit
 from casvm.model.model import SVMModel
-from casvm.options import Method, Options
+from casvm.options import SVMMethod, SVMOptions
 from partition.routing import nearest
 
 WHOLE = "whole"  # the training that is kept, in a checkpoint
 _ABSENT = np.iinfo(np.int64).max  # the place of rows of weight 0
 
-Trainer = Callable[[Method, Dataset, Options, Communicator], SVMFit[SVMModel]]
+Trainer = Callable[[SVMMethod, Dataset, SVMOptions, Communicator], SVMFit[SVMModel]]
 
 
-def fit(train: Trainer, method: Method, rows: Dataset, options: Options, comm: Communicator) -> SVMFit[SVMModel]:
+def fit(train: Trainer, method: SVMMethod, rows: Dataset, options: SVMOptions, comm: Communicator) -> SVMFit[SVMModel]:
     """Train in the best metric of some rounds; arguments and result are those of the trainer. Collective.
 
     Notes
@@ -84,7 +84,7 @@ class _Round:
     """A round of training: see :class:`cacore.data.metric.Round`."""
 
     def __init__(
-        self, train: Trainer, method: Method, rows: Dataset, options: Options, form: str, comm: Communicator,
+        self, train: Trainer, method: SVMMethod, rows: Dataset, options: SVMOptions, form: str, comm: Communicator,
         root: Root | None = None, number: int = 0,
     ) -> None:  # fmt: skip
         self.train, self.method, self.rows, self.options, self.comm = train, method, rows, options, comm

@@ -8,15 +8,14 @@ from casvm.fit import SVMFit
 from casvm.methods import dissmo
 from casvm.model.model import SVMModel
 from casvm.model.svr import SVRModel
-from casvm.options import Method, Options
+from casvm.options import SVMMethod, SVMOptions
 from casvm.tasks.classes import ClassesTask
 from casvm.tasks.values import ValuesTask
-from casvm.value_options import Options as ValueOptions
-from casvm.value_options import ValueMethod
+from casvm.value_options import ValueMethod, ValueOptions
 from partition.in_parts import in_parts
 
 
-def fit(method: Method, train: Dataset, options: Options, comm: Communicator) -> SVMFit[SVMModel]:
+def fit(method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicator) -> SVMFit[SVMModel]:
     """Train one classifier per part (Algorithm 5 and its clustered relatives); a collective call.
 
     Arguments and result are those of :meth:`cacore.learn.method.Method.__call__`.

@@ -21,12 +21,14 @@ from cacore.probability.left_out import LeftOutDecisions, folds_to_leave_out, gl
 from casvm.fit import SVMFit
 from casvm.methods.left_out import LOOSE
 from casvm.model.model import SVMModel
-from casvm.options import Method, Options
+from casvm.options import SVMMethod, SVMOptions
 
-Trainer = Callable[[Method, Dataset, Options, Communicator], SVMFit[SVMModel]]
+Trainer = Callable[[SVMMethod, Dataset, SVMOptions, Communicator], SVMFit[SVMModel]]
 
 
-def fit_apart(fit: Trainer, method: Method, train: Dataset, options: Options, comm: Communicator) -> SVMFit[SVMModel]:
+def fit_apart(
+    fit: Trainer, method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicator
+) -> SVMFit[SVMModel]:
     """Train, and then without each of some folds; collective. Arguments and result are those of the trainer.
 
     Raises

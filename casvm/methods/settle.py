@@ -12,7 +12,7 @@ from cacore.io.checkpoint import Checkpoint
 from cacore.machine import memory
 from casvm.fit import SVMFit
 from casvm.model.model import SVMModel
-from casvm.options import Method, Options
+from casvm.options import SVMMethod, SVMOptions
 from casvm.search import choose, regression
 from casvm.search.pieces import ROWS, WHOLE
 from casvm.tasks.classes import ClassesTask
@@ -23,11 +23,11 @@ from partition.redistribute import Parts, assign_owners
 PARTITIONER = "kbalance"  # of parts that are made for the search
 _COPIES = "a rank's rows, and two copies of them in the search"
 
-Trainer = Callable[[Method, Dataset, Options, Communicator], SVMFit[SVMModel]]
+Trainer = Callable[[SVMMethod, Dataset, SVMOptions, Communicator], SVMFit[SVMModel]]
 
 
 def settle_apart(
-    train: Trainer, method: Method, rows: Dataset, options: Options, comm: Communicator
+    train: Trainer, method: SVMMethod, rows: Dataset, options: SVMOptions, comm: Communicator
 ) -> SVMFit[SVMModel]:  # fmt: skip
     """Train at the setting that a search in parts of about 2,000 rows, or of all of few rows, has found; collective.
 
@@ -84,6 +84,6 @@ def _parts(rows: Samples, n: int, seed: int, comm: Communicator) -> tuple[Parts,
         return hand_out(rows, division, owners, seed, comm), P
 
 
-def _within(options: Options, name: str) -> Checkpoint | None:
+def _within(options: SVMOptions, name: str) -> Checkpoint | None:
     """The checkpoint's folder of this name; its two runs are each their own."""
     return None if options.checkpoint is None else options.checkpoint.within(name)

@@ -22,7 +22,7 @@ from casvm.fit import SVMFit
 from casvm.methods.problems import STATISTICS, check_memory, named, not_met, predicted_cost, terms
 from casvm.model.model import SVMModel
 from casvm.model.part import PartSVM, deal, placed
-from casvm.options import Method, Options
+from casvm.options import SVMMethod, SVMOptions
 from casvm.tasks.classes import ClassesTask
 from partition.in_parts import solve_all
 from partition.redistribute import Parts
@@ -92,7 +92,7 @@ def neighbours(sizes: NDArray[np.int64], ranks: int) -> NDArray[np.int64]:
     return np.asarray(owners)
 
 
-def fit(method: Method, train: Dataset, options: Options, comm: Communicator) -> SVMFit[SVMModel]:
+def fit(method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicator) -> SVMFit[SVMModel]:
     """Train a tree of SVMs that ends in one model; a collective call.
 
     Arguments and result are those of :meth:`cacore.learn.method.Method.__call__`.
@@ -133,7 +133,7 @@ def _everywhere(parts: Parts, comm: Communicator) -> tuple[NDArray[np.int64], ND
 
 
 def _check_memory(
-    method: Method, parts: Parts, layers: list[list[Place]], options: Options, comm: Communicator
+    method: SVMMethod, parts: Parts, layers: list[list[Place]], options: SVMOptions, comm: Communicator
 ) -> None:
     """For the rows of the largest problem of this rank; how many support vectors there will be, nobody knows."""
     held = nbytes(parts.X) * (2 if is_sparse(parts.X) else 1)  # slices of CSR are copies
@@ -151,10 +151,10 @@ class _Tree:
     each layer, pass after pass.
     """
 
-    method: Method
+    method: SVMMethod
     task: ClassesTask
     layers: list[list[Place]]
-    options: Options
+    options: SVMOptions
     comm: Communicator
     lines: list[NDArray[np.float64]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)

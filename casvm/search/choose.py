@@ -19,14 +19,14 @@ from cacore.machine import threads
 from cacore.tuning import folds, race
 from cacore.tuning.results import Results
 from cacore.tuning.scorers import TRUE, scores
-from casvm.options import Options
+from casvm.options import SVMOptions
 from casvm.search.grid import Settings, settings
 from casvm.search.part import LOOSE, ClassFolds, bytes_needed, judge
 from casvm.search.pieces import Kept, Piece, check_settings, over_pieces, pieces
 from partition.redistribute import Parts
 
 
-def search(parts: Parts, classes: NDArray[Any], P: int, options: Options, comm: Communicator) -> Results | None:
+def search(parts: Parts, classes: NDArray[Any], P: int, options: SVMOptions, comm: Communicator) -> Results | None:
     """Choose C and gamma by cross-validation; collective.
 
     Parameters
@@ -36,7 +36,7 @@ def search(parts: Parts, classes: NDArray[Any], P: int, options: Options, comm: 
     classes : ndarray, shape (k,)
     P : int
         Parts of all ranks.
-    options : Options
+    options : SVMOptions
     comm : Communicator
 
     Returns
@@ -60,7 +60,7 @@ def search(parts: Parts, classes: NDArray[Any], P: int, options: Options, comm: 
         return _searched(parts, classes, P, options, comm)
 
 
-def _searched(parts: Parts, classes: NDArray[Any], P: int, options: Options, comm: Communicator) -> Results | None:
+def _searched(parts: Parts, classes: NDArray[Any], P: int, options: SVMOptions, comm: Communicator) -> Results | None:
     k = len(classes)
     counts = comm.allreduce(np.bincount(parts["code"], minlength=k).astype(np.int64))
     with comm.agreed():
@@ -102,7 +102,7 @@ class _Search:
     """The rounds over this rank's pieces."""
 
     def __init__(
-        self, parts: Parts, compared: Settings, pieces: list[Piece], count: int, k: int, options: Options
+        self, parts: Parts, compared: Settings, pieces: list[Piece], count: int, k: int, options: SVMOptions
     ) -> None:  # fmt: skip
         self.parts, self.settings, self.pieces, self.k, self.options = parts, compared, pieces, k, options
         self.shape = (len(compared.kernels), len(compared.Cs), count)

@@ -15,7 +15,7 @@ from cacore.kernels.registry import KernelKind
 from cacore.svm.options import DualOptions
 from cacore.svm.problem import numeric_gamma
 from cacore.tuning.grid import spaced
-from casvm.options import Options
+from casvm.options import SVMOptions
 from casvm.rules import GRID
 
 SETTINGS, QUICK = 10, 5  # values of C and of gamma in the grid that is made up
@@ -38,12 +38,12 @@ class Settings:
         return {"C": self.Cs, **gammas}
 
 
-def settings(options: Options, X: Rows, pieces: list[NDArray[np.int64]], comm: Communicator) -> Settings:
+def settings(options: SVMOptions, X: Rows, pieces: list[NDArray[np.int64]], comm: Communicator) -> Settings:
     """The settings to compare; collective.
 
     Parameters
     ----------
-    options : Options
+    options : SVMOptions
     X : ndarray or CSR, shape (n_local, d)
         This rank's rows.
     pieces : list of ndarray of int64

@@ -26,7 +26,7 @@ from casvm.search.grid import kernels
 from casvm.search.part import PAIRS, bytes_needed, for_kernels, precision
 from casvm.search.path import along_regression
 from casvm.search.pieces import Kept, Piece, check_settings, over_pieces, pieces
-from casvm.value_options import SCALE, SCALED, Options
+from casvm.value_options import SCALE, SCALED, ValueOptions
 from partition.redistribute import Parts
 
 SCORE = "r2"
@@ -120,7 +120,7 @@ def judge(
     return {"sse": sse, "weight": weight, "steps": np.sum(list(told), axis=0)}
 
 
-def search(parts: Parts, n: int, P: int, unit: float, options: Options, comm: Communicator) -> Results | None:
+def search(parts: Parts, n: int, P: int, unit: float, options: ValueOptions, comm: Communicator) -> Results | None:
     """Choose C, epsilon and gamma; collective.
 
     Parameters
@@ -131,7 +131,7 @@ def search(parts: Parts, n: int, P: int, unit: float, options: Options, comm: Co
         Rows and parts of all ranks.
     unit : float
         The targets' deviation.
-    options : Options
+    options : ValueOptions
         Of which C, epsilon or gamma has several values.
     comm : Communicator
 

@@ -26,7 +26,7 @@ from casvm.methods.left_out import PartTraining, left_out
 from casvm.methods.problems import check_parts, check_parts_at_a_time, named, not_met, terms
 from casvm.model.model import SVMModel, own_settings
 from casvm.model.part import PartSVM, placed
-from casvm.options import Method, Options
+from casvm.options import SVMMethod, SVMOptions
 from casvm.search.choose import search
 from casvm.solver.part import fit_part
 from casvm.tasks.task import SVMTask
@@ -56,8 +56,8 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
 
     bound = "C"
 
-    method: Method
-    options: Options
+    method: SVMMethod
+    options: SVMOptions
     classes: NDArray[Any] = field(init=False)
     nonzeros: float = field(init=False)
     kernels: dict[int, Kernel] = field(default_factory=dict)

@@ -21,16 +21,15 @@ from cacore.svm.problem import numeric_gamma
 from cacore.tuning.results import Results
 from casvm.fit import SVMFit
 from casvm.methods.problems import STATISTICS, predicted_cost
-from casvm.options import Method, Options
-from casvm.value_options import Options as ValueOptions
-from casvm.value_options import ValueMethod
+from casvm.options import SVMMethod, SVMOptions
+from casvm.value_options import ValueMethod, ValueOptions
 from partition.base import Algorithm, Division
 from partition.divide import deal, divide, hand_out
 from partition.redistribute import Parts, assign_owners
 from partition.routing import SOFT, Soft, gap
 from partition.task import Part, PartTask, Trained
 
-# Options that do not decide about the result.
+# SVMOptions that do not decide about the result.
 _APART = ("progress", "checkpoint", "memory_limit", "cache_gib", "initial", "out_of_core", "scratch")
 
 Owners = Callable[[NDArray[np.int64], int], NDArray[np.int64]]
@@ -47,8 +46,8 @@ class SVMTask(PartTask[Part, Trained, SVMFit[Trained]]):
 
     Attributes
     ----------
-    method : Method
-    options : Options
+    method : SVMMethod
+    options : SVMOptions
         With the setting that was chosen, once it is.
     rows : Samples
         This rank's, standardised if that was asked for, with the global number "row" among their columns. A division
@@ -65,8 +64,8 @@ class SVMTask(PartTask[Part, Trained, SVMFit[Trained]]):
 
     bound: ClassVar[str]  # the column to which the bound of a row's coefficient is proportional
 
-    method: Method | ValueMethod
-    options: Options | ValueOptions
+    method: SVMMethod | ValueMethod
+    options: SVMOptions | ValueOptions
     rows: Samples = field(init=False)
     kernel: Kernel = field(init=False)
     standardizer: Standardizer | None = field(init=False)

@@ -26,7 +26,7 @@ from casvm.search.regression import search
 from casvm.solver.nu import solve_regression
 from casvm.solver.smo import solve_part
 from casvm.tasks.task import SVMTask
-from casvm.value_options import NU, PARTITIONERS, SCALE, SCALED, Options, ValueMethod
+from casvm.value_options import NU, PARTITIONERS, SCALE, SCALED, ValueMethod, ValueOptions
 from partition.base import Algorithm, Division
 from partition.divide import order_of
 from partition.overlap import overlapping
@@ -51,7 +51,7 @@ class Problem:
     params: dict[str, float]
 
     @classmethod
-    def regression(cls, options: Options, unit: float) -> Problem:
+    def regression(cls, options: ValueOptions, unit: float) -> Problem:
         """The regression of one setting, in the targets' own units."""
         named = {"C": options.C} | ({"epsilon": options.epsilon} if options.nu is None else {})
         params = {name: float(SCALED[name] * unit if value == SCALE else value) for name, value in named.items()}
@@ -81,7 +81,7 @@ class ValuesTask(SVMTask[PartSVR, SVRModel]):
 
     Attributes
     ----------
-    options : Options
+    options : ValueOptions
         With `tol` as a number.
     rows : Samples
         With the columns target "y", "weight" and global number "row".
@@ -95,7 +95,7 @@ class ValuesTask(SVMTask[PartSVR, SVRModel]):
     bound = "weight"
 
     method: ValueMethod
-    options: Options
+    options: ValueOptions
     n: int = 0
     problem: Problem = field(init=False)
     unit: float = 1.0

@@ -9,7 +9,7 @@ from cacore.limits import Limits
 from cacore.svm.dual import Dual
 from cacore.svm.options import GIB
 from casvm.dissmo import dissmo
-from casvm.options import Options
+from casvm.options import SVMOptions
 from casvm.solver import smo
 from casvm.solver.kernel_rows import KernelRows
 from helpers.distributed import by_one, labelled
@@ -20,7 +20,7 @@ KERNEL, LIMITS, PLENTY = Kernel("gaussian", gamma=GAMMA), Limits(1e-3), 1 << 24
 
 def train(X, y, my=None, comm=None, weights=None, **options):
     """On this rank's rows `my` of all ranks', or all rows on one rank."""
-    given = Options(**{"gamma": GAMMA, "C": C, "tol": 1e-3, "cache_gib": PLENTY / GIB, **options})
+    given = SVMOptions(**{"gamma": GAMMA, "C": C, "tol": 1e-3, "cache_gib": PLENTY / GIB, **options})
     return dissmo(labelled(X, y, my, weights), given, comm)
 
 

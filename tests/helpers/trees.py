@@ -11,7 +11,7 @@ from cacore.data.dataset import Dataset
 from casvm.cascade import cascade
 from casvm.dcfilter import dcfilter
 from casvm.dcsvm import dcsvm
-from casvm.options import Options
+from casvm.options import SVMOptions
 
 METHODS = {"cascade": cascade, "dcsvm": dcsvm, "dcfilter": dcfilter}
 methods = pytest.mark.parametrize("name", METHODS)
@@ -21,7 +21,7 @@ TOL = 1e-6
 
 def options(**more):
     given = {"partitions": 5, "seed": 2, "C": C, "gamma": GAMMA, "tol": TOL, "cache_gib": 2**-6}
-    return Options(**{**given, **more})
+    return SVMOptions(**{**given, **more})
 
 
 def train(name, X, y, weights=None, **more):

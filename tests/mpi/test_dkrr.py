@@ -24,7 +24,7 @@ from cakrr import DKRR, KRRModel
 from cakrr.dkrr import dkrr
 from cakrr.methods.dkrr import fit
 from cakrr.methods.factored import PIECE
-from cakrr.options import Options
+from cakrr.options import RidgeOptions
 
 MISSING = R > 1 and not os.environ.get(scalapack.VARIABLE) and not scalapack._files("mkl")
 
@@ -60,7 +60,7 @@ blocks = pytest.mark.parametrize("block", [48, OWN], indirect=True)
 def test_is_kernel_ridge(csr, mine, everywhere):
     (X, y), (T, _) = rows(csr=csr), rows(41, seed=1, csr=csr)
     comm = Communicator(WORLD)
-    result = dkrr(dataset(X, y, mine(157)), Options(sigma=(SIGMA,), lam=(LAM,), seed=2), comm)
+    result = dkrr(dataset(X, y, mine(157)), RidgeOptions(sigma=(SIGMA,), lam=(LAM,), seed=2), comm)
     close(everywhere(result.model.predict(T[mine(41)], comm)), kernel_ridge(X, y, T))
     assert result.sizes.tolist() == [157]
     with scalapack.BlockCyclic(157, comm) as matrix:
@@ -73,7 +73,7 @@ def test_other_numbers_of_rows(n, everywhere):
     """Fewer rows than ranks, and three blocks of ScaLAPACK's own size."""
     (X, y), (T, _) = rows(n), rows(41, seed=1)
     comm = Communicator(WORLD)
-    model = dkrr(dataset(X, y, even(n)), Options(sigma=(SIGMA,), lam=(LAM,)), comm).model
+    model = dkrr(dataset(X, y, even(n)), RidgeOptions(sigma=(SIGMA,), lam=(LAM,)), comm).model
     close(everywhere(model.predict(T[even(41)], comm)), kernel_ridge(X, y, T))
 
 
@@ -84,7 +84,7 @@ def test_float32(csr, everywhere):
     X, T = X.astype(np.float32), T.astype(np.float32)
     comm = Communicator(WORLD)
     data = dataset(X, y, even(157), np.float32)
-    result = dkrr(data, Options(sigma=(SIGMA,), lam=(LAM,), standardize=False), comm)
+    result = dkrr(data, RidgeOptions(sigma=(SIGMA,), lam=(LAM,), standardize=False), comm)
     got = everywhere(result.model.predict(T[even(41)], comm))
     X, T = X.astype(np.float64), T.astype(np.float64)
     reference = by_one(ridge(SIGMA, LAM * 157).fit, X, y - y.mean())
@@ -95,10 +95,10 @@ def test_float32(csr, everywhere):
 def test_float32_standardised(everywhere):
     (X, y), (T, _) = rows(), rows(41, seed=1)
     comm = Communicator(WORLD)
-    model = dkrr(dataset(X, y, even(157), np.float32), Options(sigma=(SIGMA,), lam=(LAM,)), comm).model
+    model = dkrr(dataset(X, y, even(157), np.float32), RidgeOptions(sigma=(SIGMA,), lam=(LAM,)), comm).model
     got = everywhere(model.predict(T[even(41)].astype(np.float32), comm))
     close(got, kernel_ridge(X.astype(np.float32).astype(float), y, T.astype(np.float32).astype(float)), 1e-5)
-    serial = by_one(dkrr, dataset(X, y, dtype=np.float32), Options(sigma=(SIGMA,), lam=(LAM,))).model
+    serial = by_one(dkrr, dataset(X, y, dtype=np.float32), RidgeOptions(sigma=(SIGMA,), lam=(LAM,))).model
     close(got, serial.predict(T.astype(np.float32)), 1e-6)
 
 
@@ -114,7 +114,7 @@ def test_weights(mine, everywhere):
 
 # -- the grid ----------------------------------------------------------------------------------
 
-GRID = Options(sigma=(0.5, 1.5), lam=(1e-5, 1e-2), seed=2)
+GRID = RidgeOptions(sigma=(0.5, 1.5), lam=(1e-5, 1e-2), seed=2)
 
 
 @pytest.mark.parametrize(("select", "csr"), [("validation", True), ("test", False)])
@@ -196,7 +196,7 @@ def test_model_file(csr, standardize, folder, everywhere, monkeypatch):
     """Saved by all ranks it loads on one, and the other way round; the pieces are dealt anew."""
     monkeypatch.setattr("cakrr.methods.factored.PIECE", 20)
     (X, y), (T, _) = rows(csr=csr), rows(41, seed=1, csr=csr)
-    options = Options(sigma=(2.0,), lam=(LAM,), standardize=standardize)
+    options = RidgeOptions(sigma=(2.0,), lam=(LAM,), standardize=standardize)
     comm = Communicator(WORLD)
     model = dkrr(dataset(X, y, even(157)), options, comm).model
     assert len(model.sizes) >= 8 > 157 / PIECE
@@ -264,12 +264,12 @@ def test_memory(grid):
     """The first rank, which has the most, refuses; the matrix alone would fit."""
     X, y = rows()
     lam = (1e-3, 1e-2) if grid else (1e-3,)
-    refused("157 x 157 matrix.*more ranks", dataset(X, y, even(157)), Options(memory_limit=8 * 157**2, lam=lam))
+    refused("157 x 157 matrix.*more ranks", dataset(X, y, even(157)), RidgeOptions(memory_limit=8 * 157**2, lam=lam))
 
 
 def test_memory_of_the_grid():
     X, y = rows()
-    options = Options(memory_limit=8 * 157**2 + 7 * X.nbytes, lam=tuple(np.geomspace(1e-5, 1, 2000)))
+    options = RidgeOptions(memory_limit=8 * 157**2 + 7 * X.nbytes, lam=tuple(np.geomspace(1e-5, 1, 2000)))
     refused("smaller grid", dataset(X, y, even(157)), options)
 
 
@@ -277,12 +277,12 @@ def test_memory_of_the_grid():
 @pytest.mark.parametrize("lam", [(1e-30,), (1e-31, 1e-30)])
 def test_not_definite(lam, dtype):
     X, y = np.ones((30, 2)), np.arange(30.0)
-    refused("positive definite|no pair", dataset(X, y, even(30), dtype), Options(lam=lam))
+    refused("positive definite|no pair", dataset(X, y, even(30), dtype), RidgeOptions(lam=lam))
 
 
 def test_a_matrix_of_rounding_alone():
     X, y = rows(401)
-    told = Options(kernel="polynomial", degree=60, coef0=1.0, sigma=(0.7,), lam=(1e-4,))
+    told = RidgeOptions(kernel="polynomial", degree=60, coef0=1.0, sigma=(0.7,), lam=(1e-4,))
     refused("positive definite", dataset(np.exp(1.5 * X), y, even(401)), told)
 
 
@@ -299,4 +299,4 @@ def test_no_library(monkeypatch):
 
     X, y = rows(40)
     monkeypatch.setattr(scalapack, "_library", lacking)
-    refused("needs ScaLAPACK", dataset(X, y, even(40)), Options(lam=(1e-3,)))
+    refused("needs ScaLAPACK", dataset(X, y, even(40)), RidgeOptions(lam=(1e-3,)))

@@ -29,11 +29,11 @@ from cakrr.iterative.products import KernelProducts, strips
 from cakrr.iterative.spread import SpreadRows
 from cakrr.methods.dkrr import fit
 from cakrr.methods.early import SettledErrors
-from cakrr.options import Options
+from cakrr.options import RidgeOptions
 
 pytestmark = pytest.mark.mpi(min_size=1)
 SIGMA, LAM = 1.5, 1e-3
-TOLD = Options(sigma=(SIGMA,), lam=(LAM,), solver="cg", tol=1e-10, seed=2)
+TOLD = RidgeOptions(sigma=(SIGMA,), lam=(LAM,), solver="cg", tol=1e-10, seed=2)
 
 
 def kernel_ridge(X, y, T, weights=None):
@@ -160,7 +160,7 @@ def test_grid(mine):
     X, y = rows()
     result = dkrr(dataset(X, y, mine(157)), GRID, Communicator(WORLD))
     alone = by_one(dkrr, dataset(X, y), GRID)
-    direct = by_one(dkrr, dataset(X, y), replace(GRID, solver="cholesky", tol=Options().tol))
+    direct = by_one(dkrr, dataset(X, y), replace(GRID, solver="cholesky", tol=RidgeOptions().tol))
     for other, tolerance in ((alone, 1e-3), (direct, 1e-3)):
         assert (result.model.sigma, result.model.lam) == (other.model.sigma, other.model.lam)
         errors = [[g["validation_mse"] for g in one.grid] for one in (result, other)]

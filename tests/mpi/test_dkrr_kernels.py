@@ -16,7 +16,7 @@ from cacore.errors import InputError, RankError
 from cacore.linalg import scalapack
 from cakrr import DKRR
 from cakrr.dkrr import dkrr
-from cakrr.options import Options
+from cakrr.options import RidgeOptions
 
 pytestmark = [
     pytest.mark.mpi(min_size=1),
@@ -45,7 +45,7 @@ def block(monkeypatch):
 def test_other_kernels(kernel, sigma, reference, dtype, csr, everywhere):
     (X, y), (T, _) = smooth(157, 0, csr, far=10), smooth(41, 1, csr, far=10)
     X, T = X.astype(dtype), T.astype(dtype)
-    given = Options(kernel=kernel, sigma=sigma, lam=(1e-3, 1.0), degree=2, coef0=1.0, standardize=False)
+    given = RidgeOptions(kernel=kernel, sigma=sigma, lam=(1e-3, 1.0), degree=2, coef0=1.0, standardize=False)
     comm, exact = Communicator(WORLD), dtype == np.float64
     fitted = dkrr(dataset(X, y, even(157), dtype), given, comm)
     got = everywhere(fitted.model.predict(T[even(41)], comm))
@@ -71,8 +71,8 @@ def test_callable(csr, everywhere):
     """The model of the declared kernel."""
     (X, y), (T, _), comm = smooth(157, 0, csr, far=10), smooth(41, 1, csr, far=10), Communicator(WORLD)
     given = {"lam": (1e-3, 1.0), "standardize": False}
-    mine = dkrr(dataset(X, y, even(157)), Options(kernel=matern, **given), comm)
-    declared = by_one(dkrr, dataset(X, y, EVERY_ROW), Options(kernel="matern32", sigma=(SIGMA,), **given))
+    mine = dkrr(dataset(X, y, even(157)), RidgeOptions(kernel=matern, **given), comm)
+    declared = by_one(dkrr, dataset(X, y, EVERY_ROW), RidgeOptions(kernel="matern32", sigma=(SIGMA,), **given))
     assert mine.model.lam == declared.model.lam
     close(everywhere(mine.model.predict(T[even(41)], comm)), declared.model.predict(T), 1e-8)
 
@@ -85,7 +85,7 @@ def test_a_callable_that_fails_on_one_rank():
 
     X, y = smooth(157, 0, False, far=10)
     with pytest.raises((InputError, RankError), match="returned nan for row 0 of A and row 0 of B"):
-        dkrr(dataset(X, y, even(157)), Options(kernel=odd), Communicator(WORLD))
+        dkrr(dataset(X, y, even(157)), RidgeOptions(kernel=odd), Communicator(WORLD))
 
 
 @pytest.mark.mpi(min_size=2)

@@ -12,7 +12,7 @@ from helpers.distributed import RANK, WORLD, R, by_one, crossed, dataset, even, 
 from cacore.comm import Communicator
 from cacore.errors import InputError
 from cakrr import BKRR2, DCKRR, KKRR2, KRRModel, bkrr2, dckrr, kkrr2
-from cakrr.options import Options
+from cakrr.options import RidgeOptions
 
 pytestmark = pytest.mark.mpi(min_size=1)
 
@@ -25,7 +25,7 @@ methods = pytest.mark.parametrize("name", METHODS)
 @formats
 def test_fixed_pair(name, csr, mine, everywhere):
     (X, y), (T, _) = rows(csr=csr), rows(41, seed=1, csr=csr)
-    options = Options(partitions=6, sigma=(1.5,), lam=(1e-3,), seed=2)
+    options = RidgeOptions(partitions=6, sigma=(1.5,), lam=(1e-3,), seed=2)
     comm = Communicator(WORLD)
     model = METHODS[name](dataset(X, y, mine(157)), options, comm).model
     got = everywhere(model.predict(T[mine(41)], comm))
@@ -39,7 +39,7 @@ def test_fixed_pair(name, csr, mine, everywhere):
 @pytest.mark.parametrize(("name", "select"), crossed(METHODS, ["validation", "test"]))
 def test_grid(name, select, mine):
     (X, y), (T, t) = rows(), rows(41, seed=1)
-    options = Options(partitions=5, sigma=(0.5, 1.5, 4.0), lam=(1e-5, 1e-3, 1e-1), select=select, seed=2)
+    options = RidgeOptions(partitions=5, sigma=(0.5, 1.5, 4.0), lam=(1e-5, 1e-3, 1e-1), select=select, seed=2)
     comm = Communicator(WORLD)
     result = METHODS[name](dataset(X, y, mine(157)), options, comm, dataset(T, t, mine(41)))
     traffic, _ = comm.totals()
@@ -58,7 +58,7 @@ def test_one_reduction_for_the_grid():
     messages = []
     for lam in ((1e-4, 1e-3), tuple(np.geomspace(1e-5, 1e-1, 20))):
         comm = Communicator(WORLD)
-        METHODS["bkrr2"](dataset(X, y, even(80)), Options(partitions=4, sigma=(1.0, 2.0), lam=lam), comm)
+        METHODS["bkrr2"](dataset(X, y, even(80)), RidgeOptions(partitions=4, sigma=(1.0, 2.0), lam=lam), comm)
         messages.append(sum(phase["messages"] for phase in comm.totals()[0].values()))
     assert messages[0] == messages[1]
 
@@ -67,7 +67,7 @@ def test_one_reduction_for_the_grid():
 @pytest.mark.parametrize(("csr", "standardize"), some([(False, True), (False, False), (True, True)]))
 def test_model_file(name, csr, standardize, folder, everywhere):
     (X, y), (T, _) = rows(csr=csr), rows(41, seed=1, csr=csr)
-    options = Options(partitions=6, sigma=(2.0,), standardize=standardize)
+    options = RidgeOptions(partitions=6, sigma=(2.0,), standardize=standardize)
     comm, my, our = Communicator(WORLD), even(157), even(41)
     model = METHODS[name](dataset(X, y, my), options, comm).model
     model.save(folder / "many.h5", comm)
@@ -86,7 +86,7 @@ def test_model_file(name, csr, standardize, folder, everywhere):
 @pytest.mark.mpi(min_size=2)
 def test_model_of_other_ranks():
     X, y = rows(60)
-    model = METHODS["bkrr2"](dataset(X, y), Options(partitions=4)).model
+    model = METHODS["bkrr2"](dataset(X, y), RidgeOptions(partitions=4)).model
     with pytest.raises(InputError, match="load it on the ranks"):
         model.predict(X, WORLD)
 
@@ -146,7 +146,7 @@ def test_bad_row_of_one_rank():
 
 def test_no_pair_works():
     X, y = np.ones((30, 2)), np.arange(30.0)
-    options = Options(partitions=2, lam=(1e-30,))
+    options = RidgeOptions(partitions=2, lam=(1e-30,))
     refused_by_all(METHODS["bkrr2"], dataset(X, y), options, Communicator(WORLD), match="positive definite")
 
 
@@ -185,7 +185,7 @@ def test_saving_after_a_fit_needs_no_communicator(folder):
 def test_folds_and_parts_that_choose(name, given, mine, everywhere):
     """The same errors and settings as in one process; where parts choose by themselves, no row is sent to be judged."""
     (X, y), (T, _), comm = rows(), rows(41, seed=1), Communicator(WORLD)
-    options = Options(partitions=5, sigma=(0.5, 1.0, 2.0), lam=(1e-4, 1e-2), seed=2, **given)
+    options = RidgeOptions(partitions=5, sigma=(0.5, 1.0, 2.0), lam=(1e-4, 1e-2), seed=2, **given)
     method = METHODS[name]
     got = method(dataset(X, y, mine(157)), options, comm)
     serial = by_one(method, dataset(X, y), options)

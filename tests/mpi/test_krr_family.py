@@ -14,7 +14,7 @@ from cacore.errors import InputError
 from cacore.io.checkpoint import Checkpoint
 from cakrr import KRRModel, bkrr, bkrr2, bkrr3, kkrr, kkrr3, twolevel
 from cakrr.methods.parts import fit
-from cakrr.options import Options
+from cakrr.options import RidgeOptions
 
 pytestmark = pytest.mark.mpi(min_size=1)
 
@@ -38,7 +38,7 @@ PAIRS = {"sigma": (0.5, 1.5), "lam": (1e-5, 1e-2)}
 def train(name, X, y, my=slice(None), comm=None, test=None, dtype=np.float64, weights=None, **options):
     """On this rank's rows `my` of all ranks', or all rows on one rank; a rank that is stopped does not stop others."""
     method, more = METHODS[name]
-    given = Options(**{"partitions": 5, "seed": 2, **more, **options})
+    given = RidgeOptions(**{"partitions": 5, "seed": 2, **more, **options})
     result = fit(method, dataset(X, y, my, dtype, weights), given, comm or Communicator(), test)
     result.model.comm = comm
     return result

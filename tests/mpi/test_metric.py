@@ -12,9 +12,9 @@ from cacore.comm import Communicator
 from cacore.io import Dataset
 from cacore.io.checkpoint import Checkpoint
 from cakrr import BKRR2, bkrr2, dckrr, dkrr, twolevel
-from cakrr.options import Options
+from cakrr.options import RidgeOptions
 from casvm import CASVC, cpsvm, dcsvm, dissmo
-from casvm.options import Options as SVMOptions
+from casvm.options import SVMOptions
 
 pytestmark = pytest.mark.mpi(min_size=1)
 
@@ -30,7 +30,7 @@ SVM = {"cpsvm": (cpsvm.METHOD, {"partitions": 5}), "dcsvm": (dcsvm.METHOD, {"par
 def ridge(name, X, y, my=slice(None), comm=None, **options):
     """In the metric of at most two rounds."""
     method, more = RIDGE[name]
-    given = Options(**{"sigma": (1.5, 3.0), "lam": (1e-4, 1e-2), "metric_rounds": 2, "seed": 2, **more, **options})
+    given = RidgeOptions(**{"sigma": (1.5, 3.0), "lam": (1e-4, 1e-2), "metric_rounds": 2, "seed": 2, **more, **options})
     return method(dataset(X, y, my), given, comm)
 
 
@@ -161,7 +161,7 @@ def test_checkpoint(name, folder):
 def test_refused():
     X, y = ripples(40)
     wide = np.random.default_rng(0).normal(size=(12, 5000))
-    options = Options(partitions=5, metric="full")
+    options = RidgeOptions(partitions=5, metric="full")
     refused_by_all(bkrr2.METHOD, dataset(wide, y[:12]), options, Communicator(WORLD), match="5,000 features ask for")
     alone = np.zeros(40)
     alone[35] = RANK == 0  # which is held out

@@ -16,13 +16,13 @@ from cacore.io import load
 from cacore.io.in_file import load_in_file
 from cacore.io.table import LABELS
 from cakrr import bkrr2, dckrr
-from cakrr.options import Options
+from cakrr.options import RidgeOptions
 from casvm import casvm, cpsvm
-from casvm.options import Options as SVMOptions
+from casvm.options import SVMOptions
 
 pytestmark = pytest.mark.mpi(min_size=1)
 
-GRID = Options(partitions=6, sigma=(0.5, 1.5), lam=(1e-5, 1e-3), seed=2)
+GRID = RidgeOptions(partitions=6, sigma=(0.5, 1.5), lam=(1e-5, 1e-3), seed=2)
 TRAINED = {
     "nearest": (bkrr2.METHOD, GRID),
     "all": (dckrr.METHOD, GRID),

@@ -15,7 +15,7 @@ from cacore.probability.calibrator import Calibrator
 from cacore.probability.left_out import LeftOutDecisions, global_folds
 from cakrr import BKRR2Classifier, DKRRClassifier
 from casvm import CASVC, SVMModel, cpsvm, dcsvm, dissmo
-from casvm.options import Options
+from casvm.options import SVMOptions
 
 pytestmark = pytest.mark.mpi(min_size=1)
 
@@ -60,7 +60,9 @@ def test_probabilities_of_one_process(name, k, everywhere, folder, monkeypatch):
     for module in ("left_out", "probability"):
         monkeypatch.setattr(f"casvm.methods.{module}.LOOSE", 1e-6)
     (X, y), (T, t) = drawn_clouds(N, k=k), drawn_clouds(41, 1, k)
-    options = Options(partitions={"cpsvm": 5, "dcsvm": 4}.get(name), seed=2, gamma=0.4, tol=1e-6, probability="sigmoid")
+    options = SVMOptions(
+        partitions={"cpsvm": 5, "dcsvm": 4}.get(name), seed=2, gamma=0.4, tol=1e-6, probability="sigmoid"
+    )
     model = METHODS[name](labelled(X, y, even(N)), options, WORLD).model
     P = everywhere(model.probabilities(T[even(41)]))
     near(P, by_one(METHODS[name], labelled(X, y), options).model.probabilities(T), 1e-9 if name == "cpsvm" else 1e-4)
@@ -74,7 +76,7 @@ def test_parts_send_next_to_nothing():
     X, y = drawn_clouds(N)
 
     def train(form):
-        options = Options(partitions=R, gamma=0.4, probability=form)
+        options = SVMOptions(partitions=R, gamma=0.4, probability=form)
         return sent(lambda comm: cpsvm.METHOD(labelled(X, y, even(N)), options, comm))
 
     plain, sure = train(None), train("sigmoid")

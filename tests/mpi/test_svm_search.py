@@ -10,13 +10,13 @@ from helpers.distributed import WORLD, R, by_one, even, labelled, refused_by_all
 
 from cacore.io.checkpoint import Checkpoint
 from casvm import CASVC, casvm, cpsvm, dcfilter, dissmo
-from casvm.options import Options
+from casvm.options import SVMOptions
 
 pytestmark = pytest.mark.mpi(min_size=1)
 
 METHODS = {"cpsvm": cpsvm.METHOD, "dissmo": dissmo.METHOD, "dcfilter": dcfilter.METHOD}
 N = 157
-SETTINGS = Options(C=(0.5, 2.0, 20.0), gamma=(0.05, 0.5, 3.0), tol=1e-6)
+SETTINGS = SVMOptions(C=(0.5, 2.0, 20.0), gamma=(0.05, 0.5, 3.0), tol=1e-6)
 
 
 @pytest.mark.parametrize("k", some([2, 3]))
@@ -26,8 +26,8 @@ def test_choice_of_one_process(name, k, monkeypatch):
     monkeypatch.setattr("casvm.methods.settle.ROWS", 60)
     monkeypatch.setattr("casvm.methods.settle.WHOLE", 60)
     X, y = drawn_clouds(k=k)
-    options = Options(**{**vars(SETTINGS), "partitions": 5 if name == "cpsvm" else None, "seed": 2})
-    one = Options(**{**vars(options), "partitions": R if name == "dcfilter" else options.partitions})
+    options = SVMOptions(**{**vars(SETTINGS), "partitions": 5 if name == "cpsvm" else None, "seed": 2})
+    one = SVMOptions(**{**vars(options), "partitions": R if name == "dcfilter" else options.partitions})
     found = METHODS[name](labelled(X, y, even(N)), options, WORLD).search
     serial = by_one(METHODS[name], labelled(X, y), one).search
     np.testing.assert_array_equal(found.scores, serial.scores)
@@ -39,7 +39,7 @@ def test_choice_of_one_process(name, k, monkeypatch):
 def test_grid_that_is_made_up():
     """The median distance is that of all parts, whichever rank has them."""
     X, y = drawn_clouds(k=2)
-    options = Options(partitions=5, C="grid", gamma="grid", quick=True)
+    options = SVMOptions(partitions=5, C="grid", gamma="grid", quick=True)
     found = cpsvm.METHOD(labelled(X, y, even(N)), options, WORLD).search
     serial = by_one(cpsvm.METHOD, labelled(X, y), options).search
     for name in ("C", "gamma"):
@@ -63,7 +63,7 @@ def test_every_part_its_own(everywhere):
 def test_no_row_travels():
     """A CA-SVM sends nothing before it predicts, but in a search the parts' sizes, once, and counts, three times."""
     X, y = drawn_clouds(k=2)
-    options = Options(**{**vars(SETTINGS), "partitions": 2 * R})
+    options = SVMOptions(**{**vars(SETTINGS), "partitions": 2 * R})
 
     def work(comm):
         casvm.METHOD(labelled(X, y, even(N)), options, comm)
@@ -82,7 +82,7 @@ def test_resumed(folder):
     X, y = drawn_clouds(k=2)
 
     def fit():
-        options = Options(**{**vars(SETTINGS), "partitions": 5, "checkpoint": Checkpoint(folder / "kept")})
+        options = SVMOptions(**{**vars(SETTINGS), "partitions": 5, "checkpoint": Checkpoint(folder / "kept")})
         return cpsvm.METHOD(labelled(X, y, even(N)), options, WORLD).search
 
     first = fit()
@@ -102,5 +102,5 @@ def test_refused_by_all():
     """Only one rank has the rare class."""
     X, y = drawn_clouds(k=2)
     y = np.where(np.arange(N) < 3, 1, 0)
-    options = Options(C=(1.0, 2.0), partitions=5, cv=5)
+    options = SVMOptions(C=(1.0, 2.0), partitions=5, cv=5)
     refused_by_all(lambda: cpsvm.METHOD(labelled(X, y, even(N)), options, WORLD), match="class 1 has 3 rows")

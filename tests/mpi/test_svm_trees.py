@@ -12,7 +12,7 @@ from cacore.comm import Communicator
 from cacore.data.rows import bcast_rows, exchange_rows, gather_rows, recv_rows, send_rows
 from cacore.io.checkpoint import Checkpoint
 from casvm import DCSVC, SMOSVC, CascadeSVC, DCFilterSVC, DisSMOSVC, SVMModel, cascade, command, dcfilter, dcsvm, dissmo
-from casvm.options import Options
+from casvm.options import SVMOptions
 
 pytestmark = pytest.mark.mpi(min_size=1)
 
@@ -24,7 +24,7 @@ METHODS = {"cascade": cascade.METHOD, "dcsvm": dcsvm.METHOD, "dcfilter": dcfilte
 def train(name, X, y, my=None, comm=None, weights=None, **options):
     """On this rank's rows `my` of all ranks'."""
     given = {"C": C, "gamma": GAMMA, "tol": TOL, "cache_gib": 2**-6, "seed": 3, **options}
-    return METHODS[name](labelled(X, y, my, weights), Options(**given), comm or Communicator(WORLD))
+    return METHODS[name](labelled(X, y, my, weights), SVMOptions(**given), comm or Communicator(WORLD))
 
 
 def exact(X, y, weights=None):
