@@ -1,4 +1,4 @@
-"""What the classifiers' methods have in common: the record of a method, and its options."""
+"""The record of a method that trains classifiers, and its options."""
 
 from __future__ import annotations
 
@@ -128,12 +128,12 @@ class SVMOptions(DualOptions):
 
     @property
     def names_settings(self) -> bool:
-        """Whether several values of C or gamma were named."""
+        """True if the user named several values of C or gamma."""
         return isinstance(self.C, tuple) or isinstance(self.gamma, tuple)
 
     @property
     def searches(self) -> bool:
-        """Whether C and gamma are chosen, or at least judged, by cross-validation."""
+        """True if cross-validation chooses, or at least judges, C and gamma."""
         return self.names_settings or GRID in (self.C, self.gamma) or self.cv is not None
 
     def with_setting(self, found: Results | None) -> SVMOptions:
@@ -211,7 +211,7 @@ class SVMMethod(Method):
 
     @property
     def one_model(self) -> bool:
-        """Whether training ends in one model, so that there is nothing to route."""
+        """True if training ends in one model, so that there is nothing to route."""
         return self.whole or bool(self.merge)
 
     @property

@@ -1,4 +1,4 @@
-"""What goes with what in kernel SVMs: every refusal of options, in the order of the checks."""
+"""Options of kernel SVMs that exclude each other, or a method: one rule each, in the order of checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What regression and one-class SVMs have in common: the record of a command, and its options.
+"""The record of the methods that train regression and one-class SVMs, and its options.
 
 :mod:`casvm.options` has the classifiers'.
 """
@@ -141,7 +141,7 @@ class ValueOptions(DualOptions):
 
     @property
     def searches(self) -> bool:
-        """Whether C, epsilon and gamma are chosen, or at least judged, by rows that are left out."""
+        """True if left-out rows choose, or at least judge, C, epsilon and gamma."""
         given = [getattr(self, name) for name in _SEARCHED]
         return GRID in given or any(isinstance(value, tuple) for value in given) or self.cv is not None
 

@@ -16,7 +16,7 @@ from helpers.commands import run
 from helpers.data import write_hdf5
 
 import asygcd.model as asygcd_model
-import cakrr.model as cakrr_model
+import cakrr.part as cakrr_part
 import casvm.model.model as casvm_model
 import casvm.model.part as casvm_part
 import casvm.model.svr as casvm_svr
@@ -167,7 +167,7 @@ def test_every_array_of_a_model_file_is_documented():
     text = (ROOT / "docs" / "architecture.md").read_text()
     layouts = [(SHARED, ""), (casvm_model.OWN, ""), (CALIBRATOR, ""), (casvm_part.PART, "parts/NNNNNN/"),
                (casvm_svr.PART, "parts/NNNNNN/"),
-               (cakrr_model.PART, "parts/NNNNNN/"), (cakrr_model.ARRAYS, ""),
+               (cakrr_part.PART, "parts/NNNNNN/"), (cakrr_part.ARRAYS, ""),
                (asygcd_model.PART, "parts/000000/")]  # fmt: skip
     lines = [line for arrays, folder in layouts for line in layout.rows(arrays, folder)]
     assert len(lines) > 15

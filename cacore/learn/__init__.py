@@ -1,1 +1,1 @@
-"""What commands and estimators share: options declared once, their groups, the record of a method."""
+"""Nouns that commands and estimators share: options declared once, their groups, the record of a method."""

@@ -25,8 +25,9 @@ from cakrr.method import RidgeMethod
 from cakrr.methods.block_cyclic import BlockCyclicSystem, matrix_bytes
 from cakrr.methods.prepare import RidgeRows
 from cakrr.methods.solve import not_definite
-from cakrr.model import KRRModel, PartModel
+from cakrr.model import KRRModel
 from cakrr.options import RidgeOptions, Width
+from cakrr.part import PartModel
 from cakrr.solver import refine
 
 PIECE = 2048  # rows of a piece of the model: what ranks share when they load it

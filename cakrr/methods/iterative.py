@@ -23,8 +23,9 @@ from cakrr.method import RidgeMethod
 from cakrr.methods.early import SettledErrors
 from cakrr.methods.factored import Exact, Judging
 from cakrr.methods.prepare import RidgeRows
-from cakrr.model import KRRModel, PartModel
+from cakrr.model import KRRModel
 from cakrr.options import RidgeOptions
+from cakrr.part import PartModel
 
 GRID_TOL = 1e-4  # of the systems that are only compared: the error is settled long before
 SINGULAR = 1e-2  # residual above which it is the system that is at fault

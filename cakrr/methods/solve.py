@@ -14,7 +14,8 @@ from cakrr.fit import RidgeFit
 from cakrr.grid_search import larger_lambda
 from cakrr.methods.settings import Chosen
 from cakrr.methods.task import RidgeTask
-from cakrr.model import KRRModel, PartModel
+from cakrr.model import KRRModel
+from cakrr.part import PartModel
 from cakrr.solver import refine
 from cakrr.solver.system import ridge_system
 

@@ -25,7 +25,7 @@ Ends = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class IntervalRequest:
-    """What a user asks for beside predictions: standard deviations, and intervals of a coverage.
+    """A request for more than predictions: standard deviations, and intervals of a coverage.
 
     Attributes
     ----------

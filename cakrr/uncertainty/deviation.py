@@ -29,7 +29,8 @@ from cakrr.solver.coarse_variance import CoarseSums, CoarseVariance
 from cakrr.solver.variance import LeftOutRows, Variance, factored, unpacked
 
 if TYPE_CHECKING:
-    from cakrr.model import KRRModel, PartModel
+    from cakrr.model import KRRModel
+    from cakrr.part import PartModel
 
 WHOLE = -1  # the number of the one model whose rows lie in pieces
 _REMEDY = "use more parts, more ranks or a larger memory limit"
