@@ -103,46 +103,55 @@ class CollectiveSVC(KernelClassifier, AllRanks[SVMModel]):
 class CASVC(CollectiveSVC):
     """Kernel SVM in parts: nothing is sent while the parts are trained (Algorithm 5).
 
+    The parameters are in the order of the groups of ``python -m casvm.casvm --help``: common ones (`n_parts` to
+    `gamma`); parts and routing (`partitioner` to `route`); kernel and classes (`degree` to `class_weight`); choice of
+    parameters (`cv` to `per_part`); metric and scaling (`metric` to `standardize`); solver (`solver` to `max_time`);
+    probabilities; resources.
+
     Parameters
     ----------
     n_parts : int or None
-        Parts, P. None: one a rank.
+        Number of parts, P. None: one per rank.
+    C, kernel, gamma
+        As for :class:`SMOSVC`, the same for every part, without "precomputed"; a callable needs the exact solver.
     partitioner : {"random", "fcfs", "bkm", "kmeans", "kbalance"}, another registered name, or Partitioner
-        "random" is CA-SVM, "fcfs" FCFS-SVM, "bkm" BKM-SVM and "kmeans" CP-SVM. Of a Partitioner its own
-        parameters are used, but for `n_parts`, if that is given here, and `random_state`.
-    C, kernel, gamma, degree, coef0, tol, class_weight, max_iter, max_time
-        As for :class:`SMOSVC`, of every part, without "precomputed"; a callable for the exact solver alone. "balanced"
-        counts the rows of all parts.
-    cv, scoring
-        As for :class:`SMOSVC`; C and gamma are chosen inside the parts, from the sum of what all parts count.
-    per_part : bool
-        Every part takes the C and gamma that are best for itself.
-    probability : bool or {"sigmoid", "isotonic"}
-        As for :class:`SMOSVC`; rows are left out of their own parts, and nothing is sent but sums. One sigmoid, or
-        curve, a pair of classes for all parts.
-    solver : {"smo", "asygcd"}
-        Of each part: exact; or asynchronous greedy coordinate descent, whose models have no bias; or another that is
-        registered in :mod:`cacore.svm.solvers`.
-    route : {"nearest", "soft", "all"}
-        The nearest centre's model answers; the nearest four's decisions, weighted by distance; or the mean of
-        all decisions, which suits "random". Of more than two classes the parts' shares are added up instead of
-        decisions (:func:`cacore.svm.decision.shares`), and "all" weights them by distance, too.
+        "random" is CA-SVM, "fcfs" FCFS-SVM, "bkm" BKM-SVM and "kmeans" CP-SVM. A Partitioner keeps its own
+        parameters, except `random_state` and, if it is given here, `n_parts`.
     ratio : bool
-        Balance every class as well as the parts' sizes: "fcfs" and "bkm".
+        Balance every class as well as the sizes of the parts: "fcfs" and "bkm".
+    route : {"nearest", "soft", "all"}
+        The model of the nearest centre answers; the nearest four's decisions, weighted by distance; or the mean of
+        all decisions, which suits "random". With more than two classes the parts' shares are added, not decisions
+        (:func:`cacore.svm.decision.shares`), and "all" weights them by distance, too.
+    degree, coef0, class_weight
+        As for :class:`SMOSVC`; "balanced" counts the rows of all parts.
+    cv, scoring
+        As for :class:`SMOSVC`; C and gamma are chosen inside the parts, from the sum of the parts' counts.
+    per_part : bool
+        Let every part choose the C and gamma that are best for itself.
     metric : {"none", "diagonal", "full"}
         Learn, in rounds of training, how much each feature counts, or each direction of them: rows are mapped by the
-        root of the mean of grad f grad f^T, f the decisions. The first round with the least share of wrong answers for
-        validation rows is kept, and trained again on all rows; it may be the one without a metric, for SVMs gain less
-        than regression does. "full" takes 4,096 features at most, and makes CSR rows dense.
+        root of the mean of grad f grad f^T, where f are the decisions. The round with the smallest share of wrong
+        answers on validation rows is trained again on all rows. It may be the one without a metric, for SVMs gain less
+        than regression does. "full" takes at most 4,096 features, and makes CSR rows dense.
     metric_rounds : int
-        Most rounds after the first one; three in a row without an improvement are the last.
+        Most rounds after the first one; training stops after three in a row without an improvement.
     validation_fraction : float
         Share of the rows that judges the rounds; without a metric none is held out.
     standardize : bool
-        Scale features by the training rows' mean and deviation. CSR rows are scaled, not shifted.
+        Scale features by the training rows' mean and standard deviation. CSR rows are scaled, not shifted.
+    solver : {"smo", "asygcd"}
+        Solver of each part: exact; or asynchronous greedy coordinate descent, whose models have no bias; or another one
+        that is registered in :mod:`cacore.svm.solvers`.
+    tol, max_iter, max_time
+        As for :class:`SMOSVC`, for every part.
+    probability : bool or {"sigmoid", "isotonic"}
+        As for :class:`SMOSVC`; rows are left out of their own parts, and only sums are sent. All parts share one
+        sigmoid, or curve, per pair of classes.
     cache_gib : float
-        Memory of a rank for kernel values and packed rows of the parts it works on.
+        Memory of a rank for kernel values and packed rows of the parts that it works on.
     random_state : int, RandomState or None
+        Seed of the random number generator.
     comm : mpi4py communicator or None
         With one, `fit` and `predict` take this rank's own rows and are collective calls.
 
@@ -150,8 +159,8 @@ class CASVC(CollectiveSVC):
     ----------
     model_ : SVMModel
     cv_results_, best_params_, best_score_, best_index_
-        As of :class:`SMOSVC`. With `per_part`, `best_params_` has an array with an entry a part, `best_score_` is that
-        of all parts' own settings together, and there is no `best_index_`.
+        As of :class:`SMOSVC`. With `per_part`, `best_params_` has arrays with one entry per part, `best_score_` is the
+        score of all parts' own settings together, and there is no `best_index_`.
     classes_ : ndarray, shape (k,)
     sizes_ : ndarray of int64, shape (P,)
     centers_ : ndarray, shape (P, d)
@@ -160,7 +169,7 @@ class CASVC(CollectiveSVC):
     support_vectors_, n_support_, dual_coef_
         Theirs, in scikit-learn's layout; a part without a class has 0 for the pairs of that class.
     solver_ : dict of str to ndarray
-        An entry a part: iterations, n_support, objective, gap, seconds, kernel_rows, kernel_values.
+        One entry per part: iterations, n_support, objective, gap, seconds, kernel_rows, kernel_values.
     n_iter_ : ndarray of int64, shape (P,)
     metric_ : ndarray, shape (d, d) or (d,)
         With trace d, where one was asked for; the identity if the first round was the best.
@@ -174,7 +183,7 @@ class CASVC(CollectiveSVC):
     -----
     What :class:`SMOSVC` costs on a part's rows, for each part. Training moves no bytes between ranks. A choice of C and
     gamma costs what :func:`casvm.search.choose.search` does, and sends counts alone. A metric costs
-    one more training a round, and rows are sent to their parts anew in each; then 2,000 rows to all ranks and one
+    one more training per round, and rows are sent to their parts anew in each; then 2,000 rows to all ranks and one
     Allreduce of d x d numbers, or d.
     """
 
