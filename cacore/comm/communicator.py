@@ -330,8 +330,7 @@ class Communicator(Ledger):
         In a command, the failure ends the whole job and prints its message. Otherwise all ranks raise the same error:
         an :class:`InputError` as it is, anything else as a :class:`RankError`. If several ranks fail, the lowest
         rank's error is raised. The other ranks learn of it in their current or next call of this class, at the latest
-        in a barrier at the end of the block; until then the failed rank waits for them. The communicator cannot be
-        used afterwards.
+        in a barrier at the end of the block, for which the failed rank waits. The communicator is unusable afterwards.
         """
         self._guards += 1
         try:
