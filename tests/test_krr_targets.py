@@ -67,8 +67,8 @@ def test_each_target_as_if_alone(cls, route, tmp_path):
     (X, Y), (T, _), more = rows(), rows(40, 1), COARSE | {"centers": 20} if cls is TwoLevelKRR else {}
     model = cls(3, **PAIR, **more, route=route).fit(X, Y)
     if route == "soft":  # k and t are those of all targets together
-        model.model_.soft = None
-        got = model.model_.predict_routes(T)["nearest"]
+        model.model_.route, model.model_.soft = "nearest", None
+        got = model.model_.predict(T)
     else:
         got = model.predict(T)
         model.model_.save(tmp_path / "model.h5")
