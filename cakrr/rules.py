@@ -73,7 +73,7 @@ RULES: tuple[Rule[RidgeOptions, RidgeMethod], ...] = (
     ),
     Rule(
         lambda o, m: o.metric != "none" and callable(o.kernel),
-        "metric: it needs the derivative of the kernel, and this one is a function; name a kernel",
+        "metric: it needs the derivative of the kernel, and a callable has none; name a kernel",
     ),
     # The exact method's solver
     Rule(

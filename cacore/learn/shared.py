@@ -76,14 +76,10 @@ def metric_rounds() -> Any:
     return option(10, "most rounds of --metric; the best one is kept", whole(1), group=METRIC, metavar="N")
 
 
-def _form(value: Any, name: str) -> str | None:
-    return check_form(value, name)
-
-
 def probability() -> Any:
     """Declare that a model has probabilities, see :mod:`cacore.probability.calibrator`."""
     text = "also train probabilities of the classes, from decisions on held-out rows (without a value: sigmoid)"
-    return option(None, text, _form, group=UNCERTAINTY, choices=FORMS, nargs="?", const=FORMS[0])
+    return option(None, text, check_form, group=UNCERTAINTY, choices=FORMS, nargs="?", const=FORMS[0])
 
 
 def balanced(text: str = "weight the classes so that each counts the same") -> Any:
