@@ -17,7 +17,7 @@ from cacore.learn.options import FILES, METRIC, PARTS, SOLVER, option
 from cacore.learn.rules import check
 from cacore.progress import Advance, silent
 from cacore.svm.options import DualOptions
-from cacore.svm.solvers import solver_names
+from cacore.svm.solvers import DEFAULT, solver_names
 from casvm.rules import GRID, PLAIN, RULES, SEARCH
 
 if TYPE_CHECKING:
@@ -42,6 +42,12 @@ def _many_models(method: SVMMethod) -> bool:
 
 def _solver(value: Any, name: str) -> str:
     return str(checks.one_of(*solver_names())(value, name))
+
+
+def part_solver_option(only: Callable[[Any], bool] | None = None) -> Any:
+    """The option of the solver of each part, any of :mod:`cacore.svm.solvers`, for the methods that `only` accepts."""
+    text = "solver of each part: exact (smo), or asynchronous and without a bias (asygcd, for classes)"
+    return option(DEFAULT, text, _solver, report=True, group=SOLVER, only=only, choices=solver_names())
 
 
 @dataclass(frozen=True)
@@ -97,10 +103,7 @@ class SVMOptions(DualOptions):
         1, "most passes through the tree; it stops once the objective no longer changes", checks.whole(1), report=True,
         group=SOLVER, only=lambda method: method.merge == "support", metavar="N",
     )  # fmt: skip
-    solver: str = option(
-        "smo", "solver of each part: exact (smo), or asynchronous and without a bias (asygcd)", _solver, report=True,
-        group=SOLVER, only=lambda method: not method.whole, choices=solver_names(),
-    )  # fmt: skip
+    solver: str = part_solver_option(only=lambda method: not method.whole)
     working_set: int | None = option(
         None, "rows that each round optimises (default: the solver's choice; 2: one pair, as in the textbook)",
         checks.whole(2), report=True, group=SOLVER, only=lambda method: method.whole, metavar="Q",

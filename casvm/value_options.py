@@ -18,7 +18,7 @@ from cacore.learn.options import KERNEL, PARTS, SEARCH, SOLVER, option
 from cacore.learn.rules import check
 from cacore.progress import Advance, silent
 from cacore.svm.options import DualOptions
-from casvm.options import ROUTES
+from casvm.options import ROUTES, part_solver_option
 from casvm.rules import GRID, VALUE_RULES
 
 if TYPE_CHECKING:
@@ -120,6 +120,7 @@ class ValueOptions(DualOptions):
         "nearest", "models that predict a row: of the nearest centre, a weighted mean of the nearest few, or all",
         checks.one_of(*ROUTES), group=PARTS, choices=ROUTES,
     )  # fmt: skip
+    solver: str = part_solver_option()
     working_set: int | None = option(
         None, "rows that each round of --exact optimises (default: the solver's choice; 2: one pair, as in the "
         "textbook)", checks.whole(2), group=SOLVER, metavar="Q",
