@@ -201,7 +201,7 @@ BAD = {
     "test rows alone": (["rest.h5"], "rest.h5: test rows alone"),
     "no target": (["no-target.h5"], "no target"),
     "no such target": (["train.csv", "--target", "nosuch"], "no target column 'nosuch'"),
-    "test features": (["train.h5", "--test", "wide.h5"], "6 features, and 3"),
+    "test features": (["train.h5", "--test", "wide.h5"], "6 features, but 3"),
     "two tests": (["good.h5", "--test", "test.csv"], "drop --test"),
     "overlap": (["train.h5", "--test", "train.csv", "--strict"], "150 of 150 test rows are training rows too"),
     "strict and not": (["good.h5", "--strict", "--allow-overlap"], "--strict, --allow-overlap: "),
