@@ -84,6 +84,11 @@ class Table:
     features: int | None = None
     target: str = ""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the features, if the file has them."""
+        return self.columns.features
+
     def checked(self, dtype: np.dtype[Any] | None = None, whole: bool = True) -> Table:
         """Check that `dtype` can hold all numbers and, for a `whole` table, that there are some; return this table.
 
@@ -101,8 +106,7 @@ class Table:
         found = first_nonfinite(self.X, dtype)
         if found is not None:
             row, column, value = found
-            names = self.columns.features
-            name = f" ({names[column]})" if column < len(names) else ""
+            name = f" ({self.names[column]})" if column < len(self.names) else ""
             remedy = _remedy(value, dtype, FILL)
             raise InputError(f"{self.where}: {self._row(row)}, feature {column}{name} is {remedy}")
         self.X = self.X.astype(plain(self.X.dtype), copy=False)

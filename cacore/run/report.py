@@ -146,16 +146,8 @@ def show(report: dict[str, Any], notes: list[str], lines: Iterable[tuple[str, st
         f"{counted(report['ranks'], 'rank')} of {counted(report['threads_per_rank'], 'thread')}",
     )
     table.add_row("parameters", _listed(report["params"]))
-    if "metric" in report:
-        table.add_row("metric", _metric(report["metric"]))
-    for name, value in report["metrics"].items():
-        table.add_row(name.replace("_", " "), _short(value))
-    if "intervals" in report:
-        table.add_row("intervals", _intervals(report["intervals"]))
-    if "probability" in report:
-        table.add_row("probabilities", _probability(report["probability"]))
-    for name, value in report.get("metrics_without_overlap", {}).items():
-        table.add_row(f"{name.replace('_', ' ')} without overlap", _short(value))
+    for title, text in _errors(report):
+        table.add_row(title, text)
     table.add_row("seconds", _listed(report["seconds"]))
     for title, key in (("bytes sent", "bytes"), ("messages", "messages")):
         table.add_row(title, _listed({phase: report["comm"][phase][key] for phase in PHASES}))
@@ -186,6 +178,20 @@ def _print(table: Table) -> None:
     with console.capture() as captured:
         console.print(table)
     print(captured.get(), end="")  # not printed by rich, which would end the process if a pipe is closed
+
+
+def _errors(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Lines about the metric that was learned, the errors, intervals and probabilities."""
+    if "metric" in report:
+        yield "metric", _metric(report["metric"])
+    for name, value in report["metrics"].items():
+        yield name.replace("_", " "), _short(value)
+    if "intervals" in report:
+        yield "intervals", _intervals(report["intervals"])
+    if "probability" in report:
+        yield "probabilities", _probability(report["probability"])
+    for name, value in report.get("metrics_without_overlap", {}).items():
+        yield f"{name.replace('_', ' ')} without overlap", _short(value)
 
 
 def _data(data: dict[str, Any]) -> Iterator[tuple[str, str]]:
