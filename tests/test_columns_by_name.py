@@ -265,7 +265,7 @@ def test_the_target_that_was_chosen_is_told(trained, tmp_path, capfd):
     """Its name, or its number where it has none, and its range or classes; not where the user has named it."""
     test = trained / "test.csv"
     run("cakrr.bkrr2", [trained / "train.csv", *SMALL])
-    assert "y: -4.6" in (told := flat(capfd.readouterr().out))
+    assert "y: -4.2555 to 3.84265" in (told := flat(capfd.readouterr().out))
     assert "--target names another" in told
     run("cakrr.bkrr2", [trained / "train.csv", *SMALL, "--target", "y"])
     run("cakrr.predict", [trained / "m.h5", test, "--target", "-1"])
