@@ -95,16 +95,15 @@ def _targets(expected: Expected, names: Sequence[str], where: str) -> list[int]:
                 f"{where}: no target column {listed(missing)}, as in {expected.where}; the columns are {listed(names)}"
             )
         return []
-    for name in wanted:
-        _check_single(name, names, range(len(names)), where, expected.where)
+    _check_single(wanted, names, where, expected.where)
     return [names.index(name) for name in wanted]
 
 
 def _last(expected: Expected, names: Sequence[str]) -> list[int]:
     """Number of the last column if it alone is not a feature: the target, where its name is not known."""
-    features = expected.columns.features
+    features = set(expected.columns.features)
     others = [j for j, name in enumerate(names) if name not in features]
-    return others if others == [len(names) - 1] and len(names) == len(features) + 1 else []
+    return others if others == [len(names) - 1] else []
 
 
 def select(expected: Expected, names: Sequence[str], where: str, aside: Collection[int] = ()) -> list[int]:
@@ -125,9 +124,7 @@ def select(expected: Expected, names: Sequence[str], where: str, aside: Collecti
             f"{where}: no column{'s' if len(missing) > 1 else ''} {listed(missing)}, which {expected.where} has; "
             "columns are matched by name: add or rename them"
         )
-    for name in wanted:
-        _check_single(name, names, there, where, expected.where)
-    _check_single_names(wanted, expected.where, where)
+    _check_single(wanted, [names[j] for j in there], where, expected.where)
     known = set(wanted)
     extra = [names[j] for j in there if names[j] not in known]
     if extra and not expected.ignore_extra:
@@ -141,18 +138,16 @@ def select(expected: Expected, names: Sequence[str], where: str, aside: Collecti
     return order
 
 
-def _check_single(name: str, names: Sequence[str], there: Collection[int], where: str, other: str) -> None:
-    numbers = [j for j in there if names[j] == name]
-    if len(numbers) > 1:
-        raise InputError(f"{where}: columns {some(numbers)} are called {listed([name])}, and {other} has one: rename")
-
-
-def _check_single_names(wanted: Sequence[str], other: str, where: str) -> None:
-    twice = [name for name, count in Counter(wanted).items() if count > 1]
-    if twice:
-        raise InputError(
-            f"{where}: other columns than in {other}, where several are called {listed(twice)}: give both one order"
-        )
+def _check_single(wanted: Sequence[str], names: Sequence[str], where: str, other: str) -> None:
+    """Raise an InputError if one of the names is there twice, on either side."""
+    for several, here, there in ((names, where, other), (wanted, other, where)):
+        known = set(wanted)
+        twice = [name for name, count in Counter(several).items() if count > 1 and name in known]
+        if twice:
+            raise InputError(
+                f"{where}: several columns of {here} are called {listed(twice)}, and columns are matched by name with "
+                f"{there}: rename them"
+            )
 
 
 @dataclass(frozen=True)

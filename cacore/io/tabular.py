@@ -143,14 +143,14 @@ class Tabular(ABC):
 
     def blocks(self, on_read: OnBytesRead | None = None) -> Iterator[Table]:
         """Yield the rows; targets are +1 and -1 if a class was chosen, and codes if they may be text."""
-        first = 0
+        first, columns = 0, self.columns
         for X, targets in self.parts(on_read):
             y = None
             if self.chosen:
                 y = targets if len(self.chosen) > 1 else targets[:, 0]
             if y is not None and self.words is not None and self.request.binarize is not None:
                 y = self.words.picked(self.request.binarize)[y.astype(np.int64)]
-            yield Table(X, y, str(self.path), first, self.line_of(), columns=self.columns, target=self.target_label)
+            yield Table(X, y, str(self.path), first, self.line_of(), columns=columns, target=self.target_label)
             first += len(X)
 
     def table(self, comm: Communicator) -> Table:
