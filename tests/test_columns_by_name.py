@@ -281,6 +281,6 @@ def test_the_target_that_was_chosen_is_told(trained, tmp_path, capfd):
     for words in (["info", tmp_path / "u.csv"], ["convert", tmp_path / "u.csv", tmp_path / "u.h5"]):
         run("cacore.io", words)
         assert "; target column 3: 0 (10), 1 (10)" in capfd.readouterr().out
-    (tmp_path / "w.csv").write_text("a,b,kind\n1,2,x\n4,5,z\n7,8,z\n9,1,x\n" * 5)
+    (tmp_path / "w.csv").write_text("a,b,kind\n" + "1,2,x\n4,5,z\n7,8,z\n9,1,x\n" * 5)
     run("cakrr.bkrr2", [tmp_path / "w.csv", "--classify", *SMALL])
     assert "kind: 2 classes" in flat(capfd.readouterr().out)
