@@ -66,7 +66,7 @@ class Delimited(Tabular):
         """
         rows, line = 0, self._layout.first_line
         blocks, crew = self._raw(on_read), self.request.crew
-        found = crew.cells(self._scan_arguments, blocks) if crew else threads.in_order(self._scanned, blocks)
+        found = crew.cells(self._scan_arguments, blocks) if crew else threads.ahead(self._scanned, blocks)
         for block, cells in found:
             line = block.first
             if cells is None:
@@ -99,7 +99,7 @@ class Delimited(Tabular):
         rows, plain = 0, True
         blocks = share.blocks()
         with first_error(comm, lambda: share.place(len(parts))), reading(layout.path), closing(blocks):
-            for _, cells in threads.in_order(self._scanned, blocks):
+            for _, cells in threads.ahead(self._scanned, blocks):
                 plain = cells is not None
                 if cells is None:
                     break
