@@ -100,7 +100,7 @@ REFUSED = {
     "column of durations": (lambda: frame(pd.to_timedelta(range(24), unit="s")), f"column 'b': .*{WRITE_SPANS}"),
     "column of intervals": (lambda: frame(pd.interval_range(0, 24)), "column 'b': of type interval.*two columns"),
     "column of objects": (lambda: frame([datetime.date(2020, 1, 1)] * 24), f"column 'b': row 0 .*{WRITE_DATES}"),
-    "column of numpy dates": (lambda: frame(np.array([*DATES[:, 1]], object)), f"column 'b': row 0 .*{WRITE_DATES}"),
+    "column of numpy dates": (lambda: frame(pd.Series([*DATES[:, 1]], dtype=object)), f"column 'b': row 0 .*{WRITE_DATES}"),
     "column of complex": (lambda: frame(X[:, 1] + 1j), "column 'b': of type complex128"),
     "Arrow's dates": (lambda: arrow(lambda: frame([None] * 24, "timestamp[ns][pyarrow]")), "column 'b': of type time"),
     "Int64 missing": (lambda: frame([None, *range(23)], "Int64"), "column 'b': row 0 is NaN"),

@@ -11,7 +11,6 @@ import lzma
 import h5py
 import numpy as np
 
-
 MISSING = ("na", "n/a", "nan", "nat", "none", "null")
 
 
