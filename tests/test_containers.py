@@ -83,7 +83,6 @@ REFUSED = {
     "masked": (lambda: np.ma.masked_equal(X, X[2, 1]), "row .* is masked: fill masked cells"),
     "list of masked": (lambda: list(np.ma.masked_equal(X, X[2, 1])), "row .* is masked"),
     "masked cell": (lambda: [[1.0, np.ma.masked]], "X, column 1: row 0 is"),
-    "lazy masked": (lambda: Lazy(np.ma.masked_equal(X, X[2, 1])), "row .* is masked"),
     "dates": (lambda: DATES, f"X: of type datetime64.*{WRITE_DATES}"),
     "durations": (lambda: SPANS, f"X: of type timedelta64.*{WRITE_SPANS}"),
     "lazy dates": (lambda: Lazy(DATES), WRITE_DATES),
@@ -100,7 +99,7 @@ REFUSED = {
     "column of durations": (lambda: frame(pd.to_timedelta(range(24), unit="s")), f"column 'b': .*{WRITE_SPANS}"),
     "column of intervals": (lambda: frame(pd.interval_range(0, 24)), "column 'b': of type interval.*two columns"),
     "column of objects": (lambda: frame([datetime.date(2020, 1, 1)] * 24), f"column 'b': row 0 .*{WRITE_DATES}"),
-    "column of numpy dates": (lambda: frame(pd.Series([*DATES[:, 1]], dtype=object)), f"column 'b': row 0 .*{WRITE_DATES}"),
+    "column of numpy dates": (lambda: frame(pd.Series([*DATES[:, 1]], dtype=object)), f"'b': row 0 .*{WRITE_DATES}"),
     "column of complex": (lambda: frame(X[:, 1] + 1j), "column 'b': of type complex128"),
     "Arrow's dates": (lambda: arrow(lambda: frame([None] * 24, "timestamp[ns][pyarrow]")), "column 'b': of type time"),
     "Int64 missing": (lambda: frame([None, *range(23)], "Int64"), "column 'b': row 0 is NaN"),
@@ -122,7 +121,7 @@ def test_the_same_numbers(what):
 def test_refused_in_one_line(what):
     make, match = REFUSED[what]
     refusal(checked_rows, make(), ("float64", "float32"), match=match)
-    refusal(SMOSVR(gamma=0.1).fit, make(), y[: len(make())] if np.ndim(make()) else y, match=match)
+    refusal(SMOSVR(gamma=0.1).fit, make(), y, match=match)
 
 
 MODELS = {
