@@ -8,7 +8,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.kernels import wide
+from cacore.kernels import wide_passes
 from cacore.kernels.panels import accumulate
 from cacore.kernels.values import Parameters
 
@@ -172,4 +172,4 @@ def _compute(own: Any, rows: Any, places: Any) -> None:  # pragma: no cover - co
         own.data, own.data_squares, own.list_values, own.list_rows, own.list_starts, values, columns, starts, middles,
         squares,
     )  # fmt: skip
-    wide.accumulate(sides, own.kernel, 0, own.size[0], none, none, kept, places)
+    wide_passes.accumulate(sides, own.kernel, 0, own.size[0], none, none, kept, places)
