@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.comm import Communicator
+from cacore.comm import CommLike, Communicator
 from cacore.data.labels import check_classes, read_classes, stored_classes
 from cacore.data.rows import Rows
 from cacore.errors import InputError
@@ -106,7 +106,7 @@ class KRRModel(InParts):
         """Entries of a report about the model."""
         return {"method": self.method, "sigma": self.sigma, "lambda": self.lam}
 
-    def predict(self, X: Rows, comm: Any = None) -> NDArray[Any]:
+    def predict(self, X: Rows, comm: CommLike = None) -> NDArray[Any]:
         """Predictions for this rank's rows; a collective call.
 
         Parameters
@@ -129,7 +129,7 @@ class KRRModel(InParts):
         return self.predict_routes(X, comm)[self.route]
 
     def predict_std(
-        self, X: Rows, comm: Any = None, limit: int | None = None
+        self, X: Rows, comm: CommLike = None, limit: int | None = None
     ) -> tuple[NDArray[Any], NDArray[np.float64]]:
         """Predictions for this rank's rows, and standard deviations of new targets there; a collective call.
 
@@ -140,7 +140,7 @@ class KRRModel(InParts):
             return deviation.predict(self, X, ranks, limit)
 
     def predict_interval(
-        self, X: Rows, coverage: float = 0.9, adaptive: Any = None, comm: Any = None, limit: int | None = None
+        self, X: Rows, coverage: float = 0.9, adaptive: Any = None, comm: CommLike = None, limit: int | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Lower and upper ends of intervals for new targets at this rank's rows; a collective call.
 
@@ -160,7 +160,7 @@ class KRRModel(InParts):
             assert ends is not None
             return ends
 
-    def predict_routes(self, X: Rows, comm: Any = None) -> dict[str, NDArray[Any]]:
+    def predict_routes(self, X: Rows, comm: CommLike = None) -> dict[str, NDArray[Any]]:
         """Predictions by route, see :meth:`predict`: by the model's own, and for "soft" by the nearest model too."""
         with self._ranks(comm) as ranks, ranks.phase("predict"):
             with ranks.agreed():
@@ -227,7 +227,7 @@ class KRRModel(InParts):
         """This rank's rows as the models take them, checked on all ranks alike; collective."""
         return self._received(X, comm)
 
-    def oracle(self, X: Rows, y: NDArray[np.float64], comm: Any = None) -> NDArray[np.float64]:
+    def oracle(self, X: Rows, y: NDArray[np.float64], comm: CommLike = None) -> NDArray[np.float64]:
         """Smallest error |f(x) - y| of the P models for each of this rank's rows, given the answers `y`; collective."""
 
         def least(rows: Rows, target: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -272,7 +272,7 @@ class KRRModel(InParts):
         """Shape of one row's prediction: () or (t,)."""
         return np.shape(self.offset)
 
-    def save(self, path: str | Path, comm: Any = None) -> None:
+    def save(self, path: str | Path, comm: CommLike = None) -> None:
         """Write the model to one HDF5 file, see :meth:`partition.model.InParts.save`; an oracle is refused."""
         with self._ranks(comm) as ranks, ranks.agreed():
             if self.route == "oracle":

@@ -39,7 +39,7 @@ ALONE = 1e3  # a lambda so large that the parts' models add next to nothing to t
 LOCAL_LAMS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, ALONE)
 
 
-def _route(value: Any, name: str) -> str:
+def _route(value: object, name: str) -> str:
     """A route that can be asked for, or one of those that methods have of their own."""
     own = isinstance(value, str) and value in ("oracle", "sum")
     return str(value) if own else checks.one_of(*ROUTES)(value, name)
@@ -61,7 +61,7 @@ def _by_parts(method: RidgeMethod) -> bool:
     return _divides(method) and not method.coarse
 
 
-def _calibrate(value: Any, name: str) -> float | str:
+def _calibrate(value: object, name: str) -> float | str:
     """A share of the rows, or a word for rows that are left out one at a time."""
     if isinstance(value, str) and value in (LEFT_OUT, JACKKNIFE):
         return value

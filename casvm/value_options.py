@@ -37,7 +37,7 @@ def _regression(method: ValueMethod) -> bool:
     return not method.one_class
 
 
-def _partitioner(value: Any, name: str) -> Any:
+def _partitioner(value: object, name: str) -> Any:
     """A registered name, or a partitioner."""
     from partition.base import Algorithm
     from partition.divide import named
@@ -48,7 +48,7 @@ def _partitioner(value: Any, name: str) -> Any:
     return value
 
 
-def _at_least_zero_or_scale(value: Any, name: str) -> Any:
+def _at_least_zero_or_scale(value: object, name: str) -> Any:
     if value == SCALE:
         return value
     try:

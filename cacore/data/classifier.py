@@ -14,6 +14,7 @@ from sklearn.utils.validation import column_or_1d
 
 from cacore.comm import collective
 from cacore.data.dataset import Dataset
+from cacore.data.rows import RowsLike
 from cacore.data.validation import checked_weights, columns_of, validated
 from cacore.errors import InputError
 
@@ -42,7 +43,7 @@ class Labelled(ClassifierMixin, BaseEstimator):
         return {codes[label]: float(weight) for label, weight in self.class_weight.items()}
 
     def _labelled(
-        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int = 1, **rows: Any
+        self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int = 1, **rows: Any
     ) -> Dataset:  # fmt: skip
         """Validated rows, labels and weights of at least `least` rows; `rows`: options of ``validate_data`` for `X`."""
         columns = columns_of(X, y)
@@ -55,7 +56,7 @@ class Labelled(ClassifierMixin, BaseEstimator):
         weights = None if sample_weight is None else checked_weights(sample_weight, X.shape[0])
         return Dataset(X, np.asarray(y), X.shape[0], weights=weights, columns=columns)
 
-    def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+    def score(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Accuracy. With `comm`, a collective call that returns the accuracy over all ranks' rows on each rank."""
         ranks = getattr(self, "comm", None)
         if ranks is None:

@@ -14,7 +14,7 @@ from typing import Any
 import numba
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from cacore.data.rows import Rows, dense
 from cacore.kernels.sums import (
@@ -67,7 +67,7 @@ class Panels:
     """
 
     def __init__(
-        self, X: Rows, dtype: Any, shift: NDArray[Any] | None = None, rows: NDArray[np.int64] | None = None,
+        self, X: Rows, dtype: DTypeLike, shift: NDArray[Any] | None = None, rows: NDArray[np.int64] | None = None,
         measure: int = PRODUCTS,
     ) -> None:  # fmt: skip
         self.n, self.measure = int(X.shape[0] if rows is None else len(rows)), measure
@@ -130,7 +130,7 @@ class Panels:
 
 
 def nonzeros(
-    X: Rows, dtype: Any, shift: NDArray[Any] | None = None, rows: NDArray[np.int64] | None = None,
+    X: Rows, dtype: DTypeLike, shift: NDArray[Any] | None = None, rows: NDArray[np.int64] | None = None,
     measure: int = PRODUCTS,
 ) -> Points:  # fmt: skip
     """The nonzeros of `X`, shifted, as rows for :meth:`Panels.add`; one pass over the values.
@@ -164,7 +164,7 @@ def nonzeros(
     return points
 
 
-def _shifted(X: NDArray[Any], shift: NDArray[Any] | None, dtype: Any) -> NDArray[Any]:
+def _shifted(X: NDArray[Any], shift: NDArray[Any] | None, dtype: DTypeLike) -> NDArray[Any]:
     return np.ascontiguousarray(X if shift is None else X - shift, dtype)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numba
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from cacore.data.rows import Rows, dense, in_blocks, is_sparse
 from cacore.errors import InputError
@@ -125,7 +125,7 @@ class Kernel:
         """True if the kernel has this parameter: "gamma", "coef0" or "degree"."""
         return parameter in self.declared.parameters
 
-    def fits(self, dtype: Any) -> bool:
+    def fits(self, dtype: DTypeLike) -> bool:
         """True if gamma is moderate enough for this dtype.
 
         With an extreme gamma the kernel depends on distances that single precision rounds to 0 or to infinity.
@@ -200,7 +200,7 @@ class Kernel:
         """Kernel values of each row of `X` with itself, shape (m,), in double precision."""
         return self.of_squares(self._squares(X))
 
-    def largest(self, X: Rows, dtype: Any) -> float:
+    def largest(self, X: Rows, dtype: DTypeLike) -> float:
         """Upper bound of |K(x, z)| over all pairs of rows of `X`.
 
         Raises

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from cacore.data.rows import Rows
 from cacore.kernels.sums import PRODUCTS, portions, room, taken, width
@@ -100,7 +100,12 @@ class Arranged:
 
     @classmethod
     def of(
-        cls, X: Rows, features: Features, dtype: Any, rows: NDArray[np.int64] | None = None, measure: int = PRODUCTS
+        cls,
+        X: Rows,
+        features: Features,
+        dtype: DTypeLike,
+        rows: NDArray[np.int64] | None = None,
+        measure: int = PRODUCTS,
     ) -> Arranged:
         """Arrange `X`, shape (n, d), or the given rows of it; two passes over the nonzeros, on all threads."""
         X = X if rows is None else X[rows]
@@ -172,7 +177,12 @@ class Wide:
     """
 
     def __init__(
-        self, X: Rows, features: Features, dtype: Any, rows: NDArray[np.int64] | None = None, measure: int = PRODUCTS
+        self,
+        X: Rows,
+        features: Features,
+        dtype: DTypeLike,
+        rows: NDArray[np.int64] | None = None,
+        measure: int = PRODUCTS,
     ) -> None:
         given = Arranged.of(X, features, dtype, rows, measure)
         self.n, self.measure, W = len(given), measure, width(dtype)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from cacore.comm import collective
+from cacore.comm import CommLike, collective
 from cacore.learn.options import declared
 
 
@@ -37,7 +37,7 @@ class Method:
     summary: str
     trainer: Callable[..., Any]
 
-    def __call__(self, train: Any, options: Any, comm: Any = None, test: Any = None) -> Any:
+    def __call__(self, train: Any, options: Any, comm: CommLike = None, test: Any = None) -> Any:
         """Train on all ranks' rows; a collective call.
 
         Parameters

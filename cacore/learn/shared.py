@@ -18,7 +18,7 @@ ADAPTIVE = ("std", "parts")  # widths of intervals that vary with the row
 seed = whole(0, (1 << 32) - 1)
 
 
-def _checkpoint(value: Any, name: str) -> Any:
+def _checkpoint(value: object, name: str) -> Any:
     from cacore.io.checkpoint import Checkpoint
 
     return value if isinstance(value, Checkpoint) else Checkpoint(value)

@@ -11,10 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
+from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from cacore.data.classifier import ROWS, Labelled
+from cacore.data.rows import Rows, RowsLike
 from cacore.data.validation import validated
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.forms import check_form
@@ -33,12 +35,12 @@ class KernelMachine(BaseEstimator):
     max_iter: int = -1
     max_time: float | None = None
 
-    def _rows(self, X: Any, least: int = 1) -> Any:
+    def _rows(self, X: RowsLike, least: int = 1) -> Rows:
         """Validated rows to predict, in the model's dtype."""
         check_is_fitted(self, "model_")
         return validated(self, X, reset=False, dtype=self.model_.dtype, ensure_min_samples=least, **ROWS)
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
@@ -58,7 +60,7 @@ class Probabilistic(BaseEstimator):
     probability: Any = False
 
     @available_if(_is_asked)  # type: ignore[untyped-decorator]
-    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+    def predict_proba(self, X: RowsLike) -> NDArray[np.float64]:
         """Probabilities for `X`, shape (n, k), in the order of `classes_`; with `comm`, a collective call.
 
         The most probable class may differ from `predict`, which uses the signs of the decisions.
@@ -67,7 +69,7 @@ class Probabilistic(BaseEstimator):
         return self._probabilities(X)
 
     @available_if(_is_asked)  # type: ignore[untyped-decorator]
-    def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
+    def predict_log_proba(self, X: RowsLike) -> NDArray[np.float64]:
         """Logarithms of :meth:`predict_proba`."""
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(self.predict_proba(X)))
@@ -95,7 +97,7 @@ class Probabilistic(BaseEstimator):
         calibrator: Calibrator = self.model_.calibrator
         return calibrator
 
-    def _probabilities(self, X: Any) -> NDArray[np.float64]:
+    def _probabilities(self, X: RowsLike) -> NDArray[np.float64]:
         raise NotImplementedError
 
 

@@ -10,13 +10,15 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from cacore.checks import one_of
-from cacore.comm import Communicator, collective
+from cacore.comm import CommLike, Communicator, collective
 from cacore.data.dataset import Dataset
 from cacore.data.metric import expose as expose_metric
 from cacore.data.regressor import Regressing
+from cacore.data.rows import RowsLike
 from cacore.data.validation import check_same_names, shared_seed, validated
 from cacore.errors import InputError
 from cacore.learn.options import from_estimator
@@ -42,12 +44,12 @@ class KernelRidge(BaseEstimator):
     scaling: str = "deviation"
     standardize: bool = True
     dtype: str = "float64"
-    random_state: Any = None
-    comm: Any = None
+    random_state: int | np.random.RandomState | None = None
+    comm: CommLike = None
 
     _method: ClassVar[RidgeMethod]
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n_local, d), dense or CSR, and `y`; neither is changed.
 
         `y` is of shape (n_local,), or (n_local, t) for t targets of a regression, which share all factorisations.
@@ -81,7 +83,7 @@ class KernelRidge(BaseEstimator):
         """Attributes that only some methods have."""
 
     def _problem(
-        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, comm: Communicator
+        self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, comm: Communicator
     ) -> tuple[Dataset, RidgeOptions]:
         """This rank's rows, and what to do with them; collective."""
         with comm.agreed():
@@ -89,7 +91,9 @@ class KernelRidge(BaseEstimator):
         check_same_names(self, comm)
         return train, self._options(train, comm)
 
-    def _checked(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int, copy: bool = True) -> Dataset:
+    def _checked(
+        self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int, copy: bool = True
+    ) -> Dataset:
         """A copy of this rank's rows, which training takes over, without those of weight 0."""
         raise NotImplementedError
 
@@ -108,11 +112,11 @@ class KernelRidge(BaseEstimator):
             given["lam"] = self._method.lams
         return given
 
-    def _values(self, X: Any) -> Any:
+    def _values(self, X: RowsLike) -> Any:
         """The model's values for `X`, shape (n_local, d); with `comm`, a collective call."""
         return self._asked(X, KRRModel.predict)
 
-    def _asked(self, X: Any, ask: Callable[[KRRModel, Any, Communicator], Any]) -> Any:
+    def _asked(self, X: RowsLike, ask: Callable[[KRRModel, Any, Communicator], Any]) -> Any:
         """The result of `ask` for the model and the rows of `X`, once they are checked."""
         check_is_fitted(self)
         with collective(self.comm) as comm:
@@ -122,7 +126,7 @@ class KernelRidge(BaseEstimator):
                 )
             return ask(self.model_, X, comm)
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
@@ -134,7 +138,7 @@ class Regressor(Regressing, KernelRidge):
 
     calibrate: Any = None
 
-    def predict(self, X: Any, return_std: bool = False) -> Any:
+    def predict(self, X: RowsLike, return_std: bool = False) -> Any:
         """Predictions for `X`, shape (n_local, d), of the shape that `y` had; with `comm`, a collective call.
 
         With `return_std` they are followed by the standard deviations of new targets there, of the same shape: those of
@@ -144,7 +148,7 @@ class Regressor(Regressing, KernelRidge):
         return self._asked(X, KRRModel.predict_std) if return_std else self._values(X)
 
     def predict_interval(
-        self, X: Any, coverage: float = 0.9, adaptive: Any = None
+        self, X: RowsLike, coverage: float = 0.9, adaptive: Any = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Lower and upper ends of intervals for new targets at `X`, of the shape of a prediction; collective.
 
@@ -157,7 +161,9 @@ class Regressor(Regressing, KernelRidge):
         lower, upper = self._asked(X, lambda model, X, comm: model.predict_interval(X, coverage, adaptive, comm))
         return lower, upper
 
-    def _checked(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int, copy: bool = True) -> Dataset:
+    def _checked(
+        self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int, copy: bool = True
+    ) -> Dataset:
         rows = {"accept_sparse": "csr", "dtype": self.dtype, "order": "C", "copy": copy, "ensure_min_samples": least}
         given = self._with_targets(X, y, sample_weight, columns=True, **rows)
         if given.weights is None:
@@ -165,7 +171,7 @@ class Regressor(Regressing, KernelRidge):
         kept = given.weights > 0
         return Dataset(given.X[kept], given.target()[kept], weights=given.weights[kept], columns=given.columns)
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags

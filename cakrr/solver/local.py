@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import scipy.linalg
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from cacore.data.rows import Rows
 from cacore.kernels import Kernel
@@ -55,7 +55,7 @@ class Workspace(threading.local):
         Memory limit of this rank, in bytes.
     """
 
-    def __init__(self, rows: int, dtype: Any, limit: int = 1 << 62) -> None:
+    def __init__(self, rows: int, dtype: DTypeLike, limit: int = 1 << 62) -> None:
         self.rows, self.dtype, self.limit = rows, np.dtype(dtype), limit
         self._buffer = np.empty(0, dtype)
 

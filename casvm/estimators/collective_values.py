@@ -11,10 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
 
 from cacore.checks import whole
-from cacore.comm import Communicator
+from cacore.comm import CommLike, Communicator
 from cacore.data.classifier import ROWS
 from cacore.data.dataset import Dataset
 from cacore.data.regressor import Regressing
+from cacore.data.rows import RowsLike
 from cacore.data.validation import shared_seed
 from cacore.learn.options import from_estimator
 from cacore.machine import memory
@@ -36,9 +37,9 @@ class CollectiveSVR(Regressing, KernelMachine, AllRanks[SVRModel]):
     epsilon: Any = 0.1
     standardize: bool = False
     cv: int | None = None
-    comm: Any = None
+    comm: CommLike = None
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n_local, d), dense or CSR, and targets `y`, shape (n_local,); neither is changed.
 
         Rows of weight 0 count as absent. Raises InputError, a ValueError, on what cannot be used; warns with
@@ -49,7 +50,7 @@ class CollectiveSVR(Regressing, KernelMachine, AllRanks[SVRModel]):
             warnings.warn(f"{type(self).__name__}: {note}", ConvergenceWarning, stacklevel=2)
         return self
 
-    def _training_rows(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
+    def _training_rows(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
         own = {"dtype": ("float64", "float32"), "ensure_min_samples": 2 * least, **ROWS}
         return self._with_targets(X, y, sample_weight, **own)
 
@@ -74,7 +75,7 @@ class CollectiveSVR(Regressing, KernelMachine, AllRanks[SVRModel]):
         self.fit_status_ = int(not self.solver_["converged"].all())
         expose_search(self, fitted.search)
 
-    def predict(self, X: Any) -> NDArray[np.float64]:
+    def predict(self, X: RowsLike) -> NDArray[np.float64]:
         """Predictions for `X`, shape (n_local, d); with `comm`, a collective call."""
         return self._answer("predict", X)
 
@@ -191,7 +192,7 @@ class CASVR(CollectiveSVR):
     overlap: float = 0.0
     route: str = "nearest"
     solver: str = "smo"
-    random_state: Any = None
+    random_state: int | np.random.RandomState | None = None
 
     def _chosen(self, comm: Communicator) -> dict[str, Any]:
         chosen: dict[str, Any] = {"seed": shared_seed(self.random_state, comm)}

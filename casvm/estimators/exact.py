@@ -14,7 +14,7 @@ from cacore.comm import Communicator
 from cacore.data.classifier import Labelled
 from cacore.data.dataset import Samples
 from cacore.data.labels import all_classes, class_factors, require_classes
-from cacore.data.rows import concatenate
+from cacore.data.rows import RowsLike, concatenate
 from cacore.errors import InputError
 from cacore.kernels.given import Precomputed, numbered
 from cacore.learn.options import from_estimator
@@ -45,7 +45,7 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
 
     _method: ClassVar[str]
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n, d), dense or CSR, and labels `y`, shape (n,); neither is changed.
 
         With a precomputed kernel, `X` is K, shape (n, n). Raises InputError, a ValueError, on what cannot
@@ -123,7 +123,7 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
         coef = part.X.T @ part.weights()
         return np.asarray(coef.T if len(self.classes_) > 2 else -coef.T)
 
-    def decision_function(self, X: Any) -> NDArray[np.float64]:
+    def decision_function(self, X: RowsLike) -> NDArray[np.float64]:
         """Decisions for `X`, shape (n, d): shape (n,) with two classes, else (n, k), or (n, pairs) for "ovo"."""
         X = self._rows(X)
         if self.decision_function_shape == "ovo" and len(self.classes_) > 2:
@@ -131,16 +131,16 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
         scores = self._scores(X)
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: RowsLike) -> NDArray[Any]:
         """Labels for `X`, shape (n, d), or kernel values with all training rows, shape (n, n_train)."""
         scores = self._scores(self._rows(X))
         return np.asarray(self.model_.labels(scores))
 
-    def _probabilities(self, X: Any) -> NDArray[np.float64]:
+    def _probabilities(self, X: RowsLike) -> NDArray[np.float64]:
         decisions = self.model_.parts[0].pairs(self._rows(X), self.model_.kernel)
         return coupled(self._fitted_calibrator().first(decisions), len(self.classes_))
 
-    def _scores(self, X: Any) -> NDArray[np.float64]:
+    def _scores(self, X: RowsLike) -> NDArray[np.float64]:
         return np.asarray(self.model_.parts[0].scores(X, self.model_.kernel, len(self.classes_)))
 
 

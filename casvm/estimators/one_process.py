@@ -11,12 +11,13 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from cacore.checks import yes_or_no
 from cacore.comm import Communicator
 from cacore.data.columns import Columns
-from cacore.data.rows import Rows, check_range
+from cacore.data.rows import Rows, RowsLike, check_range
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.limits import Limits
@@ -121,13 +122,13 @@ class OneProcess(KernelMachine):
         """These weights, of the part's model."""
         raise NotImplementedError
 
-    def _rows(self, X: Any, least: int = 1) -> Any:
+    def _rows(self, X: RowsLike, least: int = 1) -> Rows:
         X = super()._rows(X, least)
         if self.model_.kernel is not None:
             check_range(X)
         return X
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.pairwise = self._precomputed
         tags.input_tags.sparse = not self._precomputed

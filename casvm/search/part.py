@@ -11,7 +11,7 @@ from itertools import combinations
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from cacore.data.rows import Rows
 from cacore.kernels import Kernel, Points
@@ -125,7 +125,8 @@ def judge(
 
 
 def for_kernels(
-    X: Rows, kernels: Sequence[Kernel], wanted: NDArray[np.intp], dtype: Any, work: Callable[[int, NDArray[Any]], Told]
+    X: Rows, kernels: Sequence[Kernel], wanted: NDArray[np.intp], dtype: DTypeLike,
+    work: Callable[[int, NDArray[Any]], Told],
 ) -> Iterable[Told]:  # fmt: skip
     """Yield ``work(g, K)`` for each kernel g that is wanted, K its values of the rows with each other.
 
@@ -161,7 +162,7 @@ def precision(X: Rows, kernels: Sequence[Kernel], C: float, tol: float) -> Any:
     return np.float32 if single else np.float64
 
 
-def points_of(X: Rows, kernel: Kernel, dtype: Any) -> Points:
+def points_of(X: Rows, kernel: Kernel, dtype: DTypeLike) -> Points:
     """The rows for the kernel in this precision: shifted in double precision first, where they are far away."""
     points = kernel.points(X.astype(np.float64) if X.dtype != dtype else X)
     return points if points.X.dtype == dtype else Points(points.X.astype(dtype))
