@@ -11,12 +11,13 @@ import os
 from collections.abc import Callable, Collection
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import TypeGuard, TypeVar
 
 from cacore.errors import InputError
 from cacore.tuning import grid
 
-Convert = Callable[[object, str], Any]  # (value or text, option name for messages) -> converted value, or an InputError
+T = TypeVar("T", covariant=True)
+Convert = Callable[[object, str], T]  # (value or text, option name for messages) -> converted value, or an InputError
 
 
 def as_it_is(value: object, name: str) -> object:
@@ -44,7 +45,7 @@ def _real(value: object, name: str) -> float:
         return math.nan
 
 
-def whole(least: int | None = None, most: int | None = None, types: type = Integral) -> Convert:
+def whole(least: int | None = None, most: int | None = None, types: type = Integral) -> Convert[int]:
     """Check for a whole number from `least` to `most`; 2.0 is accepted only if `types` is Real."""
     need = "a whole number"
     if most is not None:
@@ -62,7 +63,7 @@ def whole(least: int | None = None, most: int | None = None, types: type = Integ
     return convert
 
 
-def number(good: Callable[[float], bool], need: str) -> Convert:
+def number(good: Callable[[float], bool], need: str) -> Convert[float]:
     """Check for a number that satisfies `good`; `need` describes the condition in messages."""
 
     def convert(value: object, name: str) -> float:
@@ -81,7 +82,7 @@ seconds = number(lambda x: x > 0, "a positive number of seconds")
 share = number(lambda x: 0 < x < 1, "a number between 0 and 1")
 
 
-def one_of(*choices: str) -> Convert:
+def one_of(*choices: str) -> Convert[str]:
     """Check for one of these words."""
 
     def convert(value: object, name: str) -> str:
@@ -111,7 +112,7 @@ def kernel_or_auto(value: object, name: str) -> str | Callable[..., object]:
     return value if isinstance(value, str) and value == "auto" else kernel_or_callable(value, name)
 
 
-def number_or(*words: str) -> Convert:
+def number_or(*words: str) -> Convert[float | str]:
     """Check for a positive number or one of these words."""
 
     def convert(value: object, name: str) -> float | str:
@@ -143,7 +144,7 @@ def values(value: object, name: str) -> tuple[float, ...]:
     return grid.parse(value, name) if _is_text(value, name) else grid.checked(value, name)
 
 
-def one_or(convert: Convert, *words: str) -> Convert:
+def one_or(convert: Convert[object], *words: str) -> Convert[object]:
     """Check for a single value (by `convert`), a grid of values (see :func:`values`), or one of these words."""
 
     def alone(value: object, name: str) -> object:

@@ -18,6 +18,7 @@ from cacore.tuning import grid
 from cakrr.rules import JACKKNIFE, LEFT_OUT, LENGTHS, ROUTES, RULES
 
 if TYPE_CHECKING:
+    from cacore.data.labels import ClassWeight
     from cacore.io.checkpoint import Checkpoint
     from cacore.kernels import Kernel
     from cakrr.method import RidgeMethod
@@ -209,7 +210,7 @@ class RidgeOptions(Options):
         False, "targets are classes: fit one indicator column per class; the largest output wins", checks.yes_or_no,
         estimator="", group=KERNEL, action="store_true",
     )  # fmt: skip
-    class_weight: Any = shared.balanced("with --classify: weight the classes so that each counts equally")
+    class_weight: ClassWeight = shared.balanced("with --classify: weight the classes so that each counts equally")
     keep_factors: bool = option(
         False, "keep the factors that predict --std needs: 8 m^2 bytes of memory per part of m rows, half that in the "
         "file", checks.yes_or_no, group=UNCERTAINTY, only=_divides, action="store_true",

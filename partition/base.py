@@ -48,7 +48,7 @@ class Algorithm:
     """
 
     balances_classes: ClassVar[bool] = False
-    checks: ClassVar[dict[str, Convert]] = {"n_parts": whole(1)}
+    checks: ClassVar[dict[str, Convert[object]]] = {"n_parts": whole(1)}
     ratio = False
 
     n_parts: int = 8

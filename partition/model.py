@@ -88,6 +88,10 @@ class InParts:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "comm": None}
 
+    def described(self) -> dict[str, Any]:
+        """Entries of the report about the model."""
+        raise NotImplementedError
+
     @property
     def n_features(self) -> int:
         """Features of a row."""

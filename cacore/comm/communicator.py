@@ -55,8 +55,8 @@ class Communicator(Ledger):
     def __init__(self, comm: MPI.Comm | None = None, chunk_bytes: int = 1 << 30, *, ends_job: bool = False) -> None:
         # A communicator of one rank needs no MPI library and sends nothing.
         self._mpi = comm if comm is not None and comm.Get_size() > 1 else None
-        super().__init__(*((comm.Get_rank(), comm.Get_size()) if self._mpi is not None else (0, 1)))
-        self._transport: Any = Transport(comm, self._spent) if self._mpi is not None else None
+        super().__init__(*((self._mpi.Get_rank(), self._mpi.Get_size()) if self._mpi is not None else (0, 1)))
+        self._transport: Any = Transport(self._mpi, self._spent) if self._mpi is not None else None
         self._chunk, self._ends_job = int(chunk_bytes), ends_job
         self._node: Communicator | None = None
         self._split: MPI.Comm | None = None

@@ -168,18 +168,19 @@ def _library() -> ModuleType:
 def all_ranks() -> MPI.Comm | None:
     """COMM_WORLD of mpi4py; None if no MPI library can be loaded."""
     try:
-        MPI = _library()
+        mpi = _library()
     except (ImportError, RuntimeError) as error:
         if launched():
             raise InputError(
                 f"started by mpiexec, but mpi4py cannot load an MPI ({error}): pip install 'cakernels[mpi]'"
             ) from error
         return None
-    ranks = MPI.COMM_WORLD.Get_size() if MPI.Is_initialized() else 1
+    ranks = mpi.COMM_WORLD.Get_size() if mpi.Is_initialized() else 1
     started = launched_size() or launched_rank() + 1  # rank 2 implies at least three ranks
     if ranks == 1 < started:
         raise InputError(
-            f"started as {started} ranks, but by another MPI than the one that mpi4py loaded ({MPI.get_vendor()[0]}), "
+            f"started as {started} ranks, but by another MPI than the one that mpi4py loaded ({mpi.get_vendor()[0]}), "
             "so each would run alone: use the mpiexec of that library, or install mpi4py for your mpiexec's library"
         )
-    return MPI.COMM_WORLD
+    world: MPI.Comm = mpi.COMM_WORLD
+    return world

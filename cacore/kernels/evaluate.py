@@ -23,7 +23,7 @@ from cacore.kernels.simd import Intrinsic
 
 if TYPE_CHECKING:
     from numba.core.base import BaseContext
-    from numba.core.types import Type
+    from numba.core.types import Array, Type
     from numba.core.typing.context import Context
     from numba.core.typing.templates import Signature
 
@@ -164,7 +164,7 @@ def address(kind: KernelKind, dtype: np.dtype[Any]) -> int:
 
 @intrinsic
 def _call(
-    typingctx: Context, address: Type, row: Type, a: Type, b: Type, gamma: Type, coef0: Type, degree: Type
+    typingctx: Context, address: Type, row: Array[Type], a: Type, b: Type, gamma: Type, coef0: Type, degree: Type
 ) -> Intrinsic:
     """Call the compiled :attr:`KernelKind.row` at `address`, an int64."""
 

@@ -22,7 +22,7 @@ from cacore.machine.threads import blocks
 
 if TYPE_CHECKING:
     from numba.core.base import BaseContext
-    from numba.core.types import Type
+    from numba.core.types import Array, Float, Type
     from numba.core.typing.context import Context
     from numba.core.typing.templates import Signature
 
@@ -87,8 +87,8 @@ def _sums(term: Callable[[ir.IRBuilder, ir.Value, ir.Value, ir.Value], ir.Value]
 
     @intrinsic
     def sums(
-        typingctx: Context, values: Type, columns: Type, first: Type, last: Type, data: Type, at: Type, out: Type,
-        to: Type,
+        typingctx: Context, values: Array[Float], columns: Type, first: Type, last: Type, data: Type, at: Type,
+        out: Type, to: Type,
     ) -> Intrinsic:  # fmt: skip
         def build(
             context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]

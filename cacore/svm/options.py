@@ -13,6 +13,7 @@ from cacore.learn.options import KERNEL, RESOURCES, SOLVER, Options, option
 from cacore.limits import Limits
 
 if TYPE_CHECKING:
+    from cacore.data.labels import ClassWeight
     from cacore.kernels import Kernel
 
 GIB = 1 << 30
@@ -58,7 +59,7 @@ class DualOptions(Options):
     max_time: float | None = option(
         None, "time limit of a part's solver, in seconds", checks.seconds, group=SOLVER, metavar="S"
     )
-    class_weight: Any = shared.balanced()
+    class_weight: ClassWeight = shared.balanced()
     standardize: bool = shared.standardize(False)
     seed: int = shared.random_state()
     memory_limit: int = 1 << 62

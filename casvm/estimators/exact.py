@@ -13,7 +13,7 @@ from cacore.checks import one_of
 from cacore.comm import Communicator
 from cacore.data.classifier import Labelled
 from cacore.data.dataset import Samples
-from cacore.data.labels import all_classes, class_factors, require_classes
+from cacore.data.labels import ClassWeight, all_classes, class_factors, require_classes
 from cacore.data.rows import RowsLike, concatenate
 from cacore.errors import InputError
 from cacore.kernels.given import Precomputed, numbered
@@ -94,7 +94,7 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
         bounds = None if self._nu() is None else np.array([one.margin for one in solutions])
         return Calibrator.fit(form, left_out(rows, k, folds, training, bounds), k * (k - 1) // 2, comm)
 
-    def _options(self, factor: Any) -> SVMOptions:
+    def _options(self, factor: ClassWeight) -> SVMOptions:
         """The options of training, given the weights of the classes."""
         raise NotImplementedError
 
@@ -230,7 +230,7 @@ class SMOSVC(OneProcessSVC):
 
     _method = "smo"
 
-    def _options(self, factor: Any) -> SVMOptions:
+    def _options(self, factor: ClassWeight) -> SVMOptions:
         options: SVMOptions = from_estimator(SVMOptions, self, class_weight=factor, **self._known())
         options.check_search()
         return options
@@ -269,7 +269,7 @@ class SMONuSVC(OneProcessSVC):
 
     _method = NU_SVC
 
-    def _options(self, factor: Any) -> SVMOptions:
+    def _options(self, factor: ClassWeight) -> SVMOptions:
         nu_share(self.nu, "nu =")
         options: SVMOptions = from_estimator(SVMOptions, self, class_weight=factor, C=1.0, **self._known())
         return options

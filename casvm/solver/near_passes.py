@@ -19,7 +19,7 @@ from cacore.kernels.simd import DOUBLE, Intrinsic, Loop
 
 if TYPE_CHECKING:
     from numba.core.base import BaseContext
-    from numba.core.types import Type
+    from numba.core.types import Array, Type
     from numba.core.typing.context import Context
     from numba.core.typing.templates import Signature
 
@@ -107,7 +107,7 @@ def advance(
 
 @intrinsic
 def largest_gain(
-    typingctx: Context, v: Type, down: Type, row: Type, top: Type, diagonals: Type, least: Type, size: Type
+    typingctx: Context, v: Type, down: Type, row: Array[Type], top: Type, diagonals: Type, least: Type, size: Type
 ) -> Intrinsic:  # fmt: skip
     """The largest (top - v_j)^2 / (K_ii + K_jj - 2 K_ij) of the rows j of a block that fall with a v below `top`.
 

@@ -20,7 +20,7 @@ from cacore.kernels.simd import DOUBLE, SINGLE, Intrinsic, Loop
 
 if TYPE_CHECKING:
     from numba.core.base import BaseContext
-    from numba.core.types import Type
+    from numba.core.types import Array, Type
     from numba.core.typing.context import Context
     from numba.core.typing.templates import Signature
 
@@ -49,7 +49,7 @@ class _Pass(Loop):
 
 @intrinsic
 def update(
-    typingctx: Context, v: Type, may: Type, first: Type, second: Type, step: Type, width: Type, size: Type
+    typingctx: Context, v: Array[Type], may: Type, first: Type, second: Type, step: Type, width: Type, size: Type
 ) -> Intrinsic:  # fmt: skip
     """``v -= step * (first - second)``; the row that rises with the largest v, that v, and the smallest that falls.
 
@@ -106,8 +106,8 @@ def update(
 
 @intrinsic
 def partner(
-    typingctx: Context, v: Type, may: Type, row: Type, diagonal: Type, k_ii: Type, top: Type, width: Type,
-    least: Type, size: Type,
+    typingctx: Context, v: Array[Type], may: Type, row: Array[Type], diagonal: Type, k_ii: Type, top: Type,
+    width: Type, least: Type, size: Type,
 ) -> Intrinsic:  # fmt: skip
     """The row j that may fall with the largest gain (top - v_j)^2 / (K_ii + K_jj - 2 K_ij), the first of equals.
 
