@@ -106,7 +106,7 @@ class KRRModel(InParts):
         """Entries of a report about the model."""
         return {"method": self.method, "sigma": self.sigma, "lambda": self.lam}
 
-    def predict(self, X: Rows, comm: CommLike = None) -> NDArray[Any]:
+    def predict(self, X: Rows, comm: CommLike = None) -> NDArray[np.floating]:
         """Predictions for this rank's rows; a collective call.
 
         Parameters
@@ -130,7 +130,7 @@ class KRRModel(InParts):
 
     def predict_std(
         self, X: Rows, comm: CommLike = None, limit: int | None = None
-    ) -> tuple[NDArray[Any], NDArray[np.float64]]:
+    ) -> tuple[NDArray[np.floating], NDArray[np.float64]]:
         """Predictions for this rank's rows, and standard deviations of new targets there; a collective call.
 
         Shapes and predictions are those of :meth:`predict`. `limit` is in bytes per rank, by default its share of
@@ -217,7 +217,7 @@ class KRRModel(InParts):
         share = len(self.sizes) if self.route == "all" else 1
         return (visit(Z, together, comm, shape) / share)[:, None], alone
 
-    def answer(self, part: int, rows: Rows) -> NDArray[Any]:
+    def answer(self, part: int, rows: Rows) -> NDArray[np.floating]:
         """Predictions of one part of this rank, before the offset and the coarse model are added."""
         return self.parts[part].predict(rows, self.kernel_of(part))
 
@@ -240,13 +240,13 @@ class KRRModel(InParts):
             Z = self.standardized(X, ranks)
             return visit(Z, least, ranks, self.target_shape, op="min", column=y - self.offset)
 
-    def labels(self, values: NDArray[Any]) -> NDArray[Any]:
+    def labels(self, values: NDArray[np.floating]) -> NDArray[Any]:
         """Labels of a classifier's predictions: the class with the largest value, the first one of equals."""
         assert self.classes is not None
         codes = (values > 0).astype(np.int64) if values.ndim == 1 else values.argmax(axis=1)
         return np.asarray(self.classes[codes])
 
-    def probabilities(self, values: NDArray[Any]) -> NDArray[np.float64]:
+    def probabilities(self, values: NDArray[np.floating]) -> NDArray[np.float64]:
         """Probabilities of the classes, shape (n, k), from a classifier's predictions, which may leave [0, 1].
 
         Values are clipped at 0 and divided by their sum. If none is above 0, the smallest value is subtracted first, so

@@ -85,7 +85,7 @@ class NearPanels:
     """
 
     def __init__(
-        self, X: NDArray[Any], dtype: DTypeLike, shift: NDArray[Any] | None, rows: NDArray[np.int64],
+        self, X: NDArray[np.floating], dtype: DTypeLike, shift: NDArray[np.floating] | None, rows: NDArray[np.int64],
         size: int = STRETCH,
     ) -> None:  # fmt: skip
         self.n, self.size = len(rows), size

@@ -41,7 +41,7 @@ def width(dtype: DTypeLike) -> int:
     return PANEL_BYTES // int(np.dtype(dtype).itemsize)
 
 
-def room(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+def room(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[np.floating]:
     """An array of zeros for panels, aligned so that each vector lies in one cache line.
 
     Measured (Intel, AVX-512): sums took 1.5 times as long if each vector lay in two cache lines.
@@ -195,8 +195,8 @@ def pack(X: Any, data: Any) -> None:  # pragma: no cover - compiled
 
 def taken(
     count: int, hi: int, dtype: DTypeLike, coefficients: NDArray[np.float64] | None, total: NDArray[np.float64] | None,
-    store: NDArray[Any] | None, places: NDArray[np.int64] | None,
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[Any], NDArray[np.int64]]:  # fmt: skip
+    store: NDArray[np.floating] | None, places: NDArray[np.int64] | None,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.floating], NDArray[np.int64]]:  # fmt: skip
     """Checked output arrays for the kernel values of `count` rows with columns up to `hi`; None becomes empty arrays.
 
     See :meth:`cacore.kernels.panels.Panels.add` for the arguments. Compiled code does not check bounds, hence the

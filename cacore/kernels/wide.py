@@ -89,24 +89,20 @@ class Arranged:
         Squared norms, or l1 norms for the measure NONZEROS; features without a number are included.
     """
 
-    values: NDArray[Any]
+    values: NDArray[np.floating]
     features: NDArray[np.int32]
     starts: NDArray[np.int64]
     middles: NDArray[np.int64]
-    norms: NDArray[Any]
+    norms: NDArray[np.floating]
 
     def __len__(self) -> int:
         return len(self.norms)
 
     @classmethod
     def of(
-        cls,
-        X: Rows,
-        features: Features,
-        dtype: DTypeLike,
-        rows: NDArray[np.int64] | None = None,
+        cls, X: Rows, features: Features, dtype: DTypeLike, rows: NDArray[np.int64] | None = None,
         measure: int = PRODUCTS,
-    ) -> Arranged:
+    ) -> Arranged:  # fmt: skip
         """Arrange `X`, shape (n, d), or the given rows of it; two passes over the nonzeros, on all threads."""
         X = X if rows is None else X[rows]
         if not sp.issparse(X):
@@ -177,13 +173,9 @@ class Wide:
     """
 
     def __init__(
-        self,
-        X: Rows,
-        features: Features,
-        dtype: DTypeLike,
-        rows: NDArray[np.int64] | None = None,
+        self, X: Rows, features: Features, dtype: DTypeLike, rows: NDArray[np.int64] | None = None,
         measure: int = PRODUCTS,
-    ) -> None:
+    ) -> None:  # fmt: skip
         given = Arranged.of(X, features, dtype, rows, measure)
         self.n, self.measure, W = len(given), measure, width(dtype)
         count, before = -(-self.n // W), np.append(0, np.cumsum(given.starts[1:] - given.middles))
@@ -225,7 +217,7 @@ class Wide:
 
     def add(
         self, kernel: Kernel, A: Arranged, lo: int, hi: int, coefficients: NDArray[np.float64] | None = None,
-        total: NDArray[np.float64] | None = None, store: NDArray[Any] | None = None,
+        total: NDArray[np.float64] | None = None, store: NDArray[np.floating] | None = None,
         places: NDArray[np.int64] | None = None,
     ) -> None:  # fmt: skip
         """See :meth:`cacore.kernels.panels.Panels.add`; `A` has the same features, dtype and measure.
@@ -237,7 +229,7 @@ class Wide:
         assert (self.measure == PRODUCTS) == (kernel.measure() == PRODUCTS)
         accumulate(self._sides(A), kernel.parameters(self.data.dtype, self.measure), lo, hi, *outputs)
 
-    def compare(self, A: Arranged, out: NDArray[Any], ld: int, first: int) -> None:
+    def compare(self, A: Arranged, out: NDArray[np.floating], ld: int, first: int) -> None:
         """Inner products or l1 distances (:func:`cacore.kernels.pairs.compare`) of these columns with the rows `A`.
 
         Parameters

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
@@ -74,7 +72,7 @@ class SpreadRows:
                 good = False
         return self.comm.all(good)
 
-    def factor_dtype(self, kernel: Kernel, mu: float) -> np.dtype[Any]:
+    def factor_dtype(self, kernel: Kernel, mu: float) -> np.dtype[np.floating]:
         """Type of a low-rank factor for the ridge `mu`: single precision if its rounding error is small beside `mu`.
 
         Collective.

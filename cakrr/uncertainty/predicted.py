@@ -40,7 +40,7 @@ class Predicted:
         Probabilities of a classifier's classes.
     """
 
-    mean: NDArray[Any]
+    mean: NDArray[np.floating]
     std: NDArray[np.float64] | None
     ends: tuple[NDArray[np.float64], NDArray[np.float64]] | None
     facts: dict[str, Any]
@@ -74,12 +74,12 @@ class Predicted:
             found["lower"], found["upper"] = self.ends
         return found
 
-    def metrics(self, y: NDArray[Any], comm: Communicator) -> dict[str, Any]:
+    def metrics(self, y: NDArray[np.floating], comm: Communicator) -> dict[str, Any]:
         """Errors, and scores of the normal distributions where there are standard deviations; collective."""
         found: dict[str, Any] = errors.regression_metrics(y, self.mean, comm)
         return found if self.std is None else found | gaussian_scores(y, self.mean, self.std, comm)
 
-    def intervals(self, y: NDArray[Any] | None, comm: Communicator) -> dict[str, Any]:
+    def intervals(self, y: NDArray[np.floating] | None, comm: Communicator) -> dict[str, Any]:
         """Entries of the report about the intervals, if there are any; collective."""
         return {} if self.ends is None else self.facts | interval_metrics(y, *self.ends, comm)
 

@@ -108,7 +108,7 @@ class KernelRows:
         if self._all is not None:
             self._cache.copy(self._all, rows, self._asked(rows))
 
-    def square(self, rows: Index) -> NDArray[Any]:
+    def square(self, rows: Index) -> NDArray[np.floating]:
         """See :class:`casvm.solver.gram.KernelMatrix`; expensive values are read if their row or column is kept."""
         size = padded(len(rows))
         if self._scratch.size < size * size:

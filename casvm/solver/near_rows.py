@@ -47,15 +47,15 @@ class Near(NamedTuple):
         The active rows.
     """
 
-    data: NDArray[Any]
-    norms: NDArray[Any]
-    values: NDArray[Any]
+    data: NDArray[np.floating]
+    norms: NDArray[np.floating]
+    values: NDArray[np.floating]
     columns: NDArray[np.int32]
     starts: Index
-    squares: NDArray[Any]
+    squares: NDArray[np.floating]
     kernel: tuple[Any, ...]
     runs: Runs
-    pool: NDArray[Any]
+    pool: NDArray[np.floating]
     place: Index
     used: Index
     counts: Index
