@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cacore import checks
 from cacore.errors import InputError
@@ -126,7 +126,7 @@ class RidgeOptions(Options):
     lam: tuple[float, ...] = option(
         (1e-4,), "ridge parameter: a number, comma list or lo:hi:COUNT", checks.values, flag="--lambda", metavar="GRID"
     )
-    kernel: Any = option(
+    kernel: str | Callable[..., object] = option(
         "gaussian", "kernel, of width --sigma; auto tries several", checks.kernel_or_auto, report=True,
         choices=(*KINDS, "auto"),
     )  # fmt: skip

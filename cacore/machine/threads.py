@@ -8,11 +8,11 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from itertools import chain, islice
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -204,13 +204,13 @@ def blocks(n: int, step: int) -> list[tuple[int, int]]:
     return [(lo, min(lo + step, n)) for lo in range(0, n, step)]
 
 
-def for_blocks(work: Callable[..., object], tasks: Iterable[tuple[Any, ...]]) -> None:
+def for_blocks(work: Callable[..., object], tasks: Iterable[tuple[object, ...]]) -> None:
     """Call ``work(*task)`` for every task on this rank's threads; see :func:`in_order`."""
     for _ in in_order(work, tasks):
         pass
 
 
-def in_order(work: Callable[..., T], tasks: Iterable[tuple[Any, ...]], parallel: bool = True) -> Iterator[T]:
+def in_order(work: Callable[..., T], tasks: Iterable[tuple[object, ...]], parallel: bool = True) -> Iterator[T]:
     """Yield ``work(*task)`` for every task, in the order of the tasks, computed on this rank's threads.
 
     Parameters
@@ -236,11 +236,11 @@ def in_order(work: Callable[..., T], tasks: Iterable[tuple[Any, ...]], parallel:
             yield work(*task)
         return
 
-    def one(task: tuple[Any, ...]) -> T:
+    def one(task: tuple[object, ...]) -> T:
         _here.busy = True
         return work(*task)
 
-    most, pool, waiting = 2 * current(), _pool(current()), deque[Any]()
+    most, pool, waiting = 2 * current(), _pool(current()), deque[Future[T]]()
     with one_blas_thread(), collect_nothing():
         for task in todo:
             if len(waiting) >= most:

@@ -67,7 +67,7 @@ class Calibrator:
         A, B = platt.fit(found, problems, comm)
         return cls(form, rows, A, B)
 
-    def first(self, decisions: NDArray[np.floating], problems: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+    def first(self, decisions: NDArray[np.float64], problems: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
         """Probabilities of the first class of each problem, or of the given ones; decisions are in the columns."""
         which = np.arange(decisions.shape[1]) if problems is None else problems
         if self.A is not None and self.B is not None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from cacore.data.columns import Columns
     from cacore.data.dataset import Dataset
-    from cacore.run.family import AnyFamily
+    from cacore.run.family import AnyFamily, TrainedModel
 
 _TEST_SHARE = 16  # share of the memory for a block of test rows: they are standardised, sorted by part and sent
 OWN = ("decisions", "probability", "std", "interval", "adaptive")  # predicting options that not all families have
@@ -147,7 +147,9 @@ def _notes(data: dict[str, Any]) -> Iterator[str]:
         yield f"{data['overlap']:,} of {data['n_test']:,} test rows are training rows too, which flatters the error"
 
 
-def _tested(family: AnyFamily, model: Any, test: Dataset | None, comm: Communicator, limit: int) -> dict[str, Any]:
+def _tested(
+    family: AnyFamily, model: TrainedModel, test: Dataset | None, comm: Communicator, limit: int
+) -> dict[str, Any]:
     """Metrics of all test rows, and of those that are not training rows, for the report."""
     if test is None:
         return {"probability": family.probability(model, None, {}, {}, comm)}
@@ -171,7 +173,7 @@ def _tested(family: AnyFamily, model: Any, test: Dataset | None, comm: Communica
 
 
 def _answers(
-    family: AnyFamily, model: Any, test: Dataset, comm: Communicator, limit: int
+    family: AnyFamily, model: TrainedModel, test: Dataset, comm: Communicator, limit: int
 ) -> dict[str, NDArray[Any]]:  # fmt: skip
     """Predict the test rows; rows in a file in blocks that fit in `limit` bytes."""
     if not stored.is_stored(test.X):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,14 +20,17 @@ from cacore.data.rows import Rows, RowsLike
 from cacore.data.validation import validated
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.forms import check_form
+from cacore.tuning.grid import GridLike
+
+Told = TypeVar("Told")
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class KernelMachine(BaseEstimator):
     """Parameters of the kernel and of the solver, and checks of the rows passed to `predict`."""
 
-    kernel: Any = "gaussian"
-    gamma: Any = "scale"
+    kernel: str | Callable[[Rows, Rows], np.ndarray] = "gaussian"
+    gamma: GridLike = "scale"
     degree: int = 3
     coef0: float = 0.0
     tol: float = 1e-3
@@ -46,7 +49,7 @@ class KernelMachine(BaseEstimator):
         return tags
 
 
-def _is_asked(estimator: Any) -> bool:
+def _is_asked(estimator: Probabilistic) -> bool:
     """True if the estimator has probabilities; otherwise an AttributeError, as `available_if` expects."""
     if check_form(estimator.probability, "probability =") is None:
         raise AttributeError("predict_proba is not available when probability=False")
@@ -57,7 +60,7 @@ def _is_asked(estimator: Any) -> bool:
 class Probabilistic(BaseEstimator):
     """Class probabilities, if the parameter `probability` asks for them."""
 
-    probability: Any = False
+    probability: bool | str = False
 
     @available_if(_is_asked)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: RowsLike) -> NDArray[np.float64]:
@@ -108,11 +111,11 @@ class KernelClassifier(Probabilistic, Labelled, KernelMachine):
     C: float = 1.0
 
 
-def printer(line: Callable[[Any], str]) -> Callable[[Any], None]:
+def printer(line: Callable[[Told], str]) -> Callable[[Told], None]:
     """Callback that prints a line about a solver's progress, at most once per second."""
     last = time.perf_counter()
 
-    def show(progress: Any) -> None:
+    def show(progress: Told) -> None:
         nonlocal last
         if time.perf_counter() - last > 1.0:
             last = time.perf_counter()

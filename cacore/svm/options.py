@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cacore import checks
 from cacore.kernels.registry import KINDS, MOST_DEGREE
@@ -29,7 +30,7 @@ class DualOptions(Options):
     """
 
     C: float = option(1.0, "upper bound of the coefficients alpha", checks.positive, metavar="C")
-    kernel: Any = option(
+    kernel: str | Callable[..., object] = option(
         "gaussian", "kernel; --gamma, --degree and --coef0 are its parameters", checks.kernel_or_callable,
         choices=tuple(KINDS),
     )  # fmt: skip

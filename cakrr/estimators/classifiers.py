@@ -38,7 +38,7 @@ class RidgeClassifier(Labelled, KernelRidge):
     or better in 12 of 18 cases.
     """
 
-    probability: Any = None
+    probability: bool | str | None = None
 
     def fit(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n_local, d), dense or CSR, and labels `y`, shape (n_local,); neither is changed.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -33,7 +34,7 @@ class Iterated:
     rank: int | None = None
     early: float | None = None
     max_time: float | None = None
-    scratch: Any = None
+    scratch: str | os.PathLike[str] | None = None
 
     def _expose(self, fitted: RidgeFit) -> None:
         for name in ("n_iter_", "residual_"):

@@ -79,7 +79,7 @@ class Noise:
         """Raise an InputError if the table does not fit rows of d features."""
         require(len(self.table) in (2, d + 2), f"curves of {len(self.table)} columns, of rows of {d} features")
 
-    def __call__(self, X: Rows, mean: NDArray[np.floating], deviations: Vector) -> Vector:
+    def __call__(self, X: Rows, mean: Vector, deviations: Vector) -> Vector:
         """Factors of the standard deviations, in their shape; 16 flops per row and column.
 
         Parameters
@@ -236,7 +236,7 @@ def _slopes(table: Vector) -> Vector:
     return table[:, 2:6].T.ravel()
 
 
-def _by_target(values: NDArray[np.floating]) -> NDArray[np.floating]:
+def _by_target(values: Vector) -> Vector:
     """View of `values` with one line per target, shape (max(1, t), n)."""
     return values.reshape(len(values), math.prod(values.shape[1:])).T
 

@@ -38,7 +38,7 @@ _REMEDY = "use more parts, more ranks or a larger memory limit"
 
 def predict(
     model: KRRModel, X: Rows, comm: Communicator, limit: int | None = None
-) -> tuple[NDArray[np.floating], NDArray[np.float64]]:
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Predictions, and standard deviations of new targets, for this rank's rows; a collective call.
 
     Parameters

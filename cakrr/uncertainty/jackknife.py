@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def predict(
     model: KRRModel, X: Rows, coverage: float, comm: Communicator, limit: int | None = None
-) -> tuple[NDArray[np.floating], NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Predictions, and both ends of intervals, for this rank's rows; a collective call.
 
     Parameters

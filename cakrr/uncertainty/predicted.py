@@ -40,7 +40,7 @@ class Predicted:
         Probabilities of a classifier's classes.
     """
 
-    mean: NDArray[np.floating]
+    mean: NDArray[np.float64]
     std: NDArray[np.float64] | None
     ends: tuple[NDArray[np.float64], NDArray[np.float64]] | None
     facts: dict[str, Any]

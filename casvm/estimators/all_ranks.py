@@ -16,6 +16,8 @@ from cacore.data.validation import check_same_names
 from cacore.learn.method import Method
 from cacore.machine import threads
 from casvm.fit import SVMFit, Trained
+from casvm.options import SVMOptions
+from casvm.value_options import ValueOptions
 
 
 class AllRanks(Generic[Trained]):
@@ -24,7 +26,9 @@ class AllRanks(Generic[Trained]):
     comm: CommLike
     model_: Trained
 
-    def _trained(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None) -> tuple[SVMFit[Trained], Any]:
+    def _trained(
+        self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None
+    ) -> tuple[SVMFit[Trained], SVMOptions | ValueOptions]:
         """Train on this rank's rows, and take the fitted attributes: the fit, and the options of it. Collective."""
         with collective(self.comm) as comm:
             threads.share_once(comm)
@@ -42,7 +46,7 @@ class AllRanks(Generic[Trained]):
         """The rows, checked; `least` is 1 in one process, where rows must be there, and 0 otherwise."""
 
     @abstractmethod
-    def _asked(self, train: Dataset, comm: Communicator) -> tuple[Method, Any]:
+    def _asked(self, train: Dataset, comm: Communicator) -> tuple[Method, SVMOptions | ValueOptions]:
         """The method and the options that the parameters ask for; collective."""
 
     @abstractmethod

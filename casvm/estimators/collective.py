@@ -53,7 +53,7 @@ class CollectiveSVC(KernelClassifier, AllRanks[SVMModel]):
 
     _method: ClassVar[SVMMethod]
 
-    def _trained_by(self) -> tuple[SVMMethod, dict[str, Any]]:
+    def _trained_by(self) -> tuple[SVMMethod, dict[str, object]]:
         """The method, and options that do not come from the parameter of their name."""
         return self._method, {}
 
@@ -189,7 +189,7 @@ class CASVC(CollectiveSVC):
     """
 
     n_parts: int | None = field(default=None, kw_only=False)
-    partitioner: Any = "random"
+    partitioner: str | Partitioner = "random"
     solver: str = "smo"
     route: str = "nearest"
     ratio: bool = False
@@ -200,7 +200,7 @@ class CASVC(CollectiveSVC):
         super()._take(fitted, comm)
         self.centers_ = fitted.model.centers
 
-    def _trained_by(self) -> tuple[SVMMethod, dict[str, Any]]:
+    def _trained_by(self) -> tuple[SVMMethod, dict[str, object]]:
         own = self.partitioner
         if isinstance(own, str) and own in REGISTERED:
             return _METHODS.get(own) or replace(cpsvm, name=own, summary=f"parts by {own}", partitioner=own), {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,6 +20,7 @@ from cacore.data.validation import shared_seed
 from cacore.learn.options import from_estimator
 from cacore.machine import memory
 from cacore.svm.classifier import KernelMachine
+from cacore.tuning.grid import GridLike
 from casvm.estimators.all_ranks import AllRanks
 from casvm.estimators.exact import expose_search
 from casvm.fit import SVMFit
@@ -33,8 +34,8 @@ from partition import Partitioner
 class CollectiveSVR(Regressing, KernelMachine, AllRanks[SVRModel]):
     """A regression whose `fit`, `predict` and `score` take each rank's own rows, if it is given `comm`."""
 
-    C: Any = 1.0
-    epsilon: Any = 0.1
+    C: GridLike = 1.0
+    epsilon: GridLike = 0.1
     standardize: bool = False
     cv: int | None = None
     comm: CommLike = None
@@ -61,7 +62,7 @@ class CollectiveSVR(Regressing, KernelMachine, AllRanks[SVRModel]):
             options: ValueOptions = from_estimator(ValueOptions, self, memory_limit=limit, **chosen)
         return svr, options
 
-    def _chosen(self, comm: Communicator) -> dict[str, Any]:
+    def _chosen(self, comm: Communicator) -> dict[str, object]:
         """Options that do not come from the parameter of their name; collective."""
         raise NotImplementedError
 
@@ -116,7 +117,7 @@ class DisSMOSVR(CollectiveSVR):
 
     working_set: int | None = None
 
-    def _chosen(self, comm: Communicator) -> dict[str, Any]:
+    def _chosen(self, comm: Communicator) -> dict[str, object]:
         return {"exact": True}
 
     def _take(self, fitted: SVMFit[SVRModel], comm: Communicator) -> None:
@@ -187,15 +188,15 @@ class CASVR(CollectiveSVR):
     """
 
     n_parts: int | None = field(default=None, kw_only=False)
-    partitioner: Any = "random"
+    partitioner: str | Partitioner = "random"
     n_divisions: int = 1
     overlap: float = 0.0
     route: str = "nearest"
     solver: str = "smo"
     random_state: int | np.random.RandomState | None = None
 
-    def _chosen(self, comm: Communicator) -> dict[str, Any]:
-        chosen: dict[str, Any] = {"seed": shared_seed(self.random_state, comm)}
+    def _chosen(self, comm: Communicator) -> dict[str, object]:
+        chosen: dict[str, object] = {"seed": shared_seed(self.random_state, comm)}
         if self.n_parts is None and isinstance(self.partitioner, Partitioner):
             with comm.agreed():
                 chosen["partitions"] = whole(1)(self.partitioner.n_parts, "n_parts =")

@@ -24,6 +24,7 @@ from cacore.probability.coupling import coupled
 from cacore.probability.left_out import folds_to_leave_out
 from cacore.svm.classifier import Probabilistic
 from cacore.svm.dual import Solution
+from cacore.tuning.grid import GridLike
 from cacore.tuning.results import Results
 from casvm.estimators.one_process import OneProcess, Setting
 from casvm.methods.left_out import PartTraining, left_out
@@ -224,7 +225,7 @@ class SMOSVC(OneProcessSVC):
     :func:`casvm.solver.smo.solve`. Probabilities cost what :func:`casvm.methods.left_out.left_out` does.
     """
 
-    C: Any = 1.0
+    C: GridLike = 1.0
     cv: int | None = None
     scoring: str = "accuracy"
 

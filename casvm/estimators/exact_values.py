@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -252,7 +252,7 @@ class SMOOneClassSVM(OutlierMixin, OneProcessValues):
 
     _svm_type = "one_class"
 
-    def fit(self, X: RowsLike, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(self, X: RowsLike, y: object = None, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n, d), dense or CSR, which is not changed; `y` is not used.
 
         With a precomputed kernel, `X` is K, shape (n, n). Rows of weight 0 count as absent. Raises InputError, a

@@ -26,6 +26,8 @@ from cacore.svm.classifier import KernelMachine, printer
 from cacore.svm.dual import Progress, Solution
 from cacore.svm.options import DualOptions
 from cacore.svm.problem import numeric_gamma
+from casvm.model.part import PartSVM
+from casvm.model.svr import PartSVR
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class OneProcess(KernelMachine):
     def _precomputed(self) -> bool:
         return isinstance(self.kernel, str) and self.kernel == "precomputed"
 
-    def _known(self) -> dict[str, Any]:
+    def _known(self) -> dict[str, object]:
         """Options in place of this estimator's parameters: of a precomputed kernel nothing is evaluated."""
         return {"kernel": "linear"} if self._precomputed else {}
 
@@ -95,7 +97,7 @@ class OneProcess(KernelMachine):
                 stacklevel=depth + 2,
             )
 
-    def _one_part(self, X: Rows, part: Any) -> dict[str, Any]:
+    def _one_part(self, X: Rows, part: PartSVM | PartSVR) -> dict[str, Any]:
         """The fields of a model whose one part learnt from all rows."""
         n, d = X.shape
         return {
@@ -109,7 +111,7 @@ class OneProcess(KernelMachine):
             columns.put(self.model_.source)
 
     @property
-    def coef_(self) -> Any:
+    def coef_(self) -> NDArray[np.float64] | sp.csr_matrix:
         """Weights of the features, a row per problem, of the linear kernel."""
         check_is_fitted(self)
         if self.kernel != "linear":
