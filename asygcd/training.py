@@ -38,7 +38,7 @@ def described(progress: TeamProgress) -> str:
 
 
 def fit(
-    method: AsyGCDMethod, train: Dataset, options: AsyGCDOptions, comm: Communicator, test: Any = None
+    method: AsyGCDMethod, train: Dataset, options: AsyGCDOptions, comm: Communicator, test: Dataset | None = None
 ) -> AsyGCDFit:
     """Train an SVM without a bias.
 

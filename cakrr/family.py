@@ -42,7 +42,7 @@ _NUMBERS = Targets(
 _CLASSES = Targets(text=True)
 
 
-class Ridge(Family):
+class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
     """The family of kernel ridge regression."""
 
     also = "; or the settings that were compared: give several values of --sigma or --lambda"

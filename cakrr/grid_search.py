@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from cacore.comm import Communicator
 from cacore.errors import InputError
@@ -223,7 +223,7 @@ def left_out(
     return [f"left out, {reason}: {', '.join(pairs[:3])}{more}"] if pairs else []
 
 
-def larger_lambda(dtype: Any) -> str:
+def larger_lambda(dtype: DTypeLike) -> str:
     """The remedy for systems of this precision that have no solution, in words for options and parameters alike."""
     return "a larger lambda" + (", or float64" if dtype == np.float32 else "")
 
@@ -244,8 +244,8 @@ def next_widths(widths: tuple[Width, ...], errors: NDArray[np.float64]) -> tuple
 
 
 def best(
-    errors: NDArray[np.float64], widths: tuple[Width, ...], lams: tuple[float, ...], dtype: Any, comm: Communicator,
-    hopeless: str = "",
+    errors: NDArray[np.float64], widths: tuple[Width, ...], lams: tuple[float, ...], dtype: DTypeLike,
+    comm: Communicator, hopeless: str = "",
 ) -> tuple[int, int, int]:  # fmt: skip
     """The setting with the least error; of equal ones the smoothest: last sigma and lambda, first candidate.
 

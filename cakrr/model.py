@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.comm import Communicator
+from cacore.comm import CommLike, Communicator
 from cacore.data.labels import check_classes, read_classes, stored_classes
 from cacore.data.rows import Rows
 from cacore.errors import InputError
@@ -106,7 +106,7 @@ class KRRModel(InParts):
         """Entries of a report about the model."""
         return {"method": self.method, "sigma": self.sigma, "lambda": self.lam}
 
-    def predict(self, X: Rows, comm: Any = None) -> NDArray[Any]:
+    def predict(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
         """Predictions for this rank's rows; a collective call.
 
         Parameters
@@ -129,8 +129,8 @@ class KRRModel(InParts):
         return self.predict_routes(X, comm)[self.route]
 
     def predict_std(
-        self, X: Rows, comm: Any = None, limit: int | None = None
-    ) -> tuple[NDArray[Any], NDArray[np.float64]]:
+        self, X: Rows, comm: CommLike = None, limit: int | None = None
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Predictions for this rank's rows, and standard deviations of new targets there; a collective call.
 
         Shapes and predictions are those of :meth:`predict`. `limit` is in bytes per rank, by default its share of
@@ -140,8 +140,9 @@ class KRRModel(InParts):
             return deviation.predict(self, X, ranks, limit)
 
     def predict_interval(
-        self, X: Rows, coverage: float = 0.9, adaptive: Any = None, comm: Any = None, limit: int | None = None
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        self, X: Rows, coverage: float = 0.9, adaptive: bool | str | None = None, comm: CommLike = None,
+        limit: int | None = None,
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
         """Lower and upper ends of intervals for new targets at this rank's rows; a collective call.
 
         Shapes are those of :meth:`predict`. See :mod:`cakrr.uncertainty.conformal`, and for a model that keeps
@@ -160,7 +161,7 @@ class KRRModel(InParts):
             assert ends is not None
             return ends
 
-    def predict_routes(self, X: Rows, comm: Any = None) -> dict[str, NDArray[Any]]:
+    def predict_routes(self, X: Rows, comm: CommLike = None) -> dict[str, NDArray[np.float64]]:
         """Predictions by route, see :meth:`predict`: by the model's own, and for "soft" by the nearest model too."""
         with self._ranks(comm) as ranks, ranks.phase("predict"):
             with ranks.agreed():
@@ -217,7 +218,7 @@ class KRRModel(InParts):
         share = len(self.sizes) if self.route == "all" else 1
         return (visit(Z, together, comm, shape) / share)[:, None], alone
 
-    def answer(self, part: int, rows: Rows) -> NDArray[Any]:
+    def answer(self, part: int, rows: Rows) -> NDArray[np.floating]:
         """Predictions of one part of this rank, before the offset and the coarse model are added."""
         return self.parts[part].predict(rows, self.kernel_of(part))
 
@@ -227,7 +228,7 @@ class KRRModel(InParts):
         """This rank's rows as the models take them, checked on all ranks alike; collective."""
         return self._received(X, comm)
 
-    def oracle(self, X: Rows, y: NDArray[np.float64], comm: Any = None) -> NDArray[np.float64]:
+    def oracle(self, X: Rows, y: NDArray[np.float64], comm: CommLike = None) -> NDArray[np.float64]:
         """Smallest error |f(x) - y| of the P models for each of this rank's rows, given the answers `y`; collective."""
 
         def least(rows: Rows, target: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -240,13 +241,13 @@ class KRRModel(InParts):
             Z = self.standardized(X, ranks)
             return visit(Z, least, ranks, self.target_shape, op="min", column=y - self.offset)
 
-    def labels(self, values: NDArray[Any]) -> NDArray[Any]:
+    def labels(self, values: NDArray[np.float64]) -> NDArray[Any]:
         """Labels of a classifier's predictions: the class with the largest value, the first one of equals."""
         assert self.classes is not None
         codes = (values > 0).astype(np.int64) if values.ndim == 1 else values.argmax(axis=1)
         return np.asarray(self.classes[codes])
 
-    def probabilities(self, values: NDArray[Any]) -> NDArray[np.float64]:
+    def probabilities(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Probabilities of the classes, shape (n, k), from a classifier's predictions, which may leave [0, 1].
 
         Values are clipped at 0 and divided by their sum. If none is above 0, the smallest value is subtracted first, so
@@ -272,7 +273,7 @@ class KRRModel(InParts):
         """Shape of one row's prediction: () or (t,)."""
         return np.shape(self.offset)
 
-    def save(self, path: str | Path, comm: Any = None) -> None:
+    def save(self, path: str | Path, comm: CommLike = None) -> None:
         """Write the model to one HDF5 file, see :meth:`partition.model.InParts.save`; an oracle is refused."""
         with self._ranks(comm) as ranks, ranks.agreed():
             if self.route == "oracle":

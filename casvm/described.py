@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from casvm.fit import SVMFit
 from partition.model import InParts
 
 
-def check_libsvm(job: Training, kernel: Any, comm: Communicator) -> dict[str, Path]:
+def check_libsvm(job: Training, kernel: str | Callable[..., object], comm: Communicator) -> dict[str, Path]:
     """The file of ``--libsvm``, if there is to be one: one process writes it, of a kernel that LIBSVM has.
 
     Raises

@@ -23,6 +23,7 @@ from casvm.rules import GRID, VALUE_RULES
 
 if TYPE_CHECKING:
     from cacore.io.checkpoint import Checkpoint
+    from partition.base import Algorithm
 
 SCALE = "scale"  # of C, epsilon and tol: these numbers times the targets' deviation
 _SEARCHED = ("C", "epsilon", "gamma")
@@ -37,7 +38,7 @@ def _regression(method: ValueMethod) -> bool:
     return not method.one_class
 
 
-def _partitioner(value: Any, name: str) -> Any:
+def _partitioner(value: object, name: str) -> str | Algorithm:
     """A registered name, or a partitioner."""
     from partition.base import Algorithm
     from partition.divide import named
@@ -48,9 +49,9 @@ def _partitioner(value: Any, name: str) -> Any:
     return value
 
 
-def _at_least_zero_or_scale(value: Any, name: str) -> Any:
+def _at_least_zero_or_scale(value: object, name: str) -> float | str:
     if value == SCALE:
-        return value
+        return SCALE
     try:
         return checks.at_least_zero(value, name)
     except InputError as error:

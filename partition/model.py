@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.comm import Communicator, collective
+from cacore.comm import CommLike, Communicator, collective
 from cacore.data.rows import Rows, check_alike, exchange_rows, gather_rows
 from cacore.data.standardize import Standardizer
 from cacore.data.validation import rows_to_predict
@@ -83,10 +83,14 @@ class InParts:
     divisions: int = 1
     parts: dict[int, Any] = field(default_factory=dict)
     source: dict[str, Any] = field(default_factory=dict)
-    comm: Any = field(default=None, repr=False, compare=False)
+    comm: CommLike = field(default=None, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "comm": None}
+
+    def described(self) -> dict[str, Any]:
+        """Entries of the report about the model."""
+        raise NotImplementedError
 
     @property
     def n_features(self) -> int:
@@ -101,7 +105,7 @@ class InParts:
             setattr(self, name, np.concatenate([getattr(self, name), getattr(other, name)]))
         self.divisions += 1
 
-    def save(self, path: str | Path, comm: Any = None) -> None:
+    def save(self, path: str | Path, comm: CommLike = None) -> None:
         """Write the model to one HDF5 file; collective, by default on the ranks that trained or loaded it."""
         attributes = {name: getattr(self, name) for name in ("method", "route", "dtype", "source")}
         attributes["soft"] = None if self.soft is None else asdict(self.soft)
@@ -118,7 +122,7 @@ class InParts:
             model_file.save(path, self.family, attributes | more, shared, parts, self.owners, ranks)
 
     @classmethod
-    def load(cls, path: str | Path, comm: Any = None) -> Self:
+    def load(cls, path: str | Path, comm: CommLike = None) -> Self:
         """Read a model on any number of ranks; collective.
 
         Raises
@@ -252,7 +256,7 @@ class InParts:
         weights = np.hstack([soft.weights(squares) for _, squares in found]) / self.divisions
         return values.reshape(n, k, *shape), weights
 
-    def _ranks(self, comm: Any) -> AbstractContextManager[Communicator]:
+    def _ranks(self, comm: CommLike) -> AbstractContextManager[Communicator]:
         """The ranks that are given, or those that trained or loaded the model."""
         return collective(self.comm if comm is None else comm)
 
@@ -260,7 +264,7 @@ class InParts:
         if comm.size <= int(self.owners.max()) or len(self.parts) != np.count_nonzero(self.owners == comm.rank):
             raise InputError("other ranks hold the model: save it, and load it on the ranks that use it")
 
-    def _received(self, X: Any, comm: Communicator) -> Rows:
+    def _received(self, X: Rows, comm: Communicator) -> Rows:
         """This rank's rows, checked on all ranks alike, and standardised."""
         with comm.agreed():
             X = rows_to_predict(X, self.dtype, self.centers.shape[1], self.standardizer, self.source)
@@ -269,7 +273,7 @@ class InParts:
         return X
 
 
-def load_one_of(kinds: Sequence[type[Model]], path: str | Path, comm: Any = None) -> Model:
+def load_one_of(kinds: Sequence[type[Model]], path: str | Path, comm: CommLike = None) -> Model:
     """Read a model of one of these kinds, whichever the file has; collective. See :meth:`InParts.load`."""
     with collective(comm) as ranks:
         model = model_file.load(path, {kind.family: kind._of_file for kind in kinds}, ranks)

@@ -10,10 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from asygcd.solver.algorithm14 import work_atomic, work_stochastic
 from asygcd.solver.blocks import blocks
@@ -138,8 +137,8 @@ class AsyGCD:
     """
 
     def __init__(
-        self, X: Rows, kernel: Kernel, threads: int, cache_bytes: int, dtype: Any = np.float32, update: str = "owned",
-        seed: int = 0, log: int = LOG,
+        self, X: Rows, kernel: Kernel, threads: int, cache_bytes: int, dtype: DTypeLike = np.float32,
+        update: str = "owned", seed: int = 0, log: int = LOG,
     ) -> None:  # fmt: skip
         if threads < 1:
             raise InputError(f"threads = {threads}: at least 1 is needed")

@@ -2,8 +2,9 @@
 
 from cacore.comm.communicator import Communicator, as_communicator, collective, world
 from cacore.comm.ledger import PHASES
-from cacore.comm.mpi import launched, launched_rank, launched_size
+from cacore.comm.mpi import CommLike, launched, launched_rank, launched_size
 
 __all__ = [
-    "PHASES", "Communicator", "as_communicator", "collective", "launched", "launched_rank", "launched_size", "world",
+    "PHASES", "CommLike", "Communicator", "as_communicator", "collective", "launched", "launched_rank", "launched_size",
+    "world",
 ]  # fmt: skip

@@ -7,11 +7,14 @@ import sys
 import traceback
 from collections.abc import Callable
 from time import perf_counter, sleep
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
 from cacore.errors import InputError, MemoryLimitError, OutputError, RankError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 SPIN, LONGEST = 1e-3, 5e-3  # seconds of busy waiting, and of the longest pause afterwards
 _KINDS: dict[str, type[Exception]] = {
@@ -20,10 +23,10 @@ _KINDS: dict[str, type[Exception]] = {
 _TAG = 32767  # tag of failure messages; the largest tag that every MPI library supports
 
 # Requests that may never complete because a rank has failed; MPI may still use their memory.
-_ABANDONED: list[Any] = []
+_ABANDONED: list[MPI.Request] = []
 
 
-def abandon(*requests: Any) -> None:
+def abandon(*requests: MPI.Request) -> None:
     """Keep the buffers of these requests alive until the process ends."""
     _ABANDONED.extend(requests)
 
@@ -102,7 +105,7 @@ class Failures:
     ranks raise the same error; if several fail at once, the lowest rank's. Each rank sends R - 1 messages.
     """
 
-    def __init__(self, comm: Any) -> None:
+    def __init__(self, comm: MPI.Comm) -> None:
         self._comm, self.ranks = comm, object()
         self.word = b""  # the packed error, once a rank has failed; an exception would keep its frames' arrays alive
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from cacore.errors import InputError
 from cacore.metrics import errors
 from cacore.metrics.probabilistic import class_scores, reliability
 
+ClassWeight: TypeAlias = dict[int, float] | Literal["balanced"] | None  # weights by code; None: all classes alike
 MOST_CLASSES = 1000  # half a million pairs of classes
 
 
@@ -55,7 +56,7 @@ def all_classes(y: NDArray[Any], comm: Communicator) -> NDArray[Any]:
 
 
 def class_factors(
-    class_weight: Any, codes: NDArray[np.int64], weights: NDArray[np.float64], k: int, comm: Communicator
+    class_weight: ClassWeight, codes: NDArray[np.int64], weights: NDArray[np.float64], k: int, comm: Communicator
 ) -> NDArray[np.float64]:
     """Factor of C for each of the k classes; "balanced" adds up the row weights of all ranks."""
     if class_weight == "balanced":

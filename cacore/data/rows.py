@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from cacore.comm import Communicator
 from cacore.data.stored import StoredRows
 from cacore.errors import InputError
 from cacore.machine.threads import blocks, for_blocks
 
+if TYPE_CHECKING:
+    from scipy.sparse import sparray, spmatrix
+
 _PACKED = 0.7  # share of nonzeros up to which dense rows travel without their zeros
 _SAMPLE = 1000
 _NUMBERS = 1 << 20  # numbers per block when rows are read block by block
 
 Rows = Any  # an ndarray, a scipy CSR matrix or array, or rows in a file (:class:`cacore.data.stored.StoredRows`)
+RowsLike: TypeAlias = "ArrayLike | spmatrix | sparray"  # rows as users give them; a DataFrame is array-like
 
 
 def block_bounds(n: int, size: int, rank: int) -> tuple[int, int]:

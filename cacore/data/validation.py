@@ -18,9 +18,9 @@ from cacore.comm import Communicator
 from cacore.data.columns import Columns, clean
 from cacore.data.containers import column_of, column_types, other_type, plain, unmasked
 from cacore.data.missing import is_missing
-from cacore.data.rows import Rows, check_range, first_nonfinite, is_sparse
+from cacore.data.rows import Rows, RowsLike, check_range, first_nonfinite, is_sparse
 from cacore.data.standardize import Standardizer
-from cacore.data.stored import is_stored
+from cacore.data.stored import StoredRows, is_stored
 from cacore.errors import InputError
 
 ENCODE = (
@@ -32,7 +32,7 @@ _LETTERS = {"int": "i", "uint": "u", "bool": "b", "boolean": "b"}  # numpy's for
 _TEXT = r"categor|enum|str$|string|large_string|utf8|dictionary"
 
 
-def checked_rows(X: Any, dtypes: tuple[str, ...], order: str | None = None) -> Rows:
+def checked_rows(X: RowsLike | StoredRows, dtypes: tuple[str, ...], order: str | None = None) -> Rows:
     """Rows of finite numbers, dense or CSR, of one of `dtypes`; other input is converted to the first of these.
 
     `order` is "C" or None and applies to dense rows. If the conversion fails, an InputError quotes ``check_array``.
@@ -51,7 +51,7 @@ def checked_rows(X: Any, dtypes: tuple[str, ...], order: str | None = None) -> R
     return rows
 
 
-def _usable(X: Any, dtypes: tuple[str, ...], order: str | None) -> bool:
+def _usable(X: Rows, dtypes: tuple[str, ...], order: str | None) -> bool:
     if is_stored(X):
         return X.dtype in dtypes
     if is_sparse(X):
@@ -62,8 +62,8 @@ def _usable(X: Any, dtypes: tuple[str, ...], order: str | None) -> bool:
 
 
 def rows_to_predict(
-    X: Any, dtype: str, n_features: int, standardizer: Standardizer | None, source: dict[str, Any]
-) -> Rows:  # fmt: skip
+    X: RowsLike | StoredRows, dtype: str, n_features: int, standardizer: Standardizer | None, source: dict[str, Any]
+) -> Rows:
     """Rows to predict, converted to the model's dtype, checked, and standardised like the training rows.
 
     Raises an InputError for another number of features, for other names of them than in the model's `source`, for
@@ -79,7 +79,7 @@ def rows_to_predict(
     return X
 
 
-def shared_seed(random_state: Any, comm: Communicator) -> int:
+def shared_seed(random_state: int | np.random.RandomState | None, comm: Communicator) -> int:
     """A seed that is the same on all ranks, even if `random_state` is None."""
     try:
         if isinstance(random_state, Integral):

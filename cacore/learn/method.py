@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from cacore.comm import collective
-from cacore.learn.options import declared
+from cacore.comm import CommLike, collective
+from cacore.learn.options import Options, declared
+
+if TYPE_CHECKING:
+    from cacore.data.dataset import Dataset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +40,7 @@ class Method:
     summary: str
     trainer: Callable[..., Any]
 
-    def __call__(self, train: Any, options: Any, comm: Any = None, test: Any = None) -> Any:
+    def __call__(self, train: Dataset, options: Options, comm: CommLike = None, test: Dataset | None = None) -> Any:
         """Train on all ranks' rows; a collective call.
 
         Parameters

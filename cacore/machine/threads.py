@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from itertools import chain, islice, starmap
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -204,7 +204,7 @@ def blocks(n: int, step: int) -> list[tuple[int, int]]:
     return [(lo, min(lo + step, n)) for lo in range(0, n, step)]
 
 
-def for_blocks(work: Callable[..., object], tasks: Iterable[tuple[Any, ...]], parallel: bool = True) -> None:
+def for_blocks(work: Callable[..., object], tasks: Iterable[tuple[object, ...]], parallel: bool = True) -> None:
     """Call ``work(*task)`` for every task on this rank's threads; see :func:`in_order`."""
     with in_order(work, tasks, parallel) as results:
         for _ in results:
@@ -212,7 +212,9 @@ def for_blocks(work: Callable[..., object], tasks: Iterable[tuple[Any, ...]], pa
 
 
 @contextlib.contextmanager
-def in_order(work: Callable[..., T], tasks: Iterable[tuple[Any, ...]], parallel: bool = True) -> Iterator[Iterator[T]]:
+def in_order(
+    work: Callable[..., T], tasks: Iterable[tuple[object, ...]], parallel: bool = True
+) -> Iterator[Iterator[T]]:
     """Context with an iterator of ``work(*task)`` for every task, in their order, computed on this rank's threads.
 
     Parameters
@@ -241,7 +243,7 @@ def in_order(work: Callable[..., T], tasks: Iterable[tuple[Any, ...]], parallel:
         yield results
 
 
-def ahead(work: Callable[..., T], tasks: Iterable[tuple[Any, ...]]) -> Iterator[T]:
+def ahead(work: Callable[..., T], tasks: Iterable[tuple[object, ...]]) -> Iterator[T]:
     """Yield ``work(*task)`` for every task, in their order, while threads compute the next few; for generators.
 
     Unlike :func:`in_order`, an iterator that is abandoned half-way leaves no process-wide setting changed: only a
@@ -251,7 +253,7 @@ def ahead(work: Callable[..., T], tasks: Iterable[tuple[Any, ...]]) -> Iterator[
     return _by_pool(collect_nothing, work, todo) if parallel else starmap(work, todo)
 
 
-def _planned(tasks: Iterable[tuple[Any, ...]], parallel: bool) -> tuple[Iterator[tuple[Any, ...]], bool]:
+def _planned(tasks: Iterable[tuple[object, ...]], parallel: bool) -> tuple[Iterator[tuple[object, ...]], bool]:
     """The tasks again, and True if there are several of them and several threads for them."""
     left = iter(tasks)
     first = list(islice(left, 2))
@@ -265,11 +267,11 @@ def _quiet_and_narrow() -> Iterator[None]:
 
 
 def _by_pool(
-    setting: Callable[[], AbstractContextManager[None]], work: Callable[..., T], todo: Iterator[tuple[Any, ...]]
+    setting: Callable[[], AbstractContextManager[None]], work: Callable[..., T], todo: Iterator[tuple[object, ...]]
 ) -> Generator[T, None, None]:
     """Yield the results of tasks that run in `setting` on the pool's threads; holds no setting between two results."""
 
-    def one(task: tuple[Any, ...]) -> T:
+    def one(task: tuple[object, ...]) -> T:
         _here.busy = True
         with setting():  # until the task ends, even if nobody waits for it any more
             return work(*task)

@@ -15,7 +15,7 @@ from cacore.data.rows import is_sparse
 from cacore.errors import InputError
 from cacore.files import check_apart, check_writable, printing
 from cacore.learn.method import Method
-from cacore.learn.options import add_options, from_arguments
+from cacore.learn.options import Options, add_options, from_arguments
 from cacore.machine.threads import blocks
 from cacore.run.job import Job, Predicting, Training
 from cacore.run.launch import Parser, compiled, start
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
     from cacore.data.columns import Columns
     from cacore.data.dataset import Dataset
-    from cacore.run.family import Family
+    from cacore.run.family import AnyFamily, TrainedModel
 
 _TEST_SHARE = 16  # share of the memory for a block of test rows: they are standardised, sorted by part and sent
 OWN = ("decisions", "probability", "std", "interval", "adaptive")  # predicting options that not all families have
 
 
-def train(method: Method, load_family: Callable[[], Family], comm: Communicator, argv: list[str] | None) -> None:
+def train(method: Method, load_family: Callable[[], AnyFamily], comm: Communicator, argv: list[str] | None) -> None:
     """``python -m PACKAGE.METHOD DATA``: read, train, test, save, report."""
     parser = Parser(
         prog=f"python -m {method.prog}", description=f"{method.name}: {method.summary}.", rank=comm.rank,
@@ -81,8 +81,8 @@ def train(method: Method, load_family: Callable[[], Family], comm: Communicator,
 
 
 def _write(
-    method: Method, family: Family, job: Training, options: Any, fitted: Any, made: dict[str, Any], notes: list[str],
-    comm: Communicator,
+    method: Method, family: AnyFamily, job: Training, options: Options, fitted: Any, made: dict[str, Any],
+    notes: list[str], comm: Communicator,
 ) -> None:  # fmt: skip
     """Write model, other files and table; if one cannot be written, the others still are. Collective."""
     unwritten = Unwritten()
@@ -120,7 +120,7 @@ def _write(
 
 
 def _draw(
-    path: Path, method: Method, family: Family, options: Any, fitted: Any, made: dict[str, Any]
+    path: Path, method: Method, family: AnyFamily, options: Options, fitted: Any, made: dict[str, Any]
 ) -> Iterator[str]:  # fmt: skip
     """Draw the metric, a calibration curve or the compared settings, or return a note that says why not."""
     from cacore.run import figures
@@ -147,7 +147,9 @@ def _notes(data: dict[str, Any]) -> Iterator[str]:
         yield f"{data['overlap']:,} of {data['n_test']:,} test rows are training rows too, which flatters the error"
 
 
-def _tested(family: Family, model: Any, test: Dataset | None, comm: Communicator, limit: int) -> dict[str, Any]:
+def _tested(
+    family: AnyFamily, model: TrainedModel, test: Dataset | None, comm: Communicator, limit: int
+) -> dict[str, Any]:
     """Metrics of all test rows, and of those that are not training rows, for the report."""
     if test is None:
         return {"probability": family.probability(model, None, {}, {}, comm)}
@@ -171,7 +173,7 @@ def _tested(family: Family, model: Any, test: Dataset | None, comm: Communicator
 
 
 def _answers(
-    family: Family, model: Any, test: Dataset, comm: Communicator, limit: int
+    family: AnyFamily, model: TrainedModel, test: Dataset, comm: Communicator, limit: int
 ) -> dict[str, NDArray[Any]]:  # fmt: skip
     """Predict the test rows; rows in a file in blocks that fit in `limit` bytes."""
     if not stored.is_stored(test.X):
@@ -187,8 +189,9 @@ def _answers(
 
 
 def predict(
-    load_family: Callable[[], Family], prog: str, comm: Communicator, argv: list[str] | None, own: tuple[str, ...] = ()
-) -> None:
+    load_family: Callable[[], AnyFamily], prog: str, comm: Communicator, argv: list[str] | None,
+    own: tuple[str, ...] = (),
+) -> None:  # fmt: skip
     """``python -m PACKAGE.predict MODEL DATA``: predict with a saved model, on any number of ranks or without MPI.
 
     `own` names the options of :data:`OWN` that this family has.
@@ -243,7 +246,7 @@ def _named(columns: Columns, chosen: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in known.items() if value}
 
 
-def _warm_up(family: Family, dtype: str, options: Any) -> None:
+def _warm_up(family: AnyFamily, dtype: str, options: Options) -> None:
     """Compile the family's code, and the kernels that will be used, which the warm-up may not have touched."""
     from cacore.kernels.evaluate import address
     from cacore.kernels.registry import KINDS

@@ -20,6 +20,7 @@ from cacore.io import Dataset, load
 from cacore.io.fingerprints import overlap
 from cacore.io.names import Expected
 from cacore.io.table import LABELS, Targets
+from cacore.learn.method import Method
 from cacore.run.job import Predicting, Training
 
 FEW = 20  # most values of a target that are counted as classes
@@ -36,7 +37,7 @@ class Disk:
     offered: bool = False
 
     @classmethod
-    def of(cls, method: Any, job: Training, options: Any) -> Disk:
+    def of(cls, method: Method, job: Training, options: Any) -> Disk:
         """Choose by the options: the folder of ``--scratch``, else of the model, else the one for temporary files."""
         offered = bool(method.has("out_of_core"))
         if not (offered and options.out_of_core):

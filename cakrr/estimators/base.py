@@ -5,35 +5,40 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Literal, Self, TypeVar, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from cacore.checks import one_of
-from cacore.comm import Communicator, collective
+from cacore.comm import CommLike, Communicator, collective
 from cacore.data.dataset import Dataset
 from cacore.data.metric import expose as expose_metric
 from cacore.data.regressor import Regressing
+from cacore.data.rows import Rows, RowsLike
 from cacore.data.validation import check_same_names, shared_seed, validated
 from cacore.errors import InputError
 from cacore.learn.options import from_estimator
 from cacore.machine import memory, threads
+from cacore.tuning.grid import GridLike
 from cakrr.fit import RidgeFit
 from cakrr.method import RidgeMethod
 from cakrr.model import KRRModel
 from cakrr.options import RidgeOptions
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class KernelRidge(BaseEstimator):
     """Base of regressors and classifiers: the parameters that all of them have, training and prediction."""
 
-    sigma: Any = None
-    lam: Any = 1e-4
-    kernel: Any = "gaussian"
+    sigma: GridLike | None = None
+    lam: GridLike = 1e-4
+    kernel: str | Callable[[Rows, Rows], np.ndarray] = "gaussian"
     degree: int = 3
     coef0: float = 0.0
     validation_fraction: float = 0.1
@@ -42,12 +47,12 @@ class KernelRidge(BaseEstimator):
     scaling: str = "deviation"
     standardize: bool = True
     dtype: str = "float64"
-    random_state: Any = None
-    comm: Any = None
+    random_state: int | np.random.RandomState | None = None
+    comm: CommLike = None
 
     _method: ClassVar[RidgeMethod]
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n_local, d), dense or CSR, and `y`; neither is changed.
 
         `y` is of shape (n_local,), or (n_local, t) for t targets of a regression, which share all factorisations.
@@ -69,8 +74,10 @@ class KernelRidge(BaseEstimator):
         fitted.model.comm = self.comm
         self.model_: KRRModel = fitted.model
         self.grid_ = fitted.grid
-        self.sigma_: Any = fitted.model.sigma if fitted.model.sigmas is None else fitted.model.sigmas
-        self.lam_: Any = fitted.model.lam if fitted.model.lams is None else fitted.model.lams
+        self.sigma_: float | NDArray[np.float64] = (
+            fitted.model.sigma if fitted.model.sigmas is None else fitted.model.sigmas
+        )
+        self.lam_: float | NDArray[np.float64] = fitted.model.lam if fitted.model.lams is None else fitted.model.lams
         self.params_ = fitted.params
         self.sizes_, self.centers_ = fitted.sizes, fitted.model.centers
         self._expose(fitted)
@@ -81,7 +88,7 @@ class KernelRidge(BaseEstimator):
         """Attributes that only some methods have."""
 
     def _problem(
-        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, comm: Communicator
+        self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, comm: Communicator
     ) -> tuple[Dataset, RidgeOptions]:
         """This rank's rows, and what to do with them; collective."""
         with comm.agreed():
@@ -89,7 +96,9 @@ class KernelRidge(BaseEstimator):
         check_same_names(self, comm)
         return train, self._options(train, comm)
 
-    def _checked(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int, copy: bool = True) -> Dataset:
+    def _checked(
+        self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int, copy: bool = True
+    ) -> Dataset:
         """A copy of this rank's rows, which training takes over, without those of weight 0."""
         raise NotImplementedError
 
@@ -99,20 +108,20 @@ class KernelRidge(BaseEstimator):
             options: RidgeOptions = from_estimator(RidgeOptions, self, **self._automatic())
         return options
 
-    def _automatic(self) -> dict[str, Any]:
+    def _automatic(self) -> dict[str, object]:
         """The grids of the command in the place of "auto"."""
-        given: dict[str, Any] = {}
+        given: dict[str, object] = {}
         if isinstance(self.sigma, str) and self.sigma == "auto":
             given |= {"sigma": None, "wide": True}
         if isinstance(self.lam, str) and self.lam == "auto":
             given["lam"] = self._method.lams
         return given
 
-    def _values(self, X: Any) -> Any:
+    def _values(self, X: RowsLike) -> NDArray[np.float64]:
         """The model's values for `X`, shape (n_local, d); with `comm`, a collective call."""
         return self._asked(X, KRRModel.predict)
 
-    def _asked(self, X: Any, ask: Callable[[KRRModel, Any, Communicator], Any]) -> Any:
+    def _asked(self, X: RowsLike, ask: Callable[[KRRModel, Rows, Communicator], Answer]) -> Answer:
         """The result of `ask` for the model and the rows of `X`, once they are checked."""
         check_is_fitted(self)
         with collective(self.comm) as comm:
@@ -122,7 +131,7 @@ class KernelRidge(BaseEstimator):
                 )
             return ask(self.model_, X, comm)
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
@@ -132,9 +141,17 @@ class KernelRidge(BaseEstimator):
 class Regressor(Regressing, KernelRidge):
     """Base of the regressors: one or many targets, predictions of their shape, and standard deviations of these."""
 
-    calibrate: Any = None
+    calibrate: float | str | None = None
 
-    def predict(self, X: Any, return_std: bool = False) -> Any:
+    @overload
+    def predict(self, X: RowsLike, return_std: Literal[False] = False) -> NDArray[np.float64]: ...
+
+    @overload
+    def predict(self, X: RowsLike, return_std: Literal[True]) -> tuple[NDArray[np.float64], NDArray[np.float64]]: ...
+
+    def predict(
+        self, X: RowsLike, return_std: bool = False
+    ) -> NDArray[np.float64] | tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Predictions for `X`, shape (n_local, d), of the shape that `y` had; with `comm`, a collective call.
 
         With `return_std` they are followed by the standard deviations of new targets there, of the same shape: those of
@@ -144,7 +161,7 @@ class Regressor(Regressing, KernelRidge):
         return self._asked(X, KRRModel.predict_std) if return_std else self._values(X)
 
     def predict_interval(
-        self, X: Any, coverage: float = 0.9, adaptive: Any = None
+        self, X: RowsLike, coverage: float = 0.9, adaptive: bool | str | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Lower and upper ends of intervals for new targets at `X`, of the shape of a prediction; collective.
 
@@ -157,7 +174,9 @@ class Regressor(Regressing, KernelRidge):
         lower, upper = self._asked(X, lambda model, X, comm: model.predict_interval(X, coverage, adaptive, comm))
         return lower, upper
 
-    def _checked(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int, copy: bool = True) -> Dataset:
+    def _checked(
+        self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int, copy: bool = True
+    ) -> Dataset:
         rows = {"accept_sparse": "csr", "dtype": self.dtype, "order": "C", "copy": copy, "ensure_min_samples": least}
         given = self._with_targets(X, y, sample_weight, columns=True, **rows)
         if given.weights is None:
@@ -165,7 +184,7 @@ class Regressor(Regressing, KernelRidge):
         kept = given.weights > 0
         return Dataset(given.X[kept], given.target()[kept], weights=given.weights[kept], columns=given.columns)
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags

@@ -13,7 +13,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,14 +35,14 @@ _CHUNK = 1024  # columns of F whose products are summed in the precision of F
 class Factor:
     """F^T of this rank's rows, shape (k, n_local), and its products with vectors, on all threads."""
 
-    rows: NDArray[Any]
+    rows: NDArray[np.floating]
     scratch: Scratch | None = None  # the file that holds the rows, if they are not in memory
 
     def onto(self, V: Vectors) -> NDArray[np.float64]:
         """``V F``, summed over this rank's rows, shape (t, k)."""
         F, dtype = self.rows, self.rows.dtype
 
-        def work(lo: int, hi: int) -> NDArray[Any]:
+        def work(lo: int, hi: int) -> NDArray[np.floating]:
             return np.asarray(F[:, lo:hi] @ np.ascontiguousarray(V[:, lo:hi].T, dtype))
 
         begun, total = time.perf_counter(), np.zeros((len(F), len(V)))

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
+from cacore.comm.mpi import Exchange
 from cacore.data.rows import Rows, csr, gather_rows, is_sparse
 from cacore.kernels import Kernel, Points
 from cacore.linalg.thin import multiply_both
@@ -129,7 +130,7 @@ class KernelProducts:
             double.
         """
         single = single and self.single
-        dtype = np.dtype(np.float32 if single else np.float64)
+        dtype: np.dtype[np.floating] = np.dtype(np.float32 if single else np.float64)
         self.calls["single" if single else "double"] += 1
         self.sent += self.predicted_bytes(len(V), single)
         V = self.spread.scaled(V)
@@ -142,8 +143,8 @@ class KernelProducts:
         return self.spread.scaled(out)
 
     def _visits(
-        self, mine: NDArray[Any], dtype: np.dtype[Any]
-    ) -> Iterator[tuple[list[Strip], Points, NDArray[Any], Callable[[], None]]]:
+        self, mine: NDArray[np.floating], dtype: np.dtype[np.floating]
+    ) -> Iterator[tuple[list[Strip], Points, NDArray[np.floating], Callable[[], None]]]:
         """Yield, per rank to compute with: the strips, its rows, its vectors, and a call that progresses messages."""
         own = self.spread.points(dtype)
         if self.comm.size == 1:
@@ -161,7 +162,7 @@ class KernelProducts:
                 points = own if some[0].rank == self.comm.rank else self._points_of(some[0].rank, lo, hi, dtype)
                 yield some, points, np.ascontiguousarray(every[lo:hi].T), _nothing
 
-    def _points_of(self, rank: int, lo: int, hi: int, dtype: np.dtype[Any]) -> Points:
+    def _points_of(self, rank: int, lo: int, hi: int, dtype: np.dtype[np.floating]) -> Points:
         """Rows of another rank: kept in single precision, prepared again for every product in double."""
         assert self._gathered is not None
         if dtype != np.float32:
@@ -171,8 +172,8 @@ class KernelProducts:
         return self._others[rank]
 
     def _passing(
-        self, own: Points, mine: NDArray[Any], dtype: np.dtype[Any]
-    ) -> Iterator[tuple[list[Strip], Points, NDArray[Any], Callable[[], None]]]:
+        self, own: Points, mine: NDArray[np.floating], dtype: np.dtype[np.floating]
+    ) -> Iterator[tuple[list[Strip], Points, NDArray[np.floating], Callable[[], None]]]:
         """Like :meth:`_visits` in a ring: the next rank's rows arrive, step by step, while this rank works."""
         comm, R = self.comm, self.comm.size
         before, after = (comm.rank - 1) % R, (comm.rank + 1) % R
@@ -186,7 +187,7 @@ class KernelProducts:
                     comm.exchange(a, before, b, after) for a, b in zip(leaving, coming, strict=True)
                 ]  # fmt: skip
 
-                def move(moving: list[Any] = moving) -> None:
+                def move(moving: list[Exchange] = moving) -> None:
                     for one in moving:
                         one.move()
 
@@ -205,8 +206,9 @@ class KernelProducts:
         return [*made, np.empty((len(vectors), m), vectors.dtype)]
 
     def _add(
-        self, some: list[Strip], points: Points, mine: NDArray[Any], theirs: NDArray[Any], out: NDArray[np.float64],
-        back: dict[int, NDArray[np.float64]], dtype: np.dtype[Any], move: Callable[[], None],
+        self, some: list[Strip], points: Points, mine: NDArray[np.floating], theirs: NDArray[np.floating],
+        out: NDArray[np.float64], back: dict[int, NDArray[np.float64]], dtype: np.dtype[np.floating],
+        move: Callable[[], None],
     ) -> None:  # fmt: skip
         """Multiply strips, and add to the products of this rank's rows and of the other rank's rows."""
         if not some:
@@ -237,7 +239,7 @@ class KernelProducts:
                 total[:, slice(*strip.columns)] += left
                 move()
 
-    def _diagonal(self, points: Points, T: NDArray[Any]) -> None:
+    def _diagonal(self, points: Points, T: NDArray[np.floating]) -> None:
         """Kernel values of some rows with themselves; the diagonal is exactly that of distance 0."""
         self.kernel.block(points, points, T)
         if self.kernel.of_distance:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from cacore import __version__
 from cacore.comm import Communicator
@@ -196,7 +196,7 @@ def _check_size(X: Rows, comm: Communicator) -> None:
         )
 
 
-def _check_magnitude(y: NDArray[Any], where: str, dtype: Any, comm: Communicator) -> None:
+def _check_magnitude(y: NDArray[Any], where: str, dtype: DTypeLike, comm: Communicator) -> None:
     """Refuse targets whose squares overflow, or all vanish: no error would be a number, or all would be 0."""
     most = 1e30 if dtype == np.float32 else largest_usable(np.float64)  # alpha, in that precision, may be larger
     sizes = np.abs(y).reshape(len(y), math.prod(y.shape[1:])).max(axis=1, initial=0.0)

@@ -14,7 +14,6 @@ generalised cross-validation (Golub, Heath and Wahba, 1979): to the coarse model
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +43,7 @@ class CoarseVariance:
     kernel: Kernel
     L: NDArray[np.float64]
     F: NDArray[np.float64]
-    unit: Any
+    unit: float | NDArray[np.float64]
 
     def __call__(self, X: Rows) -> NDArray[np.float64]:
         """Variances of the answers at the rows of `X`, shape (n, d): of shape (n,) or (n, t); 2 n M^2 flops."""

@@ -13,7 +13,7 @@ one row moves the model. That is of a sigma and lambda, mean, scaling and centre
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def predict(
     model: KRRModel, X: Rows, coverage: float, comm: Communicator, limit: int | None = None
-) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Predictions, and both ends of intervals, for this rank's rows; a collective call.
 
     Parameters

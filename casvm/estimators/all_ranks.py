@@ -9,21 +9,26 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from cacore.comm import Communicator, collective
+from cacore.comm import CommLike, Communicator, collective
 from cacore.data.dataset import Dataset
+from cacore.data.rows import Rows, RowsLike
 from cacore.data.validation import check_same_names
 from cacore.learn.method import Method
 from cacore.machine import threads
 from casvm.fit import SVMFit, Trained
+from casvm.options import SVMOptions
+from casvm.value_options import ValueOptions
 
 
 class AllRanks(Generic[Trained]):
     """Training and prediction on the ranks of `comm`, or in one process without it."""
 
-    comm: Any
+    comm: CommLike
     model_: Trained
 
-    def _trained(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None) -> tuple[SVMFit[Trained], Any]:
+    def _trained(
+        self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None
+    ) -> tuple[SVMFit[Trained], SVMOptions | ValueOptions]:
         """Train on this rank's rows, and take the fitted attributes: the fit, and the options of it. Collective."""
         with collective(self.comm) as comm:
             threads.share_once(comm)
@@ -37,11 +42,11 @@ class AllRanks(Generic[Trained]):
         return fitted, options
 
     @abstractmethod
-    def _training_rows(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
+    def _training_rows(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
         """The rows, checked; `least` is 1 in one process, where rows must be there, and 0 otherwise."""
 
     @abstractmethod
-    def _asked(self, train: Dataset, comm: Communicator) -> tuple[Method, Any]:
+    def _asked(self, train: Dataset, comm: Communicator) -> tuple[Method, SVMOptions | ValueOptions]:
         """The method and the options that the parameters ask for; collective."""
 
     @abstractmethod
@@ -49,10 +54,10 @@ class AllRanks(Generic[Trained]):
         """The fitted attributes; collective."""
 
     @abstractmethod
-    def _rows(self, X: Any, least: int = 1) -> Any:
+    def _rows(self, X: RowsLike, least: int = 1) -> Rows:
         """Rows to predict, checked; at least so many."""
 
-    def _answer(self, question: str, X: Any) -> NDArray[Any]:
+    def _answer(self, question: str, X: RowsLike) -> NDArray[Any]:
         """The answer of this method of the model to `X`; collective."""
         check_is_fitted(self, "model_")
         with collective(self.comm) as comm:

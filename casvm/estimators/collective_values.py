@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
 
 from cacore.checks import whole
-from cacore.comm import Communicator
+from cacore.comm import CommLike, Communicator
 from cacore.data.classifier import ROWS
 from cacore.data.dataset import Dataset
 from cacore.data.regressor import Regressing
+from cacore.data.rows import RowsLike
 from cacore.data.validation import shared_seed
 from cacore.learn.options import from_estimator
 from cacore.machine import memory
 from cacore.svm.classifier import KernelMachine
+from cacore.tuning.grid import GridLike
 from casvm.estimators.all_ranks import AllRanks
 from casvm.estimators.exact import expose_search
 from casvm.fit import SVMFit
@@ -32,13 +34,13 @@ from partition import Partitioner
 class CollectiveSVR(Regressing, KernelMachine, AllRanks[SVRModel]):
     """A regression whose `fit`, `predict` and `score` take each rank's own rows, if it is given `comm`."""
 
-    C: Any = 1.0
-    epsilon: Any = 0.1
+    C: GridLike = 1.0
+    epsilon: GridLike = 0.1
     standardize: bool = False
     cv: int | None = None
-    comm: Any = None
+    comm: CommLike = None
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n_local, d), dense or CSR, and targets `y`, shape (n_local,); neither is changed.
 
         Rows of weight 0 count as absent. Raises InputError, a ValueError, on what cannot be used; warns with
@@ -49,7 +51,7 @@ class CollectiveSVR(Regressing, KernelMachine, AllRanks[SVRModel]):
             warnings.warn(f"{type(self).__name__}: {note}", ConvergenceWarning, stacklevel=2)
         return self
 
-    def _training_rows(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
+    def _training_rows(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
         own = {"dtype": ("float64", "float32"), "ensure_min_samples": 2 * least, **ROWS}
         return self._with_targets(X, y, sample_weight, **own)
 
@@ -60,7 +62,7 @@ class CollectiveSVR(Regressing, KernelMachine, AllRanks[SVRModel]):
             options: ValueOptions = from_estimator(ValueOptions, self, memory_limit=limit, **chosen)
         return svr, options
 
-    def _chosen(self, comm: Communicator) -> dict[str, Any]:
+    def _chosen(self, comm: Communicator) -> dict[str, object]:
         """Options that do not come from the parameter of their name; collective."""
         raise NotImplementedError
 
@@ -74,7 +76,7 @@ class CollectiveSVR(Regressing, KernelMachine, AllRanks[SVRModel]):
         self.fit_status_ = int(not self.solver_["converged"].all())
         expose_search(self, fitted.search)
 
-    def predict(self, X: Any) -> NDArray[np.float64]:
+    def predict(self, X: RowsLike) -> NDArray[np.float64]:
         """Predictions for `X`, shape (n_local, d); with `comm`, a collective call."""
         return self._answer("predict", X)
 
@@ -115,7 +117,7 @@ class DisSMOSVR(CollectiveSVR):
 
     working_set: int | None = None
 
-    def _chosen(self, comm: Communicator) -> dict[str, Any]:
+    def _chosen(self, comm: Communicator) -> dict[str, object]:
         return {"exact": True}
 
     def _take(self, fitted: SVMFit[SVRModel], comm: Communicator) -> None:
@@ -186,15 +188,15 @@ class CASVR(CollectiveSVR):
     """
 
     n_parts: int | None = field(default=None, kw_only=False)
-    partitioner: Any = "random"
+    partitioner: str | Partitioner = "random"
     n_divisions: int = 1
     overlap: float = 0.0
     route: str = "nearest"
     solver: str = "smo"
-    random_state: Any = None
+    random_state: int | np.random.RandomState | None = None
 
-    def _chosen(self, comm: Communicator) -> dict[str, Any]:
-        chosen: dict[str, Any] = {"seed": shared_seed(self.random_state, comm)}
+    def _chosen(self, comm: Communicator) -> dict[str, object]:
+        chosen: dict[str, object] = {"seed": shared_seed(self.random_state, comm)}
         if self.n_parts is None and isinstance(self.partitioner, Partitioner):
             with comm.agreed():
                 chosen["partitions"] = whole(1)(self.partitioner.n_parts, "n_parts =")

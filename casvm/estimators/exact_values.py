@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from cacore.checks import at_least_zero
 from cacore.comm import Communicator
 from cacore.data.classifier import ROWS
-from cacore.data.rows import Rows
+from cacore.data.rows import Rows, RowsLike
 from cacore.data.validation import checked_weights, columns_of, validated
 from cacore.errors import InputError
 from cacore.learn.options import from_estimator
@@ -89,7 +89,7 @@ class OneProcessValues(OneProcess):
     def _linear(self, part: PartSVR) -> Vector:
         return np.asarray(part.X.T @ part.beta)[None]
 
-    def _values(self, X: Any) -> Vector:
+    def _values(self, X: RowsLike) -> Vector:
         """Values for `X`, shape (n, d)."""
         X = self._rows(X)
         return self.model_.parts[0].predict(X, self.model_.kernel)
@@ -101,7 +101,7 @@ class _Regressor(RegressorMixin, OneProcessValues):
 
     C: float = 1.0
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n, d), dense or CSR, and targets `y`, shape (n,); neither is changed.
 
         With a precomputed kernel, `X` is K, shape (n, n). Rows of weight 0 count as absent. Raises InputError, a
@@ -120,7 +120,7 @@ class _Regressor(RegressorMixin, OneProcessValues):
         self._keep_names(columns)
         return self
 
-    def predict(self, X: Any) -> Vector:
+    def predict(self, X: RowsLike) -> Vector:
         """Predictions for `X`, shape (n, d), or kernel values with all training rows, shape (n, n_train)."""
         return self._values(X)
 
@@ -252,7 +252,7 @@ class SMOOneClassSVM(OutlierMixin, OneProcessValues):
 
     _svm_type = "one_class"
 
-    def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(self, X: RowsLike, y: object = None, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n, d), dense or CSR, which is not changed; `y` is not used.
 
         With a precomputed kernel, `X` is K, shape (n, n). Rows of weight 0 count as absent. Raises InputError, a
@@ -274,16 +274,16 @@ class SMOOneClassSVM(OutlierMixin, OneProcessValues):
         check_is_fitted(self)
         return -float(self.intercept_[0])
 
-    def decision_function(self, X: Any) -> Vector:
+    def decision_function(self, X: RowsLike) -> Vector:
         """Decisions for `X`, shape (n, d), at least 0 for rows of the class: shape (n,)."""
         return self._values(X)
 
-    def score_samples(self, X: Any) -> Vector:
+    def score_samples(self, X: RowsLike) -> Vector:
         """Decisions without the offset."""
         values = self._values(X)
         return values + self.offset_
 
-    def predict(self, X: Any) -> NDArray[np.int64]:
+    def predict(self, X: RowsLike) -> NDArray[np.int64]:
         """1 for rows of the class, -1 for others."""
         values = self._values(X)
         return self.model_.answers(values)

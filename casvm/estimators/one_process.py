@@ -11,12 +11,13 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from cacore.checks import yes_or_no
 from cacore.comm import Communicator
 from cacore.data.columns import Columns
-from cacore.data.rows import Rows, check_range
+from cacore.data.rows import Rows, RowsLike, check_range
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.limits import Limits
@@ -25,6 +26,8 @@ from cacore.svm.classifier import KernelMachine, printer
 from cacore.svm.dual import Progress, Solution
 from cacore.svm.options import DualOptions
 from cacore.svm.problem import numeric_gamma
+from casvm.model.part import PartSVM
+from casvm.model.svr import PartSVR
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class OneProcess(KernelMachine):
     def _precomputed(self) -> bool:
         return isinstance(self.kernel, str) and self.kernel == "precomputed"
 
-    def _known(self) -> dict[str, Any]:
+    def _known(self) -> dict[str, object]:
         """Options in place of this estimator's parameters: of a precomputed kernel nothing is evaluated."""
         return {"kernel": "linear"} if self._precomputed else {}
 
@@ -94,7 +97,7 @@ class OneProcess(KernelMachine):
                 stacklevel=depth + 2,
             )
 
-    def _one_part(self, X: Rows, part: Any) -> dict[str, Any]:
+    def _one_part(self, X: Rows, part: PartSVM | PartSVR) -> dict[str, Any]:
         """The fields of a model whose one part learnt from all rows."""
         n, d = X.shape
         return {
@@ -108,7 +111,7 @@ class OneProcess(KernelMachine):
             columns.put(self.model_.source)
 
     @property
-    def coef_(self) -> Any:
+    def coef_(self) -> NDArray[np.float64] | sp.csr_matrix:
         """Weights of the features, a row per problem, of the linear kernel."""
         check_is_fitted(self)
         if self.kernel != "linear":
@@ -121,13 +124,13 @@ class OneProcess(KernelMachine):
         """These weights, of the part's model."""
         raise NotImplementedError
 
-    def _rows(self, X: Any, least: int = 1) -> Any:
+    def _rows(self, X: RowsLike, least: int = 1) -> Rows:
         X = super()._rows(X, least)
         if self.model_.kernel is not None:
             check_range(X)
         return X
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.pairwise = self._precomputed
         tags.input_tags.sparse = not self._precomputed

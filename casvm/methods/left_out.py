@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,9 +131,9 @@ class Whole:
         Matrices of pairs that are done, whose memory is there already.
     """
 
-    K: NDArray[Any]
+    K: NDArray[np.floating]
     ends: NDArray[np.int64]
-    spare: list[NDArray[Any]] = field(default_factory=list)
+    spare: list[NDArray[np.floating]] = field(default_factory=list)
 
     @classmethod
     def of(
@@ -152,7 +151,7 @@ class Whole:
         _fill(K, rows.X[present[np.argsort(rows["code"][present], kind="stable")]], kernel)
         return cls(K, np.concatenate([[0], np.cumsum(counts)]))
 
-    def of_pair(self, i: int, j: int) -> NDArray[Any]:
+    def of_pair(self, i: int, j: int) -> NDArray[np.floating]:
         """The kernel values of the rows of two classes with each other, as the solver takes them."""
         sides = [slice(*self.ends[code : code + 2]) for code in (i, j)]
         sizes = [side.stop - side.start for side in sides]
@@ -169,7 +168,7 @@ class Whole:
         return K
 
 
-def _of_pair(rows: Samples, chosen: NDArray[np.int64], training: PartTraining, C: float) -> NDArray[Any]:
+def _of_pair(rows: Samples, chosen: NDArray[np.int64], training: PartTraining, C: float) -> NDArray[np.floating]:
     """The kernel values of a pair's rows with each other, computed for this pair alone."""
     kernel, m, X = training.kernel, len(chosen), rows.X[chosen]
     assert kernel is not None
@@ -178,7 +177,7 @@ def _of_pair(rows: Samples, chosen: NDArray[np.int64], training: PartTraining, C
     return K
 
 
-def _fill(K: NDArray[Any], X: Rows, kernel: Kernel) -> None:
+def _fill(K: NDArray[np.floating], X: Rows, kernel: Kernel) -> None:
     """Kernel values of the rows with each other, in the first columns of K and its precision."""
     points = points_of(X, kernel, K.dtype)
     values = K[:, : len(points)]
@@ -193,7 +192,7 @@ def _trainings(first: NDArray[np.bool_], fold: NDArray[np.int64], folds: int) ->
 
 
 def _in_memory(
-    K: NDArray[Any], first: NDArray[np.bool_], C: NDArray[np.float64], fold: NDArray[np.int64], folds: int,
+    K: NDArray[np.floating], first: NDArray[np.bool_], C: NDArray[np.float64], fold: NDArray[np.int64], folds: int,
     limits: Limits,
 ) -> NDArray[np.float64]:  # fmt: skip
     """Decisions on the rows of a pair, NaN where a row is not left out, from their kernel matrix."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.comm import CommLike
 from cacore.data.rows import Rows, concatenate
 from cacore.io import model_file
 from cacore.io.layout import Array, Layout
@@ -92,7 +93,7 @@ class SVRModel(InParts):
         """The report's fields of the model."""
         return {"method": self.method, "svm_type": self.svm_type, **self.params, "route": self.route}
 
-    def decision_function(self, X: Rows, comm: Any = None) -> NDArray[np.float64]:
+    def decision_function(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
         """Values of this rank's rows; a collective call.
 
         Parameters
@@ -116,7 +117,7 @@ class SVRModel(InParts):
             Z = self._received(X, ranks)
             return self._answered(Z, ranks)
 
-    def predict(self, X: Rows, comm: Any = None) -> NDArray[Any]:
+    def predict(self, X: Rows, comm: CommLike = None) -> NDArray[Any]:
         """The values of a regression; of one class, 1 for rows that are of it and -1 for others. Collective."""
         return self.answers(self.decision_function(X, comm))
 

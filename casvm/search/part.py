@@ -12,7 +12,7 @@ from itertools import combinations
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from cacore.data.rows import Rows
 from cacore.kernels import Kernel, Points
@@ -116,7 +116,7 @@ def judge(
         _of_one_class(task, judged.counts, k)
         return judged
 
-    def of_gamma(g: int, K: NDArray[Any]) -> list[int]:
+    def of_gamma(g: int, K: NDArray[np.floating]) -> list[int]:
         return _Folds(task, K, Cs, k, tol).judge(task.todo[g], judged.counts[g])
 
     dtype = precision(task.X, kernels, max(Cs) * float(task.factor.max()), tol)
@@ -127,7 +127,8 @@ def judge(
 
 
 def for_kernels(
-    X: Rows, kernels: Sequence[Kernel], wanted: NDArray[np.intp], dtype: Any, work: Callable[[int, NDArray[Any]], Told]
+    X: Rows, kernels: Sequence[Kernel], wanted: NDArray[np.intp], dtype: DTypeLike,
+    work: Callable[[int, NDArray[np.floating]], Told],
 ) -> AbstractContextManager[Iterator[Told]]:  # fmt: skip
     """Context with an iterator of ``work(g, K)`` for each kernel g that is wanted; K holds its values of all pairs.
 
@@ -137,7 +138,7 @@ def for_kernels(
     points = points_of(X, kernels[0], dtype)
     compared = np.empty((len(points),) * 2, dtype)
     kernels[0].compare_all(points, compared)
-    spare: list[NDArray[Any]] = []  # matrices of kernels that are done, whose memory is there already
+    spare: list[NDArray[np.floating]] = []  # matrices of kernels that are done, whose memory is there already
 
     def of_kernel(g: int) -> Told:
         K = spare.pop() if spare else np.zeros((len(points), padded(len(points))), dtype)
@@ -163,7 +164,7 @@ def precision(X: Rows, kernels: Sequence[Kernel], C: float, tol: float) -> Any:
     return np.float32 if single else np.float64
 
 
-def points_of(X: Rows, kernel: Kernel, dtype: Any) -> Points:
+def points_of(X: Rows, kernel: Kernel, dtype: DTypeLike) -> Points:
     """The rows for the kernel in this precision: shifted in double precision first, where they are far away."""
     points = kernel.points(X.astype(np.float64) if X.dtype != dtype else X)
     return points if points.X.dtype == dtype else Points(points.X.astype(dtype))
@@ -172,7 +173,7 @@ def points_of(X: Rows, kernel: Kernel, dtype: Any) -> Points:
 class _Folds:
     """The folds of one gamma, whose kernel values are `K`."""
 
-    def __init__(self, task: ClassFolds, K: NDArray[Any], Cs: tuple[float, ...], k: int, tol: float) -> None:
+    def __init__(self, task: ClassFolds, K: NDArray[np.floating], Cs: tuple[float, ...], k: int, tol: float) -> None:
         self.task, self.K, self.Cs, self.k, self.tol = task, K, Cs, k, tol
         self.solved = self.stopped = 0
 
@@ -196,7 +197,7 @@ class _Folds:
                 counts[ell, f] = counted(held, predicted, self.k)
         return [self.solved, self.stopped]
 
-    def _of(self, chosen: NDArray[np.int64]) -> NDArray[Any]:
+    def _of(self, chosen: NDArray[np.int64]) -> NDArray[np.floating]:
         """The kernel values of these rows with each other, as the solver takes them."""
         if len(chosen) == len(self.K):
             return self.K
@@ -206,7 +207,7 @@ class _Folds:
         return K
 
     def _pair(
-        self, K: NDArray[Any], chosen: NDArray[np.int64], first: int, f: int, which: NDArray[np.int64]
+        self, K: NDArray[np.floating], chosen: NDArray[np.int64], first: int, f: int, which: NDArray[np.int64]
     ) -> NDArray[np.float64]:
         """Decisions on the left-out rows of a pair's solutions for some C, shape (len(which), rows of the fold)."""
         task, left_out = self.task, np.flatnonzero(self.task.fold == f)

@@ -103,7 +103,7 @@ def judge(
     if not judged:
         return {"sse": sse, "weight": weight, "steps": np.zeros(2, np.int64)}
 
-    def of_gamma(g: int, K: NDArray[Any]) -> list[int]:
+    def of_gamma(g: int, K: NDArray[np.floating]) -> list[int]:
         solved = stopped = 0
         for f in judged:
             rows = left_out[f]

@@ -290,7 +290,7 @@ class SMO(ABC):
                 self.watch(Progress(self.iterations, top - bottom, self.objective, active.size))
 
     def _solve(
-        self, K: NDArray[Any], v: Vector, beta: Vector, lower: Vector, upper: Vector, gap: float, most: int
+        self, K: NDArray[np.floating], v: Vector, beta: Vector, lower: Vector, upper: Vector, gap: float, most: int
     ) -> Pairs:
         """Solve the problem of a working set; `K` is from :meth:`casvm.solver.gram.KernelMatrix.square`."""
         size, dual = len(v), self.active.dual

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from cacore.data.rows import Rows, concatenate
 from cacore.errors import InputError
@@ -76,7 +77,7 @@ def solve_regression(
 class _Twice(KernelRows):
     """The kernel matrix of `X` stacked twice; rows i and n + i are stored once."""
 
-    def __init__(self, X: Rows, kernel: Kernel, dtype: object, cache_bytes: int) -> None:
+    def __init__(self, X: Rows, kernel: Kernel, dtype: DTypeLike, cache_bytes: int) -> None:
         super().__init__(concatenate([X, X]), kernel, dtype, cache_bytes, sources=X)
 
     def _asked(self, columns: Index) -> Index | None:
