@@ -310,15 +310,6 @@ class Communicator(Ledger):
         with self.uncounted():
             return bool(self.allreduce(np.array([int(true)], np.int64), "min")[0])
 
-    def require_equal(self, facts: dict[str, int]) -> None:
-        """Raise an :class:`InputError` on all ranks if they differ in any of `facts`; it names the first such fact."""
-        mine = np.array(list(facts.values()), np.int64)
-        least, most = np.split(self.allreduce(np.concatenate([mine, -mine]), "min"), 2)
-        for name, low, high in zip(facts, least, -most, strict=True):
-            if low != high:
-                error = InputError(f"{name}: not the same on all ranks ({low} to {high}); give all the same")
-                raise agree(error, self._ranks)
-
     def in_step(self, error: BaseException | None) -> bool:
         """True if `error` is None or raised on all ranks, so that collective calls may continue."""
         return error is None or agreed(error, self._ranks)

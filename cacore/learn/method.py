@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from cacore.comm import collective
+from cacore.comm import collective, shared_name
 from cacore.learn.options import declared
+from cacore.learn.same import same_training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +60,10 @@ class Method:
             On all ranks.
         """
         with collective(comm) as ranks:
+            same_training(self.name, train, options, ranks)
             fitted = self.trainer(self, train, options, ranks, test)
-        if hasattr(fitted.model, "comm"):  # a model that lies on the ranks that trained it
-            fitted.model.comm = comm
+            if hasattr(fitted.model, "comm"):  # a model that lies on the ranks that trained it
+                fitted.model.comm, fitted.model.identity = comm, shared_name(ranks)
         return fitted
 
     def has(self, name: str) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from cacore.comm import Communicator, launched, world
 from cacore.errors import InputError, OutputError
 from cacore.files import printing
+from cacore.learn.same import same_command
 
 if TYPE_CHECKING:
     from cacore.run.job import Job
@@ -74,6 +75,25 @@ def run(
 def ranks(words: list[str]) -> Communicator:
     """All ranks of the job. A single process that is asked for help does not load the MPI library."""
     return Communicator() if {"-h", "--help"} & set(words) and not launched() else world()
+
+
+def parsed(parser: argparse.ArgumentParser, words: list[str] | None, comm: Communicator) -> argparse.Namespace:
+    """The arguments; ends the process where help was asked for, on all ranks or on none. Collective."""
+    helped: SystemExit | None = None
+    with comm.agreed():
+        try:
+            arguments = parser.parse_args(words)
+        except SystemExit as end:
+            helped = end
+    same_command(parser.prog, {"--help": helped is not None}, comm)
+    if helped is not None:
+        raise helped
+    return arguments
+
+
+def same_arguments(prog: str, arguments: argparse.Namespace, comm: Communicator) -> None:
+    """Raise an InputError on all ranks if they were given other arguments, of a command without options; collective."""
+    same_command(prog, {name.replace("_", "-"): value for name, value in vars(arguments).items()}, comm)
 
 
 def start(job: Job, comm: Communicator) -> int:

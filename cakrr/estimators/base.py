@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted
 
 from cacore.checks import one_of
 from cacore.comm import Communicator, collective
+from cacore.data.asking import asking, same_fit
 from cacore.data.dataset import Dataset
 from cacore.data.metric import expose as expose_metric
 from cacore.data.regressor import Regressing
@@ -54,6 +54,7 @@ class KernelRidge(BaseEstimator):
         Rows of weight 0 count as absent. Raises InputError, a ValueError, on what cannot be used.
         """
         with collective(self.comm) as comm:
+            same_fit(self, comm)
             threads.share_once(comm)
             with comm.agreed():
                 one_of("float64", "float32")(self.dtype, "dtype =")
@@ -108,14 +109,15 @@ class KernelRidge(BaseEstimator):
             given["lam"] = self._method.lams
         return given
 
-    def _values(self, X: Any) -> Any:
+    def _values(self, X: Any, call: str = "predict") -> Any:
         """The model's values for `X`, shape (n_local, d); with `comm`, a collective call."""
-        return self._asked(X, KRRModel.predict)
+        return self._asked(X, KRRModel.predict, call)
 
-    def _asked(self, X: Any, ask: Callable[[KRRModel, Any, Communicator], Any]) -> Any:
-        """The result of `ask` for the model and the rows of `X`, once they are checked."""
-        check_is_fitted(self)
-        with collective(self.comm) as comm:
+    def _asked(
+        self, X: Any, ask: Callable[[KRRModel, Any, Communicator], Any], call: str, **arguments: Any
+    ) -> Any:  # fmt: skip
+        """The result of `ask` for the model and the rows of `X`, once they are checked; `call` is what was called."""
+        with asking(self, call, **arguments) as comm:
             with comm.agreed():
                 X = validated(
                     self, X, reset=False, accept_sparse="csr", dtype=self.dtype, ensure_min_samples=int(comm.size == 1)
@@ -141,7 +143,8 @@ class Regressor(Regressing, KernelRidge):
         a Gaussian process of the model's kernel and ridge, in units that left-out rows tell. See
         :func:`cakrr.uncertainty.deviation.predict` for their cost.
         """
-        return self._asked(X, KRRModel.predict_std) if return_std else self._values(X)
+        ask = KRRModel.predict_std if return_std else KRRModel.predict
+        return self._asked(X, ask, "predict", return_std=bool(return_std))
 
     def predict_interval(
         self, X: Any, coverage: float = 0.9, adaptive: Any = None
@@ -154,7 +157,10 @@ class Regressor(Regressing, KernelRidge):
         "parts": each part's own. See :mod:`cakrr.uncertainty.conformal`. Raises InputError
         on a coverage that the model cannot give.
         """
-        lower, upper = self._asked(X, lambda model, X, comm: model.predict_interval(X, coverage, adaptive, comm))
+        lower, upper = self._asked(
+            X, lambda model, X, comm: model.predict_interval(X, coverage, adaptive, comm), "predict_interval",
+            coverage=coverage, adaptive=adaptive,
+        )  # fmt: skip
         return lower, upper
 
     def _checked(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int, copy: bool = True) -> Dataset:

@@ -58,7 +58,7 @@ class RidgeClassifier(Labelled, KernelRidge):
 
         For two classes they are positive for the second.
         """
-        values: NDArray[np.float64] = self._values(X)
+        values: NDArray[np.float64] = self._values(X, "decision_function")
         return values
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
@@ -68,7 +68,7 @@ class RidgeClassifier(Labelled, KernelRidge):
         0 and divided by their sum; see :meth:`cakrr.model.KRRModel.probabilities`. With `probability` they are
         calibrated.
         """
-        values = self._values(X)
+        values = self._values(X, "predict_proba")
         return self.model_.probabilities(values)
 
     def _checked(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int, copy: bool = True) -> Dataset:

@@ -7,9 +7,9 @@ from typing import Any, Generic
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from cacore.comm import Communicator, collective
+from cacore.data.asking import asking, same_fit
 from cacore.data.dataset import Dataset
 from cacore.data.validation import check_same_names
 from cacore.learn.method import Method
@@ -26,6 +26,7 @@ class AllRanks(Generic[Trained]):
     def _trained(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None) -> tuple[SVMFit[Trained], Any]:
         """Train on this rank's rows, and take the fitted attributes: the fit, and the options of it. Collective."""
         with collective(self.comm) as comm:
+            same_fit(self, comm)
             threads.share_once(comm)
             with comm.agreed():
                 train = self._training_rows(X, y, sample_weight, int(comm.size == 1))
@@ -54,8 +55,7 @@ class AllRanks(Generic[Trained]):
 
     def _answer(self, question: str, X: Any) -> NDArray[Any]:
         """The answer of this method of the model to `X`; collective."""
-        check_is_fitted(self, "model_")
-        with collective(self.comm) as comm:
+        with asking(self, question) as comm:
             with comm.agreed():
                 X = self._rows(X, int(comm.size == 1))
             return np.asarray(getattr(self.model_, question)(X, comm))
