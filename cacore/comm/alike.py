@@ -17,7 +17,13 @@ from cacore.comm.communicator import Communicator
 from cacore.errors import InputError
 
 _MANY = 100  # numbers of an array beyond which its digest stands for them
-_SHOWN = 80  # characters of a value in a message
+_SHOWN = 100  # characters of a value in a message
+
+
+class Words(str):
+    """A fact in words of this package, which a message shows without quotes."""
+
+    __slots__ = ()
 
 
 def require_same(facts: Mapping[str, Any], comm: Communicator) -> None:
@@ -69,8 +75,9 @@ def unlike(name: str, values: Iterable[str]) -> str:
 
 
 def _short(value: str) -> str:
-    """The value, or its beginning and a digest if it is long."""
-    return value if len(value) <= _SHOWN else f"{value[: _SHOWN // 2]}... [{_digest(value.encode())}]"
+    """The value, or its ends and a digest if it is long."""
+    half = _SHOWN // 2
+    return value if len(value) <= _SHOWN else f"{value[:half]}...{value[-half:]} [{_digest(value.encode())}]"
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -106,6 +113,8 @@ def canonical(value: Any, name: str = "") -> str:
     if name.endswith("scratch") and value is not None:
         return "a folder"
     if value is None or isinstance(value, bool | np.bool_):
+        return str(value)
+    if isinstance(value, Words):
         return str(value)
     if isinstance(value, str | os.PathLike):
         return repr(os.fspath(value))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from cacore.comm import Communicator, require_same
+from cacore.comm import Communicator, Words, require_same
 from cacore.data.stored import StoredRows
 from cacore.errors import InputError
 from cacore.machine.threads import blocks, for_blocks
@@ -67,7 +67,11 @@ def check_alike(X: Rows, comm: Communicator) -> None:
 
 def kind_of_rows(X: Rows) -> dict[str, Any]:
     """Facts in which all ranks' rows must be alike: number of features, dense or CSR, type of the numbers."""
-    return {"features of X": X.shape[1], "X": "CSR" if is_sparse(X) else "dense", "type of X": X.dtype.name}
+    return {
+        "features of X": X.shape[1],
+        "X": Words("CSR" if is_sparse(X) else "dense"),
+        "type of X": Words(X.dtype.name),
+    }
 
 
 def concatenate(pieces: list[Rows]) -> Rows:
