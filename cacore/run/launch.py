@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from cacore.comm import Communicator, launched, world
+from cacore.comm import Communicator, launched, launched_rank, world
 from cacore.errors import InputError, OutputError
 from cacore.files import printing
 from cacore.learn.same import same_command
@@ -48,8 +48,8 @@ def run(
 ) -> None:
     """Do `work` on all ranks of the job, and end the process as a command should.
 
-    One line on stderr and exit status 2 for an :class:`InputError`, 1 for an :class:`OutputError`; anything else on one
-    rank ends the whole job with that rank's message and status 1.
+    One line on stderr, of rank 0, and exit status 2 for an :class:`InputError`, 1 for an :class:`OutputError`, also of
+    one rank; anything else on one rank ends the whole job with that rank's message and status 1.
     """
     try:
         try:
@@ -61,7 +61,7 @@ def run(
             with printing():  # help, which ends the process
                 pass
     except (InputError, OutputError) as error:
-        if comm is None or comm.rank == 0:
+        if (launched_rank() if comm is None else comm.rank) == 0:  # all ranks have the same error
             print(f"{prog}: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, InputError) else 1)
     except KeyboardInterrupt:
