@@ -206,6 +206,17 @@ def test_input_error_of_one_rank(mpiexec, train):
     assert (done.returncode, done.stdout) == (2, "")
 
 
+def test_an_error_that_all_ranks_find_by_themselves(mpiexec, train):
+    """Printed once, by rank 0."""
+    with h5py.File(train, "a") as file:
+        file["train/X"][:] *= 1e-158
+        file["train/y"][:] = np.sign(file["train/y"][:])
+    done = mpiexec(3, "-m", "casvm.dissmo", train.name, "--C", "1", "--gamma", "scale", cwd=train.parent)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith('casvm.dissmo: gamma = "scale": the features are so small')
+    assert done.stderr.count("\n") == 1
+
+
 # A user interrupts rank 1 before or after it has met the others; they wait for it.
 INTERRUPTED = """
 import os, sys

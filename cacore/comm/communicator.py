@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.comm.failure import agree, agreed, end_job, packed, unpacked
+from cacore.comm.failure import PATIENCE, agree, agreed, end_job, packed, unpacked, wait
 from cacore.comm.ledger import PHASES, Ledger
 from cacore.comm.mpi import DATA, Exchange, Transport, all_ranks
 from cacore.errors import InputError, OutputError
@@ -31,6 +31,8 @@ class Communicator(Ledger):
     ends_job : bool
         Action of :meth:`guard` if a single rank fails. True, for a command: end the job. False, for the library: raise
         the same error on every rank.
+    own : bool
+        True if :meth:`free` frees `comm` as well.
 
     Notes
     -----
@@ -48,14 +50,16 @@ class Communicator(Ledger):
     call but ``send``, ``recv`` and ``exchange`` is collective: all ranks must make it, in the same order.
     """
 
-    def __init__(self, comm: Any = None, chunk_bytes: int = 1 << 30, *, ends_job: bool = False) -> None:
+    def __init__(
+        self, comm: Any = None, chunk_bytes: int = 1 << 30, *, ends_job: bool = False, own: bool = False
+    ) -> None:
         # A communicator of one rank needs no MPI library and sends nothing.
         self._mpi: Any = comm if comm is not None and comm.Get_size() > 1 else None
         super().__init__(*((comm.Get_rank(), comm.Get_size()) if self._mpi is not None else (0, 1)))
         self._transport: Any = Transport(comm, self._spent) if self._mpi is not None else None
         self._chunk, self._ends_job = int(chunk_bytes), ends_job
         self._node: Communicator | None = None
-        self._split: Any = None
+        self._made: list[Any] = [comm] if own else []
         self._guards, self._ranks = 0, object()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Communicator:
@@ -260,8 +264,8 @@ class Communicator(Ledger):
                 from mpi4py import MPI
 
                 self.barrier()  # detects failed ranks, which Split_type does not
-                self._split = self._mpi.Split_type(MPI.COMM_TYPE_SHARED)
-            self._node = Communicator(self._split, self._chunk)
+                self._made.append(self._mpi.Split_type(MPI.COMM_TYPE_SHARED))
+            self._node = Communicator(self._made[-1] if self._made else None, self._chunk)
             if self._node._mpi is not None:
                 self._node._transport.failures = self._transport.failures
         return self._node
@@ -318,10 +322,11 @@ class Communicator(Ledger):
     def guard(self) -> Iterator[None]:
         """Handle a failure of this rank alone inside a block of collective work.
 
-        In a command, the failure ends the whole job and prints its message. Otherwise all ranks raise the same error:
-        an :class:`InputError` as it is, anything else as a :class:`RankError`. If several ranks fail, the lowest
-        rank's error is raised. The other ranks learn of it in their current or next call of this class, at the latest
-        in a barrier at the end of the block, for which the failed rank waits. The communicator is unusable afterwards.
+        In a command, the failure ends the whole job and prints its message, unless it is an :class:`InputError` or
+        :class:`OutputError` of which the other ranks learn soon. Otherwise all ranks raise the same error: these as
+        they are, anything else as a :class:`RankError`. If several ranks fail, the lowest rank's error is raised. The
+        others learn of it in their current or next call of this class, at the latest in a barrier at the end of the
+        block, for which the failed rank waits. The communicator is unusable afterwards.
         """
         self._guards += 1
         try:
@@ -333,6 +338,8 @@ class Communicator(Ledger):
                 raise
             if not self._ends_job:
                 self._transport.failures.report(error)
+            elif isinstance(error, InputError | OutputError):
+                self._transport.failures.report(error, PATIENCE)
             elif not isinstance(error, SystemExit) or error.code:
                 end_job(error, self.rank)
             raise
@@ -340,10 +347,10 @@ class Communicator(Ledger):
             self._guards -= 1
 
     def free(self) -> None:
-        """Free the communicator made by :meth:`node`; collective."""
-        if self._split is not None:
-            self._split.Free()
-        self._node = self._split = None
+        """Free the communicator made by :meth:`node`, and `comm` if it is the Communicator's own; collective."""
+        for made in reversed(self._made):
+            made.Free()
+        self._node, self._made = None, []
 
 
 @contextmanager
@@ -370,15 +377,13 @@ def collective(comm: Any) -> Iterator[Communicator]:
         with ranks.guard():
             yield ranks
         return
-    duplicate = comm.Dup()
-    ranks = Communicator(duplicate)
+    ranks = Communicator(comm.Dup(), own=True)
     try:
         with ranks.guard():
             yield ranks
     finally:
         if not ranks._transport.failed:
             ranks.free()
-            duplicate.Free()
 
 
 def as_communicator(comm: Any) -> Communicator:
@@ -388,4 +393,9 @@ def as_communicator(comm: Any) -> Communicator:
 
 def world() -> Communicator:
     """Communicator of all ranks of the job, for a command; a single rank if no MPI library can be loaded."""
-    return Communicator(all_ranks(), ends_job=True)
+    ranks = all_ranks()
+    if ranks is None or ranks.Get_size() == 1:
+        return Communicator(ranks, ends_job=True)
+    duplicate, request = ranks.Idup()  # at the end MPICH prints a line about calls that are pending on the original
+    wait(request.Test)
+    return Communicator(duplicate, ends_job=True, own=True)
