@@ -42,7 +42,7 @@ def require_same(facts: Mapping[str, Any], comm: Communicator) -> None:
     """
     if comm.size == 1:
         return
-    text = json.dumps([(name, canonical(value, name)) for name, value in facts.items()]).encode()
+    text = json.dumps(list(_told(facts))).encode()
     digest = np.frombuffer(hashlib.blake2b(text, digest_size=24).digest(), np.int64) >> 1  # so that -digest exists
     least, most = np.split(comm.allreduce(np.concatenate([digest, -digest]), "min"), 2)
     if (least == -most).all():
@@ -50,6 +50,16 @@ def require_same(facts: Mapping[str, Any], comm: Communicator) -> None:
     texts, lengths = comm.allgather_parts(np.frombuffer(text, np.uint8))
     with comm.agreed():
         raise InputError(_first_difference([dict(json.loads(one.tobytes())) for one in _split(texts, lengths)]))
+
+
+def _told(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Names and texts of the facts; an estimator's parameters are facts of their own, as in its `get_params`."""
+    for name, value in facts.items():
+        if hasattr(value, "get_params") and not isinstance(value, type):
+            yield name, _class(value)
+            yield from ((f"{name}__{one}", canonical(own, one)) for one, own in _parameters(value))
+        else:
+            yield name, canonical(value, name)
 
 
 def _split(texts: Any, lengths: Any) -> Sequence[Any]:
@@ -105,11 +115,11 @@ def canonical(value: Any, name: str = "") -> str:
 
     Numbers are equal if they are as floats (1 and 1.0); sequences and small arrays if their elements are; large arrays
     by type, shape and digest; functions by qualified name and compiled code; estimators and dataclasses by class and
-    parameters; other objects by class, and by `path` if they have one. Two names are special: a `random_state` that is
-    no whole number is drawn from by rank 0 alone, and a `scratch` folder may be a rank's own, so all these are equal.
+    parameters; other objects by class, and by `path` if they have one. Two names are special: of `random_state`
+    rank 0's counts, and a `scratch` folder may be a rank's own, so all values of these are equal.
     """
-    if name == "random_state" and not isinstance(value, Integral):
-        return "drawn by rank 0"
+    if name == "random_state":
+        return "rank 0's"
     if name.endswith("scratch") and value is not None:
         return "a folder"
     if value is None or isinstance(value, bool | np.bool_):
@@ -154,8 +164,11 @@ def _object(value: Any) -> str:
         code = getattr(value, "__code__", None)
         told = "" if code is None else f" [{_digest(code.co_code + repr(_constants(code)).encode())}]"
         return f"{value.__module__}.{value.__qualname__}{told}"
-    told = f"{type(value).__module__}.{type(value).__qualname__}"
-    return f"{told}({', '.join(f'{name}={canonical(one, name)}' for name, one in _parameters(value))})"
+    return f"{_class(value)}({', '.join(f'{name}={canonical(one, name)}' for name, one in _parameters(value))})"
+
+
+def _class(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def _constants(code: Any) -> list[Any]:

@@ -59,11 +59,13 @@ class Method:
         InputError, RankError
             On all ranks.
         """
+        columns = train.columns
         with collective(comm) as ranks:
             same_training(self.name, train, options, ranks)
             fitted = self.trainer(self, train, options, ranks, test)
             if hasattr(fitted.model, "comm"):  # a model that lies on the ranks that trained it
                 fitted.model.comm, fitted.model.identity = comm, shared_name(ranks)
+        columns.put(fitted.model.source)
         return fitted
 
     def has(self, name: str) -> bool:
