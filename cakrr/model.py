@@ -136,7 +136,7 @@ class KRRModel(InParts):
         Shapes and predictions are those of :meth:`predict`. `limit` is in bytes per rank, by default its share of
         the free memory. See :func:`cakrr.uncertainty.deviation.predict`.
         """
-        with self._ranks(comm) as ranks, ranks.phase("predict"):
+        with self._ranks(comm, "predict_std") as ranks, ranks.phase("predict"):
             return deviation.predict(self, X, ranks, limit)
 
     def predict_interval(
@@ -154,7 +154,7 @@ class KRRModel(InParts):
         InputError
             On all ranks: a model that lacks what is needed, a coverage outside (0, 1) or too high for its rows.
         """
-        with self._ranks(comm) as ranks, ranks.phase("predict"):
+        with self._ranks(comm, "predict_interval") as ranks, ranks.phase("predict"):
             with ranks.agreed():
                 request = IntervalRequest(coverage=coverage, adaptive=adaptive)
             _, _, ends = answered(self, X, request, ranks, limit)
@@ -163,7 +163,7 @@ class KRRModel(InParts):
 
     def predict_routes(self, X: Rows, comm: CommLike = None) -> dict[str, NDArray[np.float64]]:
         """Predictions by route, see :meth:`predict`: by the model's own, and for "soft" by the nearest model too."""
-        with self._ranks(comm) as ranks, ranks.phase("predict"):
+        with self._ranks(comm, "predict_routes") as ranks, ranks.phase("predict"):
             with ranks.agreed():
                 if self.route == "oracle":
                     raise InputError(f"{self.method} is an oracle: it needs the true targets and cannot predict")
@@ -237,7 +237,7 @@ class KRRModel(InParts):
                 gap = np.minimum(gap, np.abs(self.answer(part, rows) - target))
             return gap
 
-        with self._ranks(comm) as ranks, ranks.phase("predict"):
+        with self._ranks(comm, "oracle") as ranks, ranks.phase("predict"):
             Z = self.standardized(X, ranks)
             return visit(Z, least, ranks, self.target_shape, op="min", column=y - self.offset)
 
@@ -275,7 +275,7 @@ class KRRModel(InParts):
 
     def save(self, path: str | Path, comm: CommLike = None) -> None:
         """Write the model to one HDF5 file, see :meth:`partition.model.InParts.save`; an oracle is refused."""
-        with self._ranks(comm) as ranks, ranks.agreed():
+        with self._ranks(comm, "save") as ranks, ranks.agreed():
             if self.route == "oracle":
                 raise InputError(f"{self.method} is an oracle, a bound that looks at the answers: it saves no model")
         super().save(path, comm)

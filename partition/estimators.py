@@ -8,6 +8,7 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import check_is_fitted
 
 from cacore.comm import CommLike, collective
+from cacore.data.asking import same_fit
 from cacore.data.rows import RowsLike
 from cacore.data.validation import check_same_names, validated
 from partition import algorithms
@@ -69,6 +70,7 @@ class Partitioner(ClusterMixin, BaseEstimator, Algorithm):
             More parts than rows, NaN or infinity, features that differ between ranks.
         """
         with collective(comm) as ranks:
+            same_fit(self, ranks)
             division = self.divide(X, y, ranks)
             with ranks.agreed():
                 validated(self, X, skip_check_array=True)  # records the names of the columns

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,11 +12,12 @@ from typing import Any, ClassVar, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.comm import CommLike, Communicator, collective
+from cacore.comm import CommLike, Communicator, Words, collective, require_same
 from cacore.data.rows import Rows, check_alike, exchange_rows, gather_rows
 from cacore.data.standardize import Standardizer
 from cacore.data.validation import rows_to_predict
 from cacore.errors import InputError
+from cacore.files import described
 from cacore.io import layout, model_file
 from cacore.io.layout import STANDARDIZER, Array, Layout
 from cacore.io.model_file import check_rows, require
@@ -66,6 +67,8 @@ class InParts:
         How the training file was read: its target column, the number of its first feature.
     comm : Communicator or None
         The ranks that hold the parts; not part of a copy or a pickle.
+    identity : str
+        Of a model that ranks trained or loaded together, the same on all of them, by which they tell models apart.
     """
 
     family: ClassVar[str]  # in the file
@@ -84,6 +87,7 @@ class InParts:
     parts: dict[int, Any] = field(default_factory=dict)
     source: dict[str, Any] = field(default_factory=dict)
     comm: CommLike = field(default=None, repr=False, compare=False)
+    identity: str = field(default="", repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "comm": None}
@@ -116,7 +120,7 @@ class InParts:
         if self.standardizer is not None:
             shared.update(self.standardizer.arrays)
         parts = {number: self._stored_part(number) for number in self.parts}
-        with self._ranks(comm) as ranks:
+        with self._ranks(comm, "save") as ranks:
             with ranks.agreed():
                 self._check_ranks(ranks)
             model_file.save(path, self.family, attributes | more, shared, parts, self.owners, ranks)
@@ -256,9 +260,14 @@ class InParts:
         weights = np.hstack([soft.weights(squares) for _, squares in found]) / self.divisions
         return values.reshape(n, k, *shape), weights
 
-    def _ranks(self, comm: CommLike) -> AbstractContextManager[Communicator]:
-        """The ranks that are given, or those that trained or loaded the model."""
-        return collective(self.comm if comm is None else comm)
+    @contextmanager
+    def _ranks(self, comm: CommLike, call: str) -> Iterator[Communicator]:
+        """The ranks that are given, or those that trained or loaded the model, once all make this call; collective."""
+        with collective(self.comm if comm is None else comm) as ranks:
+            if ranks.size > 1:
+                with ranks.uncounted():
+                    require_same({"call": Words(f"{type(self).__name__}.{call}"), "model": Words(self.identity)}, ranks)
+            yield ranks
 
     def _check_ranks(self, comm: Communicator) -> None:
         if comm.size <= int(self.owners.max()) or len(self.parts) != np.count_nonzero(self.owners == comm.rank):
@@ -277,6 +286,7 @@ def load_one_of(kinds: Sequence[type[Model]], path: str | Path, comm: CommLike =
     """Read a model of one of these kinds, whichever the file has; collective. See :meth:`InParts.load`."""
     with collective(comm) as ranks:
         model = model_file.load(path, {kind.family: kind._of_file for kind in kinds}, ranks)
+        model.identity = described(path) if ranks.size > 1 else ""
     model.comm = comm
     return model
 

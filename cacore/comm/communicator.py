@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.comm.failure import agree, agreed, end_job, packed, unpacked
+from cacore.comm.failure import PATIENCE, agree, agreed, end_job, packed, unpacked, wait
 from cacore.comm.ledger import PHASES, Ledger
 from cacore.comm.mpi import DATA, CommLike, Exchange, Transport, all_ranks
 from cacore.errors import InputError, OutputError
@@ -35,6 +35,8 @@ class Communicator(Ledger):
     ends_job : bool
         Action of :meth:`guard` if a single rank fails. True, for a command: end the job. False, for the library: raise
         the same error on every rank.
+    own : bool
+        True if :meth:`free` frees `comm` as well.
 
     Notes
     -----
@@ -52,14 +54,16 @@ class Communicator(Ledger):
     call but ``send``, ``recv`` and ``exchange`` is collective: all ranks must make it, in the same order.
     """
 
-    def __init__(self, comm: MPI.Comm | None = None, chunk_bytes: int = 1 << 30, *, ends_job: bool = False) -> None:
+    def __init__(
+        self, comm: MPI.Comm | None = None, chunk_bytes: int = 1 << 30, *, ends_job: bool = False, own: bool = False
+    ) -> None:
         # A communicator of one rank needs no MPI library and sends nothing.
         self._mpi = comm if comm is not None and comm.Get_size() > 1 else None
         super().__init__(*((self._mpi.Get_rank(), self._mpi.Get_size()) if self._mpi is not None else (0, 1)))
         self._transport: Any = Transport(self._mpi, self._spent) if self._mpi is not None else None
         self._chunk, self._ends_job = int(chunk_bytes), ends_job
         self._node: Communicator | None = None
-        self._split: MPI.Comm | None = None
+        self._made = [comm] if own and comm is not None else []
         self._guards, self._ranks = 0, object()
 
     def __deepcopy__(self, memo: dict[int, object]) -> Communicator:
@@ -260,8 +264,8 @@ class Communicator(Ledger):
                 from mpi4py import MPI
 
                 self.barrier()  # detects failed ranks, which Split_type does not
-                self._split = self._mpi.Split_type(MPI.COMM_TYPE_SHARED)
-            self._node = Communicator(self._split, self._chunk)
+                self._made.append(self._mpi.Split_type(MPI.COMM_TYPE_SHARED))
+            self._node = Communicator(self._made[-1] if self._made else None, self._chunk)
             if self._node._mpi is not None:
                 self._node._transport.failures = self._transport.failures
         return self._node
@@ -310,15 +314,6 @@ class Communicator(Ledger):
         with self.uncounted():
             return bool(self.allreduce(np.array([int(true)], np.int64), "min")[0])
 
-    def require_equal(self, facts: dict[str, int]) -> None:
-        """Raise an :class:`InputError` on all ranks if they differ in any of `facts`; it names the first such fact."""
-        mine = np.array(list(facts.values()), np.int64)
-        least, most = np.split(self.allreduce(np.concatenate([mine, -mine]), "min"), 2)
-        for name, low, high in zip(facts, least, -most, strict=True):
-            if low != high:
-                error = InputError(f"{name}: not the same on all ranks ({low} to {high}); give all the same")
-                raise agree(error, self._ranks)
-
     def in_step(self, error: BaseException | None) -> bool:
         """True if `error` is None or raised on all ranks, so that collective calls may continue."""
         return error is None or agreed(error, self._ranks)
@@ -327,10 +322,11 @@ class Communicator(Ledger):
     def guard(self) -> Iterator[None]:
         """Handle a failure of this rank alone inside a block of collective work.
 
-        In a command, the failure ends the whole job and prints its message. Otherwise all ranks raise the same error:
-        an :class:`InputError` as it is, anything else as a :class:`RankError`. If several ranks fail, the lowest
-        rank's error is raised. The other ranks learn of it in their current or next call of this class, at the latest
-        in a barrier at the end of the block, for which the failed rank waits. The communicator is unusable afterwards.
+        In a command, the failure ends the whole job and prints its message, unless it is an :class:`InputError` or
+        :class:`OutputError` of which the other ranks learn soon. Otherwise all ranks raise the same error: these as
+        they are, anything else as a :class:`RankError`. If several ranks fail, the lowest rank's error is raised. The
+        others learn of it in their current or next call of this class, at the latest in a barrier at the end of the
+        block, for which the failed rank waits. The communicator is unusable afterwards.
         """
         self._guards += 1
         try:
@@ -342,6 +338,8 @@ class Communicator(Ledger):
                 raise
             if not self._ends_job:
                 self._transport.failures.report(error)
+            elif isinstance(error, InputError | OutputError):
+                self._transport.failures.report(error, PATIENCE)
             elif not isinstance(error, SystemExit) or error.code:
                 end_job(error, self.rank)
             raise
@@ -349,10 +347,10 @@ class Communicator(Ledger):
             self._guards -= 1
 
     def free(self) -> None:
-        """Free the communicator made by :meth:`node`; collective."""
-        if self._split is not None:
-            self._split.Free()
-        self._node = self._split = None
+        """Free the communicator made by :meth:`node`, and `comm` if it is the Communicator's own; collective."""
+        for made in reversed(self._made):
+            made.Free()
+        self._node, self._made = None, []
 
 
 @contextmanager
@@ -379,15 +377,13 @@ def collective(comm: CommLike) -> Iterator[Communicator]:
         with ranks.guard():
             yield ranks
         return
-    duplicate = comm.Dup()
-    ranks = Communicator(duplicate)
+    ranks = Communicator(comm.Dup(), own=True)
     try:
         with ranks.guard():
             yield ranks
     finally:
         if not ranks._transport.failed:
             ranks.free()
-            duplicate.Free()
 
 
 def as_communicator(comm: CommLike) -> Communicator:
@@ -397,4 +393,9 @@ def as_communicator(comm: CommLike) -> Communicator:
 
 def world() -> Communicator:
     """Communicator of all ranks of the job, for a command; a single rank if no MPI library can be loaded."""
-    return Communicator(all_ranks(), ends_job=True)
+    ranks = all_ranks()
+    if ranks is None or ranks.Get_size() == 1:
+        return Communicator(ranks, ends_job=True)
+    duplicate, request = ranks.Idup()  # at the end MPICH prints a line about calls that are pending on the original
+    wait(request.Test)
+    return Communicator(duplicate, ends_job=True, own=True)

@@ -13,6 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
 from cacore.comm import collective
+from cacore.data.asking import asking
 from cacore.data.dataset import Dataset
 from cacore.data.labels import ClassWeight
 from cacore.data.rows import RowsLike
@@ -62,6 +63,8 @@ class Labelled(ClassifierMixin, BaseEstimator):
         ranks = getattr(self, "comm", None)
         if ranks is None:
             return float(super().score(X, y, sample_weight))
+        with asking(self, "score"):
+            pass  # all ranks score, before any of them predicts
         predicted = self.predict(X)
         with collective(ranks) as comm:
             weights = np.ones(len(predicted)) if sample_weight is None else np.asarray(sample_weight, np.float64)

@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import column_or_1d
 
 from cacore.comm import collective
+from cacore.data.asking import asking
 from cacore.data.dataset import Dataset
 from cacore.data.rows import RowsLike
 from cacore.data.validation import checked_weights, columns_of, validated
@@ -50,6 +51,8 @@ class Regressing(RegressorMixin, BaseEstimator):
         ranks = getattr(self, "comm", None)
         if ranks is None:
             return float(super().score(X, y, sample_weight))
+        with asking(self, "score"):
+            pass  # all ranks score, before any of them predicts
         predicted = self.predict(X)
         with collective(ranks) as comm:
             with comm.agreed():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from cacore.comm import Communicator
+from cacore.comm import Communicator, Words, require_same
 from cacore.data.stored import StoredRows
 from cacore.errors import InputError
 from cacore.machine.threads import blocks, for_blocks
@@ -66,8 +66,16 @@ def nbytes(X: Rows) -> int:
 
 def check_alike(X: Rows, comm: Communicator) -> None:
     """Raise an error on all ranks if rows differ between ranks in their number of features, kind or type."""
-    facts = {"features": X.shape[1], "dense (0) or CSR (1)": is_sparse(X), "bytes per number": X.dtype.itemsize}
-    comm.require_equal({f"the rows' {name}": int(value) for name, value in facts.items()})
+    require_same(kind_of_rows(X), comm)
+
+
+def kind_of_rows(X: Rows) -> dict[str, Any]:
+    """Facts in which all ranks' rows must be alike: number of features, dense or CSR, type of the numbers."""
+    return {
+        "features of X": X.shape[1],
+        "X": Words("CSR" if is_sparse(X) else "dense"),
+        "type of X": Words(X.dtype.name),
+    }
 
 
 def concatenate(pieces: list[Rows]) -> Rows:

@@ -14,6 +14,7 @@ from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.data.rows import block_bounds, scatter_rows
 from cacore.errors import InputError
+from cacore.files import same_file
 from cacore.io import stream, text
 from cacore.io.names import UNKNOWN, Expected, in_rows
 from cacore.io.table import LABELS, Table, Targets, check_size
@@ -77,6 +78,7 @@ def load(
     """
     path, real = Path(path), np.dtype(dtype)
     with comm.phase("read"):
+        same_file("data file", path, comm)
         form = _agree_on_form(path, comm)
         if form == "hdf5":
             return _blocks(path, comm, real, target, limit, wanted, remedy, expected)

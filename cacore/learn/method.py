@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from cacore.comm import CommLike, collective
+from cacore.comm import CommLike, collective, shared_name
 from cacore.learn.options import Options, declared
+from cacore.learn.same import same_training
 
 if TYPE_CHECKING:
     from cacore.data.dataset import Dataset
@@ -63,10 +64,11 @@ class Method:
         """
         columns = train.columns
         with collective(comm) as ranks:
+            same_training(self.name, train, options, ranks)
             fitted = self.trainer(self, train, options, ranks, test)
+            if hasattr(fitted.model, "comm"):  # a model that lies on the ranks that trained it
+                fitted.model.comm, fitted.model.identity = comm, shared_name(ranks)
         columns.put(fitted.model.source)
-        if hasattr(fitted.model, "comm"):  # a model that lies on the ranks that trained it
-            fitted.model.comm = comm
         return fitted
 
     def has(self, name: str) -> bool:

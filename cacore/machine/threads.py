@@ -73,9 +73,14 @@ def _loading_with(count: int) -> Iterator[None]:
 
 
 def share_once(comm: Communicator) -> None:
-    """Limit threads to this rank's share of the cores, if there are several ranks and no command has set a limit."""
-    if comm.size > 1 and _limit is None:
-        set_threads(share(comm))
+    """Limit threads to this rank's share of the cores, if there are several ranks and it has no limit; collective.
+
+    Ranks may have a limit already, from a command, or from a call on some of the ranks.
+    """
+    if comm.size > 1 and not comm.all(_limit is not None):
+        count = share(comm)
+        if _limit is None:
+            set_threads(count)
 
 
 def current() -> int:

@@ -16,9 +16,10 @@ from cacore.errors import InputError
 from cacore.files import check_apart, check_writable, printing
 from cacore.learn.method import Method
 from cacore.learn.options import Options, add_options, from_arguments
+from cacore.learn.same import flags, same_command
 from cacore.machine.threads import blocks
 from cacore.run.job import Job, Predicting, Training
-from cacore.run.launch import Parser, compiled, start
+from cacore.run.launch import Parser, compiled, parsed, start
 from cacore.run.output import Unwritten, save_model
 
 if TYPE_CHECKING:
@@ -39,9 +40,10 @@ def train(method: Method, load_family: Callable[[], AnyFamily], comm: Communicat
         epilog=f"example: {method.example}",
     )  # fmt: skip
     add_options(parser, (Training, method.options), method.has, method.defaults, method.choices)
+    args = parsed(parser, argv, comm)
     with comm.agreed():
-        args = parser.parse_args(argv)
         job, options = from_arguments(Training, args), from_arguments(method.options, args)
+    same_command(method.prog, flags(job, options), comm, {"DATA": job.data, "--test": job.test})
     limit = start(job, comm)
     family = load_family()
     with comm.agreed():
@@ -198,8 +200,10 @@ def predict(
     """
     parser = Parser(prog=f"python -m {prog}", description="Predict with a saved model.", rank=comm.rank)
     add_options(parser, (Predicting,), lambda name: name in own or name not in OWN)
+    args = parsed(parser, argv, comm)
     with comm.agreed():
-        job = from_arguments(Predicting, parser.parse_args(argv))
+        job = from_arguments(Predicting, args)
+    same_command(prog, flags(job), comm, {"MODEL": job.model, "DATA": job.data})
     with comm.agreed():
         outputs = {"--output": job.output, "--report": job.report}
         _check_files(outputs, {"MODEL": job.model, "DATA": job.data}, comm)

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import Tags
-from sklearn.utils.validation import check_is_fitted
 
 from cacore.checks import one_of
 from cacore.comm import CommLike, Communicator, collective
+from cacore.data.asking import asking, same_fit
 from cacore.data.dataset import Dataset
 from cacore.data.metric import expose as expose_metric
 from cacore.data.regressor import Regressing
@@ -59,6 +59,7 @@ class KernelRidge(BaseEstimator):
         Rows of weight 0 count as absent. Raises InputError, a ValueError, on what cannot be used.
         """
         with collective(self.comm) as comm:
+            same_fit(self, comm)
             threads.share_once(comm)
             with comm.agreed():
                 one_of("float64", "float32")(self.dtype, "dtype =")
@@ -117,14 +118,15 @@ class KernelRidge(BaseEstimator):
             given["lam"] = self._method.lams
         return given
 
-    def _values(self, X: RowsLike) -> NDArray[np.float64]:
+    def _values(self, X: RowsLike, call: str = "predict") -> NDArray[np.float64]:
         """The model's values for `X`, shape (n_local, d); with `comm`, a collective call."""
-        return self._asked(X, KRRModel.predict)
+        return self._asked(X, KRRModel.predict, call)
 
-    def _asked(self, X: RowsLike, ask: Callable[[KRRModel, Rows, Communicator], Answer]) -> Answer:
-        """The result of `ask` for the model and the rows of `X`, once they are checked."""
-        check_is_fitted(self)
-        with collective(self.comm) as comm:
+    def _asked(
+        self, X: RowsLike, ask: Callable[[KRRModel, Rows, Communicator], Answer], call: str, **arguments: object
+    ) -> Answer:  # fmt: skip
+        """The result of `ask` for the model and the rows of `X`, once they are checked; `call` is what was called."""
+        with asking(self, call, **arguments) as comm:
             with comm.agreed():
                 X = validated(
                     self, X, reset=False, accept_sparse="csr", dtype=self.dtype, ensure_min_samples=int(comm.size == 1)
@@ -158,7 +160,9 @@ class Regressor(Regressing, KernelRidge):
         a Gaussian process of the model's kernel and ridge, in units that left-out rows tell. See
         :func:`cakrr.uncertainty.deviation.predict` for their cost.
         """
-        return self._asked(X, KRRModel.predict_std) if return_std else self._values(X)
+        if return_std:
+            return self._asked(X, KRRModel.predict_std, "predict", return_std=True)
+        return self._asked(X, KRRModel.predict, "predict", return_std=False)
 
     def predict_interval(
         self, X: RowsLike, coverage: float = 0.9, adaptive: bool | str | None = None
@@ -171,7 +175,10 @@ class Regressor(Regressing, KernelRidge):
         "parts": each part's own. See :mod:`cakrr.uncertainty.conformal`. Raises InputError
         on a coverage that the model cannot give.
         """
-        lower, upper = self._asked(X, lambda model, X, comm: model.predict_interval(X, coverage, adaptive, comm))
+        lower, upper = self._asked(
+            X, lambda model, X, comm: model.predict_interval(X, coverage, adaptive, comm), "predict_interval",
+            coverage=coverage, adaptive=adaptive,
+        )  # fmt: skip
         return lower, upper
 
     def _checked(

@@ -59,7 +59,7 @@ class RidgeClassifier(Labelled, KernelRidge):
 
         For two classes they are positive for the second.
         """
-        values: NDArray[np.float64] = self._values(X)
+        values: NDArray[np.float64] = self._values(X, "decision_function")
         return values
 
     def predict_proba(self, X: RowsLike) -> NDArray[np.float64]:
@@ -69,7 +69,7 @@ class RidgeClassifier(Labelled, KernelRidge):
         0 and divided by their sum; see :meth:`cakrr.model.KRRModel.probabilities`. With `probability` they are
         calibrated.
         """
-        values = self._values(X)
+        values = self._values(X, "predict_proba")
         return self.model_.probabilities(values)
 
     def _checked(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import zlib
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +15,6 @@ from cacore.data.dataset import Dataset, Samples
 from cacore.data.labels import all_classes, class_codes, class_factors, require_classes
 from cacore.data.rows import (
     Rows,
-    check_alike,
     check_range,
     largest_size,
     largest_usable,
@@ -94,15 +92,6 @@ def prepare(
         _check_targets(method, options, y, test)
     classes, weights = None, train.weights
     with comm.phase("read"):
-        check_alike(train.X, comm)
-        comm.require_equal(
-            {
-                "the parameters (their fingerprint)": zlib.crc32(repr(_facts(method, options)).encode()),
-                "sample_weight given (1) or not (0)": int(weights is not None),
-            }
-        )
-        with comm.uncounted():
-            comm.require_equal({"the targets of a row (0: a number, no array)": y.shape[1] if y.ndim > 1 else 0})
         if options.classify:
             y, classes, weights = _classes(train, options, comm)
         w = np.ones(len(y)) if weights is None else weights

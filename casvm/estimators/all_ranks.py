@@ -7,9 +7,9 @@ from typing import Any, Generic
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from cacore.comm import CommLike, Communicator, collective
+from cacore.data.asking import asking, same_fit
 from cacore.data.dataset import Dataset
 from cacore.data.rows import Rows, RowsLike
 from cacore.data.validation import check_same_names
@@ -31,6 +31,7 @@ class AllRanks(Generic[Trained]):
     ) -> tuple[SVMFit[Trained], SVMOptions | ValueOptions]:
         """Train on this rank's rows, and take the fitted attributes: the fit, and the options of it. Collective."""
         with collective(self.comm) as comm:
+            same_fit(self, comm)
             threads.share_once(comm)
             with comm.agreed():
                 train = self._training_rows(X, y, sample_weight, int(comm.size == 1))
@@ -59,8 +60,7 @@ class AllRanks(Generic[Trained]):
 
     def _answer(self, question: str, X: RowsLike) -> NDArray[Any]:
         """The answer of this method of the model to `X`; collective."""
-        check_is_fitted(self, "model_")
-        with collective(self.comm) as comm:
+        with asking(self, question) as comm:
             with comm.agreed():
                 X = self._rows(X, int(comm.size == 1))
             return np.asarray(getattr(self.model_, question)(X, comm))

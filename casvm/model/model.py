@@ -116,7 +116,7 @@ class SVMModel(InParts):
 
         Positive for the first class of the pair.
         """
-        with self._ranks(comm) as ranks, ranks.phase("predict"):
+        with self._ranks(comm, "pair_decisions") as ranks, ranks.phase("predict"):
             return self._decided(self._received(X, ranks), ranks)
 
     def _decided(self, Z: Rows, comm: Communicator) -> NDArray[np.float64]:
@@ -141,7 +141,7 @@ class SVMModel(InParts):
             On all ranks: the model has no probabilities.
         """
         k = len(self.classes)
-        with self._ranks(comm) as ranks, ranks.phase("predict"):
+        with self._ranks(comm, "probabilities") as ranks, ranks.phase("predict"):
             with ranks.agreed():
                 calibrator = require_calibrator(self.calibrator)
             Z = self._received(X, ranks)
@@ -173,14 +173,14 @@ class SVMModel(InParts):
 
     def asked(self, X: Rows, labels: NDArray[np.int32], comm: CommLike = None) -> NDArray[np.float64]:
         """Scores of each row by the model of the part that `labels` names; collective."""
-        with self._ranks(comm) as ranks, ranks.phase("predict"):
+        with self._ranks(comm, "asked") as ranks, ranks.phase("predict"):
             return self._asked(self._received(X, ranks), labels, ranks, (self._width,))
 
     def intercepts(self) -> NDArray[np.float64]:
         """The one b of each pair of classes, of a model in pieces; collective on the ranks that hold them."""
         k = len(self.classes)
         b = np.sum([part.b for part in self.parts.values()], axis=0) if self.parts else np.zeros(k * (k - 1) // 2)
-        with self._ranks(None) as ranks:
+        with self._ranks(None, "intercepts") as ranks:
             return ranks.allreduce(b)
 
     @property
@@ -195,7 +195,7 @@ class SVMModel(InParts):
     def scores(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
         """Decisions as :meth:`decision_function` has them, but of shape (n_local, 1) for two classes; collective."""
         k = len(self.classes)
-        with self._ranks(comm) as ranks, ranks.phase("predict"):
+        with self._ranks(comm, "scores") as ranks, ranks.phase("predict"):
             Z = self._received(X, ranks)
             if self.route == "sum":
                 decisions = self._decided(Z, ranks)

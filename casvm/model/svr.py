@@ -113,7 +113,7 @@ class SVRModel(InParts):
         travels to the ranks of its models, their values back. ``all``, ``sum``: every row visits every rank, and one
         reduction of n_test numbers adds up.
         """
-        with self._ranks(comm) as ranks, ranks.phase("predict"):
+        with self._ranks(comm, "decision_function") as ranks, ranks.phase("predict"):
             Z = self._received(X, ranks)
             return self._answered(Z, ranks)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from cacore import __version__
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
-from cacore.data.rows import check_alike, check_range
+from cacore.data.rows import check_range
 from cacore.data.standardize import Standardizer
 from cacore.io.fingerprints import fingerprint
 from cacore.kernels import Kernel
@@ -95,8 +95,6 @@ class SVMTask(PartTask[Part, Trained, SVMFit[Trained]]):
         return task
 
     def _read(self, train: Dataset, comm: Communicator) -> None:
-        check_alike(train.X, comm)
-        comm.require_equal({"sample_weight given (1) or not (0)": int(train.weights is not None)})
         columns = self.columns(train.target(), train.row_weights(), comm)
         self._open_checkpoint(train, columns[self.bound], comm)
         rows, weights = Samples(train.give(), columns), train.weights
