@@ -88,7 +88,7 @@ class OneProcess(KernelMachine):
             of = "" if len(solutions) == 1 else f" ({len(late)} of {len(solutions)} pairs of classes)"
             warnings.warn(
                 f"{type(self).__name__} stopped after {worst.iterations:,} iterations at a violation of "
-                f"{worst.gap:.3g}, above tol = {self.tol:g}{of}: raise max_iter or max_time, or scale the features",
+                f"{worst.gap:.3g}, above tol = {self.tol:g}{of}: raise tol, max_iter or max_time, or scale the features",
                 ConvergenceWarning,
                 stacklevel=depth + 2,
             )

@@ -37,6 +37,7 @@ from casvm.solver.near_columns import NearColumns, near_round_size
 from casvm.solver.pair import Index, PairState, Vector, falling, rising
 from casvm.solver.pool import Pool
 from casvm.solver.smo import round_size
+from casvm.solver.units import Unit
 
 SHRINKING = Shrinking(patience=2, share=0.4, share_if_copied=0.4)
 _KEEP = 16  # smallest working set of which half stays for the next round
@@ -87,14 +88,18 @@ def solve(
     sent too, unless the ranks still have it. A rank holds its own rows and copies of at most three quarters of the
     other ranks' rows, or of 2 q rows if that is more.
     """
+    with comm.uncounted():
+        sizes = np.array([np.abs(dual.linear).max(initial=0.0), dual.largest_bound])
+        unit = Unit.of(*comm.allreduce(sizes, "max").tolist())
     state = unfinished.get() if unfinished is not None else None
+    same = unit.dual(dual)
     if state is not None:
-        dual = replace(dual, start=state["beta"])
-    solver = _Distributed(X, dual, kernel, limits, cache_bytes, comm, working_set, watch)
+        same = replace(same, start=state["beta"])
+    solver = _Distributed(X, same, kernel, unit.limits(limits), cache_bytes, comm, working_set, unit.watch(watch))
     solver.unfinished = unfinished
     if state is not None:
         solver.go_on(state)
-    return solver.run(solver.n)
+    return unit.solution(solver.run(solver.n), limits.tol)
 
 
 class _Distributed(SMO):
