@@ -7,7 +7,7 @@ import pytest
 from helpers.checks import refusal
 from sklearn.svm import SVR
 
-from casvm import CASVR, DisSMOSVR, SMONuSVR, SMOSVR
+from casvm import CASVR, SMOSVR, DisSMOSVR, SMONuSVR
 
 TARGETS = [2.0**-100, 1e-30, 1e-8, 1e-4, 1e8, 1e30, 2.0**100]
 

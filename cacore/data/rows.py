@@ -276,6 +276,19 @@ def check_range(X: Rows, where: str = "X") -> None:
     )
 
 
+def check_squares(X: Rows, comm: Communicator) -> None:
+    """Refuse training rows whose squares overflow, or all vanish, in their precision; collective."""
+    with comm.uncounted():
+        with comm.agreed():
+            check_range(X, "the training rows")
+        largest = float(comm.allreduce(np.array([largest_size(X)]), "max")[0])
+    if 0 < largest < 1 / largest_usable(X.dtype):
+        raise InputError(
+            f"the training rows: no number is above {largest:g}, and squares of such numbers vanish in {X.dtype}: "
+            f"{range_remedy(X.dtype)}"
+        )
+
+
 def range_remedy(dtype: DTypeLike) -> str:
     """Advice for messages about numbers whose squares overflow, or underflow, in this dtype."""
     return "standardise the features" + (", or use float64" if dtype == np.float32 else "")

@@ -9,10 +9,12 @@ import numpy as np
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
+from cacore.data.resolution import Spread
 from cacore.data.rows import block_bounds
 from cacore.data.stored import StoredRows
 from cacore.errors import InputError
 from cacore.io import native, text
+from cacore.io.dataset import TEST
 from cacore.io.native import Shape
 from cacore.io.table import Targets
 from cacore.machine import memory
@@ -23,13 +25,14 @@ _COPIES = 2  # copies of the rows on disk: in the order of the file, and sorted 
 
 
 def load_in_file(
-    path: Path, comm: Communicator, dtype: str, target: str | None, folder: Path, limit: int, wanted: Targets
-) -> dict[str, Dataset]:
+    path: Path, comm: Communicator, dtype: str, target: str | None, folder: Path, limit: int, wanted: Targets,
+    training: bool = False,
+) -> dict[str, Dataset]:  # fmt: skip
     """Load an HDF5 file like :func:`cacore.io.load`, but copy each rank's rows to a scratch file; collective.
 
     Parameters
     ----------
-    path, comm, dtype, target, limit, wanted
+    path, comm, dtype, target, limit, wanted, training
         See :func:`cacore.io.load`.
     folder : Path
         Folder of the scratch file, with room for two copies of the rows. The file has no name, so a killed run leaves
@@ -64,10 +67,15 @@ def load_in_file(
                     )
             mine = {split: block_bounds(shape.n, comm.size, comm.rank) for split, shape in shapes.items()}
             _check_room(path, shapes, mine, real, folder, limit, here)
+        spread = {split: Spread(shape.d) for split, shape in shapes.items() if split != TEST}
         with comm.agreed():
-            return {
-                split: _copied(path, split, shapes[split], *rows, real, folder, limit) for split, rows in mine.items()
+            found = {
+                split: _copied(path, split, shapes[split], *rows, real, folder, limit, spread.get(split))
+                for split, rows in mine.items()
             }
+        for split in spread if training else ():
+            spread[split].check(real, comm, f"{path} ({split})")
+        return found
 
 
 def _check_room(
@@ -92,8 +100,9 @@ def _check_room(
 
 
 def _copied(
-    path: Path, split: str, shape: Shape, lo: int, hi: int, real: np.dtype[np.floating], folder: Path, limit: int
-) -> Dataset:
+    path: Path, split: str, shape: Shape, lo: int, hi: int, real: np.dtype[np.floating], folder: Path, limit: int,
+    spread: Spread | None,
+) -> Dataset:  # fmt: skip
     """Copy rows ``lo:hi`` of a split to a scratch file."""
     rows = StoredRows.empty(folder, hi - lo, shape.d, real)
     step = max(1, native.step_bytes(limit) // native.row_bytes(path, split, shape))
@@ -101,7 +110,7 @@ def _copied(
     memory.require(need, limit, f"{path}: a block of {min(step, hi - lo):,} rows", "raise --memory-limit")
     y = None if shape.y is None else np.empty((hi - lo, *shape.y[1:]))
     for a, b in blocks(hi - lo, step):
-        block = native.read_block(path, split, lo + a, lo + b, real)
+        block = native.read_block(path, split, lo + a, lo + b, real, spread)
         rows[a:b] = block.X
         if y is not None:
             y[a:b] = block.y

@@ -12,6 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from cacore.data.resolution import Spread
 from cacore.data.rows import Rows, csr, is_csr, is_sparse
 from cacore.errors import InputError
 from cacore.files import replacing
@@ -185,8 +186,8 @@ def _place(file: h5py.File, split: str) -> h5py.Group:
     return file if group is None else group
 
 
-def read_block(path: Path, split: str, lo: int, hi: int, dtype: np.dtype[Any]) -> Table:
-    """Read and check rows ``lo:hi``, and no others, of a split found by :func:`describe`."""
+def read_block(path: Path, split: str, lo: int, hi: int, dtype: np.dtype[Any], spread: Spread | None = None) -> Table:
+    """Read and check rows ``lo:hi``, and no others, of a split found by :func:`describe`; dense ones go to `spread`."""
     with opened(path) as file:
         group = _place(file, split)
         X, where = group["X"], f"{path} ({split})"
@@ -203,6 +204,8 @@ def read_block(path: Path, split: str, lo: int, hi: int, dtype: np.dtype[Any]) -
             part = out[a:b] if X.dtype == dtype else np.empty((b - a, X.shape[1]), X.dtype)
             X.read_direct(part, np.s_[lo + a : lo + b])
             Table(part, None if y is None else y[a:b], where, lo + a).checked(dtype, whole=False)
+            if spread is not None and dtype == np.float32:
+                spread.add(part)
             if part.base is not out:
                 out[a:b] = part
     return Table(out, None if y is None else y.astype(np.float64, copy=False), where, lo)

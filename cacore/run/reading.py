@@ -39,14 +39,18 @@ class Disk:
         beside = tempfile.gettempdir() if job.model is None else job.model.parent
         return cls(options.scratch or Path(beside), offered)
 
-    def load(self, path: Path, comm: Communicator, job: Training, limit: int, wanted: Targets) -> dict[str, Dataset]:
-        """Load the rows of a file, by split; collective."""
+    def load(
+        self, path: Path, comm: Communicator, job: Training, limit: int, wanted: Targets, training: bool = False
+    ) -> dict[str, Dataset]:
+        """Load the rows of a file, by split; collective. `training`: see :func:`cacore.io.load`."""
         if self.folder is not None:
             from cacore.io.in_file import load_in_file
 
-            return load_in_file(path, comm, job.dtype, job.target, self.folder, limit, wanted)
+            return load_in_file(path, comm, job.dtype, job.target, self.folder, limit, wanted, training)
         remedy = "--out-of-core, " if self.offered else ""
-        return load(path, comm, job.dtype, job.target, limit=limit, wanted=wanted, remedy=remedy)
+        return load(
+            path, comm, job.dtype, job.target, limit=limit, wanted=wanted, remedy=remedy, training=training
+        )  # fmt: skip
 
 
 MEMORY = Disk()
@@ -59,7 +63,7 @@ def read(
 
     If targets are not needed, those of the training rows are set to 0, and test rows may have none.
     """
-    splits = disk.load(job.data, comm, job, limit, wanted)
+    splits = disk.load(job.data, comm, job, limit, wanted, training=True)
     with comm.agreed():
         if "train" not in splits:
             raise InputError(f"{job.data}: test rows alone; there is nothing to learn from")

@@ -17,6 +17,7 @@ from cacore.comm import Communicator, collective
 from cacore.data.dataset import Dataset
 from cacore.data.metric import expose as expose_metric
 from cacore.data.regressor import Regressing
+from cacore.data.resolution import check_given
 from cacore.data.validation import check_same_names, shared_seed, validated
 from cacore.errors import InputError
 from cacore.learn.options import from_estimator
@@ -87,6 +88,8 @@ class KernelRidge(BaseEstimator):
         with comm.agreed():
             train = self._checked(X, y, sample_weight, int(comm.size == 1))
         check_same_names(self, comm)
+        if self.dtype == "float32":
+            check_given(X, train.X, comm, tuple(getattr(self, "feature_names_in_", ())))
         return train, self._options(train, comm)
 
     def _checked(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int, copy: bool = True) -> Dataset:

@@ -14,15 +14,13 @@ from cacore import __version__
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
 from cacore.data.labels import all_classes, class_codes, class_factors, require_classes
+from cacore.data.resolution import check_resolved
 from cacore.data.rows import (
     LARGEST_TARGET,
     Rows,
     check_alike,
-    check_range,
+    check_squares,
     check_targets,
-    largest_size,
-    largest_usable,
-    range_remedy,
 )
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
@@ -117,7 +115,9 @@ def prepare(
         if options.standardize:
             standardizer = Standardizer.fit(X, comm, weights)
             X = standardizer.apply(X, in_place=True)
-        _check_size(X, comm)
+        else:
+            check_resolved(X, comm)
+        check_squares(X, comm)
         check_targets(y, train.where, 1e30 if X.dtype == np.float32 else LARGEST_TARGET, comm)
         if not options.kernels()[0].of_distance:
             with comm.uncounted(), comm.agreed():  # of the widest kernel: a narrower one may drop out of the grid
@@ -183,19 +183,6 @@ def _scale(
     deviation = np.sqrt(np.array(squares) / weight)
     constant = deviation <= 10 * np.finfo(np.float64).eps * np.abs(offset)
     return np.where(constant, np.inf, deviation * math.sqrt(t))
-
-
-def _check_size(X: Rows, comm: Communicator) -> None:
-    """Refuse rows whose squares overflow, or all vanish, in the precision of the rows and the kernel values."""
-    with comm.uncounted():
-        with comm.agreed():
-            check_range(X, "the training rows")
-        largest = float(comm.allreduce(np.array([largest_size(X)]), "max")[0])
-    if 0 < largest < 1 / largest_usable(X.dtype):
-        raise InputError(
-            f"the training rows: no number is above {largest:g}, and squares of such numbers vanish in {X.dtype}: "
-            f"{range_remedy(X.dtype)}"
-        )
 
 
 def _partitions(method: RidgeMethod, options: RidgeOptions, n: int, itemsize: int, ranks: int) -> int:

@@ -1,7 +1,7 @@
 """The unit in which a dual is solved: targets of any size become numbers near 1, and the solution is scaled back.
 
-Beta, b, the bounds, epsilon and the tolerance are all in the units of p. Dividing them by a power of two rounds nothing,
-so ordinary targets give the same bits, and tiny or huge ones neither vanish nor overflow in single precision.
+Beta, b, the bounds, epsilon and the tolerance are all in the units of p. Dividing them by a power of two rounds
+nothing, so ordinary targets give the same bits, and tiny or huge ones neither vanish nor overflow in single precision.
 """
 
 from __future__ import annotations
