@@ -7,7 +7,6 @@ With a working set of two rows this is the textbook algorithm, with one combined
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,6 +26,7 @@ from cacore.kernels.columns import Layout
 from cacore.kernels.near import squared_cutoff
 from cacore.limits import Limits
 from cacore.machine import threads
+from cacore.machine.clock import working_time
 from cacore.machine.cpu import cpu_name
 from cacore.svm.dual import Dual, Progress, Solution
 from cacore.svm.problem import precision
@@ -213,7 +213,7 @@ class _Distributed(SMO):
     def _keep(self) -> None:
         assert self.unfinished is not None
         counts = [self.iterations, self.rounds, self.gram.rows_computed, self.gram.values_computed]
-        seconds = time.perf_counter() - self.begun
+        seconds = working_time() - self.begun
         self.unfinished.put(beta=self.active.all_beta(), counts=np.array(counts), seconds=np.array(seconds))
 
     def go_on(self, state: dict[str, NDArray[Any]]) -> None:
