@@ -40,12 +40,12 @@ def build(
     busy: NDArray[np.float64] | None = None,
     library_bytes: int = 0,
     volume: dict[str, Any] | None = None,
-    metric: dict[str, Any] | None = None,
-    cv: dict[str, Any] | None = None,
-    intervals: dict[str, Any] | None = None,
-    probability: dict[str, Any] | None = None,
+    **further: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    """Assemble the report; collective, and its own messages are not counted."""
+    """Assemble the report; collective, and its own messages are not counted.
+
+    Further fields are written under their names, if they are not empty.
+    """
     counted, seconds = comm.totals()
     total = np.array([sum(comm.seconds.values())])
     inside = np.array([comm.mpi_seconds.get(phase, 0.0) for phase in counted])
@@ -74,10 +74,7 @@ def build(
         "partition_sizes": [int(m) for m in partition_sizes],
         "params": params,
         "grid": grid or [],
-        **({"cv": cv} if cv else {}),
-        **({"metric": metric} if metric else {}),
-        **({"intervals": intervals} if intervals else {}),
-        **({"probability": probability} if probability else {}),
+        **{name: value for name, value in further.items() if value},
         "metrics": metrics,
         **({"metrics_without_overlap": metrics_without_overlap} if metrics_without_overlap else {}),
         "seconds": seconds,
