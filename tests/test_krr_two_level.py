@@ -362,6 +362,6 @@ def test_no_local_model_is_beyond_the_end_of_the_grid(lam, told):
     fitted = SimpleNamespace(
         model=model, grid=grid, notes=[], reasons=[], residual=np.zeros(0), iteration={}
     )  # fmt: skip
-    notes = Ridge().notes(twolevel, fitted, RidgeOptions())
+    notes = Ridge().notes(twolevel.METHOD, fitted, RidgeOptions())
     assert any("end of its grid" in note for note in notes) == told
     assert any("add next to nothing" in note for note in notes) == (lam == 1e3)

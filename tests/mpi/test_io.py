@@ -280,10 +280,11 @@ def test_offsets_that_single_precision_loses(folder, form):
     path = folder / f"rows.{form}"
     if RANK == 0:
         if form == "h5":
-            write_hdf5(path, {"train": (X, y)})
+            write_hdf5(path, train=(X, y))
         else:
             path.write_text(write_text(path, X, y))
-    WORLD.wait()
-    assert load(path, WORLD, "float64", training=True)["train"].n == 40
+    comm = Communicator(WORLD)
+    comm.wait()
+    assert load(path, comm, "float64", training=True)["train"].n == 40
     if R > 1:
-        refusal(lambda: load(path, WORLD, "float32", training=True), match="but numbers of type float32 are 128 apart")
+        refusal(lambda: load(path, comm, "float32", training=True), match="but numbers of type float32 are 128 apart")
