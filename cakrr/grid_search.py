@@ -174,13 +174,20 @@ class Search:
             self.advance(left)  # of a part that the checkpoint has
             return done["given"], done["solved"]
 
+        judged = 0
+
+        def take(part: int, rows: slice, found: tuple[NDArray[np.float64], NDArray[np.bool_]]) -> None:
+            nonlocal judged
+            judged += 1
+            given, solved = found
+            judges.add(totals, part, given, solved)
+            if judges.rule == "nearest":
+                self.by_part[part] = np.where(solved, given[0, ..., 0], np.nan)
+                self._tell(totals[..., 0] + self.before, judged)
+            failed[...] = np.where(solved, failed, np.maximum(failed, part))
+
         with comm.phase("train"):
-            for done, ((part, _), (given, solved)) in enumerate(self.workspace.over_parts(whole, self.parts), 1):
-                judges.add(totals, part, given, solved)
-                if judges.rule == "nearest":
-                    self.by_part[part] = np.where(solved, given[0, ..., 0], np.nan)
-                    self._tell(totals[..., 0] + self.before, done)
-                failed = np.where(solved, failed, np.maximum(failed, part))
+            self.workspace.over_parts(whole, self.parts, take)
         comm.wait()
         with comm.phase("predict"):
             errors = judges.errors(totals, comm)

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from cacore.checks import Convert, whole
 from cacore.comm import Communicator, as_communicator
+from cacore.data.containers import unmasked
 from cacore.data.rows import Rows, check_alike, check_range
 from cacore.data.validation import checked_rows, shared_seed
 from cacore.errors import InputError
@@ -75,7 +76,7 @@ class Algorithm:
         with comm.phase("partition"):
             with comm.agreed():
                 X = self._checked(X)
-                target = None if y is None else np.asarray(y)
+                target = None if y is None else np.asarray(unmasked(y, "y"))
                 if target is not None and target.shape != (X.shape[0],):
                     raise InputError(f"y has shape {target.shape} for {X.shape[0]} rows of X")
             check_alike(X, comm)

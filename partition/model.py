@@ -178,7 +178,7 @@ class InParts:
             require(soft is not None and soft.k >= 1 and soft.t >= 0, "soft routing without k and t")
         fits = isinstance(self.divisions, int) and self.divisions >= 1 and len(self.sizes) % self.divisions == 0
         require(fits, f"divisions {self.divisions!r} of {len(self.sizes)} parts")
-        check_rows(self.dtype, self.source, self.standardizer)
+        check_rows(self.dtype, self.source, self.standardizer, self.n_features)
 
     def _answer(self, part: int, rows: Rows) -> NDArray[Any]:
         """The answer of a part of this rank to the rows, shape (len(rows), ...)."""
@@ -263,7 +263,7 @@ class InParts:
     def _received(self, X: Any, comm: Communicator) -> Rows:
         """This rank's rows, checked on all ranks alike, and standardised."""
         with comm.agreed():
-            X = rows_to_predict(X, self.dtype, self.centers.shape[1], self.standardizer)
+            X = rows_to_predict(X, self.dtype, self.centers.shape[1], self.standardizer, self.source)
             self._check_ranks(comm)
         check_alike(X, comm)
         return X

@@ -14,7 +14,8 @@ from cacore.data.rows import block_bounds
 from cacore.data.stored import StoredRows
 from cacore.errors import InputError
 from cacore.io import native, text
-from cacore.io.dataset import TEST
+from cacore.io.dataset import TEST, ordered
+from cacore.io.names import UNKNOWN, Expected, Order
 from cacore.io.native import Shape
 from cacore.io.table import Targets
 from cacore.machine import memory
@@ -25,14 +26,21 @@ _COPIES = 2  # copies of the rows on disk: in the order of the file, and sorted 
 
 
 def load_in_file(
-    path: Path, comm: Communicator, dtype: str, target: str | None, folder: Path, limit: int, wanted: Targets,
+    path: Path,
+    comm: Communicator,
+    dtype: str,
+    target: str | None,
+    folder: Path,
+    limit: int,
+    wanted: Targets,
+    expected: Expected = UNKNOWN,
     training: bool = False,
-) -> dict[str, Dataset]:  # fmt: skip
+) -> dict[str, Dataset]:
     """Load an HDF5 file like :func:`cacore.io.load`, but copy each rank's rows to a scratch file; collective.
 
     Parameters
     ----------
-    path, comm, dtype, target, limit, wanted, training
+    path, comm, dtype, target, limit, wanted, expected, training
         See :func:`cacore.io.load`.
     folder : Path
         Folder of the scratch file, with room for two copies of the rows. The file has no name, so a killed run leaves
@@ -56,9 +64,7 @@ def load_in_file(
                 )
         here = comm.node().size
         with comm.agreed():
-            if target is not None:
-                raise InputError(f"{path}: HDF5 files name their target themselves; drop --target {target}")
-            shapes = native.describe(path)
+            shapes, orders = ordered(path, native.describe(path), expected, target)
             for split, shape in shapes.items():
                 wanted.check(shape.y or (), f"{path} ({split})")
                 if shape.sparse:
@@ -70,7 +76,7 @@ def load_in_file(
         spread = {split: Spread(shape.d) for split, shape in shapes.items() if split != TEST}
         with comm.agreed():
             found = {
-                split: _copied(path, split, shapes[split], *rows, real, folder, limit, spread.get(split))
+                split: _copied(path, split, shapes[split], *rows, real, folder, limit, orders[split], spread.get(split))
                 for split, rows in mine.items()
             }
         for split in spread if training else ():
@@ -101,17 +107,17 @@ def _check_room(
 
 def _copied(
     path: Path, split: str, shape: Shape, lo: int, hi: int, real: np.dtype[np.floating], folder: Path, limit: int,
-    spread: Spread | None,
+    order: Order, spread: Spread | None,
 ) -> Dataset:  # fmt: skip
     """Copy rows ``lo:hi`` of a split to a scratch file."""
     rows = StoredRows.empty(folder, hi - lo, shape.d, real)
     step = max(1, native.step_bytes(limit) // native.row_bytes(path, split, shape))
-    need = native.needed(path, split, lo, min(lo + step, hi), real, limit)
+    need = native.needed(path, split, lo, min(lo + step, hi), real, limit, order)
     memory.require(need, limit, f"{path}: a block of {min(step, hi - lo):,} rows", "raise --memory-limit")
     y = None if shape.y is None else np.empty((hi - lo, *shape.y[1:]))
     for a, b in blocks(hi - lo, step):
-        block = native.read_block(path, split, lo + a, lo + b, real, spread)
+        block = native.read_block(path, split, lo + a, lo + b, real, order, spread)
         rows[a:b] = block.X
         if y is not None:
             y[a:b] = block.y
-    return Dataset(rows, y, shape.n, f"{path} ({split})")
+    return Dataset(rows, y, shape.n, f"{path} ({split})", columns=shape.columns)

@@ -247,9 +247,9 @@ class _Library:
     def call(self, name: str, *args: Any) -> int:
         """Call a routine, on as many threads as this rank has."""
         if self._source == VARIABLE:
-            threadpoolctl.threadpool_limits(threads.current(), user_api="blas")  # whichever BLAS the library uses
-        else:
-            self._find("MKL_Set_Num_Threads")(threads.current())
+            with threadpoolctl.threadpool_limits(threads.current(), user_api="blas"):  # whichever BLAS it uses
+                return int(self._routines[name](*args))
+        self._find("MKL_Set_Num_Threads")(threads.current())
         return int(self._routines[name](*args))
 
     def open_grid(self, comm: Communicator, shape: tuple[int, int]) -> int:

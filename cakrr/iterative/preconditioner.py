@@ -47,8 +47,9 @@ class Factor:
             return np.asarray(F[:, lo:hi] @ np.ascontiguousarray(V[:, lo:hi].T, dtype))
 
         begun, total = time.perf_counter(), np.zeros((len(F), len(V)))
-        for part in in_order(work, blocks(F.shape[1], _COLUMNS)):
-            total += part
+        with in_order(work, blocks(F.shape[1], _COLUMNS)) as parts:
+            for part in parts:
+                total += part
         if self.scratch is not None:
             self.scratch.count(F.nbytes, time.perf_counter() - begun)
         return np.ascontiguousarray(total.T)
@@ -194,9 +195,12 @@ class Preconditioner:
         each = np.unique(ridges).tolist()
         if gram is not None:
             # One core per thread, even for a single core: BLAS threads stall each other when several calls run at once.
-            with comm.agreed(), one_blas_thread():
-                cores = list(in_order(partial(_core_factored, gram), [(mu,) for mu in each]))
-            self._of = {mu: _Ridge(None, core) for mu, core in zip(each, cores, strict=True)}
+            with (
+                comm.agreed(),
+                one_blas_thread(),
+                in_order(partial(_core_factored, gram), [(mu,) for mu in each]) as cores,
+            ):
+                self._of = {mu: _Ridge(None, core) for mu, core in zip(each, cores, strict=True)}
         else:
             self._of = {mu: self._prepared(mu) for mu in each}
 

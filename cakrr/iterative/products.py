@@ -231,10 +231,11 @@ class KernelProducts:
         rank, total = some[0].rank, out
         if rank != self.comm.rank:
             total = back.setdefault(rank, np.zeros((t, int(self.spread.counts[rank]))))
-        for strip, right, left in in_order(work, [(strip,) for strip in some]):
-            out[:, slice(*strip.rows)] += right
-            total[:, slice(*strip.columns)] += left
-            move()
+        with in_order(work, [(strip,) for strip in some]) as products:
+            for strip, right, left in products:
+                out[:, slice(*strip.rows)] += right
+                total[:, slice(*strip.columns)] += left
+                move()
 
     def _diagonal(self, points: Points, T: NDArray[Any]) -> None:
         """Kernel values of some rows with themselves; the diagonal is exactly that of distance 0."""

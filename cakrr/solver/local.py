@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -70,15 +70,19 @@ class Workspace(threading.local):
         """True if one m x m matrix per thread takes at most 32 MiB in total."""
         return bool(threads.current() * m * m * self.dtype.itemsize <= SMALL)
 
-    def over_parts(self, work: Callable[[int, slice], T], parts: Parts) -> Iterator[tuple[tuple[int, slice], T]]:
-        """Yield every part with the result of ``work(part, rows)``: large ones on all threads, small ones in parallel.
+    def over_parts(
+        self, work: Callable[[int, slice], T], parts: Parts, take: Callable[[int, slice, T], object]
+    ) -> None:
+        """Call ``take(part, rows, work(part, rows))`` for each part: large ones on all threads, small ones in parallel.
 
         Parts come in order of decreasing size, so that the threads finish at about the same time.
         """
         tasks = sorted(parts, key=lambda task: (task[1].start - task[1].stop, task[0]))
         large = [task for task in tasks if not self.one_a_thread(task[1].stop - task[1].start)]
         for group, parallel in ((large, False), (tasks[len(large) :], True)):
-            yield from zip(group, threads.in_order(work, group, parallel), strict=True)
+            with threads.in_order(work, group, parallel) as results:
+                for (part, rows), result in zip(group, results, strict=True):
+                    take(part, rows, result)
 
 
 class PartSystem:

@@ -108,8 +108,7 @@ def ends(variance: Variance, errors: NDArray[np.float64], X: Rows, coverage: flo
                 places[share, j, 1] = _selected(moved - np.abs(r), m - 1 - upper)
                 places[share, j, 2] = _selected(moved + np.abs(r), upper)
 
-        for _ in threads.in_order(of_rows, [(share,) for share in shares], parallel=len(shares) > 1):
-            pass
+        threads.for_blocks(of_rows, [(share,) for share in shares])
     return out
 
 

@@ -15,7 +15,7 @@ from cacore.checks import at_least_zero
 from cacore.comm import Communicator
 from cacore.data.classifier import ROWS
 from cacore.data.rows import LARGEST_TARGET, Rows, check_targets
-from cacore.data.validation import checked_weights, validated
+from cacore.data.validation import checked_weights, columns_of, validated
 from cacore.errors import InputError
 from cacore.learn.options import from_estimator
 from cacore.svm.dual import Dual, Solution
@@ -108,6 +108,7 @@ class _Regressor(RegressorMixin, OneProcessValues):
         ValueError, on what cannot be used; warns with ConvergenceWarning if a limit was reached, and if all targets are
         the same, which makes the model this number.
         """
+        columns = columns_of(X, y)
         X, y = validated(self, X, y, y_numeric=True, **_TRAIN)
         try:
             targets = np.asarray(column_or_1d(y, warn=True), np.float64)
@@ -116,7 +117,9 @@ class _Regressor(RegressorMixin, OneProcessValues):
         check_targets(targets, "y", LARGEST_TARGET, Communicator())
         if np.ptp(targets) == 0:
             warnings.warn(f"all targets are {targets[0]:g}: the model is this number", stacklevel=2)
-        return self._fit(X, targets, sample_weight)
+        self._fit(X, targets, sample_weight)
+        self._keep_names(columns)
+        return self
 
     def predict(self, X: Any) -> Vector:
         """Predictions for `X`, shape (n, d), or kernel values with all training rows, shape (n, n_train)."""
@@ -256,8 +259,11 @@ class SMOOneClassSVM(OutlierMixin, OneProcessValues):
         With a precomputed kernel, `X` is K, shape (n, n). Rows of weight 0 count as absent. Raises InputError, a
         ValueError, on what cannot be used; warns with ConvergenceWarning if a limit was reached.
         """
+        columns = columns_of(X)
         X = validated(self, X, **_TRAIN)
-        return self._fit(X, np.zeros(X.shape[0]), sample_weight)
+        self._fit(X, np.zeros(X.shape[0]), sample_weight)
+        self._keep_names(columns)
+        return self
 
     def _solve(self, X: Rows, y: Vector, weights: Vector, setting: Setting) -> Solution:
         dual = Dual.one_class(weights, float(self.nu))

@@ -114,7 +114,8 @@ def left_out(
         there = ~np.isnan(D)
         return LeftOutDecisions(D[there], first[there], np.full(int(there.sum()), pair))
 
-    return LeftOutDecisions.stacked(list(threads.in_order(of_pair, tasks, parallel=together)))
+    with threads.in_order(of_pair, tasks, parallel=together) as decisions:
+        return LeftOutDecisions.stacked(list(decisions))
 
 
 @dataclass(eq=False)

@@ -5,7 +5,8 @@ No MPI, no routing: rows in, counts of right and predicted rows out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, TypeVar
@@ -119,15 +120,16 @@ def judge(
         return _Folds(task, K, Cs, k, tol).judge(task.todo[g], judged.counts[g])
 
     dtype = precision(task.X, kernels, max(Cs) * float(task.factor.max()), tol)
-    for solved, stopped in for_kernels(task.X, kernels, wanted, dtype, of_gamma):
-        judged.solved, judged.stopped = judged.solved + solved, judged.stopped + stopped
+    with for_kernels(task.X, kernels, wanted, dtype, of_gamma) as steps:
+        for solved, stopped in steps:
+            judged.solved, judged.stopped = judged.solved + solved, judged.stopped + stopped
     return judged
 
 
 def for_kernels(
     X: Rows, kernels: Sequence[Kernel], wanted: NDArray[np.intp], dtype: Any, work: Callable[[int, NDArray[Any]], Told]
-) -> Iterable[Told]:  # fmt: skip
-    """Yield ``work(g, K)`` for each kernel g that is wanted, K its values of the rows with each other.
+) -> AbstractContextManager[Iterator[Told]]:  # fmt: skip
+    """Context with an iterator of ``work(g, K)`` for each kernel g that is wanted; K holds its values of all pairs.
 
     Distances are computed once. Kernels run side by side on the threads that the caller has; K has columns for the
     solver beyond the rows' number (:func:`casvm.solver.pair.padded`), and its memory is used again.

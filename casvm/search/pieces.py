@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,8 +95,8 @@ def check_settings(total: int, each: int, room: int, what: str) -> None:
 def over_pieces(
     pieces: list[Piece], name: str, judge: Callable[[Piece], Kept], checkpoint: Checkpoint | None,
     advance: Callable[[Piece], None],
-) -> Iterator[tuple[Piece, Kept]]:  # fmt: skip
-    """Each piece with what `judge` returns for it, or returned in an earlier run; the largest piece first.
+) -> AbstractContextManager[Iterator[tuple[Piece, Kept]]]:  # fmt: skip
+    """Context with an iterator of the pieces, the largest first, each with what `judge` returns or has returned for it.
 
     Pieces run side by side where there are enough of them, otherwise the kernels of one. A checkpoint keeps a piece
     under its name behind `name`; ``advance(piece)`` is called after each.

@@ -117,8 +117,8 @@ def judge(
         return [solved, stopped]
 
     dtype = precision(task.X, alike, max(Cs) * float(task.factor.max()), tol)
-    told = for_kernels(task.X, alike, np.arange(len(alike)), dtype, of_gamma)
-    return {"sse": sse, "weight": weight, "steps": np.sum(list(told), axis=0)}
+    with for_kernels(task.X, alike, np.arange(len(alike)), dtype, of_gamma) as steps:
+        return {"sse": sse, "weight": weight, "steps": np.sum(list(steps), axis=0)}
 
 
 def search(parts: Parts, n: int, P: int, unit: float, options: ValueOptions, comm: Communicator) -> Results | None:
@@ -174,8 +174,9 @@ def search(parts: Parts, n: int, P: int, unit: float, options: ValueOptions, com
 
         sse = np.zeros((len(alike), len(epsilons), len(Cs), judged))
         weight, steps = np.zeros(judged), np.zeros(2, np.int64)
-        for _, told in over_pieces(searched, "search", judge_piece, options.checkpoint, lambda _: advance()):
-            sse, weight, steps = sse + told["sse"], weight + told["weight"], steps + told["steps"]
+        with over_pieces(searched, "search", judge_piece, options.checkpoint, lambda _: advance()) as every:
+            for _, told in every:
+                sse, weight, steps = sse + told["sse"], weight + told["weight"], steps + told["steps"]
         comm.wait()
         sums = comm.allreduce(np.append(sse.ravel(), weight))
         sse, weight = sums[: sse.size].reshape(sse.shape), sums[sse.size :]
