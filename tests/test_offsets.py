@@ -93,7 +93,7 @@ def test_files(form, tmp_path):
 
     def read(dtype, training):
         if form == "out-of-core":
-            return load_in_file(path, Communicator(), dtype, None, tmp_path, 1 << 30, LABELS, training)
+            return load_in_file(path, Communicator(), dtype, None, tmp_path, 1 << 30, LABELS, training=training)
         return load(path, Communicator(), dtype, training=training)
 
     read("float64", True), read("float32", False)
