@@ -67,7 +67,8 @@ class Spread:
             mean = total[:-1] / max(1.0, total[-1])
             square = comm.allreduce(self._square + self._n * np.square(self._mean - mean))
             deviation = np.sqrt(square / max(1.0, total[-1]))
-        check_steps(mean, deviation, dtype, where, names)
+        with comm.uncounted(), comm.agreed():
+            check_steps(mean, deviation, dtype, where, names)
 
 
 def check_resolved(X: Rows, comm: Communicator, where: str = "") -> None:

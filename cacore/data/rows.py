@@ -282,11 +282,12 @@ def check_squares(X: Rows, comm: Communicator) -> None:
         with comm.agreed():
             check_range(X, "the training rows")
         largest = float(comm.allreduce(np.array([largest_size(X)]), "max")[0])
-    if 0 < largest < 1 / largest_usable(X.dtype):
-        raise InputError(
-            f"the training rows: no number is above {largest:g}, and squares of such numbers vanish in {X.dtype}: "
-            f"{range_remedy(X.dtype)}"
-        )
+        with comm.agreed():
+            if 0 < largest < 1 / largest_usable(X.dtype):
+                raise InputError(
+                    f"the training rows: no number is above {largest:g}, and squares of such numbers vanish in "
+                    f"{X.dtype}: {range_remedy(X.dtype)}"
+                )
 
 
 def range_remedy(dtype: DTypeLike) -> str:

@@ -113,7 +113,8 @@ class Standardizer:
             raise InputError(f"feature {bad[0]}: its numbers are too {size} to have a variance; scale the feature")
         scale = np.sqrt(np.maximum(0.0, square - left**2))
         if not is_sparse(X):
-            check_steps(mean, scale, X.dtype)
+            with comm.uncounted(), comm.agreed():
+                check_steps(mean, scale, X.dtype)
         # The deviation of a constant column is only rounding.
         scale[scale <= 10 * np.finfo(X.dtype).eps * level] = 1.0
         return cls(mean, scale)

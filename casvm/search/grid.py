@@ -100,11 +100,12 @@ def _median(kernel: Kernel, X: Rows, pieces: list[NDArray[np.int64]], comm: Comm
     known = comm.allgather(own)
     known = known[known > 0]
     distance = float(np.median(known)) if len(known) else 1.0
-    if not _NORMAL < distance < 1 / _NORMAL:
-        raise InputError(
-            f'gamma = "grid": the distances of the features are so {"small" if distance < 1 else "large"}, about '
-            f"{distance:g}, that 1 over them is no number of double precision; standardise the features"
-        )
+    with comm.uncounted(), comm.agreed():
+        if not _NORMAL < distance < 1 / _NORMAL:
+            raise InputError(
+                f'gamma = "grid": the distances of the features are so {"small" if distance < 1 else "large"}, about '
+                f"{distance:g}, that 1 over them is no number of double precision; standardise the features"
+            )
     return distance
 
 
