@@ -184,9 +184,10 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
         if method.coarse and fitted.model.lam == ALONE:
             notes.append(f"lambda {ALONE:g}: the parts' models add next to nothing to the coarse model")
         for name, value in (("sigma", fitted.model.sigma), ("lambda", fitted.model.lam)):
-            apart = {ALONE} if method.coarse and name == "lambda" else set()
+            if method.coarse and name == "lambda" and value == ALONE:
+                continue  # the end on purpose: larger ones say the same
             rows = [row for row in fitted.grid if row.get("kernel", fitted.model.like.kind) == fitted.model.like.kind]
-            values = sorted({row[name] for row in rows} - apart)
+            values = sorted({row[name] for row in rows})
             if fitted.model.sigmas is None:
                 notes += at_the_end({name: values}, {name: value})
         return notes

@@ -63,7 +63,8 @@ class ValueOptions(DualOptions):
     """Options of a training run, beside those of the dual problem; each option's text says what it is.
 
     Of C, epsilon and gamma there may be several, as a tuple, or :data:`casvm.options.GRID`. Where none of them, nor nu,
-    is named (None), all three are a grid; otherwise those that are not are "scale". Of one class, nu None is
+    is named (None), all three are a grid; otherwise those that are not are "scale". `tol` None is "scale" where C or
+    epsilon is "scale" or a grid, hence in units of the targets, and a number otherwise. Of one class, nu None is
     :data:`NU`. `partitions` None is one part a rank, `partitioner` None the first of :data:`PARTITIONERS`; `progress`
     is as :func:`cacore.progress.bar` yields it.
     """
@@ -87,7 +88,7 @@ class ValueOptions(DualOptions):
         "replaces epsilon", nu_share, estimator="", group=KERNEL, metavar="NU",
     )  # fmt: skip
     tol: Any = option(
-        1e-3, "stop when the largest violation of the optimality conditions is below this; scale = 0.001 of the "
+        None, "stop when the largest violation of the optimality conditions is below this; scale = 0.001 of the "
         "targets' standard deviation", checks.number_or(SCALE), group=SOLVER, metavar="T",
     )  # fmt: skip
     cv: int | None = option(
@@ -136,6 +137,9 @@ class ValueOptions(DualOptions):
         unnamed = [name for name in _SEARCHED if getattr(self, name) is None]
         for name in unnamed:
             object.__setattr__(self, name, GRID if unnamed == list(_SEARCHED) and self.nu is None else SCALE)
+        if self.tol is None:
+            in_units = {GRID, SCALE} & {one for one in (self.C, self.epsilon) if isinstance(one, str)}
+            object.__setattr__(self, "tol", SCALE if in_units else SCALED["tol"])
         super().__post_init__()
         if isinstance(self.gamma, tuple) and not declaration(self.kernel).has_width:
             raise InputError("gamma: several values are given, and this kernel has none; leave it out")
@@ -187,5 +191,5 @@ class ValueMethod(Method):
     def defaults(self) -> Mapping[str, Any]:
         """Defaults of the command's options that differ from the declared ones."""
         if self.one_class:
-            return {"nu": NU}
+            return {"nu": NU, "tol": SCALED["tol"]}
         return {**dict.fromkeys(_SEARCHED), "tol": SCALE}

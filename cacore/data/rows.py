@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _PACKED = 0.7  # share of nonzeros up to which dense rows travel without their zeros
 _SAMPLE = 1000
 _NUMBERS = 1 << 20  # numbers per block when rows are read block by block
+LARGEST_TARGET = 1e150  # whose square, and sums of squares, do not overflow double precision
 
 Rows = Any  # an ndarray, a scipy CSR matrix or array, or rows in a file (:class:`cacore.data.stored.StoredRows`)
 RowsLike: TypeAlias = "ArrayLike | spmatrix | sparray"  # rows as users give them; a DataFrame is array-like
@@ -286,6 +288,45 @@ def check_range(X: Rows, where: str = "X") -> None:
     )
 
 
+def check_squares(X: Rows, comm: Communicator) -> None:
+    """Refuse training rows whose squares overflow, or all vanish, in their precision; collective."""
+    with comm.uncounted():
+        with comm.agreed():
+            check_range(X, "the training rows")
+        largest = float(comm.allreduce(np.array([largest_size(X)]), "max")[0])
+        with comm.agreed():
+            if 0 < largest < 1 / largest_usable(X.dtype):
+                raise InputError(
+                    f"the training rows: no number is above {largest:g}, and squares of such numbers vanish in "
+                    f"{X.dtype}: {range_remedy(X.dtype)}"
+                )
+
+
 def range_remedy(dtype: DTypeLike) -> str:
     """Advice for messages about numbers whose squares overflow, or underflow, in this dtype."""
     return "standardise the features" + (", or use float64" if dtype == np.float32 else "")
+
+
+def check_targets(y: NDArray[Any], where: str, most: float, comm: Communicator) -> None:
+    """Refuse targets whose squares overflow, or all vanish: no error would be a number, or all would be 0.
+
+    Parameters
+    ----------
+    y : ndarray, shape (n_local,) or (n_local, t)
+    where : str
+        Name of the rows in the message.
+    most : float
+        Largest usable target; the inverse of the smallest.
+    comm : Communicator
+    """
+    sizes = np.abs(y).reshape(len(y), math.prod(y.shape[1:])).max(axis=1, initial=0.0)
+    with comm.uncounted():
+        first = comm.offset(len(y))[0]
+        largest = float(comm.allreduce(np.array([sizes.max(initial=0.0)]), "max")[0])
+        with comm.agreed():
+            if (over := np.flatnonzero(sizes > most)).size:
+                value = f"row {first + over[0]:,}, the target is {np.ravel(y[over[0]])[0]:g}"
+                raise InputError(f"{where}: {value}; above {most:g} a model's errors may overflow: scale the targets")
+            if 0 < largest < 1 / most:
+                what = f"no target is above {largest:g}, and squares of such numbers vanish"
+                raise InputError(f"{where}: {what}: scale the targets")

@@ -33,7 +33,7 @@ class KernelMachine(BaseEstimator):
     gamma: GridLike = "scale"
     degree: int = 3
     coef0: float = 0.0
-    tol: float = 1e-3
+    tol: float | str | None = 1e-3
     cache_gib: float = 1.0
     max_iter: int = -1
     max_time: float | None = None

@@ -18,6 +18,7 @@ from cacore.data.asking import asking, same_fit
 from cacore.data.dataset import Dataset
 from cacore.data.metric import expose as expose_metric
 from cacore.data.regressor import Regressing
+from cacore.data.resolution import check_given
 from cacore.data.rows import Rows, RowsLike
 from cacore.data.validation import check_same_names, shared_seed, validated
 from cacore.errors import InputError
@@ -95,6 +96,8 @@ class KernelRidge(BaseEstimator):
         with comm.agreed():
             train = self._checked(X, y, sample_weight, int(comm.size == 1))
         check_same_names(self, comm)
+        if self.dtype == "float32":
+            check_given(X, train.X, comm, tuple(getattr(self, "feature_names_in_", ())))
         return train, self._options(train, comm)
 
     def _checked(

@@ -36,6 +36,7 @@ class CollectiveSVR(Regressing, KernelMachine, AllRanks[SVRModel]):
 
     C: GridLike = 1.0
     epsilon: GridLike = 0.1
+    tol: float | str | None = None
     standardize: bool = False
     cv: int | None = None
     comm: CommLike = None
@@ -89,8 +90,10 @@ class DisSMOSVR(CollectiveSVR):
     ----------
     C, epsilon, gamma, cv, standardize, cache_gib, comm
         As for :class:`CASVR`.
-    kernel, degree, coef0, tol, max_iter, max_time
-        As for :class:`SMOSVR`, without "precomputed"; tol may be "scale".
+    tol
+        As for :class:`CASVR`.
+    kernel, degree, coef0, max_iter, max_time
+        As for :class:`SMOSVR`, without "precomputed".
     working_set : int or None
         Rows of a round; None leaves it to the solver, 2 is the textbook's pair.
 
@@ -148,8 +151,12 @@ class CASVR(CollectiveSVR):
         that are left out inside the parts are used, and no row travels.
     cv : int or None
         Folds of that choice. None: 5; of more than 5,000 rows a tenth judges.
-    kernel, degree, coef0, tol, max_iter, max_time
-        As for :class:`SMOSVR`, without "precomputed"; tol may be "scale", a thousandth of the targets' deviation.
+    tol : float, "scale" or None
+        Largest violation of the optimality conditions at which training stops. A number is in the units of the targets,
+        "scale" is a thousandth of their deviation. None is "scale" if C or epsilon is "scale" or "grid", and 0.001
+        otherwise.
+    kernel, degree, coef0, max_iter, max_time
+        As for :class:`SMOSVR`, without "precomputed".
     solver : str
         "smo", or another solver of regressions that is registered in :mod:`cacore.svm.solvers`.
     route : {"nearest", "soft", "all"}

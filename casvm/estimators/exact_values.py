@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from cacore.checks import at_least_zero
 from cacore.comm import Communicator
 from cacore.data.classifier import ROWS
-from cacore.data.rows import Rows, RowsLike
+from cacore.data.rows import LARGEST_TARGET, Rows, RowsLike, check_targets
 from cacore.data.validation import checked_weights, columns_of, validated
 from cacore.errors import InputError
 from cacore.learn.options import from_estimator
@@ -114,6 +114,7 @@ class _Regressor(RegressorMixin, OneProcessValues):
             targets = np.asarray(column_or_1d(y, warn=True), np.float64)
         except ValueError as error:
             raise InputError(f"y: {error}") from error
+        check_targets(targets, "y", LARGEST_TARGET, Communicator())
         if np.ptp(targets) == 0:
             warnings.warn(f"all targets are {targets[0]:g}: the model is this number", stacklevel=2)
         self._fit(X, targets, sample_weight)

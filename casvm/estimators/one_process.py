@@ -17,7 +17,8 @@ from sklearn.utils.validation import check_is_fitted
 from cacore.checks import yes_or_no
 from cacore.comm import Communicator
 from cacore.data.columns import Columns
-from cacore.data.rows import Rows, RowsLike, check_range
+from cacore.data.resolution import check_resolved
+from cacore.data.rows import Rows, RowsLike, check_range, check_squares
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.limits import Limits
@@ -58,7 +59,9 @@ class OneProcess(KernelMachine):
     def _check_rows(self, X: Rows) -> None:
         """Refuse rows to train on that the kernel cannot have."""
         if not self._precomputed:
-            check_range(X)
+            comm = Communicator()
+            check_resolved(X, comm)
+            check_squares(X, comm)
             return
         if X.shape[0] != X.shape[1]:
             raise InputError(f"a precomputed kernel must be square; this one has shape {tuple(X.shape)}")
@@ -92,7 +95,8 @@ class OneProcess(KernelMachine):
             of = "" if len(solutions) == 1 else f" ({len(late)} of {len(solutions)} pairs of classes)"
             warnings.warn(
                 f"{type(self).__name__} stopped after {worst.iterations:,} iterations at a violation of "
-                f"{worst.gap:.3g}, above tol = {self.tol:g}{of}: raise max_iter or max_time, or scale the features",
+                f"{worst.gap:.3g}, above tol = {self.tol:g}{of}: raise tol, max_iter or max_time, or "
+                "scale the features",
                 ConvergenceWarning,
                 stacklevel=depth + 2,
             )

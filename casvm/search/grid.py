@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.rows import Rows
+from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.kernels.registry import KernelKind
 from cacore.svm.options import DualOptions
@@ -21,6 +22,7 @@ from casvm.rules import GRID
 SETTINGS, QUICK = 10, 5  # values of C and of gamma in the grid that is made up
 _C = 0.1, 1000.0
 _GAMMA = 0.25, 256.0  # times 1 over the median squared distance within a part: the best are far above 1
+_NORMAL = 1e-300  # smallest distance of which 256 over it is a number
 _SAMPLE = 256  # rows of a part among which distances are looked at
 
 
@@ -88,11 +90,23 @@ def _median(kernel: Kernel, X: Rows, pieces: list[NDArray[np.int64]], comm: Comm
     """The median over all pieces of the median distance, as the kernel measures it, between rows of a piece.
 
     Collective: each rank's medians travel to all. 1 where rows are all alike.
+
+    Raises
+    ------
+    InputError
+        On all ranks: no gamma around 1 over it is a number.
     """
     own = np.array([_typical(kernel, X[rows[:: -(-len(rows) // _SAMPLE)]]) for rows in pieces])
     known = comm.allgather(own)
     known = known[known > 0]
-    return float(np.median(known)) if len(known) else 1.0
+    distance = float(np.median(known)) if len(known) else 1.0
+    with comm.uncounted(), comm.agreed():
+        if not _NORMAL < distance < 1 / _NORMAL:
+            raise InputError(
+                f'gamma = "grid": the distances of the features are so {"small" if distance < 1 else "large"}, about '
+                f"{distance:g}, that 1 over them is no number of double precision; standardise the features"
+            )
+    return distance
 
 
 def _typical(kernel: Kernel, X: Rows) -> float:

@@ -26,6 +26,7 @@ from casvm.search.grid import kernels
 from casvm.search.part import PAIRS, bytes_needed, for_kernels, precision
 from casvm.search.path import along_regression
 from casvm.search.pieces import Kept, Piece, check_settings, over_pieces, pieces
+from casvm.solver.units import power_of_two
 from casvm.value_options import SCALE, SCALED, ValueOptions
 from partition.redistribute import Parts
 
@@ -164,10 +165,12 @@ def search(parts: Parts, n: int, P: int, unit: float, options: ValueOptions, com
             each, room = (3 + threads.current()) * judged * 8, options.memory_limit - nbytes(parts.X)
             check_settings(total, each, room, f"the errors of {total:,} settings")
         tol = max(LOOSE * unit, float(options.tol))
+        scale = power_of_two(unit)  # squares of targets of any size are numbers, and nothing is rounded
+        settings = tuple(C / scale for C in Cs), tuple(one / scale for one in epsilons), tol / scale
         advance = options.progress("choosing C, epsilon and gamma", len(searched))
 
         def judge_piece(piece: Piece) -> Kept:
-            return judge(_task(parts, piece, folds, judged), alike, Cs, epsilons, tol)
+            return judge(_task(parts, piece, folds, judged, scale), alike, *settings)
 
         sse = np.zeros((len(alike), len(epsilons), len(Cs), judged))
         weight, steps = np.zeros(judged), np.zeros(2, np.int64)
@@ -183,7 +186,7 @@ def search(parts: Parts, n: int, P: int, unit: float, options: ValueOptions, com
     told_by = weight > 0
     if not told_by.any():
         return None
-    scores = 1.0 - sse[..., told_by] / weight[told_by] / unit**2
+    scores = 1.0 - sse[..., told_by] / weight[told_by] / (unit / scale) ** 2
     gammas = {"gamma": tuple(one.gamma for one in alike)} if alike[0].has("gamma") else {}
     axes = {"C": Cs, "epsilon": epsilons, **gammas}
     ordered = scores.transpose(2, 1, 0, 3).reshape(-1, scores.shape[-1])
@@ -201,9 +204,11 @@ def _folds(cv: int | None, n: int) -> tuple[int, int]:
     return cv, cv
 
 
-def _task(parts: Parts, piece: Piece, folds: int, judged: int) -> TargetFolds:
+def _task(parts: Parts, piece: Piece, folds: int, judged: int, scale: float) -> TargetFolds:
+    """A piece's rows, with targets divided by `scale`."""
     fold = (piece.first + np.arange(len(piece.rows))) % folds
-    return TargetFolds(parts.X[piece.rows], parts["y"][piece.rows], parts["weight"][piece.rows], fold, judged)
+    y = parts["y"][piece.rows] / scale
+    return TargetFolds(parts.X[piece.rows], y, parts["weight"][piece.rows], fold, judged)
 
 
 def _values(name: str, given: Any, ends: tuple[float, float], count: int, unit: float) -> tuple[float, ...]:
