@@ -9,12 +9,16 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import numpy as np
 import scipy.linalg  # noqa: F401 - its BLAS is to be among the libraries
 from threadpoolctl import ThreadpoolController
+
+from cacore.machine import threads
 
 _SIGNALS = sorted(signal.valid_signals())
 _POOL = "cakernels"  # threads of these names wait for the next block of work
@@ -60,6 +64,19 @@ def changes(before: dict[str, Any]) -> list[str]:
     while (now := state()) != before and _settling(before, now) and time.monotonic() < end:
         time.sleep(0.01)
     return [f"{name}: {_difference(before[name], now[name])}" for name in before if before[name] != now[name]]
+
+
+@contextmanager
+def as_before() -> Iterator[None]:
+    """Context after which the limits on threads are as before: a command sets them once, and ends with its process."""
+    limit, counts = threads._limit, [one.num_threads for one in _libraries()]
+    try:
+        yield
+    finally:
+        threads._limit = limit
+        for one, count in zip(_libraries(), counts, strict=True):
+            if one.num_threads != count:
+                one.set_num_threads(count)
 
 
 def _settling(before: dict[str, Any], now: dict[str, Any]) -> bool:
