@@ -300,7 +300,7 @@ def test_all_rows_are_refused_where_they_do_not_fit():
     X, y = clouds(each=500)
     size = X.nbytes
     more = {"partitions": 4, "gamma": 0.01, "cache_gib": 0, "tol": 1e-3}
-    with pytest.raises(MemoryLimitError, match="a rank's rows and its kernel cache"):
+    with pytest.raises(MemoryLimitError, match="storing a rank's rows and its kernel cache needs"):
         train("dcsvm", X, y, memory_limit=int(1.9 * size), **more)
     train("dcsvm", X, y, memory_limit=int(3.1 * size), **more)
     train("cascade", X, y, memory_limit=int(1.1 * size), **more)

@@ -351,7 +351,7 @@ REFUSED = {
     "rounds of parts": ("svr", ["--working-set", "4"], "working_set: parts are solved each by one rank"),
     "parts": ("svr", ["--partitions", "158"], "158 parts of 157 rows: every part needs a row"),
     "C of one class": ("oneclass", ["--C", "1"], "unrecognized arguments: --C 1"),
-    "grid of nu": ("svr", ["--nu", "0.5", "--C", "1,2"], "nu: settings are compared with an epsilon"),
+    "grid of nu": ("svr", ["--nu", "0.5", "--C", "1,2"], "nu: several settings can only be compared with eps"),
     "gammas of one class": ("oneclass", ["--gamma", "1,2"], "gamma: there are no targets by which several values"),
     "folds": ("svr", ["--cv", "158"], "cv = 158: there are 157 rows; ask for fewer folds"),
     "gammas of none": ("svr", ["--kernel", "linear", "--gamma", "1,2"], "gamma: several values are given, and this"),
