@@ -35,9 +35,9 @@ class AsyGCDOptions(DualOptions):
         group=KERNEL, choices=MULTI_CLASS,
     )  # fmt: skip
     update: str = option(
-        "owned", "update of the gradient: one writer per row, and logs (owned); atomic additions, as in Algorithm 14 "
-        "(atomic); or random coordinates, PSCD (stochastic)", checks.one_of(*UPDATES), report=True, group=SOLVER,
-        choices=UPDATES,
+        "owned", "how threads update the gradient: each row by the thread that owns it (owned), by atomic additions "
+        "(atomic; the thesis' Algorithm 14), or at random coordinates (stochastic; PSCD)", checks.one_of(*UPDATES),
+        report=True, group=SOLVER, choices=UPDATES,
     )  # fmt: skip
     probability: str | None = shared.probability()
     threads: int | None = option(None, "", checks.whole(1, 4096), flag="")

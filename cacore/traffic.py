@@ -75,7 +75,7 @@ def load(path: str | Path) -> Traffic:
     try:
         with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             if (schema := str(file["schema"])) != SCHEMA:
-                raise InputError(f"{path}: its layout is {schema}, and {SCHEMA} is needed")
+                raise InputError(f"{path}: its layout is {schema}, but {SCHEMA} is needed")
             arrays = (file[name] for name in ("bytes", "messages", "seconds", "mpi_seconds"))
             traffic = Traffic(str(file["method"]), tuple(file["phases"].tolist()), *arrays)
     except InputError:
@@ -101,7 +101,7 @@ def _check(traffic: Traffic, path: str | Path) -> None:
 def _places(traffic: Traffic, phases: Sequence[str]) -> list[int]:
     for phase in phases:
         if phase not in traffic.phases:
-            raise InputError(f"phase {phase!r}: {traffic.method} has only {', '.join(traffic.phases)}")
+            raise InputError(f"phase {phase!r}: {traffic.method} has only the phases {', '.join(traffic.phases)}")
     return [traffic.phases.index(phase) for phase in dict.fromkeys(phases)]
 
 

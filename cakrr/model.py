@@ -165,7 +165,7 @@ class KRRModel(InParts):
         with self._ranks(comm) as ranks, ranks.phase("predict"):
             with ranks.agreed():
                 if self.route == "oracle":
-                    raise InputError(f"{self.method} is an oracle: it needs the true answers, and does not predict")
+                    raise InputError(f"{self.method} is an oracle: it needs the true targets and cannot predict")
             Z = self.standardized(X, ranks)
             values, weights = self.consult(Z, self.answer, ranks, self.target_shape)
             if self.soft is None:

@@ -111,17 +111,16 @@ class RidgeOptions(Options):
         checks.whole(1), estimator="n_parts", metavar="P",
     )  # fmt: skip
     divisions: int = option(
-        1, "number of partitions of the rows that are trained; predictions are averaged over them",
+        1, "number of independent divisions of the rows into parts; predictions are averaged over them",
         checks.whole(1, 1000), estimator="n_divisions", report=True, group=PARTS, only=_divides, metavar="N",
     )  # fmt: skip
     route: str | None = option(
-        None, "models that predict a row: of the nearest centre, a weighted mean of the nearest few, or all", _route,
-        group=PARTS, choices=ROUTES,
+        None, "models that predict a row: the nearest centre's, a weighted mean of the nearest few, or the mean of all",
+        _route, group=PARTS, choices=ROUTES,
     )  # fmt: skip
     sigma: tuple[float, ...] | None = option(
-        None,
-        "width of the kernel: a number, comma list or lo:hi:COUNT (default: some around the kernel's natural width, "
-        "sqrt(features), or features for l1)", checks.values, metavar="GRID",
+        None, "width of the kernel: a number, comma list or lo:hi:COUNT, evenly spaced in the logarithm (default: "
+        "several values around the natural width: sqrt(features), or features for l1)", checks.values, metavar="GRID",
     )  # fmt: skip
     lam: tuple[float, ...] = option(
         (1e-4,), "ridge parameter: a number, comma list or lo:hi:COUNT", checks.values, flag="--lambda", metavar="GRID"
@@ -154,19 +153,20 @@ class RidgeOptions(Options):
         group=SOLVER, only=_coarse, metavar="N",
     )  # fmt: skip
     select: str = option(
-        "validation", "rows that judge the settings: held-out rows, rows left out one at a time, or the test rows "
-        "(which leaks)", checks.one_of(*SELECTIONS), report=True, group=SEARCH, choices=SELECTIONS,
+        "validation", "rows used to compare the settings: held-out rows, each row left out in turn (loo), or the test "
+        "rows (their errors are then no longer an honest estimate)", checks.one_of(*SELECTIONS), report=True,
+        group=SEARCH, choices=SELECTIONS,
     )  # fmt: skip
     validation_fraction: float = option(
-        0.1, "share of each part's rows that is held out to judge the settings", checks.share, group=SEARCH,
+        0.1, "share of each part's rows that is held out to compare the settings", checks.share, group=SEARCH,
         metavar="F",
     )  # fmt: skip
     cv: int | None = option(
-        None, "number of folds that judge the settings, instead of one held-out share", checks.whole(2), report=True,
-        group=SEARCH, only=_by_parts, metavar="FOLDS",
+        None, "number of cross-validation folds used to compare the settings, instead of one held-out share",
+        checks.whole(2), report=True, group=SEARCH, only=_by_parts, metavar="FOLDS",
     )  # fmt: skip
     per_part: bool = option(
-        False, "let every part choose its own sigma and lambda, by its own rows", checks.yes_or_no, report=True,
+        False, "let every part choose its own sigma and lambda, on its own rows", checks.yes_or_no, report=True,
         group=SEARCH, only=_by_parts, action="store_true",
     )  # fmt: skip
     solver: str = option(
@@ -200,23 +200,23 @@ class RidgeOptions(Options):
     metric: str = shared.metric(LENGTHS)
     metric_rounds: int = shared.metric_rounds()
     scaling: str = option(
-        "deviation", "scale features by their standard deviation, by normal scores of their quantiles, or as "
-        "validation prefers (auto)", checks.one_of(*SCALINGS), report=True, group=METRIC, choices=SCALINGS,
+        "deviation", "scale features by their standard deviation, by normal scores of their quantiles, or "
+        "whichever validates better (auto)", checks.one_of(*SCALINGS), report=True, group=METRIC, choices=SCALINGS,
     )  # fmt: skip
     standardize: bool = shared.standardize(True)
     seed: int = shared.random_state()
     classify: bool = option(
-        False, "targets are classes: fit one indicator column per class; the largest answer wins", checks.yes_or_no,
+        False, "targets are classes: fit one indicator column per class; the largest output wins", checks.yes_or_no,
         estimator="", group=KERNEL, action="store_true",
     )  # fmt: skip
-    class_weight: Any = shared.balanced("with --classify: weight the classes so that each counts the same")
+    class_weight: Any = shared.balanced("with --classify: weight the classes so that each counts equally")
     keep_factors: bool = option(
-        False, "keep what standard deviations need: 8 m^2 bytes of memory per part of m rows, half of it in the file",
-        checks.yes_or_no, group=UNCERTAINTY, only=_divides, action="store_true",
+        False, "keep the factors that predict --std needs: 8 m^2 bytes of memory per part of m rows, half that in the "
+        "file", checks.yes_or_no, group=UNCERTAINTY, only=_divides, action="store_true",
     )  # fmt: skip
     calibrate: float | str | None = option(
-        None, "prepare intervals: from this share of the rows, set aside; or from rows left out of their part's model, "
-        "by their errors alone (loo) or with their effect on each prediction (jackknife+)", _calibrate, report=True,
+        None, "calibrate prediction intervals: on this share of the rows, held out; by leave-one-out errors (loo); or "
+        "by these and the effect of each row on the prediction (jackknife+)", _calibrate, report=True,
         group=UNCERTAINTY, only=lambda method: not method.oracle, metavar="F",
     )  # fmt: skip
     probability: str | None = shared.probability()

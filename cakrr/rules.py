@@ -88,8 +88,8 @@ RULES: tuple[Rule[RidgeOptions, RidgeMethod], ...] = (
     Rule(
         lambda o, m: o.select == "loo" and (m.coarse or _route(o, m) not in ("nearest", "soft")),
         lambda o, m: (
-            f"select loo: a row is left out of its own part's model, and {m.name} answers otherwise; use select "
-            f"validation{'' if m.coarse or m.oracle or not m.partitioner else ', or route nearest'}"
+            f"select loo: leave-one-out errors are those of a part's own model, but {m.name} answers otherwise; use "
+            f"select validation{'' if m.coarse or m.oracle or not m.partitioner else ', or route nearest'}"
         ),
     ),
     Rule(
@@ -152,7 +152,7 @@ RULES: tuple[Rule[RidgeOptions, RidgeMethod], ...] = (
     ),
     Rule(
         lambda o, m: _leaves_out(o) and (m.coarse or _route(o, m) == "all"),
-        "calibrate {o.calibrate}: a row is left out of its own part's model, and {m.name} answers "
+        "calibrate {o.calibrate}: leave-one-out errors are those of a part's own model, but {m.name} answers "
         "otherwise; set a share of the rows aside",
     ),
     # Classes and parts

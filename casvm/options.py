@@ -17,7 +17,7 @@ from cacore.learn.options import FILES, METRIC, PARTS, SOLVER, option
 from cacore.learn.rules import check
 from cacore.progress import Advance, silent
 from cacore.svm.options import DualOptions
-from cacore.svm.solvers import solver_names
+from cacore.svm.solvers import DEFAULT, solver_names
 from casvm.rules import GRID, PLAIN, RULES, SEARCH
 
 if TYPE_CHECKING:
@@ -44,6 +44,12 @@ def _solver(value: Any, name: str) -> str:
     return str(checks.one_of(*solver_names())(value, name))
 
 
+def part_solver_option(only: Callable[[Any], bool] | None = None) -> Any:
+    """The option of the solver of each part, any of :mod:`cacore.svm.solvers`, for the methods that `only` accepts."""
+    text = "solver of each part: SMO (smo), or asynchronous and without a bias term (asygcd, for classes)"
+    return option(DEFAULT, text, _solver, report=True, group=SOLVER, only=only, choices=solver_names())
+
+
 @dataclass(frozen=True)
 class SVMOptions(DualOptions):
     """Options of a training run, beside those of the dual problem; each option's text says what it is.
@@ -53,56 +59,55 @@ class SVMOptions(DualOptions):
     """
 
     C: Any = option(
-        1.0, "upper bound of the coefficients alpha: a number, comma list, lo:hi:COUNT, or grid for default values "
-        "(methods in parts search a grid if neither --C nor --gamma is given)",
+        1.0, "upper bound of the coefficients alpha: a number, comma list, lo:hi:COUNT, or 'grid': default values to "
+        "compare (used by methods in parts if neither --C nor --gamma is given)",
         checks.one_or(checks.positive, GRID), metavar="C",
     )  # fmt: skip
     gamma: Any = option(
-        "scale", "kernel parameter gamma, as --C; grid: around 1 / median squared distance; scale = 1 / (features x "
-        "variance; for laplacian and l1 the same as a length); auto = 1 / features",
+        "scale", "kernel parameter gamma, same forms as --C; 'grid': around 1 / median squared distance; 'scale': 1 / "
+        "(features x variance); 'auto': 1 / features; for laplacian 1 over the square roots, for l1 1 / (features x "
+        "deviation)",
         checks.one_or(checks.number_or("scale", "auto"), GRID), metavar="G",
     )  # fmt: skip
     cv: int | None = option(
-        None, "number of folds that compare values of C and gamma (default: 5)", checks.whole(2), group=groups.SEARCH,
-        metavar="FOLDS",
+        None, "number of folds used to compare values of C and gamma (default: 5)", checks.whole(2),
+        group=groups.SEARCH, metavar="FOLDS",
     )  # fmt: skip
     scoring: str = option(
-        PLAIN, "score that is compared: accuracy, balanced_accuracy, f1, precision, recall, jaccard or f1_macro, ...",
-        _scorer, group=groups.SEARCH, metavar="NAME",
+        PLAIN, "score used for the comparison: accuracy, balanced_accuracy, f1, precision, recall, jaccard or "
+        "f1_macro, ...", _scorer, group=groups.SEARCH, metavar="NAME",
     )  # fmt: skip
     per_part: bool = option(
         False, "let every part choose its own C and gamma", checks.yes_or_no, group=groups.SEARCH, only=_many_models,
         action="store_true",
     )  # fmt: skip
     quick: bool = option(
-        False, "default grids of 5 x 5 values instead of 10 x 10", checks.yes_or_no, estimator="", group=groups.SEARCH,
-        action="store_true",
+        False, "use default grids of 5 x 5 values instead of 10 x 10", checks.yes_or_no, estimator="",
+        group=groups.SEARCH, action="store_true",
     )  # fmt: skip
     partitions: int | None = option(
         None, "number of parts (default: one per rank)", checks.whole(1), estimator="n_parts", metavar="P"
     )
     route: str = option(
-        "nearest", "models that predict a row: of the nearest centre, a weighted mean of the nearest few, or all",
-        checks.one_of(*ROUTES), group=PARTS, choices=ROUTES,
+        "nearest", "models that predict a row: the nearest centre's, a weighted mean of the nearest few, or the mean "
+        "of all", checks.one_of(*ROUTES), group=PARTS, choices=ROUTES,
     )  # fmt: skip
     initial: str = option(
-        "local", "who reads the rows: each rank its own, or rank 0, which scatters them", checks.one_of(*INITIAL),
-        estimator="", report=True, group=FILES, only=lambda method: not method.partitioner, choices=INITIAL,
+        "local", "who reads the rows: each rank its own (local), or rank 0, which scatters them (root)",
+        checks.one_of(*INITIAL), estimator="", report=True, group=FILES, only=lambda method: not method.partitioner,
+        choices=INITIAL,
     )  # fmt: skip
     ratio: bool = option(
         False, "balance every class as well as the sizes of the parts", checks.yes_or_no, report=True, group=PARTS,
         only=lambda method: bool(method.partitioner), action="store_true",
     )  # fmt: skip
     passes: int = option(
-        1, "most passes through the tree; it stops once the objective no longer changes", checks.whole(1), report=True,
-        group=SOLVER, only=lambda method: method.merge == "support", metavar="N",
+        1, "maximum number of passes through the tree; training stops once the objective no longer changes",
+        checks.whole(1), report=True, group=SOLVER, only=lambda method: method.merge == "support", metavar="N",
     )  # fmt: skip
-    solver: str = option(
-        "smo", "solver of each part: exact (smo), or asynchronous and without a bias (asygcd)", _solver, report=True,
-        group=SOLVER, only=lambda method: not method.whole, choices=solver_names(),
-    )  # fmt: skip
+    solver: str = part_solver_option(only=lambda method: not method.whole)
     working_set: int | None = option(
-        None, "rows that each round optimises (default: the solver's choice; 2: one pair, as in the textbook)",
+        None, "rows that each round optimises (default: the solver's choice; 2: one pair, as in standard SMO)",
         checks.whole(2), report=True, group=SOLVER, only=lambda method: method.whole, metavar="Q",
     )  # fmt: skip
     metric: str = shared.metric()

@@ -6,6 +6,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from cacore.learn.rules import Rule
+from cacore.svm.solvers import DEFAULT
 
 if TYPE_CHECKING:
     from casvm.options import SVMMethod, SVMOptions
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 PLAIN = "accuracy"
 GRID = "grid"  # default values of C, epsilon or gamma, scaled by the data
-OF_PARTS = ("partitions", "partitioner", "divisions", "overlap", "route")
+OF_PARTS = ("partitions", "partitioner", "divisions", "overlap", "route", "solver")
 
 SEARCH: tuple[Rule[SVMOptions, Any], ...] = (
     Rule(
@@ -65,6 +66,10 @@ VALUE_RULES: tuple[Rule[ValueOptions, ValueMethod], ...] = (
     Rule(
         lambda o, m: o.searches and o.nu is not None,
         "nu: several settings can only be compared with epsilon; give one value of C and of gamma",
+    ),
+    Rule(
+        lambda o, m: o.nu is not None and not m.one_class and o.solver != DEFAULT,
+        f"nu, solver = {{o.solver}}: only {DEFAULT} finds epsilon by itself; give epsilon",
     ),
     Rule(
         lambda o, m: not o.exact and o.working_set is not None,

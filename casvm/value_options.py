@@ -18,7 +18,7 @@ from cacore.learn.options import KERNEL, PARTS, SEARCH, SOLVER, option
 from cacore.learn.rules import check
 from cacore.progress import Advance, silent
 from cacore.svm.options import DualOptions
-from casvm.options import ROUTES
+from casvm.options import ROUTES, part_solver_option
 from casvm.rules import GRID, VALUE_RULES
 
 if TYPE_CHECKING:
@@ -68,20 +68,21 @@ class ValueOptions(DualOptions):
     """
 
     C: Any = option(
-        1.0, "upper bound of the coefficients: a number, comma list, lo:hi:COUNT, grid for default values, or scale = "
-        "the targets' standard deviation", checks.one_or(checks.number_or(SCALE), GRID), only=_regression, metavar="C",
+        1.0, "upper bound of the coefficients: a number, comma list, lo:hi:COUNT, 'grid' (default values to compare), "
+        "or 'scale': the targets' standard deviation", checks.one_or(checks.number_or(SCALE), GRID), only=_regression,
+        metavar="C",
     )  # fmt: skip
     epsilon: Any = option(
-        SCALE, "errors up to this cost nothing; values as for --C, with scale = 0.1 of the targets' standard deviation",
+        SCALE, "errors up to this cost nothing; same forms as --C, 'scale' is 0.1 of the targets' standard deviation",
         checks.one_or(_at_least_zero_or_scale, GRID), only=_regression, metavar="E",
     )  # fmt: skip
     gamma: Any = option(
-        SCALE, "kernel parameter gamma, values as for --C, with scale = 1 / (features x variance; for laplacian and l1 "
-        "the same as a length); or auto = 1 / features", checks.one_or(checks.number_or(SCALE, "auto"), GRID),
-        metavar="G",
+        SCALE, "kernel parameter gamma, same forms as --C; 'scale': 1 / (features x variance); 'auto': 1 / features; "
+        "for laplacian 1 over the square roots, for l1 1 / (features x deviation)",
+        checks.one_or(checks.number_or(SCALE, "auto"), GRID), metavar="G",
     )  # fmt: skip
     nu: float | None = option(
-        None, "upper bound of the share of outliers and lower bound of the share of support vectors; in regression it "
+        None, "upper bound on the share of outliers and lower bound on the share of support vectors; in regression it "
         "replaces epsilon", nu_share, estimator="", group=KERNEL, metavar="NU",
     )  # fmt: skip
     tol: Any = option(
@@ -89,12 +90,12 @@ class ValueOptions(DualOptions):
         "targets' standard deviation", checks.number_or(SCALE), group=SOLVER, metavar="T",
     )  # fmt: skip
     cv: int | None = option(
-        None, "number of folds that compare values of C, epsilon and gamma (default: 5; above 5,000 rows one split "
+        None, "number of folds used to compare values of C, epsilon and gamma (default: 5; above 5,000 rows one split "
         "that holds out a tenth)", checks.whole(2), group=SEARCH, only=_regression, metavar="FOLDS",
     )  # fmt: skip
     quick: bool = option(
-        False, "default grids of 3 x 1 x 4 values instead of 4 x 2 x 6", checks.yes_or_no, estimator="", group=SEARCH,
-        only=_regression, action="store_true",
+        False, "use default grids of 3 x 1 x 4 values (C x epsilon x gamma) instead of 4 x 2 x 6", checks.yes_or_no,
+        estimator="", group=SEARCH, only=_regression, action="store_true",
     )  # fmt: skip
     partitions: int | None = option(
         None, "number of parts (default: one per rank)", checks.whole(1), estimator="n_parts", metavar="P"
@@ -104,25 +105,26 @@ class ValueOptions(DualOptions):
         _partitioner, group=PARTS, choices=PARTITIONERS, exclusive=True,
     )  # fmt: skip
     divisions: int = option(
-        1, "number of partitions of the rows that are trained; predictions are averaged over them",
+        1, "number of independent divisions of the rows into parts; predictions are averaged over them",
         checks.whole(1, 1000), estimator="n_divisions", report=True, group=PARTS, metavar="N",
     )  # fmt: skip
     overlap: float = option(
-        0.0, "rows of other parts that a part also learns from, the closest ones, as a multiple of its own",
+        0.0, "also train each part on the closest rows of other parts, this many times its own number of rows",
         checks.number(lambda share: 0 <= share <= 100, "a number from 0 to 100"), report=True, group=PARTS,
         only=_regression, metavar="SHARE",
     )  # fmt: skip
     exact: bool = option(
-        False, "solve one problem of all rows, of which every rank holds a share", checks.yes_or_no, estimator="",
-        report=True, group=PARTS, action="store_true", exclusive=True,
+        False, "solve a single problem of all rows, which are distributed over the ranks", checks.yes_or_no,
+        estimator="", report=True, group=PARTS, action="store_true", exclusive=True,
     )  # fmt: skip
     route: str = option(
-        "nearest", "models that predict a row: of the nearest centre, a weighted mean of the nearest few, or all",
-        checks.one_of(*ROUTES), group=PARTS, choices=ROUTES,
+        "nearest", "models that predict a row: the nearest centre's, a weighted mean of the nearest few, or the mean "
+        "of all", checks.one_of(*ROUTES), group=PARTS, choices=ROUTES,
     )  # fmt: skip
+    solver: str = part_solver_option()
     working_set: int | None = option(
-        None, "rows that each round of --exact optimises (default: the solver's choice; 2: one pair, as in the "
-        "textbook)", checks.whole(2), group=SOLVER, metavar="Q",
+        None, "rows that each round of --exact optimises (default: the solver's choice; 2: one pair, as in "
+        "standard SMO)", checks.whole(2), group=SOLVER, metavar="Q",
     )  # fmt: skip
     checkpoint: Checkpoint | None = shared.checkpoint()
     progress: Callable[[str, int], Advance] = silent

@@ -258,7 +258,7 @@ class InParts:
 
     def _check_ranks(self, comm: Communicator) -> None:
         if comm.size <= int(self.owners.max()) or len(self.parts) != np.count_nonzero(self.owners == comm.rank):
-            raise InputError("the model lies on other ranks than these: save it, and load it on the ranks that use it")
+            raise InputError("other ranks hold the model: save it, and load it on the ranks that use it")
 
     def _received(self, X: Any, comm: Communicator) -> Rows:
         """This rank's rows, checked on all ranks alike, and standardised."""

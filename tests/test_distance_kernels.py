@@ -302,7 +302,7 @@ def test_precomputed_ridge_refused(tmp_path):
     X, y = moved()
     K = city(X, X)
     for given, data, message in (
-        ({}, K[:, :50], r"a precomputed kernel is square; this has shape \(130, 50\)"),
+        ({}, K[:, :50], r"a precomputed kernel must be square; this one has shape \(130, 50\)"),
         ({}, sp.csr_matrix(K), "a precomputed kernel has to be dense"),
         ({"sigma": 1.0}, K, "sigma: a precomputed kernel has no width"),
     ):

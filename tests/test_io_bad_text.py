@@ -196,7 +196,7 @@ def test_decimal_commas(refused, content, message):
         ("1,2,yes\n1,yes\n", "line 2: 2 columns.* 3"),
         ("1,2,yes\n1,2,yes,4\n", "line 2: 4 columns.* 3"),
         ("1,2,yes\n1,nan,yes\n", r"row 1 \(line 2\), feature 1 is nan"),
-        ("1,2,no\n1,2,no\n", "--binarize yes: no row has this class; there are no"),
+        ("1,2,no\n1,2,no\n", "--binarize yes: no row has this class; the classes are no"),
     ],
 )
 def test_csv_with_a_class_to_choose(refused, content, message):
@@ -208,8 +208,8 @@ def test_csv_with_a_class_to_choose(refused, content, message):
     [
         ("price", "no target column 'price'; the columns are a, b, y"),
         ("A", "no target column 'A'"),
-        ("3", "no target column 3; there are 3"),
-        ("-4", "no target column -4; there are 3"),
+        ("3", "no target column 3; the file has 3"),
+        ("-4", "no target column -4; the file has 3"),
         ("1.5", "no target column '1.5'"),
     ],
 )
@@ -272,7 +272,7 @@ X, Y = np.ones((4, 3)), np.ones(4)
     [
         (npz(x=X.astype(object), y=Y), "Object arrays"),
         (npz(x=X, y=np.array([1, "a", None, 2], object)), "Object arrays"),
-        (npz(images=X, y=Y), "no array x_train or x; there are images, y"),
+        (npz(images=X, y=Y), "no array x_train or x; the file has images, y"),
         (npz(x=X[0], y=Y), r"x has shape \(3,\)"),
         (npz(x=X.astype(str), y=Y), "x has shape .* type <U"),
         (npz(x=X, y=Y[:3]), "4 rows of features and 3 targets"),
@@ -292,7 +292,7 @@ X, Y = np.ones((4, 3)), np.ones(4)
         (npz(x=np.zeros((4, 3), [("a", "f8")]), y=Y), "type .*'a'"),
         (npz(x=X, y=np.full(4, b"a")), r"y is of type \|S1"),
         (npz(x=X, y=Y, X=X), "two arrays are called x"),
-        (npz(**{"../x": X, "/y": Y}), "no array x_train or x; there are ../x, /y"),
+        (npz(**{"../x": X, "/y": Y}), "no array x_train or x; the file has ../x, /y"),
         (npz(x=np.full((4, 3), np.longdouble("1e4000")), y=Y), "row 0, feature 0 is inf"),
         (members(x=b"no array"), "x cannot be read, .*magic string"),
         (members(x=header("{'descr': '<f8', 'fortran_order': False, 'shape': (1 << 40, 2), }")), "x cannot be read"),

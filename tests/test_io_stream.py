@@ -141,7 +141,7 @@ LATE = "1 1:1\n" * 40
 WRONG = {
     "a line of a late block": (LATE + "1 1:?\n", "a: line 41: '1:?' is not index:value"),
     "a number, and a feature 0 after it": (LATE + "1 1:nan\n" + LATE + "1 0:1\n", "row 40 (line 41), feature 1 is nan"),
-    "a class that is not there": (LATE, "--binarize 7: no row has this class; there are 1.0"),
+    "a class that is not there": (LATE, "--binarize 7: no row has this class; the classes are 1.0"),
     "a column too many": ("1,2\n" * 40 + "1,2,3\n", "line 41: 3 columns, the lines before have 2"),
     "a word": ("1,2\n" * 40 + "1,x\n", "line 41, column 1: 'x' is not a number"),
     "not a finite number": ("1,2\n" * 40 + "inf,2\n", "row 40 (line 41), feature 0 is inf"),
@@ -214,7 +214,7 @@ def test_files_that_do_not_fit_together(tmp_path, refuses):
     (tmp_path / "e.csv").write_text("z,y\n1,2\n")
     message = "e.csv: a column z, where d.csv has x: give them one order"
     refuses("cacore.io", ["convert", "d.csv", "e.csv", "out.h5"], message, tmp_path)
-    refuses("cacore.io", ["convert", "a.csv", "b.csv", "out.h5"], "b.csv: 2 features, and 1 in a.csv", tmp_path)
+    refuses("cacore.io", ["convert", "a.csv", "b.csv", "out.h5"], "b.csv: 2 features, but 1 in a.csv", tmp_path)
     refuses(
         "cacore.io", ["convert", "a.csv", "c", "out.h5"], "c: libsvm, and a.csv is csv: convert them apart", tmp_path
     )

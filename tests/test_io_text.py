@@ -213,7 +213,7 @@ def test_binarize(put, positive):
     cells = ["yes", "no", " yes"] if positive == "yes" else ["1", "2", "1.00"]
     path = put("rows.csv", "".join(f"5,{cell}\n" for cell in cells))
     assert parse(path, binarize=positive).y.tolist() == [1, -1, 1]
-    with pytest.raises(InputError, match="--binarize 7: no row has this class; there are"):
+    with pytest.raises(InputError, match="--binarize 7: no row has this class; the classes are"):
         parse(path, binarize="7")
 
 

@@ -260,7 +260,7 @@ def test_resumed_to_the_same_bits(tmp_path):
 X4, Y4 = rows(40)
 BAD = {
     "one fold": (BKRR2(cv=1, lam=LAMS), "cv = 1: it must be a whole number"),
-    "more folds than rows": (BKRR2(1, cv=41, lam=LAMS), "cv = 41: there are 40 rows; ask for fewer folds"),
+    "more folds than rows": (BKRR2(1, cv=41, lam=LAMS), "cv = 41: there are only 40 rows; ask for fewer folds"),
     "leave-one-out": (BKRR2(cv=5, select="loo", lam=LAMS), "select loo leaves out every row already"),
     "kernels": (BKRR2(per_part=True, kernel="auto"), "kernel auto is one choice; name a kernel"),
     "divisions": (BKRR2(per_part=True, n_divisions=2), "does not fit those of another"),

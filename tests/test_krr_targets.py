@@ -220,7 +220,7 @@ def test_what_commands_refuse(files, tmp_path, refuses):
     h5, csv = files / "rows.h5", files / "train.csv"
     for program in ("casvm.casvm", "asygcd"):
         refuses(program, [h5], "one label or target per row is needed", tmp_path)
-    refuses("casvm.casvm", [csv, "--target", "A,B"], "2 columns, and one is needed here", tmp_path)
+    refuses("casvm.casvm", [csv, "--target", "A,B"], "2 columns, but one is needed here", tmp_path)
     refuses("cakrr.kkrr3", [h5], "the one answer of a row", tmp_path)
     refuses("cakrr.bkrr2", [csv, "--target", "A,A"], "named twice", tmp_path)
     refuses("cakrr.bkrr2", [csv, "--target", "A", "--test", files / "rows.npz"], "", tmp_path)

@@ -291,7 +291,7 @@ def test_without_targets(saved, tmp_path):
     [
         ("one", ["--interval", "1"], "--interval 1: it must be a number between 0 and 1"),
         ("one", ["--interval", "0.99"], "coverage 0.99 needs 99 rows to calibrate on, and the model has 60"),
-        ("one", ["--adaptive"], "--adaptive: there are no intervals"),
+        ("one", ["--adaptive"], "--adaptive: needs --interval"),
         ("plain", ["--interval", "0.9"], "the model was trained without calibrate, --calibrate"),
     ],
 )

@@ -11,7 +11,7 @@ from cacore.limits import Limits
 from cacore.svm import solvers
 from cacore.svm.dual import Dual
 from cacore.svm.solvers import part_solver, register, solver_names
-from casvm import CASVC, DCSVC
+from casvm import CASVC, CASVR, DCSVC
 from casvm.solver import smo
 from casvm.solver.kernel_rows import KernelRows
 
@@ -47,6 +47,35 @@ def test_a_solver_of_ones_own(k, registry):
         counted, expected = (make(3, solver=name, random_state=0).fit(X, y) for name in ("counting", "smo"))
         assert len(calls) >= 3 * k * (k - 1) / 2
         np.testing.assert_array_equal(counted.decision_function(X), expected.decision_function(X))
+
+
+def test_a_solver_of_ones_own_for_regression(registry):
+    calls = []
+
+    @register("counting")
+    def solve(X, kernel, dual, limits, cache_bytes, watch=None):
+        calls.append(dual.n)
+        return smo.solve(KernelRows(X, kernel, np.float64, cache_bytes), dual, limits, watch)
+
+    X, _ = rows()
+    counted, expected = (
+        CASVR(3, solver=name, C=1.0, random_state=0).fit(X, X[:, 0] ** 2) for name in ("counting", "smo")
+    )
+    assert sum(calls) == len(X)
+    np.testing.assert_array_equal(counted.predict(X), expected.predict(X))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"solver": "asygcd"}, "solver 'asygcd': it needs .* the dual of a classifier"),
+        ({"solver": "fast"}, "solver = .fast.: it must be one of smo"),
+    ],
+)
+def test_solvers_that_do_not_suit_a_regression(wrong, message):
+    X, _ = rows()
+    with pytest.raises(InputError, match=message):
+        CASVR(2, **wrong).fit(X, X[:, 0])
 
 
 def test_a_name_is_taken_once(registry):

@@ -126,9 +126,9 @@ def test_libsvm_files_of_fewer_features(family, inputs, tmp_path, refuses, capfd
     run(f"{family}.predict", ["m.h5", "narrow"])
     assert note in flat(capfd.readouterr().out)
     narrow.write_text("1 1:0.5 2:1\n-1 2:0.5\n")
-    line = refuses(program, ["train.h5", "--test", narrow], f"{narrow}: 2 features, and 3 in train.h5", inputs)
+    line = refuses(program, ["train.h5", "--test", narrow], f"{narrow}: 2 features, but 3 in train.h5", inputs)
     assert "convert both files together" in line
-    refuses(f"{family}.predict", [PREDICT[family][0], narrow], "features, and 3 in the training rows of", inputs)
+    refuses(f"{family}.predict", [PREDICT[family][0], narrow], "features, but 3 in the training rows of", inputs)
 
 
 # -- what is refused: the arguments, and what the line on stderr must say ----------------------------

@@ -192,7 +192,12 @@ def test_rows_that_cannot_be(estimator):
     X, y, _ = problem()
     y = targets(estimator, y)
     refusal(estimator().fit, X[:1], y[:1], match="one class only" if estimator is SMONuSVC else "1 sample")
-    refusal(estimator(kernel="precomputed").fit, X, y, match="a precomputed kernel is square; this has shape (120, 3)")
+    refusal(
+        estimator(kernel="precomputed").fit,
+        X,
+        y,
+        match="a precomputed kernel must be square; this one has shape (120, 3)",
+    )
     refusal(lambda: estimator().fit(X, y, sample_weight=np.zeros(120)), match="weight")
     if estimator is not SMOOneClassSVM:
         refusal(estimator().fit, X, np.where(np.arange(120) == 5, np.nan, y), match="NaN")

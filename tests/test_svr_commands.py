@@ -353,7 +353,7 @@ REFUSED = {
     "C of one class": ("oneclass", ["--C", "1"], "unrecognized arguments: --C 1"),
     "grid of nu": ("svr", ["--nu", "0.5", "--C", "1,2"], "nu: several settings can only be compared with eps"),
     "gammas of one class": ("oneclass", ["--gamma", "1,2"], "gamma: there are no targets by which several values"),
-    "folds": ("svr", ["--cv", "158"], "cv = 158: there are 157 rows; ask for fewer folds"),
+    "folds": ("svr", ["--cv", "158"], "cv = 158: there are only 157 rows; ask for fewer folds"),
     "gammas of none": ("svr", ["--kernel", "linear", "--gamma", "1,2"], "gamma: several values are given, and this"),
     "quick": ("svr", ["--C", "1", "--quick"], "quick: neither C, epsilon nor gamma is a grid that is made up"),
     "libsvm": ("svr", ["--kernel", "l1", "--libsvm", "l.model"], "--libsvm: LIBSVM has no l1 kernel"),

@@ -89,7 +89,7 @@ def check_classes(classes: NDArray[Any]) -> None:
     if classes.ndim != 1 or len(classes) < 2:
         raise InputError("fewer than two labels")
     if not (classes[1:] > classes[:-1]).all():
-        raise InputError("the labels do not ascend")
+        raise InputError("the labels are not in ascending order")
 
 
 def tested(classes: NDArray[Any], test: Dataset, predicted: NDArray[Any], comm: Communicator) -> dict[str, Any]:

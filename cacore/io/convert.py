@@ -42,7 +42,7 @@ def read_all(
         tables = text.parse(path, target, None, None, limit=limit, wanted=ANY)
         return {split: table.checked() for split, table in tables.items()}
     if target is not None:
-        raise InputError(f"{path}: --target is for sources that are not HDF5")
+        raise InputError(f"{path}: --target does not apply to HDF5 sources")
     shapes = {split: replace(shape, dtype=plain(shape.dtype)) for split, shape in native.describe(path).items()}
     size = sum(native.needed(path, split, 0, shape.n, shape.dtype, limit) for split, shape in shapes.items())
     memory.require(size, limit, f"{path}: to read its rows", REMEDY)
@@ -154,7 +154,7 @@ def _alike(stored: dict[str, Stored], args: argparse.Namespace) -> dict[str, Sel
     width = max(rows.shape.d + shifts[split] for split, rows in stored.items())
     for rows in stored.values():
         if rows.base is None and rows.shape.d < width:
-            raise InputError(f"{rows.where}: {rows.shape.d} features, and {width} in the other file")
+            raise InputError(f"{rows.where}: {rows.shape.d} features, but {width} in the other file")
     return {split: Selection(rows, _is_dense(rows), width, shifts[split]) for split, rows in stored.items()}
 
 
@@ -184,7 +184,7 @@ def _drop_duplicates(rows: dict[str, Selection], between: bool, limit: int) -> N
     train, test = rows["train"].stored, rows["test"].stored
     shapes = [rows.shape.y for rows in (train, test) if rows.shape.y is not None]
     if shapes[0][1:] != shapes[1][1:]:
-        raise InputError(f"{test.where}: y has shape {shapes[1]}, and {shapes[0]} in {train.where}")
+        raise InputError(f"{test.where}: y has shape {shapes[1]}, but {shapes[0]} in {train.where}")
     kept = np.arange(test.shape.n) if rows["test"].kept is None else rows["test"].kept
     rows["test"].kept = kept[~np.isin(hashes["test"][kept], hashes["train"])]
     if not len(rows["test"]):
@@ -198,9 +198,7 @@ def _split(train: Selection, n_train: int, seed: int, limit: int) -> dict[str, S
     """
     n = len(train)
     if not 0 < n_train < n:
-        raise InputError(
-            f"--split {n_train}: {train.stored.where} has {n:,} rows; at least one must be left on each side"
-        )
+        raise InputError(f"--split {n_train}: {train.stored.where} has {n:,} rows; each side needs at least one")
     memory.require(_DRAWN * n, limit, f"{train.stored.where}: to draw from its {n:,} rows", REMEDY)
     order = np.random.RandomState(seed).permutation(n)
     if train.kept is not None:

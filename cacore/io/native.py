@@ -88,7 +88,7 @@ def _child(group: h5py.Group, name: str, where: str) -> Any:
     if not group.id.links.exists(name.encode()):
         return None
     if is_link(group, name):
-        raise InputError(f"{where}: {name} is a link to elsewhere; put the data themselves there")
+        raise InputError(f"{where}: {name} is a link; store the data itself in this file")
     item = group[name]
     if isinstance(item, h5py.Dataset) and not lies_here(item):
         raise InputError(f"{where}: the data of {name} are in other files; put them into this one")

@@ -45,7 +45,7 @@ def parse(path: Path, limit: int) -> dict[str, Table]:
                 y = _target(_array(path, file, wanted[y_name]), path, y_name) if y_name in wanted else None
                 tables[split] = Table(X, y, f"{path} ({x_name})")
     if not tables:
-        raise InputError(f"{path}: no array x_train or x; there are {some(sorted(members))}")
+        raise InputError(f"{path}: no array x_train or x; the file has {some(sorted(members))}")
     return tables
 
 

@@ -39,4 +39,4 @@ class OneClass:
         """Raise an InputError if no row seen so far has the class."""
         if not self._found:
             known = some([] if self._classes is None else self._classes)
-            raise InputError(f"{where}: --binarize {self._positive}: no row has this class; there are {known}")
+            raise InputError(f"{where}: --binarize {self._positive}: no row has this class; the classes are {known}")

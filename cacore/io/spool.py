@@ -102,7 +102,7 @@ class Spool:
         kinds = {path: text.kind(path) for path in paths}
         for path, kind in kinds.items():
             if kind != kinds[paths[0]]:
-                raise InputError(f"{path}: {kind}, and {paths[0]} is {kinds[paths[0]]}: convert them apart")
+                raise InputError(f"{path}: {kind}, but {paths[0]} is {kinds[paths[0]]}: convert them apart")
         kind = kinds[paths[0]]
         if kind == "hdf5" and len(paths) == 1:
             return self._in_place(paths[0], names)
@@ -142,7 +142,7 @@ class Spool:
             self._names[name] = block.names
         have = stored[name]
         if block.X.shape[1] != have.shape.d:
-            raise InputError(f"{block.where}: {block.X.shape[1]} features, and {have.shape.d} in {have.where}")
+            raise InputError(f"{block.where}: {block.X.shape[1]} features, but {have.shape.d} in {have.where}")
         if block.names and self._names[name] and block.names != self._names[name]:
             here, there = next(pair for pair in zip(block.names, self._names[name], strict=True) if pair[0] != pair[1])
             raise InputError(f"{block.where}: a column {here}, where {have.where} has {there}: give them one order")

@@ -89,7 +89,7 @@ class Table:
         if whole:
             check_size(self.X.shape[0], self.X.shape[1], self.where)
         if self.y is not None and len(self.y) != self.X.shape[0]:
-            raise InputError(f"{self.where}: {self.X.shape[0]:,} rows of features and {len(self.y):,} targets")
+            raise InputError(f"{self.where}: {self.X.shape[0]:,} rows of features, but {len(self.y):,} targets")
         return self.check_features(plain(self.X.dtype) if dtype is None else dtype).check_finite_targets()
 
     def check_features(self, dtype: np.dtype[Any]) -> Table:

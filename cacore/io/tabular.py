@@ -84,10 +84,10 @@ class Tabular(ABC):
             self.chosen = _chosen(target or usual or "-1", path, names, columns)
         self.features = [j for j in range(columns) if j not in self.chosen]
         if not self.features:
-            raise InputError(f"{path}: no feature columns beside the target")
+            raise InputError(f"{path}: no feature columns other than the target")
         if len(self.chosen) > 1 and (binarize is not None or wanted.text or not wanted.many):
             given = target or usual
-            raise InputError(f"{path}: --target {given}: {len(self.chosen)} columns, and one is needed here")
+            raise InputError(f"{path}: --target {given}: {len(self.chosen)} columns, but one is needed here")
         self.names = tuple(names[j] for j in self.features) if names else ()
         self.words = Words() if self.chosen and (binarize is not None or wanted.text) else None
 
@@ -172,7 +172,7 @@ class Tabular(ABC):
         if not self.has_class:
             known = some([] if self.words is None else sorted(self.words.known))
             raise InputError(
-                f"{self.path}: --binarize {self.request.binarize}: no row has this class; there are {known}"
+                f"{self.path}: --binarize {self.request.binarize}: no row has this class; the classes are {known}"
             )
 
     def require(self, rows: int) -> None:
@@ -249,5 +249,5 @@ def _column(target: str, path: Path, names: tuple[str, ...], columns: int) -> in
             known = "the columns are " + some([f'"{name}"' if "," in name else name for name in names])
         raise InputError(f"{path}: no target column {target!r}; {known}") from None
     if not -columns <= column < columns:
-        raise InputError(f"{path}: no target column {column}; there are {columns}, numbered from 0")
+        raise InputError(f"{path}: no target column {column}; the file has {columns}, numbered from 0")
     return column % columns

@@ -32,7 +32,7 @@ def random_state() -> Any:
 
 def checkpoint() -> Any:
     """Declare the folder of finished parts, a :class:`cacore.io.checkpoint.Checkpoint`."""
-    text = "keep finished parts in this folder: the same command continues from them if it is killed"
+    text = "keep finished parts in this folder; after an interruption, rerun the same command to continue"
     return option(None, text, _checkpoint, estimator="", group=RESOURCES, metavar="DIR")
 
 
@@ -66,23 +66,25 @@ def check_out_of_core(wanted: bool, scratch: Path | None, given: dict[str, bool]
 def metric(*more: str) -> Any:
     """Declare the learned metric, see :mod:`cacore.data.metric`; `more` are further forms of it."""
     text = "learn, in rounds of training, how much each feature counts (diagonal) or each direction (full)"
-    text += "; or length scales that reduce the leave-one-out error (lengths)" if more else ""
+    text += "; or learn length scales that reduce the leave-one-out error (lengths)" if more else ""
     forms = (*METRICS, *more)
     return option("none", text, one_of(*forms), group=METRIC, choices=forms)
 
 
 def metric_rounds() -> Any:
     """Declare the number of rounds in which the metric is learned."""
-    return option(10, "most rounds of --metric; the best one is kept", whole(1), group=METRIC, metavar="N")
+    return option(
+        10, "maximum number of rounds of --metric; the best round is kept", whole(1), group=METRIC, metavar="N"
+    )
 
 
 def probability() -> Any:
     """Declare that a model has probabilities, see :mod:`cacore.probability.calibrator`."""
-    text = "also train probabilities of the classes, from decisions on held-out rows (without a value: sigmoid)"
+    text = "also fit class probabilities, from decisions on held-out rows (without a value: sigmoid)"
     return option(None, text, check_form, group=UNCERTAINTY, choices=FORMS, nargs="?", const=FORMS[0])
 
 
-def balanced(text: str = "weight the classes so that each counts the same") -> Any:
+def balanced(text: str = "weight the classes so that each counts equally") -> Any:
     """Declare that classes are weighted by the inverse of their frequency."""
     return option(
         None, text, flag="--balanced", estimator="", group=KERNEL, action="store_const", const="balanced"

@@ -163,7 +163,7 @@ def _check(A: NDArray[Any], B: NDArray[Any] | None = None) -> tuple[int, np.dtyp
     if A.dtype not in (np.float32, np.float64) or not A.flags.c_contiguous or A.shape[0] != A.shape[1]:
         raise ValueError("a square C-contiguous float32 or float64 matrix is needed")
     if B is not None and (B.dtype != A.dtype or not B.flags.c_contiguous or B.shape[1:] != A.shape[1:]):
-        raise ValueError("right-hand sides must be C-contiguous rows of the matrix' dtype and order")
+        raise ValueError("right-hand sides must be C-contiguous rows of the matrix's dtype and size")
     return len(A), A.dtype
 
 

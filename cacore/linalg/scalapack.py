@@ -149,7 +149,7 @@ class BlockCyclic(contextlib.AbstractContextManager["BlockCyclic"]):
         array of the shape of `y` and the matrix' dtype.
         """
         if y.shape[:1] != (self.n,) or y.ndim > 2:
-            raise ValueError(f"a right-hand side of {self.n} rows is needed")
+            raise ValueError(f"the right-hand side must have {self.n} rows")
         X = np.array(y.reshape(self.n, -1).T, self.dtype, order="C")
         if self.comm.size == 1:
             cholesky_solve(self.local, X)
@@ -279,7 +279,7 @@ def _library() -> _Library:
     if "libmkl_scalapack_lp64" not in mkl:
         raise InputError(
             "dkrr on more than one rank needs ScaLAPACK: pip install 'cakernels[scalapack]' (x86-64), "
-            f"or name a library in {VARIABLE}"
+            f"or set {VARIABLE} to the path of a library"
         )
     mpi, family = _mpi()
     last = ("libmkl_intel_lp64", f"libmkl_blacs_{family}_lp64", "libmkl_scalapack_lp64")

@@ -46,7 +46,7 @@ def train(method: Method, load_family: Callable[[], Family], comm: Communicator,
     with comm.agreed():
         others = family.check(method, job, options, comm)
         if job.plot is not None and not family.draws(method, options):
-            raise InputError(f"--plot draws the metric that was learned: give --metric diagonal or full{family.also}")
+            raise InputError(f"--plot: there is nothing to plot; give --metric diagonal or full{family.also}")
         if job.plot is not None and comm.rank == 0:
             from cacore.run import figures
 

@@ -38,7 +38,7 @@ class Training(Job):
         None, "training rows: HDF5 (native layout), LIBSVM, CSV, TSV, NPZ, NPY, Parquet or Arrow", path, flag="data",
         metavar="DATA",
     )  # fmt: skip
-    test: Path | None = option(None, "test rows (default: those of DATA, if it has some)", path, metavar="DATA")
+    test: Path | None = option(None, "test rows (default: those of DATA, if it has any)", path, metavar="DATA")
     target: str | None = option(
         None, "target column of a table, by name or number, or several: A,B (default: the last)", metavar="COLUMN"
     )
@@ -46,8 +46,9 @@ class Training(Job):
         False, "refuse test rows that are also training rows", yes_or_no, group=FILES, action="store_true"
     )
     allow_overlap: bool = option(
-        False, "do not search for test rows that are also training rows", yes_or_no, group=FILES, action="store_true"
-    )
+        False, "do not check for test rows that are also training rows (default: warn about them)", yes_or_no,
+        group=FILES, action="store_true",
+    )  # fmt: skip
     dtype: str = option(
         "float64", "floating-point type of the rows", one_of("float32", "float64"), group=RESOURCES,
         choices=("float32", "float64"),
@@ -58,7 +59,7 @@ class Training(Job):
         metavar="FILE.npz",
     )  # fmt: skip
     plot: Path | None = option(
-        None, "draw the learned metric, or else a calibration curve, or else the settings that were compared", path,
+        None, "plot the learned metric, if there is one; otherwise a calibration curve, or the settings compared", path,
         group=FILES, metavar="FILE.png",
     )  # fmt: skip
     libsvm: Path | None = option(
@@ -75,13 +76,13 @@ class Training(Job):
 class Predicting(Job):
     """Options of every predicting command."""
 
-    model: Path = option(None, "model that a training command saved", path, flag="model", metavar="MODEL")
+    model: Path = option(None, "model saved by a training command", path, flag="model", metavar="MODEL")
     data: Path = option(
-        None, "rows to predict: the file's test rows, if it has some, or all its rows", path, flag="data",
+        None, "rows to predict: the file's test rows, if it has any, or all its rows", path, flag="data",
         metavar="DATA",
     )  # fmt: skip
     target: str | None = option(
-        None, "target column of a table that has one, to compare the predictions with", metavar="COLUMN"
+        None, "target column to compare the predictions with, if the table has one", metavar="COLUMN"
     )
     output: Path | None = option(
         None, "write the predictions: CSV, or Parquet or HDF5 if the name ends with .parquet or .h5", path, short="-o",
@@ -95,20 +96,20 @@ class Predicting(Job):
         yes_or_no, group=UNCERTAINTY, action="store_true",
     )  # fmt: skip
     std: bool = option(
-        False, "also write the standard deviation of a new target at each row", yes_or_no, group=UNCERTAINTY,
+        False, "also write the predictive standard deviation of each row", yes_or_no, group=UNCERTAINTY,
         action="store_true",
     )  # fmt: skip
     interval: float | None = option(
-        None, "also write intervals that hold a new target with this probability; the model must have been trained "
+        None, "also write intervals that contain the target with this probability; the model must have been trained "
         "with --calibrate", share, group=UNCERTAINTY, metavar="COVERAGE",
     )  # fmt: skip
     adaptive: str | None = option(
-        None, "width of --interval: std, proportional to the standard deviation (the model must have been trained with "
-        "--keep-factors), or parts, from the errors of each part; without a value: std", one_of(*ADAPTIVE),
+        None, "vary the width of --interval: in proportion to the standard deviation (std; the model must have been "
+        "trained with --keep-factors), or by the errors of each part (parts); without a value: std", one_of(*ADAPTIVE),
         group=UNCERTAINTY, choices=ADAPTIVE, nargs="?", const="std",
     )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.adaptive is not None and self.interval is None:
-            raise InputError("--adaptive: there are no intervals; give --interval 0.9 as well")
+            raise InputError("--adaptive: needs --interval, for example --interval 0.9")

@@ -95,7 +95,7 @@ def _check_test(train: Dataset, test: Dataset, wanted: Targets) -> None:
     _check_base(test, train.base, train.where)
     _check_filled(test, not is_sparse(train.X) and train.base is None, train.where)
     if test.X.shape[1] != train.X.shape[1]:
-        raise InputError(f"{test.where}: {test.X.shape[1]} features, and {train.X.shape[1]} in {train.where}")
+        raise InputError(f"{test.where}: {test.X.shape[1]} features, but {train.X.shape[1]} in {train.where}")
     if wanted.needed:
         _check_same_targets(test, train.target().shape[1:], train.where)
 
@@ -122,7 +122,7 @@ def _check_same_targets(rows: Dataset, kind: tuple[int, ...], where: str) -> Non
     """Raise an InputError if the number of targets per row differs from that of the training rows."""
     if rows.target().shape[1:] != kind:
         found, need = (shape[0] if shape else 1 for shape in (rows.target().shape[1:], kind))
-        raise InputError(f"{rows.where}: {found} targets per row, and {need} in {where}")
+        raise InputError(f"{rows.where}: {found} targets per row, but {need} in {where}")
 
 
 def _check_base(rows: Dataset, base: int | None, where: str) -> None:
@@ -140,7 +140,7 @@ def _check_filled(rows: Dataset, dense: bool, where: str) -> None:
     """
     if dense and _lacks(rows):
         raise InputError(
-            f"{rows.where}: {rows.features} features, and {rows.X.shape[1]} in {where}, which leave out none: "
+            f"{rows.where}: {rows.features} features, but {rows.X.shape[1]} in {where}, which leave out none: "
             "convert both files together, with cacore.io convert --test"
         )
 

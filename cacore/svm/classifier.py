@@ -85,7 +85,7 @@ class Probabilistic(BaseEstimator):
     def _of_sigmoids(self, name: str) -> NDArray[np.float64]:
         values = getattr(getattr(getattr(self, "model_", None), "calibrator", None), name, None)
         if values is None:
-            raise AttributeError(f"prob{name}_ is there after fit with probability=True or 'sigmoid'")
+            raise AttributeError(f"prob{name}_ is available only after fit with probability=True or 'sigmoid'")
         return np.asarray(values)
 
     def _fitted_calibrator(self) -> Calibrator:

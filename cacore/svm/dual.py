@@ -82,7 +82,7 @@ class Dual:
         if not self.epsilon >= 0:
             raise InputError(f"epsilon = {self.epsilon!r}: it must be at least 0")
         if self.by_sign and (self.epsilon or (self.lower * self.upper).any()):
-            raise InputError("sums by sign: each row has a bound of 0, and epsilon is 0")
+            raise InputError("by_sign: each row needs a bound of 0, and epsilon must be 0")
 
     @classmethod
     def classification(cls, y: ArrayLike, C: ArrayLike, start_alpha: ArrayLike | None = None) -> Dual:

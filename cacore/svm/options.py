@@ -33,8 +33,9 @@ class DualOptions(Options):
         choices=tuple(KINDS),
     )  # fmt: skip
     gamma: float | str = option(
-        "scale", "kernel parameter gamma: a number, scale = 1 / (features x variance; for laplacian and l1 the same as "
-        "a length), or auto = 1 / features", checks.number_or("scale", "auto"), metavar="G",
+        "scale", "kernel parameter gamma: a number, scale = 1 / (features x variance), or auto = 1 / features; for "
+        "laplacian 1 over the square roots, for l1 1 / (features x deviation)", checks.number_or("scale", "auto"),
+        metavar="G",
     )  # fmt: skip
     degree: int = option(
         3, "degree of the polynomial kernel, exponent of the rational kernel", checks.whole(0, MOST_DEGREE),
@@ -51,8 +52,9 @@ class DualOptions(Options):
         1.0, "size of a rank's kernel cache", checks.at_least_zero, report=True, group=RESOURCES, metavar="GIB"
     )
     max_iter: int = option(
-        -1, "most iterations of a part's solver (-1: no limit)", checks.whole(types=Real), group=SOLVER, metavar="N"
-    )
+        -1, "maximum number of iterations of a part's solver; -1 is no limit", checks.whole(types=Real), group=SOLVER,
+        metavar="N",
+    )  # fmt: skip
     max_time: float | None = option(
         None, "time limit of a part's solver, in seconds", checks.seconds, group=SOLVER, metavar="S"
     )

@@ -108,7 +108,7 @@ def scores(name: str, counts: Counts) -> NDArray[np.float64]:
     """
     k = counts.shape[-1]
     if name in _OF_CLASSES and k != 2:
-        raise InputError(f"scoring = {name}: it is for two classes, and there are {k}; use {name}_macro")
+        raise InputError(f"scoring = {name}: it is for two classes, but there are {k}; use {name}_macro")
     judged = counts[..., TRUE, :].sum(-1) > 0
     return np.where(judged, SCORERS[name](counts), np.nan)
 

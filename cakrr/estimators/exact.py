@@ -128,7 +128,7 @@ class DKRR(Iterated, Regressor):
         if issparse(train.X):
             raise InputError("a precomputed kernel has to be dense")
         if train.X.shape[0] != train.X.shape[1]:
-            raise InputError(f"a precomputed kernel is square; this has shape {train.X.shape}")
+            raise InputError(f"a precomputed kernel must be square; this one has shape {train.X.shape}")
         K, rows = train.X, Dataset(numbered(len(train.X), train.X.dtype), train.target())
         if sample_weight is not None:
             weights = checked_weights(sample_weight, len(K))

@@ -123,7 +123,7 @@ def held_rows(task: RidgeTask) -> NDArray[np.bool_]:
             remedy = "ask for fewer parts" if n > 1 else "n_samples = 1, and a choice needs 2"
             raise InputError(f"parts of one row leave no rows to validate on; {remedy}")
         if (options.cv or 0) > n:
-            raise InputError(f"cv = {options.cv}: there are {n} rows; ask for fewer folds")
+            raise InputError(f"cv = {options.cv}: there are only {n} rows; ask for fewer folds")
     if options.cv:
         return fold(parts, 0, options.cv)[1]
     if not options.compares:

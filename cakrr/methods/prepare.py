@@ -206,9 +206,7 @@ def _check_magnitude(y: NDArray[Any], where: str, dtype: Any, comm: Communicator
         with comm.agreed():
             if (over := np.flatnonzero(sizes > most)).size:
                 value = f"row {first + over[0]:,}, the target is {np.ravel(y[over[0]])[0]:g}"
-                raise InputError(
-                    f"{where}: {value}, and a model's errors may overflow above {most:g}: scale the targets"
-                )
+                raise InputError(f"{where}: {value}; above {most:g} a model's errors may overflow: scale the targets")
             if 0 < largest < 1 / most:
                 what = f"no target is above {largest:g}, and squares of such numbers vanish"
                 raise InputError(f"{where}: {what}: scale the targets")

@@ -93,7 +93,7 @@ def told_together(model: KRRModel, Z: Rows, comm: Communicator) -> NDArray[np.fl
 def check(model: KRRModel) -> None:
     """Refuse a model that has no standard deviations."""
     if model.route == "oracle":
-        raise InputError(f"{model.method} is an oracle: it needs the true answers, and does not predict")
+        raise InputError(f"{model.method} is an oracle: it needs the true targets and cannot predict")
     if model.classes is not None:
         raise InputError("standard deviations: the model is a classifier's; its answers are classes")
     if is_of_new_rows(model.like):

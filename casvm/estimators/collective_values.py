@@ -148,6 +148,8 @@ class CASVR(CollectiveSVR):
         Folds of that choice. None: 5; of more than 5,000 rows a tenth judges.
     kernel, degree, coef0, tol, max_iter, max_time
         As for :class:`SMOSVR`, without "precomputed"; tol may be "scale", a thousandth of the targets' deviation.
+    solver : str
+        "smo", or another solver of regressions that is registered in :mod:`cacore.svm.solvers`.
     route : {"nearest", "soft", "all"}
         The nearest centre's model answers; the nearest four's values, weighted by distance; or the mean of all values,
         which suits "random".
@@ -188,6 +190,7 @@ class CASVR(CollectiveSVR):
     n_divisions: int = 1
     overlap: float = 0.0
     route: str = "nearest"
+    solver: str = "smo"
     random_state: Any = None
 
     def _chosen(self, comm: Communicator) -> dict[str, Any]:

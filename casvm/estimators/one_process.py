@@ -57,7 +57,7 @@ class OneProcess(KernelMachine):
             check_range(X)
             return
         if X.shape[0] != X.shape[1]:
-            raise InputError(f"a precomputed kernel is square; this has shape {tuple(X.shape)}")
+            raise InputError(f"a precomputed kernel must be square; this one has shape {tuple(X.shape)}")
         if sp.issparse(X):
             raise InputError("a precomputed kernel has to be dense")
 

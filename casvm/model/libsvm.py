@@ -55,9 +55,9 @@ def export_libsvm(model: SVMModel | SVRModel, path: str | Path) -> list[Path]:
     if model.kernel is None:
         raise InputError("a model of a precomputed kernel has no support vectors to export")
     if model.standardizer is not None and model.standardizer.root is not None:
-        raise InputError("LIBSVM's format has no metric: a model that learned one cannot be exported")
+        raise InputError("LIBSVM's format cannot store a metric: a model that learned one cannot be exported")
     if model.route == "sum" and len(model.sizes) > 1:
-        raise InputError("the model is in pieces on several ranks: save it, load it on one rank, and export it there")
+        raise InputError("several ranks hold pieces of the model: save it, load it on one rank, and export that")
     if model.kernel.declared.libsvm is None:
         raise InputError(f"LIBSVM has no {model.kernel.kind} kernel")
     if isinstance(model, SVMModel) and model.calibrator is not None and model.calibrator.form != "sigmoid":

@@ -196,7 +196,7 @@ def _folds(cv: int | None, n: int) -> tuple[int, int]:
     if cv is None:
         return (10, 1) if n > FEW else (FOLDS, FOLDS)
     if cv > n:
-        raise InputError(f"cv = {cv}: there are {n:,} rows; ask for fewer folds")
+        raise InputError(f"cv = {cv}: there are only {n:,} rows; ask for fewer folds")
     return cv, cv
 
 

@@ -18,13 +18,13 @@ from cacore.limits import Limits
 from cacore.machine import memory
 from cacore.svm.dual import Dual, Solution
 from cacore.svm.problem import numeric_gamma
+from cacore.svm.solvers import part_solver
 from cacore.tuning.results import Results
 from casvm.fit import SVMFit
 from casvm.methods.problems import STATISTICS, check_parts, named, not_met
 from casvm.model.svr import PartSVR, SVRModel
 from casvm.search.regression import search
 from casvm.solver.nu import solve_regression
-from casvm.solver.smo import solve_part
 from casvm.tasks.task import SVMTask
 from casvm.value_options import NU, PARTITIONERS, SCALE, SCALED, ValueMethod, ValueOptions
 from partition.base import Algorithm, Division
@@ -67,12 +67,12 @@ class Problem:
         before, after = float(sums[: comm.rank].sum()), float(sums[comm.rank + 1 :].sum())
         return Dual.one_class(rows["weight"], self.params["nu"], before, after)
 
-    def solve(self, rows: Samples, kernel: Kernel, limits: Limits, cache_bytes: int) -> Solution:
-        """Solve the problem of these rows on this rank alone."""
+    def solve(self, rows: Samples, kernel: Kernel, limits: Limits, cache_bytes: int, solver: str) -> Solution:
+        """Solve the problem of these rows on this rank alone, by the solver of this name; nu-SVR always by SMO."""
         if self.svm_type == "nu_svr":
             bound = self.params["C"] * rows["weight"]
             return solve_regression(rows.X, kernel, rows["y"], bound, self.params["nu"], limits, cache_bytes)
-        return solve_part(rows.X, kernel, self.dual(rows, Communicator()), limits, cache_bytes)
+        return part_solver(solver)(rows.X, kernel, self.dual(rows, Communicator()), limits, cache_bytes)
 
 
 @dataclass(kw_only=True)
@@ -169,7 +169,8 @@ class ValuesTask(SVMTask[PartSVR, SVRModel]):
     def solve(self, number: int, rows: Samples, side_by_side: int) -> dict[str, NDArray[Any]]:
         """Solve a part: about 2 s m nnz flops for m rows of nnz nonzeros and s support vectors."""
         begun, options = time.perf_counter(), self.options
-        solution = self.problem.solve(rows, self.kernel, options.limits, options.cache_bytes // side_by_side)
+        cache_bytes = options.cache_bytes // side_by_side
+        solution = self.problem.solve(rows, self.kernel, options.limits, cache_bytes, options.solver)
         # One-class coefficients of a part of m rows add up to nu m; scaling makes parts of different sizes comparable.
         scale = self.n / self.P / len(rows) if self.problem.svm_type == "one_class" else 1.0
         return kept_of(solution, begun, scale)
