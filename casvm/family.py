@@ -66,7 +66,7 @@ class SupportVectors(Classifiers):
     def read(
         self, method: SVMMethod, job: Training, options: SVMOptions, comm: Communicator, limit: int
     ) -> tuple[Dataset, Dataset | None]:
-        """Read training and test rows with their labels; with ``--initial root`` rank 0 reads and scatters them."""
+        """Read training and test rows with their labels; with ``--initial root``, rank 0 scatters them."""
         if options.initial == "root":
             train, test = reading.read_at_root(job, comm, limit, options.seed)
         else:

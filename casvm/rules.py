@@ -69,7 +69,7 @@ VALUE_RULES: tuple[Rule[ValueOptions, ValueMethod], ...] = (
     ),
     Rule(
         lambda o, m: o.nu is not None and not m.one_class and o.solver != DEFAULT,
-        f"nu, solver = {{o.solver}}: only {DEFAULT} finds epsilon by itself; give epsilon",
+        f"nu, solver = {{o.solver}}: only {DEFAULT} can solve nu-SVR; give epsilon instead of nu",
     ),
     Rule(
         lambda o, m: not o.exact and o.working_set is not None,

@@ -303,7 +303,7 @@ def test_precomputed_ridge_refused(tmp_path):
     K = city(X, X)
     for given, data, message in (
         ({}, K[:, :50], r"a precomputed kernel must be square; this one has shape \(130, 50\)"),
-        ({}, sp.csr_matrix(K), "a precomputed kernel has to be dense"),
+        ({}, sp.csr_matrix(K), "a precomputed kernel must be dense"),
         ({"sigma": 1.0}, K, "sigma: a precomputed kernel has no width"),
     ):
         with pytest.raises(InputError, match=message):

@@ -308,7 +308,7 @@ def test_precomputed_refused(what):
     X, y = clouds()
     K = X @ X.T
     rows = {"wide": K[:, :-1], "sparse": sp.csr_matrix(K)}[what]
-    message = {"wide": "is square; this has shape (150, 149)", "sparse": "has to be dense"}[what]
+    message = {"wide": "must be square; this one has shape (150, 149)", "sparse": "must be dense"}[what]
     assert refusal(SMOSVC(kernel="precomputed").fit, rows, y) == f"a precomputed kernel {message}"
 
 

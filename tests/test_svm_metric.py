@@ -139,7 +139,7 @@ def test_csr(dtype, metric, tmp_path):
     loaded = SVMModel.load(tmp_path / "m.h5")
     same_content(loaded, model.model_)
     np.testing.assert_array_equal(loaded.decision_function(T), model.model_.decision_function(T))
-    assert "has no metric" in refusal(export_libsvm, model.model_, tmp_path / "m.model")
+    assert "cannot store a metric" in refusal(export_libsvm, model.model_, tmp_path / "m.model")
 
 
 @pytest.mark.parametrize("method", [cpsvm, dissmo], ids=["cpsvm", "dissmo"])

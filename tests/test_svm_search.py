@@ -260,7 +260,7 @@ REFUSED = {
     "a word": ({"gamma": "large"}, "gamma = 'large': it must be a positive number, scale or auto, a list"),
     "gammas of a kernel without": (
         {"kernel": "linear", "gamma": [0.1, 1]},
-        "gamma: several values are given, and this kernel has none; leave it out",
+        "gamma: several values are given, but this kernel has no gamma; leave it out",
     ),
     "text": ({"C": "1,2"}, "C = '1,2': it must be a positive number, a list of them or grid"),
     "a command's default": ({"C": "default"}, "C = 'default': it must be a positive number, a list of them or grid"),

@@ -116,15 +116,15 @@ def test_resumed_in_one_model(inputs, tmp_path):
         (
             "casvm.cpsvm",
             ["--C", "1,2", "--quick"],
-            "quick: neither C nor gamma is a grid that is made up; leave it out",
+            "quick: it shortens a default grid, and neither C nor gamma is grid; leave it out",
         ),
-        ("casvm.dissmo", ["--quick"], "quick: neither C nor gamma is a grid that is made up; leave it out"),
+        ("casvm.dissmo", ["--quick"], "quick: it shortens a default grid, and neither C nor gamma is grid; leave it"),
         ("casvm.cpsvm", ["--gamma", "0,1"], "--gamma 0: it must be a positive number"),
         ("casvm.cpsvm", ["--scoring", "neg_log_loss"], "--scoring neg_log_loss: it must be a score that adds up"),
         (
             "casvm.cpsvm",
             ["--kernel", "linear", "--C", "1,9", "--gamma", "0.1,1"],
-            "gamma: several values are given, and",
+            "gamma: several values are given, but",
         ),
         ("casvm.cpsvm", ["--cv", "1"], "--cv 1: it must be a whole number of at least 2"),
         ("casvm.cpsvm", ["--cv", "200"], "cv = 200: class "),

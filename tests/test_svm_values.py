@@ -209,7 +209,7 @@ def test_rows_that_cannot_be(estimator):
 @pytest.mark.parametrize("estimator", [SMOSVR, SMONuSVR])
 def test_targets_that_are_all_the_same(estimator):
     X, y, _ = problem()
-    with pytest.warns(UserWarning, match=r"^all targets are 3\.5: the model is this number$") as caught:
+    with pytest.warns(UserWarning, match=r"^all targets are 3\.5: the model is this constant$") as caught:
         model = estimator().fit(X, np.full(len(y), 3.5))
     assert [one.filename for one in caught] == [__file__]
     near(model.predict(X), 3.5, 1e-3)

@@ -1,4 +1,4 @@
-"""The base of the estimators on all ranks: each rank gives its own rows, and gets its own answers."""
+"""The base of the estimators on all ranks: each rank passes its own rows and receives its own predictions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class AllRanks(Generic[Trained]):
     model_: Trained
 
     def _trained(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None) -> tuple[SVMFit[Trained], Any]:
-        """Train on this rank's rows, and take the fitted attributes: the fit, and the options of it. Collective."""
+        """Train on this rank's rows and set the fitted attributes; return the fit and its options. Collective."""
         with collective(self.comm) as comm:
             threads.share_once(comm)
             with comm.agreed():
@@ -38,22 +38,22 @@ class AllRanks(Generic[Trained]):
 
     @abstractmethod
     def _training_rows(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
-        """The rows, checked; `least` is 1 in one process, where rows must be there, and 0 otherwise."""
+        """Checked training rows; there must be `least` of them, 1 in one process and 0 on many ranks."""
 
     @abstractmethod
     def _asked(self, train: Dataset, comm: Communicator) -> tuple[Method, Any]:
-        """The method and the options that the parameters ask for; collective."""
+        """The method and the options that the parameters select; collective."""
 
     @abstractmethod
     def _take(self, fitted: SVMFit[Trained], comm: Communicator) -> None:
-        """The fitted attributes; collective."""
+        """Set the fitted attributes; collective."""
 
     @abstractmethod
     def _rows(self, X: Any, least: int = 1) -> Any:
-        """Rows to predict, checked; at least so many."""
+        """Checked rows to predict; there must be `least` of them."""
 
     def _answer(self, question: str, X: Any) -> NDArray[Any]:
-        """The answer of this method of the model to `X`; collective."""
+        """Result of the model's method `question` for `X`; collective."""
         check_is_fitted(self, "model_")
         with collective(self.comm) as comm:
             with comm.agreed():
