@@ -191,9 +191,9 @@ X4, Y4 = heavy(40)
 SPARSE = sp.csr_matrix(X4)
 BAD = {
     "a word": (BKRR2(scaling="x"), X4, "scaling = 'x': it must be one of deviation, quantile, auto"),
-    "not scaled": (BKRR2(scaling="auto", standardize=False), X4, "features are not scaled without standardize"),
-    "sparse": (BKRR2(scaling="quantile"), SPARSE, "the rows are sparse, and normal scores would fill them"),
-    "sparse, exact": (DKRR(scaling="auto"), SPARSE, "the rows are sparse, and normal scores would fill them"),
+    "not scaled": (BKRR2(scaling="auto", standardize=False), X4, "features are only scaled with standardize"),
+    "sparse": (BKRR2(scaling="quantile"), SPARSE, "normal scores would make the sparse rows dense"),
+    "sparse, exact": (DKRR(scaling="auto"), SPARSE, "normal scores would make the sparse rows dense"),
     "none": (BKRR2(n_divisions=0), X4, "n_divisions = 0: it must be a whole number"),
     "a matrix": (DKRR(kernel="precomputed", scaling="quantile"), X4 @ X4.T, "features are not scaled"),
 }

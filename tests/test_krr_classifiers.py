@@ -154,10 +154,10 @@ def test_classify(method, words, files, tmp_path):
 
 
 def test_what_commands_refuse(files, tmp_path, refuses):
-    refuses("cakrr.bkrr2", [files / "words.npz"], "the target is text; --classify learns its classes", tmp_path)
-    refuses("cakrr.bkrr2", [files / "train.csv"], "is not a number; --classify learns its classes", tmp_path)
+    refuses("cakrr.bkrr2", [files / "words.npz"], "the target is text; use --classify for classes", tmp_path)
+    refuses("cakrr.bkrr2", [files / "train.csv"], "is not a number; use --classify for classes", tmp_path)
     refuses("cakrr.bkrr2", [files / "real.h5", "--classify"], "is no whole number: leave --classify out", tmp_path)
-    refuses("cakrr.kkrr3", [files / "rows.h5", "--classify"], "looks at the one number", tmp_path)
+    refuses("cakrr.kkrr3", [files / "rows.h5", "--classify"], "is an oracle for a single numeric", tmp_path)
     refuses("cakrr.bkrr2", [files / "rows.h5", "--balanced"], "no classes without --classify", tmp_path)
 
 
@@ -211,7 +211,7 @@ def test_calibrated_ones_are_better(k, tmp_path):
 def test_probabilities_that_are_refused():
     X, y = drawn_clouds()
     for cls, more in ((BKRR2Classifier, {"n_divisions": 2}), (cakrr.DCKRRClassifier, {"n_parts": 2})):
-        assert "a row is left out of its own part's model" in refusal(cls(probability=True, **more).fit, X, y)
+        assert "leave-one-out predictions are those" in refusal(cls(probability=True, **more).fit, X, y)
 
 
 def test_columns_of_probabilities(tmp_path):

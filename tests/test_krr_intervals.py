@@ -194,10 +194,10 @@ def test_jackknife_plus_that_is_refused():
     model = BKRR2(3, **FIXED, calibrate="jackknife+").fit(X, y)
     with pytest.raises(InputError, match=r"coverage 0.99 needs 99 rows in each part, and one has 50"):
         model.predict_interval(X, 0.99)
-    with pytest.raises(InputError, match="have a width for each row in any case"):
+    with pytest.raises(InputError, match="already have a width for each row"):
         model.predict_interval(X, 0.9, "std")
     K = RBF(SIGMA)(X)
-    with pytest.raises(InputError, match="a precomputed kernel is not kept"):
+    with pytest.raises(InputError, match="models do not store a precomputed kernel"):
         DKRR(kernel="precomputed", calibrate="jackknife+").fit(K, y).predict_interval(K)
 
 
@@ -239,7 +239,7 @@ def test_coverage_of_noise_that_varies():
             {"calibrate": "half"},
             "calibrate = 'half': it must be a number between 0 and 1, or loo, or jackknife+",
         ),
-        (BKRR2, {"calibrate": 1e-4}, "of 150 rows that is 0, and both sides need some"),
+        (BKRR2, {"calibrate": 1e-4}, "this share of 150 rows is 0; both sides need rows"),
         (DCKRR, {"calibrate": "loo"}, "dckrr answers otherwise"),
         (TwoLevelKRR, {"calibrate": "jackknife+"}, r"calibrate jackknife\+: .* twolevel answers otherwise"),
         (BKRR2, {"calibrate": "loo", "n_divisions": 2}, "one division's model"),
@@ -254,5 +254,5 @@ def test_damaged_calibration(tmp_path):
     model = BKRR2(2, **FIXED, calibrate=0.2).fit(*noisy_waves()).model_
     model.calibration = replace(model.calibration, n=31)
     model.save(tmp_path / "m.h5")
-    with pytest.raises(InputError, match="the errors that are kept are not those of the rows"):
+    with pytest.raises(InputError, match="the stored errors do not match the number of rows"):
         KRRModel.load(tmp_path / "m.h5")

@@ -291,7 +291,7 @@ def test_oracle(name, tmp_path):
     np.testing.assert_allclose(model.oracle(T, t), least, rtol=1e-5, atol=1e-8)
     with pytest.raises(InputError, match="is an oracle"):
         model.predict(T)
-    with pytest.raises(InputError, match="saves no model"):
+    with pytest.raises(InputError, match="its model cannot be saved"):
         model.save(tmp_path / "m.h5")
     assert list(tmp_path.iterdir()) == []
     metrics = judged(model, T, t)
@@ -324,7 +324,7 @@ def test_grid_of_other_rules(name):
 
 @pytest.mark.parametrize("route", ["nearest", "soft", "all"])
 def test_an_oracle_has_a_route_of_its_own(route):
-    with pytest.raises(InputError, match=f"route {route}: bkrr3 has a route of its own"):
+    with pytest.raises(InputError, match=f"route {route}: bkrr3 has only its own route"):
         train(bkrr3.METHOD, *waves(), replace(FIXED, route=route))
 
 

@@ -198,7 +198,7 @@ def test_what_does_not_fit_into_memory():
 def test_refused():
     X, y = noisy_waves()
     K = RBF(SIGMA)(X)
-    with pytest.raises(InputError, match="precomputed kernel does not tell"):
+    with pytest.raises(InputError, match="precomputed kernel lacks the values"):
         DKRR(kernel="precomputed").fit(K, y).predict(K, return_std=True)
     with pytest.raises(InputError, match="the model is a classifier's"):
         BKRR2Classifier(2, **FIXED).fit(X, y > np.median(y)).model_.predict_std(X)
@@ -292,7 +292,7 @@ def test_without_targets(saved, tmp_path):
         ("one", ["--interval", "1"], "--interval 1: it must be a number between 0 and 1"),
         ("one", ["--interval", "0.99"], "coverage 0.99 needs 99 rows to calibrate on, and the model has 60"),
         ("one", ["--adaptive"], "--adaptive: needs --interval"),
-        ("plain", ["--interval", "0.9"], "the model was trained without calibrate, --calibrate"),
+        ("plain", ["--interval", "0.9"], "the model was trained without calibrate; train it"),
     ],
 )
 def test_predictions_that_are_refused(model, options, says, saved, capsys):

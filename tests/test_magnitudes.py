@@ -233,7 +233,7 @@ def test_targets_that_are_too_large(make, size, dtype):
     y = np.where(np.arange(len(y)) == 1234, size, y)
     message = refusal(lambda: make(dtype=dtype, lam=[1e-3, 1e-2]).fit(X, y), match="row 1,234, the target is")
     assert message.endswith("scale the targets")
-    refusal(lambda: make().fit(X[:200], 1e-160 * y[:200]), match="squares of such numbers vanish: scale the targets")
+    refusal(lambda: make().fit(X[:200], 1e-160 * y[:200]), match="so squares underflow: scale the targets")
 
 
 # -- statistics ---------------------------------------------------------------------------------------

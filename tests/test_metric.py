@@ -220,7 +220,7 @@ WIDE = np.random.default_rng(0).normal(size=(20, 5000))
 NAN = np.where(np.arange(40)[:, None] == 7, np.nan, X4)
 BAD = {
     "a function": (BKRR2(kernel=lambda A, B: A @ B.T, metric="full"), X4, "needs the derivative of the kernel"),
-    "a matrix": (DKRR(kernel="precomputed", metric="full"), X4 @ X4.T, "has no features to weigh"),
+    "a matrix": (DKRR(kernel="precomputed", metric="full"), X4 @ X4.T, "has no features to weight"),
     "a word": (BKRR2(metric="x"), X4, "metric = 'x': it must be one of none, diagonal, full"),
     "no name": (DKRR(metric=None), X4, "metric = None: it must be one of none, diagonal, full"),
     "no rounds": (BKRR2(metric="full", metric_rounds=0), X4, "metric_rounds = 0: it must be a whole number"),
@@ -288,6 +288,6 @@ def test_lengths_refused():
     for model, match in (
         (DKRR(metric="lengths"), "dkrr has one model of all rows; use metric diagonal"),
         (TwoLevelKRR(2, metric="lengths"), "twolevel has a coarse model of all rows; use metric diagonal"),
-        (BKRR2(2, metric="lengths", kernel="linear"), "the linear kernel is of no distance; use metric diagonal"),
+        (BKRR2(2, metric="lengths", kernel="linear"), "the linear kernel is not a function of distance; use metric"),
     ):
         assert match in refusal(model.fit, X, y)

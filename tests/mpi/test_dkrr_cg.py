@@ -231,7 +231,7 @@ def test_time(mine, monkeypatch):
     monkeypatch.setattr(solver, "time", Clock(12.0))
     result = dkrr(dataset(X, y, mine(157)), told, Communicator(WORLD))
     (note,) = result.notes
-    assert "--max-time 100 is over: the relative residual is" in note
+    assert "--max-time 100 was exceeded: the relative residual is" in note
     assert 1e-10 < result.residual[0] < 1
     monkeypatch.setattr(solver, "time", Clock(1e9))
     refused("before the solution was better than none", dataset(X, y, mine(157)), told)
@@ -278,7 +278,7 @@ def test_memory(mine):
 def test_rank_that_does_not_fit(mine):
     X, y = rows()
     refused(
-        "rank 150.*the largest that does is", dataset(X, y, mine(157)), replace(TOLD, rank=150, memory_limit=500_000)
+        "rank 150.*the largest that fits is", dataset(X, y, mine(157)), replace(TOLD, rank=150, memory_limit=500_000)
     )
 
 
