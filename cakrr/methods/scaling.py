@@ -25,9 +25,7 @@ def scalings(rows: RidgeRows, options: RidgeOptions, comm: Communicator) -> list
         return [rows]
     if is_sparse(rows.samples.X):
         with comm.agreed():
-            raise InputError(
-                f"scaling {options.scaling}: normal scores would make the sparse rows dense; leave it out"
-            )
+            raise InputError(f"scaling {options.scaling}: normal scores would make the sparse rows dense; leave it out")
     scored = _scored(rows, options.seed, comm)
     return [scored] if options.scaling == "quantile" else [rows, scored]
 
