@@ -85,7 +85,7 @@ def test_another_file(server, tmp_path):
     server.body = gzip.compress(b"1,2,3,4\n" * ROWS, mtime=0)
     with pytest.raises(InputError, match="the one in "):
         fetch.fetch("SUSY", tmp_path)
-    with pytest.raises(InputError, match="the one published is 00"):
+    with pytest.raises(InputError, match="the published one is 00"):
         fetch.verify(tmp_path / "small.csv.gz", "00")
 
 
