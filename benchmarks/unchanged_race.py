@@ -68,7 +68,7 @@ def launch(ranks: int, *words: str) -> list[str]:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Of the command."""
+    """Add the options of ``race`` to its parser."""
     parser.add_argument("old", type=Path)
     parser.add_argument("new", type=Path)
     parser.add_argument("--rounds", type=int, default=5)

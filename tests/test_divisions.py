@@ -40,7 +40,7 @@ def heavy(n=300, seed=0):
 
 
 def test_scores_are_those_of_ranks():
-    """Of distinct values norm.ppf((rank - 1/2) / n), to what 1,001 quantiles can tell."""
+    """Scores of distinct values are norm.ppf((rank - 1/2) / n), to the accuracy of 1,001 quantiles."""
     x = np.random.default_rng(0).standard_cauchy(size=5000)
     scores = normal_scores(x[:, None], quantiles_of(x[:, None], 0, Communicator()))[:, 0]
     expected = norm.ppf((rankdata(x) - 0.5) / len(x))
@@ -76,7 +76,7 @@ def test_a_sample_of_many_rows(dtype):
 
 @pytest.mark.parametrize("make", [BKRR2, KKRR2, DCKRR, TwoLevelKRR, DKRR])
 def test_quantile_is_training_on_scores(make, tmp_path):
-    """As a pipeline with the same map in front; the model carries the map, in its file too."""
+    """Training equals a pipeline with the same map in front; the model carries the map, also in its file."""
     (X, y), (T, _) = heavy(), heavy(80, 1)
     given = {"sigma": 2.0, "lam": 1e-3, "random_state": 3, **(COARSE if make is TwoLevelKRR else {})}
     given |= {} if make is DKRR else {"n_parts": 3}

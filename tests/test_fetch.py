@@ -65,7 +65,7 @@ def test_converted(server, tmp_path, capsys):
 
 
 def test_goes_on(server, tmp_path):
-    """What an interrupted download has left is not fetched again."""
+    """The bytes that an interrupted download left are not fetched again."""
     server.until = 100
     with pytest.raises(InputError, match="100 bytes of"):
         fetch.fetch("SUSY", tmp_path)

@@ -155,7 +155,7 @@ def test_refusals(words, message, refuses, tmp_path):
 
 
 def test_time_is_up(monkeypatch):
-    """What is there is taken if it is better than none, and refused if nothing was begun."""
+    """A partial solution is used if it is better than none, and refused if nothing was begun."""
     X, y = smooth(300)
     told = {"max_time": 100.0, "rank": 20}
     monkeypatch.setattr(solver, "time", Clock(12.0))

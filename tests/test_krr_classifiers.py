@@ -85,7 +85,7 @@ def test_probabilities():
 
 @pytest.mark.parametrize("k", [2, 3])
 def test_weights(k):
-    """Of rows and of classes; a row of weight 0 counts as absent, and so does a class of such rows."""
+    """Weights of rows and of classes; rows of weight 0, and classes of such rows, are ignored."""
     X, y = drawn_clouds(k=k)
     w = np.random.default_rng(0).integers(0, 3, len(y)).astype(float)
     close(BKRR2Classifier(**PAIR).fit(X, y, w).decision_function(X), brute(X[w > 0], y[w > 0], X, w[w > 0]))
@@ -168,7 +168,7 @@ def test_what_commands_refuse(files, tmp_path, refuses):
 @pytest.mark.parametrize("k", [2, 3])
 @pytest.mark.parametrize("cls", [BKRR2Classifier, DKRRClassifier])
 def test_sigmoids_of_rows_left_out(cls, k, weighted):
-    """Of trainings without each row, with the ridge and the mean of all."""
+    """The sigmoids match trainings without each row, with the ridge and the mean of all rows."""
     X, y = drawn_clouds(40, k=k)
     w = np.where(np.arange(40) % 3, 1.0, 2.0) if weighted else np.ones(40)
     model = cls(**PAIR, probability=True).fit(X, y, w if weighted else None)

@@ -60,7 +60,7 @@ COMMANDS = {
 
 @pytest.mark.parametrize("method", COMMANDS)
 def test_report(method, python, inputs, tmp_path):
-    """As a user starts it, without MPI."""
+    """Report of the command as a user starts it, without MPI."""
     oracle, whole = method.endswith("3"), method == "dkrr"
     words = ["--sigma", "0.5,1.5", "--lambda", "1e-3,1e-1", "--threads", "1", *COMMANDS[method], "--report", "r.json"]
     words += ([] if whole else ["--partitions", "3"]) + ([] if oracle else ["--model", "m.h5"])

@@ -201,7 +201,7 @@ def test_no_pair_needs_to_suit_all_parts(select):
 
 
 class Bar:
-    """What a progress bar was told; one more of `bars`."""
+    """A progress bar that records its calls; appends itself to `bars`."""
 
     def __init__(self, bars, label, total):
         bars.append(self)

@@ -116,7 +116,7 @@ def test_parts_with_too_few_errors():
 
 @pytest.mark.parametrize("cls", [BKRR2, DKRR])
 def test_rows_left_out_one_at_a_time(cls):
-    """As leaving each out of its part's system says."""
+    """Leave-one-out errors equal those of solving each part's system without the row."""
     X, y = noisy_waves(60)
     model = cls(**FIXED, calibrate="loo").fit(X, y).model_
     G, centred = RBF(SIGMA)(X) + LAM * 60 * np.eye(60), y - y.mean()
@@ -133,7 +133,7 @@ def test_rows_left_out_one_at_a_time(cls):
 
 
 def without_each(kernel, X, Y, T, noise):
-    """What the models without each row say of it, and of new rows: shapes (n,) and (n, len(T)); by leaving out."""
+    """Predictions without each row, for it and for new rows, by brute force: shapes (n,) and (n, len(T))."""
     G, k = kernel(X) + noise * np.eye(len(X)), kernel(T, X)
     errors, answers = [], []
     for i in range(len(X)):
@@ -155,7 +155,7 @@ def jackknifed(kernel, X, y, T, noise, coverage):
 
 @pytest.mark.parametrize("kind", ["nearest", "soft", "exact"])
 def test_jackknife_plus(kind, tmp_path):
-    """As models without each row say, in each part; of several that answer, the ends are averaged as answers are."""
+    """Ends follow from the models without each row, in each part; if several predict a row, ends are averaged."""
     (X, y), (T, _) = noisy_waves(90), noisy_waves(25, 1)
     cls, more = {"nearest": (BKRR2, {}), "soft": (BKRR2, {"route": "soft"}), "exact": (DKRR, {})}[kind]
     more = more | ({} if cls is DKRR else {"n_parts": 2})
@@ -176,7 +176,7 @@ def test_jackknife_plus(kind, tmp_path):
 
 
 def test_jackknife_plus_holds_what_the_jackknife_does_not():
-    """As many rows as features, without a ridge: each row moves the answers (section 7 of its paper has such a set)."""
+    """With as many rows as features and no ridge, each row changes the predictions (section 7 of its paper)."""
     held = {"jackknife+": [], "jackknife": []}
     for seed in range(3):
         rng = np.random.default_rng(seed)

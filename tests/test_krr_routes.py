@@ -109,7 +109,7 @@ def judged(model, X, y):
 
 
 def opinions(model, X, T, y, labels, sigma=1.3, lam=1e-4):
-    """What each part's model says of the rows T, from scikit-learn: shape (q, P)."""
+    """Predictions of each part's model for the rows T, by scikit-learn: shape (q, P)."""
     scaler, said = StandardScaler().fit(X), []
     Z, S = scaler.transform(X), scaler.transform(T)
     for p in range(len(model.sizes)):
@@ -201,7 +201,7 @@ def test_choice_of_the_route(P, weighted, seed):
 
 
 def test_more_than_the_nearest_is_worth_it():
-    """Of noisy rows in many parts, the models of several know more than one."""
+    """With noisy rows in many parts, several models predict better than the nearest one."""
     (X, y), (T, t) = waves(400), waves(400, 1)
     y += 0.3 * np.random.default_rng(9).normal(size=400)
     grid = {"n_parts": 20, "sigma": 1.0, "lam": 1e-4, "random_state": 0}

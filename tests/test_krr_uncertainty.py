@@ -117,7 +117,7 @@ def of_coarse(model, X, Y, T, w):
 
 
 def test_coarse_model(tmp_path):
-    """What it adds to the deviations of the parts' models: of weighted rows, and of each of two targets."""
+    """The coarse model adds its variance to those of the parts, with weighted rows and for each of two targets."""
     (X, y), (T, _) = noisy_waves(), noisy_waves(40, 1)
     Y, w = np.c_[y, 100 * np.cos(y)], np.random.default_rng(0).uniform(0.5, 2, len(y))
     model = TwoLevelKRR(3, **FIXED, **COARSE).fit(X, Y, w).model_
@@ -205,7 +205,7 @@ def test_refused():
 
 
 def test_no_factor():
-    """Of two equal rows and a lambda that is nothing."""
+    """Two equal rows and a negligible lambda have no Cholesky factor."""
     twice = np.zeros((2, 1))
     assert factored(twice, np.ones(2), Kernel.gaussian(1.0), 1e-30) is None
 

@@ -80,7 +80,7 @@ def test_gamma_scale(size):
 
 @pytest.mark.parametrize("rows", [np.zeros((5, 2)), np.full((5, 2), 1e-200), sp.csr_matrix((5, 2))])
 def test_gamma_scale_of_equal_numbers(rows):
-    """As scikit-learn has it."""
+    """Gamma "scale" of constant rows is that of scikit-learn."""
     assert numeric_gamma(rows, "scale", Communicator()) == 1.0
 
 

@@ -91,7 +91,7 @@ def test_one_round(metric):
 
 
 def test_a_metric_that_does_not_help_is_not_kept():
-    """Of equal rounds the first: the model is that of a fit without a metric."""
+    """If rounds are equally good, the first is kept: the model is that of a fit without a metric."""
     X, y = rows()
     y = (X[:, :5].sum(axis=1) > 0).astype(int)  # all features count alike
     one, other = made("CASVC", kernel="linear").fit(X, y), made("CASVC", "none", kernel="linear").fit(X, y)

@@ -181,7 +181,7 @@ def test_one_setting_is_judged_where_folds_are_asked_for():
 
 @pytest.mark.parametrize("scoring", ["balanced_accuracy", "f1", "recall_macro"])
 def test_other_scores_may_choose_otherwise(scoring):
-    """Of a rare class accuracy takes what never finds it."""
+    """With a rare class, accuracy chooses a model that never predicts it."""
     rng = np.random.default_rng(0)
     y = (np.arange(300) % 12 == 0).astype(int)
     X = rng.normal(size=(300, 2)) + 1.0 * y[:, None]

@@ -160,7 +160,7 @@ def test_sparse_rows_in_a_checkpoint_of_their_own(tmp_path):
      (None, "grid", (1.0, "grid")), (1.0, "scale", (1.0, "scale"))],
 )  # fmt: skip
 def test_what_is_compared_where_a_command_names_nothing(C, gamma, made):
-    """What a command was told is what it does: one option alone has today's default for the other."""
+    """Settings compared for each combination of given options: one option alone has the default of the other."""
     options = SVMOptions(C=C, gamma=gamma)
     assert (options.C, options.gamma) == made
     assert SVMOptions().searches is False

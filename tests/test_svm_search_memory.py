@@ -68,7 +68,7 @@ def test_memory_that_does_not_suffice():
 
 
 def test_the_bytes_of_a_part():
-    """Of more than two classes a pair's kernel values are copied: at worst, all of them."""
+    """With more than two classes, a pair's kernel values are copied: at worst, all of them."""
     import tracemalloc
 
     X = np.random.default_rng(0).normal(size=(1000, 2))
@@ -107,7 +107,7 @@ def test_more_settings_than_memory():
 
 
 def test_copies_of_the_rows_that_do_not_fit():
-    """Of a method whose parts are made for the search: refused before a copy is made."""
+    """If parts are made for the search, the copies of the rows are refused before one is made."""
     X, y = curved(400)
     options = SVMOptions(C=CS, gamma=0.5, memory_limit=2 * X.nbytes, cache_gib=0.0)
     message = refusal(dissmo.METHOD, Dataset(X, y), options, Communicator())

@@ -53,7 +53,7 @@ def coefficients(model, n):
 
 
 def objective(estimator, K, y, beta, params):
-    """Of the dual, minimised; of nu-SVC before its scaling to a margin of 1."""
+    """Dual objective, to be minimised; for nu-SVC before scaling to a margin of 1."""
     if estimator is SMONuSVC:
         beta = beta * params["nu"] * len(beta) / np.abs(beta).sum()
     linear = -y @ beta if estimator in (SMOSVR, SMONuSVR) else 0.0

@@ -58,7 +58,7 @@ def files(tmp_path_factory):
 
 
 def check_metrics(made, machine, values):
-    """Those of these values of the test rows, by scikit-learn."""
+    """Check the metrics of these predictions for the test rows against scikit-learn."""
     _, u, told = rows("test")
     if machine != "one class":
         mse = mean_squared_error(u, values)
@@ -179,7 +179,7 @@ def test_resumed_to_the_same_bits(more, files, tmp_path, refuses):
 
 @pytest.mark.parametrize("machine", ["epsilon", "one class"])
 def test_predictions(machine, files, tmp_path, capsys):
-    """Of both kinds of models, by the one command."""
+    """One command predicts with both kinds of models."""
     data, head = data_of(machine, files), "prediction,decision" if machine == "one class" else "prediction"
     words = [data, "--partitions", "2", "--gamma", "0.5", "--model", tmp_path / "m.h5"]
     made = reported(MACHINES[machine][0], words, tmp_path)
@@ -245,7 +245,7 @@ def test_the_mean_of_divisions(route, files, tmp_path):
 
 
 def test_errors_on_rows_left_out_are_those_of_libsvm():
-    """Of all settings and folds, with weights; and of none where there is nothing to learn from."""
+    """For all settings and folds, with weights; none if there are no rows to train on."""
     (X, y, _), rng = rows("train"), np.random.default_rng(0)
     X, y, weights = X[:90], (y[:90] - 300) / 10, rng.choice([0.0, 0.5, 2.0], 90)
     fold, Cs, epsilons, gammas = np.arange(90) % 4, (0.5, 5.0, 50.0), (0.02, 0.2), (0.2, 0.8)

@@ -19,7 +19,7 @@ PHASES = {"read", "partition", "train", "predict"}
 
 
 def run(program, words):
-    """As ``python -m PROGRAM WORDS`` would."""
+    """Run ``python -m PROGRAM WORDS`` in this process."""
     with mock.patch.object(sys, "argv", [program, *map(str, words)]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*found in sys.modules", RuntimeWarning)  # it has been imported before
         runpy.run_module(program, run_name="__main__", alter_sys=True)
@@ -56,7 +56,7 @@ def predicted(path):
 
 
 def flat(text):
-    """What a table says, without its frame and its line breaks."""
+    """Text of a table without its frame and its line breaks."""
     return " ".join(text.replace("│", " ").split())
 
 
@@ -80,7 +80,7 @@ def check_report(made, program, path, sizes=(150, 40, 3), more=()):
 
 
 def check_metrics(metrics, y, labels):
-    """Those of a classification, by scikit-learn."""
+    """Check classification metrics against scikit-learn."""
     assert set(metrics) == {"accuracy", "balanced_accuracy", "confusion"}
     assert metrics["accuracy"] == pytest.approx((labels == y).mean())
     assert metrics["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(y, labels))

@@ -225,7 +225,7 @@ def test_time_and_again(folder, mine, monkeypatch):
 
 
 def test_time(mine, monkeypatch):
-    """What is there when the time is over is taken, with a line that says how good it is; x = 0 is refused."""
+    """A partial solution at the time limit is used, with a note on its residual; x = 0 is refused."""
     X, y = rows()
     told = replace(TOLD, max_time=100.0, rank=20)
     monkeypatch.setattr(solver, "time", Clock(12.0))
@@ -238,7 +238,7 @@ def test_time(mine, monkeypatch):
 
 
 def test_pairs_of_other_choices_are_not_taken(folder, monkeypatch):
-    """What a checkpoint has of the solution of a pair is not the solution of another one."""
+    """A checkpoint's piece of one pair's solution is not used for another pair."""
     told = replace(TOLD, checkpoint=Checkpoint(folder / "kept"), sigma=(0.5, 1.5))
     first = [fit(dkrr, dataset(*rows(), even(157)), told, Communicator(WORLD)).model.sigma]
     width = next(one for one in told.sigma if one != first[0])
