@@ -86,7 +86,7 @@ class AsyGCDModel:
 
     def decisions(self, X: Rows) -> NDArray[np.float64]:
         """Decisions for `X`, shape (n, d): shape (n, m). 2 n nnz flops, nnz the nonzeros of all support vectors."""
-        Z = rows_to_predict(X, self.dtype, self.n_features, self.standardizer)
+        Z = rows_to_predict(X, self.dtype, self.n_features, self.standardizer, self.source)
         return expansion(self.kernel, self.X, self.coef, Z)
 
     def scores(self, X: Rows, comm: Any = None) -> NDArray[np.float64]:
@@ -179,4 +179,4 @@ class AsyGCDModel:
         require(is_real(self.C) and self.C > 0, f"C {self.C!r}")
         check_classes(self.classes)
         require(self.multi_class in ("ovr", "ovo"), f"multi_class {self.multi_class!r}")
-        check_rows(self.dtype, self.source, self.standardizer)
+        check_rows(self.dtype, self.source, self.standardizer, self.n_features)

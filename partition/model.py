@@ -179,7 +179,7 @@ class InParts:
             require(soft is not None and soft.k >= 1 and soft.t >= 0, "soft routing without k and t")
         fits = isinstance(self.divisions, int) and self.divisions >= 1 and len(self.sizes) % self.divisions == 0
         require(fits, f"divisions {self.divisions!r} of {len(self.sizes)} parts")
-        check_rows(self.dtype, self.source, self.standardizer)
+        check_rows(self.dtype, self.source, self.standardizer, self.n_features)
 
     def _answer(self, part: int, rows: Rows) -> NDArray[Any]:
         """Answer of one of this rank's parts for the rows, shape (len(rows), ...)."""
@@ -264,7 +264,7 @@ class InParts:
     def _received(self, X: Any, comm: Communicator) -> Rows:
         """This rank's rows, checked with the same result on all ranks, and standardised."""
         with comm.agreed():
-            X = rows_to_predict(X, self.dtype, self.centers.shape[1], self.standardizer)
+            X = rows_to_predict(X, self.dtype, self.centers.shape[1], self.standardizer, self.source)
             self._check_ranks(comm)
         check_alike(X, comm)
         return X

@@ -275,7 +275,7 @@ X, Y = np.ones((4, 3)), np.ones(4)
         (npz(images=X, y=Y), "no array x_train or x; the file has images, y"),
         (npz(x=X[0], y=Y), r"x has shape \(3,\)"),
         (npz(x=X.astype(str), y=Y), "x has shape .* type <U"),
-        (npz(x=X, y=Y[:3]), "4 rows of features and 3 targets"),
+        (npz(x=X, y=Y[:3]), "4 rows of features, but 3 targets"),
         (npz(x=X, y=np.ones((4, 2))), r"(y\b|target)"),
         (npz(x=X, y=np.float64(1)), r"(y\b|target)"),
         (npz(x=X[:0], y=Y[:0]), "0 rows of 3 features"),

@@ -212,7 +212,7 @@ def test_files_that_do_not_fit_together(tmp_path, refuses):
     (tmp_path / "c").write_text("1 1:2\n")
     (tmp_path / "d.csv").write_text("x,y\n1,2\n")
     (tmp_path / "e.csv").write_text("z,y\n1,2\n")
-    message = "e.csv: a column z, where d.csv has x: give them one order"
+    message = "e.csv: no column x, which d.csv has; columns are matched by name"
     refuses("cacore.io", ["convert", "d.csv", "e.csv", "out.h5"], message, tmp_path)
     refuses("cacore.io", ["convert", "a.csv", "b.csv", "out.h5"], "b.csv: 2 features, but 1 in a.csv", tmp_path)
     refuses(

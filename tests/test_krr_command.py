@@ -171,7 +171,7 @@ BAD = {
     "sigma range": (["good.h5", "--sigma", "1:2"], "--sigma 1:2"),
     "lambda": (["good.h5", "--lambda", "-1"], "--lambda -1"),
     "lambda nan": (["good.h5", "--lambda", "nan"], "--lambda nan"),
-    "test features": (["train.csv", "--test", "wide.csv"], "5 features, and 3"),
+    "test features": (["train.csv", "--test", "wide.csv"], "wide.csv: columns d, e, which train.csv does not have"),
     "overlap": (["overlap.h5", "--strict"], "1 of 30 test rows"),
     "memory": (["good.h5", "--partitions", "1", "--memory-limit", "0.0001"], "--partitions"),
     "memory negative": (["good.h5", "--memory-limit", "-1"], "--memory-limit -1"),

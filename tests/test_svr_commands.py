@@ -88,7 +88,7 @@ def test_each_part_is_libsvms(machine, files, tmp_path, capsys):
 
     made = read(tmp_path / "r.json")
     check_report(made, program, data, (N, TESTED, 3))
-    assert set(made["params"]) == PARAMS | more | {"partitioner"}
+    assert set(made["params"]) == PARAMS | more | {"partitioner", "solver"}
     assert (made["params"]["partitioner"], made["params"]["route"]) == ("kbalance", "nearest")
     assert set(made["solver"]) == SOLVER
     assert made["solver"]["converged"] == [True] * P

@@ -14,7 +14,7 @@ from sklearn.utils.validation import column_or_1d
 
 from cacore.comm import collective
 from cacore.data.dataset import Dataset
-from cacore.data.validation import checked_weights, validated
+from cacore.data.validation import checked_weights, columns_of, validated
 from cacore.errors import InputError
 
 ROWS: dict[str, Any] = {"accept_sparse": "csr", "accept_large_sparse": False, "order": "C"}
@@ -45,6 +45,7 @@ class Labelled(ClassifierMixin, BaseEstimator):
         self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int = 1, **rows: Any
     ) -> Dataset:  # fmt: skip
         """Validated rows, labels and weights of at least `least` rows; `rows`: options of ``validate_data`` for `X`."""
+        columns = columns_of(X, y)
         X, y = validated(self, X, y, ensure_min_samples=least, **(rows or {"dtype": ("float64", "float32"), **ROWS}))
         try:
             check_classification_targets(y)
@@ -52,7 +53,7 @@ class Labelled(ClassifierMixin, BaseEstimator):
         except ValueError as error:
             raise InputError(str(error)) from error
         weights = None if sample_weight is None else checked_weights(sample_weight, X.shape[0])
-        return Dataset(X, np.asarray(y), X.shape[0], weights=weights)
+        return Dataset(X, np.asarray(y), X.shape[0], weights=weights, columns=columns)
 
     def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Accuracy. With `comm`, a collective call that returns the accuracy over all ranks' rows on each rank."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.data.columns import UNNAMED, Columns
 from cacore.data.rows import Rows, concatenate
 from cacore.data.stored import some
 from cacore.errors import InputError
@@ -36,6 +37,11 @@ class Dataset:
         For test rows, mask of those that are also training rows, if this was checked.
     features : int or None
         For LIBSVM rows, number of features in the file itself; the remaining features of `X` are 0.
+    columns : Columns
+        Names of the features and the target, as far as they are known.
+    chosen : dict
+        For tables, name or number of the target `column` that was chosen because the user did not name one, and what
+        is known of its values; empty otherwise.
     """
 
     X: Rows
@@ -46,6 +52,8 @@ class Dataset:
     weights: NDArray[np.float64] | None = None
     overlap: NDArray[np.bool_] | None = None
     features: int | None = None
+    columns: Columns = UNNAMED
+    chosen: dict[str, Any] = field(default_factory=dict)
 
     def target(self) -> NDArray[Any]:
         """`y`, or an InputError if there is none."""

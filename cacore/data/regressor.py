@@ -12,7 +12,7 @@ from sklearn.utils.validation import column_or_1d
 
 from cacore.comm import collective
 from cacore.data.dataset import Dataset
-from cacore.data.validation import checked_weights, validated
+from cacore.data.validation import checked_weights, columns_of, validated
 from cacore.errors import InputError
 from cacore.metrics import errors
 
@@ -27,6 +27,7 @@ class Regressing(RegressorMixin, BaseEstimator):
         if issparse(y):
             raise InputError("y: sparse targets cannot be used; give y.toarray()")
         targets = {"ensure_2d": False, "dtype": None, "ensure_min_samples": 0, "ensure_min_features": 0}
+        names = columns_of(X, y)
         X, given = validated(self, X, y, validate_separately=(rows, targets))
         if not given.ndim or not all(given.shape[1:]):
             raise InputError(f"y has shape {given.shape}: there is no target")
@@ -41,7 +42,7 @@ class Regressing(RegressorMixin, BaseEstimator):
         if not np.isfinite(y).all():
             raise InputError("y: contains NaN or infinity")
         weights = None if sample_weight is None else checked_weights(sample_weight, X.shape[0])
-        return Dataset(X, y, X.shape[0], weights=weights)
+        return Dataset(X, y, X.shape[0], weights=weights, columns=names)
 
     def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """R^2, averaged over targets. With `comm`, a collective call that returns R^2 over all ranks' rows."""

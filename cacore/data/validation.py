@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cacore.comm import Communicator
+from cacore.data.columns import Columns, clean
 from cacore.data.missing import is_missing
 from cacore.data.rows import Rows, check_range, first_nonfinite, is_sparse
 from cacore.data.standardize import Standardizer
@@ -26,6 +27,7 @@ ENCODE = (
 )
 FILL = "fill the gap with scikit-learn's SimpleImputer, as examples/categories.py does, or leave the row out"
 # Type names of text and categories in pandas, polars and Arrow.
+_LETTERS = {"int": "i", "uint": "u", "bool": "b", "boolean": "b"}  # numpy's for types of columns; others count as "f"
 _TEXT = r"categor|enum|str$|string|large_string|utf8|dictionary"
 
 
@@ -57,12 +59,15 @@ def _usable(X: Any, dtypes: tuple[str, ...], order: str | None) -> bool:
     return bool(form and X.dtype in dtypes and X.shape[1] > 0 and first_nonfinite(X) is None)
 
 
-def rows_to_predict(X: Any, dtype: str, n_features: int, standardizer: Standardizer | None) -> Rows:
+def rows_to_predict(
+    X: Any, dtype: str, n_features: int, standardizer: Standardizer | None, source: dict[str, Any]
+) -> Rows:  # fmt: skip
     """Rows to predict, converted to the model's dtype, checked, and standardised like the training rows.
 
-    Raises an InputError for another number of features, for numbers that are not finite, and for numbers whose squares
-    overflow.
+    Raises an InputError for another number of features, for other names of them than in the model's `source`, for
+    numbers that are not finite, and for numbers whose squares overflow.
     """
+    check_names(X, source)
     X = checked_rows(X, (dtype,), "C")
     if X.shape[1] != n_features:
         raise InputError(f"{X.shape[1]} features in the rows to predict, {n_features} in the model")
@@ -101,6 +106,30 @@ def validated(estimator: Any, *args: Any, **kwargs: Any) -> Any:
         _refuse(error, *args[:2])
     _check_columns(args[0])
     return found
+
+
+def columns_of(X: Any, y: Any = None) -> Columns:
+    """Names and types of the columns of a DataFrame with names of text, and of the target; none of other input."""
+    found = _columns(X)
+    if not found or not all(isinstance(name, str) for name, _ in found):
+        return Columns()
+    target = [name for name, _ in _columns(y) or ()] or [getattr(y, "name", None)]
+    known = all(isinstance(name, str) for name in target)
+    kinds = "".join(_LETTERS.get(kind.lower().lstrip("<>=").rstrip("0123456789"), "f") for _, kind in found)
+    return Columns(
+        tuple(clean(name) for name, _ in found), tuple(clean(name) for name in target) if known else (), kinds
+    )
+
+
+def check_names(X: Any, source: dict[str, Any]) -> None:
+    """Raise an InputError for a DataFrame with other columns, or in another order, than those of a model's `source`."""
+    here, there = columns_of(X).features, Columns.of_source(source).features
+    if not here or not there or here == there or len(here) != len(there):
+        return
+    j = next(j for j in range(len(here)) if here[j] != there[j])
+    raise InputError(
+        f"X, column {j}: {here[j]!r}, and {there[j]!r} in the model; give it the columns in source['columns'], in order"
+    )
 
 
 def check_same_names(estimator: Any, comm: Communicator) -> None:

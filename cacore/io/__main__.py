@@ -29,6 +29,10 @@ def _parser(rank: int) -> argparse.ArgumentParser:
     )
     convert.add_argument("--target", metavar="COLUMN", help="name or number of the target column (default: the last)")
     convert.add_argument(
+        "--ignore-extra-columns", action="store_true",
+        help="leave out columns that the first file does not have (default: refuse them)",
+    )  # fmt: skip
+    convert.add_argument(
         "--dtype", choices=("float32", "float64"), default="float64",
         help="floating-point type of the features (default: float64)",
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.data.columns import clean
 from cacore.errors import InputError
 from cacore.io.shares import Part
 from cacore.io.stream import OnBytesRead
@@ -29,7 +31,10 @@ def require_pyarrow(path: Path, otherwise: str) -> Any:
 
 
 class Arrow(Tabular):
-    """Rows of a "parquet" or "arrow" file with numeric and boolean columns; missing values become NaN."""
+    """Rows of a "parquet" or "arrow" file with numeric and boolean columns; missing values become NaN.
+
+    The index of a DataFrame, which pandas stores as further columns, is left out, unless it is asked for by its name.
+    """
 
     def __init__(self, path: Path, form: str, request: ColumnRequest) -> None:
         pa = require_pyarrow(path, "write the rows as CSV")
@@ -39,11 +44,29 @@ class Arrow(Tabular):
             schema = self._file.schema_arrow if form == "parquet" else self._file.schema
         except self._errors as error:
             raise self._damaged(path, error) from error
-        names = tuple(" ".join(str(name).split()) for name in schema.names)
+        index = _index(schema)
+        asked = {*request.expected.columns.features, *request.expected.columns.target}
+        asked |= {
+            clean(word) for target in (request.target, request.usual_target) if target for word in target.split(",")
+        }
+        self._fields = [j for j, name in enumerate(schema.names) if name not in index or clean(name) in asked]
+        names = tuple(clean(schema.names[j]) for j in self._fields)
         super().__init__(path, names, len(names), request)
-        for j, field in enumerate(schema):
-            if j in self.features or self.words is None:
-                self._check_type(field, request.wanted.remedy if j in self.chosen else ENCODE)
+        self._schema = schema
+        for j in self.features if self.words is not None else sorted([*self.features, *self.chosen]):
+            self._check_type(schema.field(self._fields[j]), request.wanted.remedy if j in self.chosen else ENCODE)
+
+    def _kinds(self) -> str:
+        """Types of the features' columns."""
+        return "".join(_kind(self._schema.field(self._fields[j]).type) for j in self.features)
+
+    def _numbers(self, batch: Any, columns: list[int]) -> NDArray[np.float64]:
+        """Columns of a batch as an array of doubles."""
+        out = np.empty((batch.num_rows, len(columns)))
+        for k, j in enumerate(columns):
+            values = batch.column(self._fields[j]).cast("float64", safe=False)
+            out[:, k] = values.to_numpy(zero_copy_only=False)
+        return out
 
     def _check_type(self, field: Any, remedy: str) -> None:
         """Raise an InputError that names the column, unless it holds numbers."""
@@ -69,8 +92,8 @@ class Arrow(Tabular):
         try:
             for batch in _batches(self._file, self._form, self.step):
                 self.require(rows + batch.num_rows)
-                y = _numbers(batch, self.chosen) if self.words is None else self._codes(batch, self.words, rows)
-                yield _numbers(batch, self.features), y
+                y = self._numbers(batch, self.chosen) if self.words is None else self._codes(batch, self.words, rows)
+                yield self._numbers(batch, self.features), y
                 rows += batch.num_rows
         except self._errors as error:
             raise self._damaged(self.path, error) from error
@@ -79,7 +102,7 @@ class Arrow(Tabular):
 
     def _codes(self, batch: Any, words: Words, before: int) -> NDArray[np.float64]:
         """Codes of the target's values, shape (m, 1)."""
-        values = batch.column(self.chosen[0]).to_pylist()
+        values = batch.column(self._fields[self.chosen[0]]).to_pylist()
         if None in values:
             raise InputError(f"{self.path}: row {before + values.index(None)}, the target is missing: remove the row")
         return np.array([[words.code(str(value))] for value in values])
@@ -107,9 +130,22 @@ def _batches(file: Any, form: str, most: int) -> Iterator[Any]:
             yield batch.slice(lo, most)
 
 
-def _numbers(batch: Any, columns: list[int]) -> NDArray[np.float64]:
-    """Columns of a batch as an array of doubles."""
-    out = np.empty((batch.num_rows, len(columns)))
-    for k, j in enumerate(columns):
-        out[:, k] = batch.column(j).cast("float64", safe=False).to_numpy(zero_copy_only=False)
-    return out
+def _index(schema: Any) -> set[str]:
+    """Names of the columns that are the index of a DataFrame, by pandas' own description of the file."""
+    try:
+        described = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
+        return {name for name in described.get("index_columns", []) if isinstance(name, str)}
+    except (ValueError, AttributeError, TypeError, RecursionError):  # not pandas', or damaged
+        return set()
+
+
+def _kind(kind: Any) -> str:
+    """Numpy's letter for a type of numbers."""
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_boolean(kind):
+        return "b"
+    if types.is_unsigned_integer(kind):
+        return "u"
+    return "i" if types.is_integer(kind) else "f"

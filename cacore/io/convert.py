@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,12 +14,15 @@ from typing import Any
 import numpy as np
 
 from cacore.comm import Communicator
+from cacore.data.columns import Columns
 from cacore.errors import InputError
 from cacore.files import Temporary, check_apart, check_writable, temporary
 from cacore.io import native, summary, text
+from cacore.io.column_names import write_columns
 from cacore.io.crew import Crew
 from cacore.io.growing import GrowingRows
 from cacore.io.libsvm import DENSE_FROM
+from cacore.io.names import Expected
 from cacore.io.selection import Selection
 from cacore.io.shares import first_error
 from cacore.io.spool import ANY, ReadOptions, Spool, Stored
@@ -47,6 +51,8 @@ def read_all(
     size = sum(native.needed(path, split, 0, shape.n, shape.dtype, limit) for split, shape in shapes.items())
     memory.require(size, limit, f"{path}: to read its rows", REMEDY)
     blocks = {split: native.read_block(path, split, 0, shape.n, shape.dtype) for split, shape in shapes.items()}
+    for split, table in blocks.items():
+        table.columns = shapes[split].columns
     return {split: table.checked() for split, table in blocks.items()}
 
 
@@ -84,8 +90,9 @@ def _convert(args: argparse.Namespace, limit: int, crew: Crew | None) -> None:
     with bar(not args.quiet) as begin, temporary(args.destination) as spool:
         held = np.dtype(np.float64) if args.drop_duplicates else dtype  # compare rows before rounding
         options = ReadOptions(
-            args.target, args.binarize, held, limit, _watch(begin, [path for _, path in sources]), crew
-        )
+            args.target, args.binarize, held, limit, _watch(begin, [path for _, path in sources]), crew,
+            Expected(needed=True, ignore_extra=args.ignore_extra_columns, tell=_silent if args.quiet else _tell),
+        )  # fmt: skip
         with native.data_file(spool.path) as file:
             store = Spool(file, spool.path, options)
             rows = _alike(_read(store, args), args)
@@ -93,10 +100,18 @@ def _convert(args: argparse.Namespace, limit: int, crew: Crew | None) -> None:
         spool.share()
         rows = _chosen(rows, args, limit)
         if all(_is_done(chosen, spool.path, dtype) for chosen in rows.values()):
-            lines = _kept(spool, args.destination)
+            lines = _kept(spool, args.destination, rows)
         else:
             lines = _written(args.destination, rows, dtype, limit, begin)
     summary.show(lines)
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def _silent(line: str) -> None:
+    """Tell nothing: ``--quiet``."""
 
 
 def _check_split(args: argparse.Namespace) -> None:
@@ -225,14 +240,16 @@ def _written(path: Path, rows: dict[str, Selection], dtype: np.dtype[Any], limit
                     written.append(X, y)
                     advance(X.shape[0])
                 written.close(chosen.width)
+                columns = chosen.stored.shape.columns
+                write_columns(file[split], columns if len(columns.features) == chosen.width else Columns())
         made.share()
         for chosen in rows.values():
             chosen.stored.check_unchanged()
-        return _kept(made, path)
+        return _kept(made, path, rows)
 
 
-def _kept(made: Temporary, path: Path) -> list[str]:
+def _kept(made: Temporary, path: Path, rows: dict[str, Selection]) -> list[str]:
     """Move a temporary file to its destination; return the lines to print about it."""
-    lines = summary.of_file(made.path, path)
+    lines = summary.of_file(made.path, path, {split: chosen.stored.target for split, chosen in rows.items()})
     made.keep()
     return lines

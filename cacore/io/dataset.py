@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +15,14 @@ from cacore.data.dataset import Dataset
 from cacore.data.rows import block_bounds, scatter_rows
 from cacore.errors import InputError
 from cacore.io import stream, text
+from cacore.io.names import UNKNOWN, Expected, in_rows
 from cacore.io.table import LABELS, Table, Targets, check_size
 from cacore.io.tabular import ColumnRequest
 from cacore.machine import memory
+
+if TYPE_CHECKING:
+    from cacore.io.names import Order
+    from cacore.io.native import Shape
 
 _NOTHING, _ONE, _MANY, _WORDS = range(4)  # kind of targets: none, one number, several, text
 
@@ -31,6 +37,7 @@ def load(
     limit: int = 1 << 62,
     wanted: Targets = LABELS,
     remedy: str = "",
+    expected: Expected = UNKNOWN,
 ) -> dict[str, Dataset]:
     """Read a file and give every rank its block of each split; collective.
 
@@ -55,6 +62,8 @@ def load(
         Kinds of targets accepted.
     remedy : str
         Further remedy for rows that do not fit into `limit`: an option followed by a comma.
+    expected : Expected
+        Columns that the file must have, matched by name if both sides have names.
 
     Returns
     -------
@@ -70,10 +79,10 @@ def load(
     with comm.phase("read"):
         form = _agree_on_form(path, comm)
         if form == "hdf5":
-            return _blocks(path, comm, real, target, limit, wanted, remedy)
+            return _blocks(path, comm, real, target, limit, wanted, remedy, expected)
         if form == "npz":
             return _handed_out(path, comm, real, target, limit, wanted)
-        request = ColumnRequest(target, n_features, None, usual_target, limit, wanted)
+        request = ColumnRequest(target, n_features, None, usual_target, limit, wanted, expected=expected)
         table = text.table(path, form, request, comm)
         n = comm.offset(table.X.shape[0])[1]
         with comm.agreed():
@@ -82,7 +91,9 @@ def load(
         with comm.agreed():
             table.check_finite_targets().check_targets(wanted)
         X = table.X.astype(real, copy=False)
-        return {"train": Dataset(X, table.y, n, table.where, table.base, features=table.features)}
+        chosen = {"column": table.target} if table.target else {}
+        more: dict[str, Any] = {"features": table.features, "columns": table.columns, "chosen": chosen}
+        return {"train": Dataset(X, table.y, n, table.where, table.base, **more)}
 
 
 def _agree_on_form(path: Path, comm: Communicator) -> str:
@@ -95,26 +106,45 @@ def _agree_on_form(path: Path, comm: Communicator) -> str:
 
 
 def _blocks(
-    path: Path, comm: Communicator, real: np.dtype[Any], target: str | None, limit: int, wanted: Targets, remedy: str
+    path: Path, comm: Communicator, real: np.dtype[Any], target: str | None, limit: int, wanted: Targets, remedy: str,
+    expected: Expected,
 ) -> dict[str, Dataset]:  # fmt: skip
     """Read this rank's block of rows of an HDF5 file."""
     from cacore.io import native  # loads h5py, which --help does not need
 
     with comm.agreed():
-        if target is not None:
-            raise InputError(f"{path}: HDF5 files name their target themselves; drop --target {target}")
         before = stream.stamp(path)
-        shapes = native.describe(path)
+        shapes, orders = ordered(path, native.describe(path), expected, target)
         for split, shape in shapes.items():
             wanted.check(shape.y or (), f"{path} ({split})")
         mine = {split: block_bounds(shape.n, comm.size, comm.rank) for split, shape in shapes.items()}
-        size = sum(native.needed(path, split, *rows, real, limit) for split, rows in mine.items())
+        size = sum(native.needed(path, split, *rows, real, limit, orders[split]) for split, rows in mine.items())
         enough = memory.enough_ranks(2 * size * comm.size, limit)  # leaves half of the memory for the work
         what = f"{path}: a rank's block of the rows"
         memory.require(size, limit, what, f"use {remedy}more ranks{enough} or --dtype float32")
-        tables = {split: native.read_block(path, split, *rows, real) for split, rows in mine.items()}
+        tables = {split: native.read_block(path, split, *rows, real, orders[split]) for split, rows in mine.items()}
         stream.check_unchanged(path, before)
-    return {split: Dataset(t.X, t.y, shapes[split].n, t.where) for split, t in tables.items()}
+    return {
+        split: Dataset(t.X, t.y, shapes[split].n, t.where, columns=shapes[split].columns) for split, t in tables.items()
+    }
+
+
+def ordered(
+    path: Path, shapes: dict[str, Shape], expected: Expected, target: str | None
+) -> tuple[dict[str, Shape], dict[str, Order]]:  # fmt: skip
+    """The order of the columns of each split of an HDF5 file, and the splits' shapes once they are in it.
+
+    Without expected names, test rows have the columns of the training rows. Raises an InputError for a `target` asked
+    for by the user, unless the expected names say which one it is.
+    """
+    if target is not None and not (expected.columns.target and expected.target is None):
+        raise InputError(f"{path}: HDF5 files name their target themselves; drop --target {target}")
+    orders: dict[str, Order] = {}
+    for split, shape in shapes.items():
+        if not expected.columns.features:
+            expected = replace(expected, columns=shape.columns, where=f"{path} ({split})")
+        orders[split] = in_rows(expected, shape.columns, f"{path} ({split})")
+    return {split: shape.ordered(orders[split]) for split, shape in shapes.items()}, orders
 
 
 def _handed_out(

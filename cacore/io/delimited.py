@@ -20,10 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
+from cacore.data.columns import clean
 from cacore.data.missing import is_missing
 from cacore.errors import InputError
 from cacore.io.crew import ScanArguments
-from cacore.io.delimited_scan import Cells, scan
+from cacore.io.delimited_scan import SKIP, Cells, scan
 from cacore.io.shares import Block, Part, Share, first_error
 from cacore.io.stream import Lines, OnBytesRead, blocks_of_lines, open_bytes, reading
 from cacore.io.tabular import ColumnRequest, Tabular, Words
@@ -78,7 +79,8 @@ class Delimited(Tabular):
             return
         lines = Lines(self._layout.path, self._layout.limit, line, on_read)
         for both in self._numbers(lines, rows):
-            yield (np.delete(both, self.chosen, axis=1) if self.chosen else both), both[:, self.chosen]
+            whole = self.features == list(range(both.shape[1]))
+            yield (both if whole else both[:, self.features]), both[:, self.chosen]
 
     def _part(self, cells: Cells) -> Part:
         if self.words is None:
@@ -125,7 +127,7 @@ class Delimited(Tabular):
     @property
     def _scan_arguments(self) -> ScanArguments:
         """Arguments of the scanner after the text."""
-        place = np.empty(self._layout.columns, np.int64)
+        place = np.full(self._layout.columns, SKIP, np.int64)
         place[self.features] = np.arange(len(self.features))
         place[self.chosen] = -1 - np.arange(len(self.chosen))
         return self._layout.delimiter, place, self.words is not None
@@ -136,9 +138,11 @@ class Delimited(Tabular):
     def _numbers(self, lines: Lines, before: int) -> Iterator[NDArray[np.float64]]:
         """Yield all columns in blocks of rows, read by numpy; `before` rows were read earlier."""
         layout = self._layout
-        options: dict[str, Any] = {}
+        used = {*self.features, *self.chosen}
+        converters: dict[int, Callable[[str], float]] = {j: _nothing for j in range(layout.columns) if j not in used}
         if self.words is not None:
-            options = {"converters": {self.chosen[0]: self.words.code}, "encoding": None}
+            converters[self.chosen[0]] = self.words.code
+        options: dict[str, Any] = {"converters": converters, "encoding": None} if converters else {}
         rows = self._within(lines, before)
         try:
             for line in rows:
@@ -167,6 +171,11 @@ class Delimited(Tabular):
             if opened or line != "\n":  # skip empty lines
                 yield line
         self.require(before + lines.rows)
+
+
+def _nothing(word: str) -> float:
+    """Value of a cell in a column that is left out."""
+    return 0.0
 
 
 def _check_columns(line: str, number: int, layout: _Layout) -> None:
@@ -216,7 +225,7 @@ def _layout(path: Path, delimiter: str, limit: int) -> _Layout:
                 continue
             alone = words[0].split() if len(words) == 1 else []
             if not names and all(as_number(word) is None for word in alone or words):
-                names = tuple(" ".join(word.strip(" \"'\n\r#").split()) for word in words)
+                names = tuple(clean(word) for word in words)
                 continue
             if len(alone) > 1 or any(re.search(r"\d\s*;\s*[-+.\d]", word) for word in words):
                 raise InputError(

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from cacore.io.numerals import LEFT, NONE, number
 
+SKIP = 1 << 40  # place of a column that is left out
+
 _SPACE, _TAB, _QUOTE, _LINE_END, _RETURN = 32, 9, 34, 10, 13
 
 
@@ -38,13 +40,13 @@ def scan(block: bytes, delimiter: str, place: NDArray[np.int64], as_words: bool)
         Text that ends with a newline.
     delimiter : str
     place : ndarray of int64, shape (columns,)
-        For each column its index j among the features, or -1 - j among the targets.
+        For each column its index j among the features, or -1 - j among the targets, or :data:`SKIP`.
     as_words : bool
         True if the target may be text.
     """
     text = np.frombuffer(block, np.uint8)
     lines, targets = int(np.count_nonzero(text == _LINE_END)), int(np.count_nonzero(place < 0))
-    X, y = np.empty((lines, len(place) - targets)), np.empty((lines, targets))
+    X, y = np.empty((lines, int(np.count_nonzero(place < SKIP)) - targets)), np.empty((lines, targets))
     spans = np.empty((lines if as_words else 0, 2), np.int64)
     left = np.empty((lines * len(place), 4), np.int64)  # pages never written take no memory
     rows, n_left = _scan(text, ord(delimiter), place, X, y, spans, left)
@@ -110,7 +112,9 @@ def _scan(
             to = place[j]
             p = _after_spaces(text, p, delimiter)
             start = p
-            if to < 0 and len(spans):
+            if to == SKIP:
+                p = _after_word(text, p, delimiter)
+            elif to < 0 and len(spans):
                 p = _after_word(text, p, delimiter)
                 spans[row, 0], spans[row, 1] = start, p
             else:

@@ -13,6 +13,8 @@ from cacore.data.rows import block_bounds
 from cacore.data.stored import StoredRows
 from cacore.errors import InputError
 from cacore.io import native, text
+from cacore.io.dataset import ordered
+from cacore.io.names import UNKNOWN, Expected, Order
 from cacore.io.native import Shape
 from cacore.io.table import Targets
 from cacore.machine import memory
@@ -23,13 +25,20 @@ _COPIES = 2  # copies of the rows on disk: in the order of the file, and sorted 
 
 
 def load_in_file(
-    path: Path, comm: Communicator, dtype: str, target: str | None, folder: Path, limit: int, wanted: Targets
+    path: Path,
+    comm: Communicator,
+    dtype: str,
+    target: str | None,
+    folder: Path,
+    limit: int,
+    wanted: Targets,
+    expected: Expected = UNKNOWN,
 ) -> dict[str, Dataset]:
     """Load an HDF5 file like :func:`cacore.io.load`, but copy each rank's rows to a scratch file; collective.
 
     Parameters
     ----------
-    path, comm, dtype, target, limit, wanted
+    path, comm, dtype, target, limit, wanted, expected
         See :func:`cacore.io.load`.
     folder : Path
         Folder of the scratch file, with room for two copies of the rows. The file has no name, so a killed run leaves
@@ -53,9 +62,7 @@ def load_in_file(
                 )
         here = comm.node().size
         with comm.agreed():
-            if target is not None:
-                raise InputError(f"{path}: HDF5 files name their target themselves; drop --target {target}")
-            shapes = native.describe(path)
+            shapes, orders = ordered(path, native.describe(path), expected, target)
             for split, shape in shapes.items():
                 wanted.check(shape.y or (), f"{path} ({split})")
                 if shape.sparse:
@@ -66,7 +73,8 @@ def load_in_file(
             _check_room(path, shapes, mine, real, folder, limit, here)
         with comm.agreed():
             return {
-                split: _copied(path, split, shapes[split], *rows, real, folder, limit) for split, rows in mine.items()
+                split: _copied(path, split, shapes[split], *rows, real, folder, limit, orders[split])
+                for split, rows in mine.items()
             }
 
 
@@ -92,17 +100,18 @@ def _check_room(
 
 
 def _copied(
-    path: Path, split: str, shape: Shape, lo: int, hi: int, real: np.dtype[np.floating], folder: Path, limit: int
-) -> Dataset:
+    path: Path, split: str, shape: Shape, lo: int, hi: int, real: np.dtype[np.floating], folder: Path, limit: int,
+    order: Order,
+) -> Dataset:  # fmt: skip
     """Copy rows ``lo:hi`` of a split to a scratch file."""
     rows = StoredRows.empty(folder, hi - lo, shape.d, real)
     step = max(1, native.step_bytes(limit) // native.row_bytes(path, split, shape))
-    need = native.needed(path, split, lo, min(lo + step, hi), real, limit)
+    need = native.needed(path, split, lo, min(lo + step, hi), real, limit, order)
     memory.require(need, limit, f"{path}: a block of {min(step, hi - lo):,} rows", "raise --memory-limit")
     y = None if shape.y is None else np.empty((hi - lo, *shape.y[1:]))
     for a, b in blocks(hi - lo, step):
-        block = native.read_block(path, split, lo + a, lo + b, real)
+        block = native.read_block(path, split, lo + a, lo + b, real, order)
         rows[a:b] = block.X
         if y is not None:
             y[a:b] = block.y
-    return Dataset(rows, y, shape.n, f"{path} ({split})")
+    return Dataset(rows, y, shape.n, f"{path} ({split})", columns=shape.columns)

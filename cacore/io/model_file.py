@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
+from cacore.data.columns import Columns
 from cacore.data.rows import Rows, csr, is_csr, is_sparse
 from cacore.data.standardize import Standardizer
 from cacore.data.stored import in_memory
@@ -24,6 +25,7 @@ from cacore.io.native import created, is_link, lies_here, write_rows
 from cacore.io.seal import BLOCK, check_seal, seal
 
 SCHEMA = "cakernels-model/1"
+_PIECE = 30_000  # letters per attribute; JSON has ASCII alone
 
 Model = TypeVar("Model")
 
@@ -110,7 +112,8 @@ def _write(path: Path, family: str, attributes: dict[str, Any], shared: dict[str
         with created(temporary, userblock_size=BLOCK) as file:
             file.attrs["schema"] = SCHEMA
             file.attrs["family"] = family
-            file.attrs["attributes"] = json.dumps(attributes)
+            for name, text in _texts(attributes):
+                file.attrs[name] = text
             for name, values in shared.items():
                 write_rows(file, name, values)
             for part, fields in enumerate(parts):
@@ -158,8 +161,7 @@ def _loaded(path: Path, makers: Mapping[str, Maker[Model]], comm: Communicator) 
             family = str(file.attrs["family"])
             if family not in makers:
                 raise InputError(f"{path}: a model of the {family} family; {' or '.join(makers)} is needed")
-            attributes = json.loads(file.attrs["attributes"])
-            require(isinstance(attributes, dict), "its attributes are not an object")
+            attributes = _attributes(file)
             items = _items(file)
             groups = _items(items.pop("parts"))
             require(sorted(groups) == [f"{p:06d}" for p in range(len(groups))], "its parts are not numbered")
@@ -178,6 +180,31 @@ def _loaded(path: Path, makers: Mapping[str, Maker[Model]], comm: Communicator) 
         raise InputError(f"{path}: not a model file, or a damaged one ({error})") from error
 
 
+def _texts(attributes: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The file's attributes of text: the model's attributes, and the names of its columns in pieces.
+
+    HDF5 holds at most 64 KiB in an attribute, which the names of many columns exceed.
+    """
+    source = dict(attributes.get("source", {}))
+    names = json.dumps(source.pop("columns")) if "columns" in source else ""
+    yield "attributes", json.dumps({**attributes, "source": source} if names else attributes)
+    for piece, lo in enumerate(range(0, len(names), _PIECE)):
+        yield f"columns {piece}", names[lo : lo + _PIECE]
+
+
+def _attributes(file: h5py.File) -> dict[str, Any]:
+    """The model's attributes, with the names of its columns in `source`, if it has any."""
+    attributes: dict[str, Any] = json.loads(file.attrs["attributes"])
+    require(isinstance(attributes, dict), "its attributes are not an object")
+    pieces: list[str] = []
+    while f"columns {len(pieces)}" in file.attrs:
+        pieces.append(str(file.attrs[f"columns {len(pieces)}"]))
+    if pieces:
+        require(isinstance(attributes.get("source"), dict), "its source is not an object")
+        attributes["source"]["columns"] = json.loads("".join(pieces))
+    return attributes
+
+
 def require(true: object, what: str) -> None:
     """Raise an InputError unless `true` holds; for inconsistent model files."""
     if not true:
@@ -189,10 +216,12 @@ def is_real(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def check_rows(dtype: object, source: object, standardizer: Standardizer | None) -> None:
-    """Check what a model file says about its training rows: type, source and standardisation."""
+def check_rows(dtype: object, source: object, standardizer: Standardizer | None, d: int) -> None:
+    """Check what a model file says about its training rows of `d` features: type, source and standardisation."""
     require(dtype in ("float32", "float64"), f"dtype {dtype!r}")
-    require(isinstance(source, dict), "its source is not an object")
+    if not isinstance(source, dict):
+        raise InputError("its source is not an object")
+    require(len(Columns.of_source(source).features) in (0, d), f"names of columns that are not {d}")
     if standardizer is not None:
         standardizer.check()
 

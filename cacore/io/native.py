@@ -1,20 +1,24 @@
-"""Native data files: HDF5 with /train/X, /train/y, /test/X, /test/y, or /X and /y."""
+"""Native data files: HDF5 with /train/X, /train/y, /test/X, /test/y, or /X and /y, and names of their columns."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
+from numpy.typing import NDArray
 
+from cacore.data.columns import UNNAMED, Columns
 from cacore.data.rows import Rows, csr, is_csr, is_sparse
 from cacore.errors import InputError
 from cacore.files import replacing
+from cacore.io.column_names import COLUMN_NAMES, read_columns, write_columns
+from cacore.io.names import Order
 from cacore.io.stream import check_regular
 from cacore.io.table import Table, check_size
 
@@ -26,17 +30,27 @@ _DAMAGE = (
 # Since HDF5 1.10 all metadata has checksums, so the library detects damage before it acts upon it.
 FORMAT = ("v110", "v110")
 _CSR = ("data", "indices", "indptr")
+AS_THEY_LIE = Order()
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Size and type of a split, known without reading its rows; `y` is the shape of its targets, None without."""
+    """Size, type and names of a split, known without reading its rows; `y` is its targets' shape, None without."""
 
     n: int
     d: int
     sparse: bool
     dtype: np.dtype[Any]
     y: tuple[int, ...] | None
+    columns: Columns = UNNAMED
+
+    def ordered(self, order: Order) -> Shape:
+        """Shape of the rows once their columns are in this order."""
+        d = self.d if order.features is None else len(order.features)
+        y = self.y
+        if y is not None and order.targets is not None:
+            y = None if not order.targets else y if len(y) == 1 else (y[0], len(order.targets))
+        return replace(self, d=d, y=y, columns=order.columns)
 
 
 @contextmanager
@@ -115,7 +129,10 @@ def _shape(group: h5py.Group, where: str) -> Shape:
     y = _numbers(group, "y", f"{where}: the target beside it")
     if y is not None and (y.ndim not in (1, 2) or len(y) != n or not all(y.shape)):
         raise InputError(f"{where}: {n:,} rows, but y has shape {y.shape}")
-    return Shape(n, d, isinstance(X, h5py.Group), dtype, None if y is None else _one_or_many(y.shape))
+    size = None if y is None else _one_or_many(y.shape)
+    targets = 0 if size is None else size[1] if len(size) > 1 else 1
+    columns = read_columns({name: _child(group, name, where) for name in COLUMN_NAMES}, d, targets)
+    return Shape(n, d, isinstance(X, h5py.Group), dtype, size, columns)
 
 
 def _one_or_many(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -139,7 +156,9 @@ def _csr_shape(X: h5py.Group, where: str) -> tuple[int, int]:
     return n, d
 
 
-def needed(path: Path, split: str, lo: int, hi: int, dtype: np.dtype[Any], limit: int) -> int:
+def needed(
+    path: Path, split: str, lo: int, hi: int, dtype: np.dtype[Any], limit: int, order: Order = AS_THEY_LIE
+) -> int:  # fmt: skip
     """Upper bound on the bytes that :func:`read_block` uses, or some number above `limit`.
 
     Computing the bound itself takes at most `limit` bytes.
@@ -152,14 +171,17 @@ def needed(path: Path, split: str, lo: int, hi: int, dtype: np.dtype[Any], limit
             size = 16 * n * math.prod(group["y"].shape[1:]) + _chunk(group["y"])
         if not isinstance(X, h5py.Group):
             row = X.shape[1] * X.dtype.itemsize
-            block = 0 if X.dtype == dtype else min(_BLOCK + row, n * row)
-            return int(size + n * X.shape[1] * width + block + _chunk(X))
+            plain = X.dtype == dtype and order.features is None
+            block = 0 if plain else min(_BLOCK + row, n * row) * (1 if order.features is None else 2)
+            d = X.shape[1] if order.features is None else len(order.features)
+            return int(size + n * d * width + block + _chunk(X))
         # Every method needs at least one dense row of all columns.
         size += 24 * n + 8 * int(X.attrs["shape"][1]) + sum(_chunk(X[name]) for name in _CSR)
         if size > limit:
             return size
         first, last = (min(int(X["indptr"][row]), len(X["data"])) for row in (lo, hi))
-        return size + max(0, last - first) * int(width + X["data"].dtype.itemsize + 2 * X["indices"].dtype.itemsize)
+        entry = int(width + X["data"].dtype.itemsize + 2 * X["indices"].dtype.itemsize)
+        return size + max(0, last - first) * entry * (1 if order.features is None else 2)
 
 
 def step_bytes(limit: int) -> int:
@@ -185,27 +207,46 @@ def _place(file: h5py.File, split: str) -> h5py.Group:
     return file if group is None else group
 
 
-def read_block(path: Path, split: str, lo: int, hi: int, dtype: np.dtype[Any]) -> Table:
-    """Read and check rows ``lo:hi``, and no others, of a split found by :func:`describe`."""
+def read_block(
+    path: Path, split: str, lo: int, hi: int, dtype: np.dtype[Any], order: Order = AS_THEY_LIE
+) -> Table:  # fmt: skip
+    """Read and check rows ``lo:hi``, and no others, of a split found by :func:`describe`, columns in this order."""
     with opened(path) as file:
         group = _place(file, split)
-        X, where = group["X"], f"{path} ({split})"
-        y = np.asarray(group["y"][lo:hi]) if "y" in group else None
-        y = None if y is None else y.reshape(hi - lo, *_one_or_many(y.shape)[1:])
+        X, where, pick = group["X"], f"{path} ({split})", order.features
+        y = _targets(group, lo, hi, order)
         if isinstance(X, h5py.Group):
-            table = Table(_csr_rows(X, lo, hi, where), y, where, lo).checked(dtype, whole=False)
+            rows = _csr_rows(X, lo, hi, where)
+            table = Table(rows if pick is None else _picked(rows, pick), y, where, lo).checked(dtype, whole=False)
             table.X = table.X.astype(dtype, copy=False)
             return table
-        out = np.empty((hi - lo, X.shape[1]), dtype)
+        out = np.empty((hi - lo, X.shape[1] if pick is None else len(pick)), dtype)
         step = max(1, _BLOCK // max(1, X.shape[1] * X.dtype.itemsize))
         for a in range(0, hi - lo, step):
             b = min(a + step, hi - lo)
-            part = out[a:b] if X.dtype == dtype else np.empty((b - a, X.shape[1]), X.dtype)
+            part = out[a:b] if X.dtype == dtype and pick is None else np.empty((b - a, X.shape[1]), X.dtype)
             X.read_direct(part, np.s_[lo + a : lo + b])
+            part = part if pick is None else part[:, pick]
             Table(part, None if y is None else y[a:b], where, lo + a).checked(dtype, whole=False)
             if part.base is not out:
                 out[a:b] = part
     return Table(out, None if y is None else y.astype(np.float64, copy=False), where, lo)
+
+
+def _targets(group: h5py.Group, lo: int, hi: int, order: Order) -> Any:
+    """Targets of rows ``lo:hi``, shape (m,) or (m, t), or None."""
+    if "y" not in group or order.targets == []:
+        return None
+    y = np.asarray(group["y"][lo:hi])
+    y = y.reshape(hi - lo, *_one_or_many(y.shape)[1:])
+    return y if order.targets is None or y.ndim == 1 else y[:, order.targets]
+
+
+def _picked(rows: Rows, order: NDArray[np.int64]) -> Rows:
+    """CSR rows with these columns, in this order."""
+    rows = rows[:, order]
+    rows.sort_indices()
+    return rows
 
 
 def _csr_rows(X: h5py.Group, lo: int, hi: int, where: str) -> Rows:
@@ -272,6 +313,7 @@ def write(path: Path, tables: dict[str, Table], dtype: np.dtype[Any]) -> None:
             write_rows(group, "X", table.X.astype(dtype, copy=False))
             if table.y is not None:
                 group.create_dataset("y", data=table.y)
+            write_columns(group, table.columns)
 
 
 def write_rows(group: h5py.Group, name: str, rows: Rows) -> None:

@@ -78,9 +78,9 @@ class Selection:
 
     def _read(self, lo: int, hi: int, dtype: np.dtype[Any], limit: int) -> tuple[Rows, NDArray[Any] | None]:
         path, split = self.stored.path, self.stored.split
-        size = native.needed(path, split, lo, hi, dtype, limit)
+        size = native.needed(path, split, lo, hi, dtype, limit, self.stored.order)
         memory.require(size, limit, f"{self.stored.where}: rows {lo:,} to {hi - 1:,}", REMEDY)
-        table = native.read_block(path, split, lo, hi, dtype)
+        table = native.read_block(path, split, lo, hi, dtype, self.stored.order)
         return table.X, table.y
 
     def _gathered(

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
+from cacore.data.columns import Columns
 from cacore.data.rows import csr, is_sparse
 from cacore.errors import InputError
 from cacore.io import native, stream, text
+from cacore.io.column_names import write_columns
 from cacore.io.crew import Crew
+from cacore.io.dataset import ordered
 from cacore.io.growing import GrowingRows
 from cacore.io.libsvm import checked, row_ends
 from cacore.io.libsvm_scan import Scanned
-from cacore.io.native import Shape
+from cacore.io.names import UNKNOWN, Expected, Order
+from cacore.io.native import AS_THEY_LIE, Shape
 from cacore.io.one_class import OneClass
 from cacore.io.table import Table, Targets, check_size, plain
 from cacore.io.tabular import ColumnRequest, Tabular
@@ -32,7 +36,8 @@ Watch = Callable[[Path], stream.OnBytesRead]  # returns the progress callback fo
 class ReadOptions:
     """Options of ``convert`` for reading files, with the memory limit in bytes and the progress callbacks.
 
-    Text is parsed by `crew`, or by this process if it is None.
+    Text is parsed by `crew`, or by this process if it is None. The names of the first file's columns are expected of
+    the others, as `expected` says.
     """
 
     target: str | None
@@ -41,6 +46,7 @@ class ReadOptions:
     limit: int
     watch: Watch
     crew: Crew | None = None
+    expected: Expected = UNKNOWN
 
 
 @dataclass
@@ -60,6 +66,10 @@ class Stored:
         Number of CSR entries read from text.
     stamp : tuple or None
         Stamp of a file that others may write to; see :func:`cacore.io.stream.stamp`.
+    order : Order
+        Selection of the file's columns; `shape` is that of the rows after it.
+    target : str
+        For tables: name or number of the target column that was chosen, if the user did not name one.
     """
 
     path: Path
@@ -69,6 +79,8 @@ class Stored:
     base: int | None = None
     entries: int = 0
     stamp: stream.Stamp | None = None
+    order: Order = AS_THEY_LIE
+    target: str = ""
 
     def check_unchanged(self) -> None:
         """Raise an InputError if the file has been written to meanwhile."""
@@ -91,7 +103,8 @@ class Spool:
         self._file, self._path, self._options = file, path, options
         self._written: dict[str, GrowingRows] = {}
         self._readers: list[Tabular] = []
-        self._names: dict[str, tuple[str, ...]] = {}
+        self._expected = options.expected
+        self._stored: dict[str, Stored] = {}
 
     def take(self, paths: Sequence[Path], names: dict[str, str]) -> dict[str, Stored]:
         """Store the rows of several files of one kind, one after the other.
@@ -105,9 +118,23 @@ class Spool:
                 raise InputError(f"{path}: {kind}, but {paths[0]} is {kinds[paths[0]]}: convert them apart")
         kind = kinds[paths[0]]
         if kind == "hdf5" and len(paths) == 1:
-            return self._in_place(paths[0], names)
+            return self._noted(self._in_place(paths[0], names))
         if kind == "libsvm":
             return self._take_libsvm(paths, names)
+        return self._noted(self._take_blocks(paths, kind, names))
+
+    def _noted(self, stored: dict[str, Stored]) -> dict[str, Stored]:
+        """Expect the names of the first rows of the rows that follow."""
+        self._stored |= stored
+        for rows in stored.values():
+            self._expect(rows.shape.columns, rows.where)
+        return stored
+
+    def _expect(self, columns: Columns, where: str) -> None:
+        if not self._expected.columns.features:
+            self._expected = replace(self._expected, columns=columns, where=where)
+
+    def _take_blocks(self, paths: Sequence[Path], kind: str, names: dict[str, str]) -> dict[str, Stored]:
         stored: dict[str, Stored] = {}
         self._readers = []
         for path in paths:
@@ -121,14 +148,15 @@ class Spool:
         return stored
 
     def _in_place(self, path: Path, names: dict[str, str]) -> dict[str, Stored]:
-        if self._options.binarize is not None or self._options.target is not None:
+        target = self._options.target
+        if self._options.binarize is not None or (target is not None and not self._expected.columns.target):
             raise InputError(f"{path}: --target and --binarize are for sources that are not HDF5")
         stamp = stream.stamp(path)
-        shapes = native.describe(path)
+        found = {split: shape for split, shape in native.describe(path).items() if split in names}
+        shapes, orders = ordered(path, found, self._expected, target)
         return {
-            names[split]: Stored(path, split, shape, f"{path} ({split})", stamp=stamp)
+            names[split]: Stored(path, split, shape, f"{path} ({split})", stamp=stamp, order=orders[split])
             for split, shape in shapes.items()
-            if split in names
         }
 
     def _append(self, block: Table, name: str, stored: dict[str, Stored]) -> None:
@@ -137,21 +165,19 @@ class Spool:
         y = None if block.y is None else block.y.shape[1:]
         if name not in stored:
             self._written[name] = GrowingRows(self._file.create_group(name), self._options.dtype)
-            shape = Shape(0, block.X.shape[1], is_sparse(block.X), self._options.dtype, None if y is None else (0, *y))
-            stored[name] = Stored(self._path, name, shape, block.where)
-            self._names[name] = block.names
+            size = None if y is None else (0, *y)
+            shape = Shape(0, block.X.shape[1], is_sparse(block.X), self._options.dtype, size, block.columns)
+            stored[name] = Stored(self._path, name, shape, block.where, target=block.target)
+            self._expect(block.columns, block.where)
         have = stored[name]
         if block.X.shape[1] != have.shape.d:
             raise InputError(f"{block.where}: {block.X.shape[1]} features, but {have.shape.d} in {have.where}")
-        if block.names and self._names[name] and block.names != self._names[name]:
-            here, there = next(pair for pair in zip(block.names, self._names[name], strict=True) if pair[0] != pair[1])
-            raise InputError(f"{block.where}: a column {here}, where {have.where} has {there}: give them one order")
         targets = None if have.shape.y is None else have.shape.y[1:]
         if y != targets or is_sparse(block.X) != have.shape.sparse:
             raise InputError(f"{block.where}: rows or targets of another form than in {have.where}: convert them apart")
         self._written[name].append(block.X, block.y)
         n = have.shape.n + block.X.shape[0]
-        have.shape = Shape(n, have.shape.d, have.shape.sparse, have.shape.dtype, None if y is None else (n, *y))
+        have.shape = replace(have.shape, n=n, y=None if y is None else (n, *y))
 
     def _blocks(self, path: Path, kind: str) -> Iterator[tuple[str, Table]]:
         """Yield the rows of a file in blocks, with the name of their split."""
@@ -160,8 +186,9 @@ class Spool:
             text.check_target(path, options.target, kind)
             with stream.reading(path):
                 request = ColumnRequest(
-                    options.target, None, options.binarize, None, options.limit, ANY, False, options.crew
-                )
+                    options.target, None, options.binarize, None, options.limit, ANY, False, options.crew,
+                    self._expected,
+                )  # fmt: skip
                 read = text.tabular(path, kind, request)
                 self._readers.append(read)
                 for block in read.blocks(options.watch(path)):
@@ -170,7 +197,9 @@ class Spool:
             for split, stored in self._in_place(path, {"train": "train", "test": "test"}).items():
                 step = max(1, native.step_bytes(options.limit) // native.row_bytes(path, split, stored.shape))
                 for lo, hi in blocks(stored.shape.n, step):
-                    yield split, native.read_block(path, split, lo, hi, plain(stored.shape.dtype))
+                    block = native.read_block(path, split, lo, hi, plain(stored.shape.dtype), stored.order)
+                    block.columns = stored.shape.columns
+                    yield split, block
                 stored.check_unchanged()
         else:
             yield from text.parse(path, options.target, None, options.binarize, limit=options.limit, wanted=ANY).items()
@@ -194,6 +223,8 @@ class Spool:
         """Write the remaining rows; `widths` are the numbers of features by name."""
         for name, rows in self._written.items():
             rows.close(widths[name])
+            if name in self._stored:
+                write_columns(self._file[name], self._stored[name].shape.columns)
 
 
 class _LibsvmRows:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from cacore.data.rows import is_sparse
 from cacore.files import printing
 from cacore.io import native
+from cacore.io.names import listed
 from cacore.io.table import Table
 from cacore.io.words import printable
 
@@ -19,9 +20,10 @@ _BLOCK = 1 << 20
 
 
 class TargetSummary:
-    """Summary of targets that arrive block by block and are not stored."""
+    """Summary of targets that arrive block by block and are not stored; `name` is that of their column, if known."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "") -> None:
+        self._title = f"target {name}:" if name else "target"
         self._counts: dict[Any, int] | None = {}
         self._low, self._high = np.inf, -np.inf
         self._total: Any = 0.0
@@ -48,18 +50,21 @@ class TargetSummary:
             return "no target"
         if np.ndim(self._total):
             means = ", ".join(f"{mean:g}" for mean in (self._total / self._n)[:_MOST])
-            return f"{len(self._total)} targets of mean {means}"
+            return f"{len(self._total)} targets{self._title.removeprefix('target')} of mean {means}"
         if self._counts is None:
-            return f"target {self._low:g} to {self._high:g}, mean {self._total / self._n:g}"
+            return f"{self._title} {self._low:g} to {self._high:g}, mean {self._total / self._n:g}"
         classes = [f"{v if self._kind == 'U' else format(v, 'g')} ({c:,})" for v, c in sorted(self._counts.items())]
-        return "target " + ", ".join([*classes[:_MOST], *(["..."] if len(classes) > _MOST else [])])
+        return f"{self._title} " + ", ".join([*classes[:_MOST], *(["..."] if len(classes) > _MOST else [])])
 
 
-def of_file(path: Path, name: Path) -> list[str]:
-    """One summary line per split of a native file; `name` is the name shown."""
+def of_file(path: Path, name: Path, chosen: dict[str, str]) -> list[str]:
+    """One summary line per split of a native file; `name` is the name shown.
+
+    `chosen` has the number of a split's target column if it has no name and the user did not name it.
+    """
     lines = []
     for split, shape in native.describe(path).items():
-        targets, entries = TargetSummary(), None
+        targets, entries = TargetSummary(listed(shape.columns.target) or chosen.get(split, "")), None
         with native.opened(path) as file:
             group = file[split]
             if shape.sparse:
@@ -72,14 +77,16 @@ def of_file(path: Path, name: Path) -> list[str]:
 
 
 def of_tables(path: Path, tables: dict[str, Table]) -> list[str]:
-    """One summary line per split."""
+    """One summary line per split, and one line with the names of its columns if it has any."""
     lines = []
     for split, table in tables.items():
-        targets = TargetSummary()
+        targets = TargetSummary(listed(table.columns.target) or table.target)
         if table.y is not None:
             targets.add(table.y)
         entries = table.X.nnz if is_sparse(table.X) else None
         lines.append(_line(path, split, table.X.shape, table.X.dtype, entries, targets))
+        if table.columns.features:
+            lines.append(f"{printable(path)} {split}: features {listed(table.columns.features)}")
     return lines
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.data.columns import UNNAMED, Columns
 from cacore.data.rows import Rows, first_nonfinite
 from cacore.errors import InputError
 from cacore.io.words import FILL
@@ -65,10 +66,12 @@ class Table:
         For text files: function that finds the line of a row by reading the file again.
     base : int or None
         For LIBSVM rows: number of the first feature, 0 or 1.
-    names : tuple of str
-        Column names, if the file has them.
+    columns : Columns
+        Names of the columns, if the file has them.
     features : int or None
         For LIBSVM rows: number of features in the file itself; further features in `X` are taken as 0.
+    target : str
+        For tables: name or number of the target column that was chosen, if the user did not name one.
     """
 
     X: Rows
@@ -77,8 +80,14 @@ class Table:
     first: int = 0
     line_of: Callable[[int], int] | None = None
     base: int | None = None
-    names: tuple[str, ...] = ()
+    columns: Columns = UNNAMED
     features: int | None = None
+    target: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the features, if the file has them."""
+        return self.columns.features
 
     def checked(self, dtype: np.dtype[Any] | None = None, whole: bool = True) -> Table:
         """Check that `dtype` can hold all numbers and, for a `whole` table, that there are some; return this table.

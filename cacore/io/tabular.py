@@ -15,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
+from cacore.data.columns import Columns, clean
 from cacore.data.rows import block_bounds
 from cacore.errors import InputError
+from cacore.io.names import UNKNOWN, Expected, in_table, listed
 from cacore.io.shares import Dealt, Part, first_error, in_order
 from cacore.io.stream import REMEDY, OnBytesRead, reading
 from cacore.io.table import LABELS, NO_TARGET, Table, Targets
@@ -41,6 +43,8 @@ class ColumnRequest:
         True if all rows are kept in memory (twice while they are joined), False if only one block at a time.
     crew : Crew, optional
         Ranks that parse text instead of this one.
+    expected : Expected
+        Columns that the file must have, matched by name if both sides have names.
     """
 
     target: str | None = None
@@ -51,6 +55,7 @@ class ColumnRequest:
     wanted: Targets = LABELS
     held: bool = True
     crew: Crew | None = None
+    expected: Expected = UNKNOWN
 
 
 class Tabular(ABC):
@@ -67,29 +72,61 @@ class Tabular(ABC):
 
     Attributes
     ----------
-    names : tuple of str
-        Names of the features; empty if the file has none.
+    features, chosen : list of int
+        Numbers of the columns of the features, in their order, and of the targets; all others are left out.
+    asked : bool
+        True if the user named the target.
     """
 
     def __init__(self, path: Path, names: tuple[str, ...], columns: int, request: ColumnRequest) -> None:
-        self.path, self.request = path, request
-        target, usual, binarize, wanted = request.target, request.usual_target, request.binarize, request.wanted
-        n_features = request.n_features
-        if not wanted.needed:
-            n_features = columns if target == NO_TARGET and n_features is None else n_features
-            target, usual = (None if one == NO_TARGET else one for one in (target, usual))
-        self._columns = columns
-        self.chosen: list[int] = []
-        if target is not None or columns != n_features:
-            self.chosen = _chosen(target or usual or "-1", path, names, columns)
-        self.features = [j for j in range(columns) if j not in self.chosen]
+        self.path, self.request, self._names = path, request, names
+        target, binarize, wanted = request.target, request.binarize, request.wanted
+        self.asked, self._columns = target is not None, columns
+        if request.expected.matches(names):
+            own = request.expected.target
+            none = own == NO_TARGET and not wanted.needed
+            given = [] if none else None if own is None else _chosen(own, path, names, columns)
+            self.features, self.chosen = in_table(request.expected, names, str(path), given)
+        else:
+            self.chosen = self._by_place(names, columns)
+            self.features = [j for j in range(columns) if j not in self.chosen]
         if not self.features:
             raise InputError(f"{path}: no feature columns other than the target")
         if len(self.chosen) > 1 and (binarize is not None or wanted.text or not wanted.many):
-            given = target or usual
-            raise InputError(f"{path}: --target {given}: {len(self.chosen)} columns, but one is needed here")
-        self.names = tuple(names[j] for j in self.features) if names else ()
+            given_target = target or request.usual_target
+            raise InputError(f"{path}: --target {given_target}: {len(self.chosen)} columns, but one is needed here")
         self.words = Words() if self.chosen and (binarize is not None or wanted.text) else None
+
+    def _by_place(self, names: tuple[str, ...], columns: int) -> list[int]:
+        """Numbers of the target columns: those that the user or the model names, or the last."""
+        request = self.request
+        target, usual, n_features = request.target, request.usual_target, request.n_features
+        if not request.wanted.needed:
+            n_features = columns if target == NO_TARGET and n_features is None else n_features
+            target, usual = (None if one == NO_TARGET else one for one in (target, usual))
+        if target is None and columns == n_features:
+            return []
+        return _chosen(target or usual or "-1", self.path, names, columns)
+
+    @property
+    def columns(self) -> Columns:
+        """Names of the features and targets; none if the file has none."""
+        names = self._names
+        if not names:
+            return Columns()
+        return Columns(tuple(names[j] for j in self.features), tuple(names[j] for j in self.chosen), self._kinds())
+
+    def _kinds(self) -> str:
+        """Types of the features' columns, see :class:`Columns`; empty if the format has none."""
+        return ""
+
+    @property
+    def target_label(self) -> str:
+        """Name or number of the target column, if there is one and the user did not name it; otherwise empty."""
+        if self.asked or len(self.chosen) != 1:
+            return ""
+        number = self.chosen[0]
+        return listed([self._names[number]]) if self._names else f"column {number}"
 
     @property
     def step(self) -> int:
@@ -106,14 +143,14 @@ class Tabular(ABC):
 
     def blocks(self, on_read: OnBytesRead | None = None) -> Iterator[Table]:
         """Yield the rows; targets are +1 and -1 if a class was chosen, and codes if they may be text."""
-        first = 0
+        first, columns = 0, self.columns
         for X, targets in self.parts(on_read):
             y = None
             if self.chosen:
                 y = targets if len(self.chosen) > 1 else targets[:, 0]
             if y is not None and self.words is not None and self.request.binarize is not None:
                 y = self.words.picked(self.request.binarize)[y.astype(np.int64)]
-            yield Table(X, y, str(self.path), first, self.line_of(), names=self.names)
+            yield Table(X, y, str(self.path), first, self.line_of(), columns=columns, target=self.target_label)
             first += len(X)
 
     def table(self, comm: Communicator) -> Table:
@@ -136,7 +173,7 @@ class Tabular(ABC):
             binarize = self.request.binarize
             y = (self.words.labels() if binarize is None else self.words.picked(binarize))[y.astype(np.int64)]
         first = block_bounds(comm.offset(len(X))[1], comm.size, comm.rank)[0]
-        return Table(X, y, str(self.path), first, self.line_of(), names=self.names)
+        return Table(X, y, str(self.path), first, self.line_of(), columns=self.columns, target=self.target_label)
 
     def shared(self, comm: Communicator) -> tuple[list[int], list[Part]] | None:
         """Read this rank's share of the blocks, with their numbers; None if rank 0 must read all. Collective."""
@@ -227,7 +264,7 @@ class Words:
 
 def _chosen(target: str, path: Path, names: tuple[str, ...], columns: int) -> list[int]:
     """Indices of the target columns, given by name or number, or several separated by commas."""
-    if "," not in target or " ".join(target.split()) in names:
+    if "," not in target or clean(target) in names:
         return [_column(target, path, names, columns)]
     chosen = [_column(one, path, names, columns) for one in target.split(",")]
     if len(set(chosen)) < len(chosen):
@@ -236,7 +273,7 @@ def _chosen(target: str, path: Path, names: tuple[str, ...], columns: int) -> li
 
 
 def _column(target: str, path: Path, names: tuple[str, ...], columns: int) -> int:
-    named = [j for j, name in enumerate(names) if name == " ".join(target.split())]
+    named = [j for j, name in enumerate(names) if name == clean(target)]
     if len(named) == 1:
         return named[0]
     if named:
@@ -246,7 +283,7 @@ def _column(target: str, path: Path, names: tuple[str, ...], columns: int) -> in
     except ValueError:
         known = f"the file has no header, give a number below {columns}"
         if names:
-            known = "the columns are " + some([f'"{name}"' if "," in name else name for name in names])
+            known = f"the columns are {listed(names)}"
         raise InputError(f"{path}: no target column {target!r}; {known}") from None
     if not -columns <= column < columns:
         raise InputError(f"{path}: no target column {column}; the file has {columns}, numbered from 0")

@@ -58,8 +58,10 @@ class Method:
         InputError, RankError
             On all ranks.
         """
+        columns = train.columns
         with collective(comm) as ranks:
             fitted = self.trainer(self, train, options, ranks, test)
+        columns.put(fitted.model.source)
         if hasattr(fitted.model, "comm"):  # a model that lies on the ranks that trained it
             fitted.model.comm = comm
         return fitted

@@ -24,6 +24,7 @@ from cacore.run.output import Unwritten, save_model
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from cacore.data.columns import Columns
     from cacore.data.dataset import Dataset
     from cacore.run.family import Family
 
@@ -57,21 +58,25 @@ def train(method: Method, load_family: Callable[[], Family], comm: Communicator,
         _check_files(outputs, {"DATA": job.data, "--test": job.test}, comm)
         _check_rows(job.data, job.test, comm=comm)
     compiled(lambda: _warm_up(family, job.dtype, options), comm)
+    from cacore.run import reading, report
+
     with family.progress(comm.rank == 0 and not job.quiet) as progress:
         rows, test = family.read(method, job, options, comm, limit)
         options = replace(family.options(method, options, rows), memory_limit=limit, **progress)
+        columns, chosen = rows.columns, rows.chosen
         n_train, d, source = rows.n, rows.X.shape[1], {"base": rows.base, "sparse": is_sparse(rows.X)}
         fitted = method(rows, options, comm, test)
         fitted.model.source |= {"target": job.target, **source}
         tested = _tested(family, fitted.model, test, comm, limit)
-    from cacore.run import reading, report
-
     notes = reading.filled(test, job.test or job.data)
     data = {"path": str(job.data), "n_train": n_train, "n_test": 0 if test is None else test.n, "n_features": d}
+    data |= _named(columns, chosen)
     made = report.build(
         method.name, comm, data=data | tested.pop("data", {}), metrics=tested.pop("metrics", {}),
         partition_sizes=fitted.sizes, **tested, **family.report(method, fitted, options, job),
     )  # fmt: skip
+    if "metric" in made and columns.features:
+        made["metric"]["names"] = list(columns.features)
     _write(method, family, job, options, fitted, made, notes, comm)
 
 
@@ -215,7 +220,10 @@ def predict(
     metrics = {} if rows.y is None else family.judged(model, rows, answers, comm)
     made = report.build(
         "predict", comm, partition_sizes=model.sizes, metrics=metrics,
-        data={"path": str(job.data), "n_train": 0, "n_test": rows.n, "n_features": rows.X.shape[1]},
+        data={
+            "path": str(job.data), "n_train": 0, "n_test": rows.n, "n_features": rows.X.shape[1],
+            **_named(rows.columns, rows.chosen),
+        },
         params={"model": str(job.model), **model.described()}, intervals=family.intervals(rows, answers, comm),
         probability=family.probability(model, rows, answers, metrics, comm),
     )  # fmt: skip
@@ -227,6 +235,12 @@ def predict(
             _report(job, made)
             with printing():
                 _show(job, made, notes if job.output else [*notes, "give -o OUT.csv to keep the predictions"])
+
+
+def _named(columns: Columns, chosen: dict[str, Any]) -> dict[str, Any]:
+    """Names of the columns, and the target if the user named none, for the report; nothing that is not known."""
+    known = {"columns": columns.described(), "target": chosen}
+    return {key: value for key, value in known.items() if value}
 
 
 def _warm_up(family: Family, dtype: str, options: Any) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from cacore.errors import InputError
 from cacore.files import replacing
+from cacore.io.words import short
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -145,7 +146,8 @@ def metric(described: dict[str, Any], standardizer: Any) -> Figure:
     left, middle, *right = figure.subplots(1, 3 if full else 2, squeeze=True)
     order = np.argsort(-shares, kind="stable")[:_FEATURES]
     left.barh(np.arange(len(order)), shares[order], color="tab:blue")
-    left.set_yticks(np.arange(len(order)), [str(k) for k in order])
+    names = described.get("names", range(len(shares)))
+    left.set_yticks(np.arange(len(order)), [_label(names[k]) for k in order])
     left.invert_yaxis()
     shown = f" ({len(order)} of {len(shares)})" if len(order) < len(shares) else ""
     left.set(xlabel="importance", ylabel=f"feature{shown}", title="How much each feature counts")
@@ -158,8 +160,17 @@ def metric(described: dict[str, Any], standardizer: Any) -> Figure:
         most = float(np.abs(M).max())
         image = right[0].imshow(M, cmap="RdBu_r", vmin=-most, vmax=most)
         right[0].set(xlabel="feature", ylabel="feature", title="The metric")
+        if "names" in described and len(shares) <= _FEATURES:
+            words = [_label(name) for name in names]
+            right[0].set_xticks(np.arange(len(words)), words, rotation=90)
+            right[0].set_yticks(np.arange(len(words)), words)
         figure.colorbar(image, ax=right[0], shrink=0.8)
     return figure
+
+
+def _label(name: object) -> str:
+    """Name or number of a feature beside an axis; matplotlib takes $ for the begin of a formula."""
+    return short(str(name), 20).replace("$", r"\$")
 
 
 def reliability(lines: Sequence[dict[str, float]], described: dict[str, Any], classes: int) -> Figure:

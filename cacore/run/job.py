@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cacore.checks import one_of, path, positive, share, whole, yes_or_no
 from cacore.errors import InputError
@@ -30,6 +31,12 @@ class Job(Options):
     )  # fmt: skip
 
 
+def _ignore_extra_columns() -> Any:
+    """Declare that columns which are not expected are left out."""
+    text = "leave out columns that the model or the training rows do not have (default: refuse them)"
+    return option(False, text, yes_or_no, group=FILES, action="store_true")
+
+
 @dataclass(frozen=True)
 class Training(Job):
     """Options of every training command."""
@@ -42,6 +49,7 @@ class Training(Job):
     target: str | None = option(
         None, "target column of a table, by name or number, or several: A,B (default: the last)", metavar="COLUMN"
     )
+    ignore_extra_columns: bool = _ignore_extra_columns()
     strict: bool = option(
         False, "refuse test rows that are also training rows", yes_or_no, group=FILES, action="store_true"
     )
@@ -84,6 +92,7 @@ class Predicting(Job):
     target: str | None = option(
         None, "target column to compare the predictions with, if the table has one", metavar="COLUMN"
     )
+    ignore_extra_columns: bool = _ignore_extra_columns()
     output: Path | None = option(
         None, "write the predictions: CSV, or Parquet or HDF5 if the name ends with .parquet or .h5", path, short="-o",
         metavar="OUT.csv",

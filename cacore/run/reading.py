@@ -11,13 +11,18 @@ from typing import Any
 import numpy as np
 
 from cacore.comm import Communicator
+from cacore.data.columns import Columns
+from cacore.data.labels import all_classes
 from cacore.data.rows import block_bounds, is_sparse, scatter_rows
 from cacore.data.shuffle import Shuffle
 from cacore.errors import InputError
 from cacore.io import Dataset, load
 from cacore.io.fingerprints import overlap
+from cacore.io.names import Expected
 from cacore.io.table import LABELS, Targets
 from cacore.run.job import Predicting, Training
+
+FEW = 20  # most values of a target that are counted as classes
 
 
 @dataclass(frozen=True)
@@ -39,14 +44,16 @@ class Disk:
         beside = tempfile.gettempdir() if job.model is None else job.model.parent
         return cls(options.scratch or Path(beside), offered)
 
-    def load(self, path: Path, comm: Communicator, job: Training, limit: int, wanted: Targets) -> dict[str, Dataset]:
+    def load(
+        self, path: Path, comm: Communicator, job: Training, limit: int, wanted: Targets, expected: Expected
+    ) -> dict[str, Dataset]:  # fmt: skip
         """Load the rows of a file, by split; collective."""
         if self.folder is not None:
             from cacore.io.in_file import load_in_file
 
-            return load_in_file(path, comm, job.dtype, job.target, self.folder, limit, wanted)
+            return load_in_file(path, comm, job.dtype, job.target, self.folder, limit, wanted, expected)
         remedy = "--out-of-core, " if self.offered else ""
-        return load(path, comm, job.dtype, job.target, limit=limit, wanted=wanted, remedy=remedy)
+        return load(path, comm, job.dtype, job.target, limit=limit, wanted=wanted, remedy=remedy, expected=expected)
 
 
 MEMORY = Disk()
@@ -59,7 +66,8 @@ def read(
 
     If targets are not needed, those of the training rows are set to 0, and test rows may have none.
     """
-    splits = disk.load(job.data, comm, job, limit, wanted)
+    expected = _expected(job, comm, needed=wanted.needed)
+    splits = disk.load(job.data, comm, job, limit, wanted, expected)
     with comm.agreed():
         if "train" not in splits:
             raise InputError(f"{job.data}: test rows alone; there is nothing to learn from")
@@ -71,11 +79,16 @@ def read(
             if job.test is not None and test is not None:
                 raise InputError(f"{job.data}: has test rows of its own; drop --test")
         if job.test is not None:
+            expected = replace(expected, columns=train.columns, where=train.where)
             if disk.folder is not None:
-                others = disk.load(job.test, comm, job, limit, wanted)
+                others = disk.load(job.test, comm, job, limit, wanted, expected)
             else:
-                others = load(job.test, comm, job.dtype, job.target, train.X.shape[1], limit=limit, wanted=wanted)
+                others = load(
+                    job.test, comm, job.dtype, job.target, train.X.shape[1], limit=limit, wanted=wanted,
+                    expected=expected,
+                )  # fmt: skip
             test = others.get("test", others.get("train"))
+        _describe_target(train, comm)
         if not wanted.needed:
             train.y = np.zeros(train.X.shape[0])
         comm.wait()
@@ -86,6 +99,16 @@ def read(
         if not job.allow_overlap:
             _mark_overlap(job, train, test, comm, wanted)
     return train, test
+
+
+def _expected(job: Training | Predicting, comm: Communicator, **more: Any) -> Expected:
+    """Expected columns, whose names are yet to come, as the options say."""
+
+    def tell(line: str) -> None:
+        if comm.rank == 0 and not job.quiet:
+            print(line, file=sys.stderr)
+
+    return Expected(ignore_extra=job.ignore_extra_columns, tell=tell, **more)
 
 
 def _check_test(train: Dataset, test: Dataset, wanted: Targets) -> None:
@@ -164,7 +187,10 @@ def read_to_predict(
 
     `kind` is the shape of the model's targets per row, and `source` describes the file that the model was trained on.
     """
-    splits = load(job.data, comm, dtype, job.target, d, source.get("target"), limit, wanted)
+    with comm.agreed():
+        columns = Columns.of_source(source)
+    expected = _expected(job, comm, columns=columns, where=f"the model {job.model}", target=job.target)
+    splits = load(job.data, comm, dtype, job.target, d, source.get("target"), limit, wanted, expected=expected)
     rows = splits["test"] if "test" in splits else splits["train"]
     with comm.agreed():
         _check_base(rows, source.get("base"), "the training rows")
@@ -175,6 +201,7 @@ def read_to_predict(
             raise InputError(f"{rows.where}: {rows.X.shape[1]} features, the model {job.model} has {d}")
         if rows.y is not None:
             _check_same_targets(rows, kind, f"the model {job.model}")
+    _describe_target(rows, comm)
     return rows
 
 
@@ -212,4 +239,26 @@ def _dealt(data: Dataset | None, comm: Communicator, seed: int | None) -> Datase
         column = None if data is None or data.overlap is None else data.overlap.astype(np.int8)
         dealt.overlap = np.asarray(scatter_rows(column, n, comm)).astype(np.bool_)
     dealt.features = None if data is None else data.features
+    if data is not None:
+        dealt.columns, dealt.chosen = data.columns, data.chosen  # for the model's file and the report, by rank 0
     return dealt
+
+
+def _describe_target(rows: Dataset, comm: Communicator) -> None:
+    """Add to a target column that the user did not name what its values are, for the report; collective.
+
+    Its `range` is its least and largest number, and `values` their count where there are few; `classes` counts words.
+    """
+    if not rows.chosen or rows.y is None:
+        return
+    y = rows.y
+    with comm.uncounted():
+        if not comm.all(y.dtype.kind in "biuf"):
+            rows.chosen["classes"] = len(all_classes(y, comm))
+            return
+        ends = np.array([y.min(initial=np.inf), -y.max(initial=-np.inf)], np.float64)
+        rows.chosen["range"] = (comm.allreduce(ends, "min") * [1, -1]).tolist()
+        mine = np.unique(y)
+        if comm.all(len(mine) <= FEW):
+            values = np.unique(comm.allgather(mine.astype(np.float64)))
+            rows.chosen |= {"values": len(values)} if len(values) <= FEW else {}

@@ -6,7 +6,7 @@ import json
 import math
 import platform
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,12 +40,12 @@ def build(
     busy: NDArray[np.float64] | None = None,
     library_bytes: int = 0,
     volume: dict[str, Any] | None = None,
-    metric: dict[str, Any] | None = None,
-    cv: dict[str, Any] | None = None,
-    intervals: dict[str, Any] | None = None,
-    probability: dict[str, Any] | None = None,
+    **further: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    """Assemble the report; collective, and its own messages are not counted."""
+    """Assemble the report; collective, and its own messages are not counted.
+
+    Further fields are written under their names, if they are not empty.
+    """
     counted, seconds = comm.totals()
     total = np.array([sum(comm.seconds.values())])
     inside = np.array([comm.mpi_seconds.get(phase, 0.0) for phase in counted])
@@ -74,10 +74,7 @@ def build(
         "partition_sizes": [int(m) for m in partition_sizes],
         "params": params,
         "grid": grid or [],
-        **({"cv": cv} if cv else {}),
-        **({"metric": metric} if metric else {}),
-        **({"intervals": intervals} if intervals else {}),
-        **({"probability": probability} if probability else {}),
+        **{name: value for name, value in further.items() if value},
         "metrics": metrics,
         **({"metrics_without_overlap": metrics_without_overlap} if metrics_without_overlap else {}),
         "seconds": seconds,
@@ -141,25 +138,16 @@ def show(report: dict[str, Any], notes: list[str], lines: Iterable[tuple[str, st
     data = report["data"]
     table = Table(title=f"{report['method']} on {printable(data['path'])}", show_header=False, title_justify="left")
     sizes = report["partition_sizes"]
-    rows = f"{data['n_train']:,} training" if data.get("n_train") else ""
-    rows += f"{', ' if rows else ''}{data['n_test']:,} test" if data.get("n_test") else ""
-    table.add_row("rows", f"{rows}, {data['n_features']} features")
+    for title, text in _data(data):
+        table.add_row(title, text)
     table.add_row(
         "parts",
         f"{len(sizes)} of {min(sizes):,} to {max(sizes):,} rows; "
         f"{counted(report['ranks'], 'rank')} of {counted(report['threads_per_rank'], 'thread')}",
     )
     table.add_row("parameters", _listed(report["params"]))
-    if "metric" in report:
-        table.add_row("metric", _metric(report["metric"]))
-    for name, value in report["metrics"].items():
-        table.add_row(name.replace("_", " "), _short(value))
-    if "intervals" in report:
-        table.add_row("intervals", _intervals(report["intervals"]))
-    if "probability" in report:
-        table.add_row("probabilities", _probability(report["probability"]))
-    for name, value in report.get("metrics_without_overlap", {}).items():
-        table.add_row(f"{name.replace('_', ' ')} without overlap", _short(value))
+    for title, text in _errors(report):
+        table.add_row(title, text)
     table.add_row("seconds", _listed(report["seconds"]))
     for title, key in (("bytes sent", "bytes"), ("messages", "messages")):
         table.add_row(title, _listed({phase: report["comm"][phase][key] for phase in PHASES}))
@@ -192,10 +180,42 @@ def _print(table: Table) -> None:
     print(captured.get(), end="")  # not printed by rich, which would end the process if a pipe is closed
 
 
+def _errors(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Lines about the metric that was learned, the errors, intervals and probabilities."""
+    if "metric" in report:
+        yield "metric", _metric(report["metric"])
+    for name, value in report["metrics"].items():
+        yield name.replace("_", " "), _short(value)
+    if "intervals" in report:
+        yield "intervals", _intervals(report["intervals"])
+    if "probability" in report:
+        yield "probabilities", _probability(report["probability"])
+    for name, value in report.get("metrics_without_overlap", {}).items():
+        yield f"{name.replace('_', ' ')} without overlap", _short(value)
+
+
+def _data(data: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Lines about the rows, and about the target column if the user named none."""
+    rows = f"{data['n_train']:,} training" if data.get("n_train") else ""
+    rows += f"{', ' if rows else ''}{data['n_test']:,} test" if data.get("n_test") else ""
+    yield "rows", f"{rows}, {data['n_features']} features"
+    if "target" in data:
+        yield "target", _target(data["target"])
+
+
+def _target(found: dict[str, Any]) -> str:
+    """The target column that the user did not name, with its classes or its range, and how to choose another."""
+    values = f"{found['classes']:,} classes" if "classes" in found else "{:g} to {:g}".format(*found["range"])
+    if "values" in found:
+        values += f", {counted(found['values'], 'value')}"
+    return f"{printable(found['column'])}: {values}; --target names another"
+
+
 def _metric(metric: dict[str, Any]) -> str:
     shares = metric["importances"]
     first = sorted(range(len(shares)), key=lambda k: -shares[k])[:5]
-    most = ", ".join(f"{k} ({shares[k]:.3g})" for k in first)
+    names = metric.get("names", range(len(shares)))
+    most = ", ".join(f"{names[k]} ({shares[k]:.3g})" for k in first)
     rounds = f"the best of rounds 0 to {len(metric['errors']) - 1} by validation error"
     return f"{metric['form']}, of round {metric['round']}, {rounds}; features that count most: {most}"
 

@@ -163,7 +163,7 @@ class Regressor(Regressing, KernelRidge):
         if given.weights is None:
             return given
         kept = given.weights > 0
-        return Dataset(given.X[kept], given.target()[kept], weights=given.weights[kept])
+        return Dataset(given.X[kept], given.target()[kept], weights=given.weights[kept], columns=given.columns)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

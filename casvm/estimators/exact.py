@@ -80,6 +80,7 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
         expose(self, model)
         self.class_weight_ = factor
         self._take(part, solutions)
+        self._keep_names(train.columns)
         return self
 
     def _calibrated(

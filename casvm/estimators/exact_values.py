@@ -15,7 +15,7 @@ from cacore.checks import at_least_zero
 from cacore.comm import Communicator
 from cacore.data.classifier import ROWS
 from cacore.data.rows import Rows
-from cacore.data.validation import checked_weights, validated
+from cacore.data.validation import checked_weights, columns_of, validated
 from cacore.errors import InputError
 from cacore.learn.options import from_estimator
 from cacore.svm.dual import Dual, Solution
@@ -108,6 +108,7 @@ class _Regressor(RegressorMixin, OneProcessValues):
         InputError, a ValueError. A ConvergenceWarning is issued if a limit was reached, and a warning if all targets
         are equal, since the model is then this constant.
         """
+        columns = columns_of(X, y)
         X, y = validated(self, X, y, y_numeric=True, **_TRAIN)
         try:
             targets = np.asarray(column_or_1d(y, warn=True), np.float64)
@@ -115,7 +116,9 @@ class _Regressor(RegressorMixin, OneProcessValues):
             raise InputError(f"y: {error}") from error
         if np.ptp(targets) == 0:
             warnings.warn(f"all targets are {targets[0]:g}: the model is this constant", stacklevel=2)
-        return self._fit(X, targets, sample_weight)
+        self._fit(X, targets, sample_weight)
+        self._keep_names(columns)
+        return self
 
     def predict(self, X: Any) -> Vector:
         """Predictions for `X`, shape (n, d), or kernel values with all training rows, shape (n, n_train)."""
@@ -257,8 +260,11 @@ class SMOOneClassSVM(OutlierMixin, OneProcessValues):
         With a precomputed kernel, `X` is K, shape (n, n). Rows of weight 0 are ignored. Invalid input raises an
         InputError, a ValueError. A ConvergenceWarning is issued if a limit was reached.
         """
+        columns = columns_of(X)
         X = validated(self, X, **_TRAIN)
-        return self._fit(X, np.zeros(X.shape[0]), sample_weight)
+        self._fit(X, np.zeros(X.shape[0]), sample_weight)
+        self._keep_names(columns)
+        return self
 
     def _solve(self, X: Rows, y: Vector, weights: Vector, setting: Setting) -> Solution:
         dual = Dual.one_class(weights, float(self.nu))

@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from cacore.checks import yes_or_no
 from cacore.comm import Communicator
+from cacore.data.columns import Columns
 from cacore.data.rows import Rows, check_range
 from cacore.errors import InputError
 from cacore.kernels import Kernel
@@ -100,6 +101,11 @@ class OneProcess(KernelMachine):
             "route": "nearest", "centers": np.zeros((1, d)), "sizes": np.array([n]), "owners": np.zeros(1, np.int64),
             "standardizer": None, "dtype": str(X.dtype), "parts": {0: part},
         }  # fmt: skip
+
+    def _keep_names(self, columns: Columns) -> None:
+        """Store the names of a DataFrame's columns in the model, whose file then has them."""
+        if not self._precomputed:
+            columns.put(self.model_.source)
 
     @property
     def coef_(self) -> Any:

@@ -18,7 +18,7 @@ from cacore.limits import Limits
 from cacore.machine import memory
 from cacore.svm.dual import Dual, Solution
 from cacore.svm.problem import numeric_gamma
-from cacore.svm.solvers import part_solver
+from cacore.svm.solvers import DEFAULT, part_solver
 from cacore.tuning.results import Results
 from casvm.fit import SVMFit
 from casvm.methods.problems import STATISTICS, check_parts, named, not_met
@@ -67,7 +67,7 @@ class Problem:
         before, after = float(sums[: comm.rank].sum()), float(sums[comm.rank + 1 :].sum())
         return Dual.one_class(rows["weight"], self.params["nu"], before, after)
 
-    def solve(self, rows: Samples, kernel: Kernel, limits: Limits, cache_bytes: int, solver: str) -> Solution:
+    def solve(self, rows: Samples, kernel: Kernel, limits: Limits, cache_bytes: int, solver: str = DEFAULT) -> Solution:
         """Solve the problem of these rows on this rank alone, by the solver of this name; nu-SVR always by SMO."""
         if self.svm_type == "nu_svr":
             bound = self.params["C"] * rows["weight"]

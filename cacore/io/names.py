@@ -1,0 +1,197 @@
+"""Matching of columns by name: the one place that decides which column of a file is which feature."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.data.columns import UNNAMED, Columns
+from cacore.errors import InputError
+from cacore.io.words import some
+
+OPTION = "--ignore-extra-columns"
+
+
+def quiet(line: str) -> None:
+    """Do not tell anyone."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The columns that a file must have: those of the training rows or of a model.
+
+    Attributes
+    ----------
+    columns : Columns
+        Without names, nothing is matched, and columns count by their position.
+    where : str
+        Name in messages of whoever expects them.
+    needed : bool
+        True if rows without a target are of no use.
+    target : str or None
+        The user's own choice of the target column in this file, which comes before the expected name.
+    ignore_extra : bool
+        Leave out columns that are not expected, instead of refusing them.
+    tell : callable
+        Told the line that says that the order differs.
+    """
+
+    columns: Columns = UNNAMED
+    where: str = ""
+    needed: bool = False
+    target: str | None = None
+    ignore_extra: bool = False
+    tell: Callable[[str], object] = quiet
+
+    def matches(self, names: Collection[str]) -> bool:
+        """True if both sides have names."""
+        return bool(self.columns.features) and bool(names)
+
+
+UNKNOWN = Expected()
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first names, separated by commas; one that is empty or holds a comma is quoted."""
+    return some([name if name and "," not in name else f'"{name}"' for name in names])
+
+
+def in_table(
+    expected: Expected, names: Sequence[str], where: str, given: list[int] | None
+) -> tuple[list[int], list[int]]:
+    """Numbers of the features' columns, in the order expected, and of the targets' columns, of a table with names.
+
+    `given` are the numbers of the target columns that the user has chosen for this file, None if there is no choice.
+
+    Raises
+    ------
+    InputError
+        A column is missing, there is one too many, or a name is not that of one column.
+    """
+    columns = expected.columns
+    targets = given if given is not None else _targets(expected, names, where)
+    if given is None and not columns.target:
+        targets = _last(expected, names)
+    return select(expected, names, where, {*targets, *_own(expected, names)}), targets
+
+
+def _own(expected: Expected, names: Sequence[str]) -> set[int]:
+    """Numbers of the columns with a target's name, which is never that of a feature."""
+    columns = expected.columns
+    return {j for j, name in enumerate(names) if name in columns.target and name not in columns.features}
+
+
+def _targets(expected: Expected, names: Sequence[str], where: str) -> list[int]:
+    """Numbers of the columns that have the targets' names; none if one of them is not there."""
+    wanted = expected.columns.target
+    missing = [name for name in wanted if name not in names]
+    if missing:
+        if expected.needed:
+            raise InputError(
+                f"{where}: no target column {listed(missing)}, as in {expected.where}; the columns are {listed(names)}"
+            )
+        return []
+    _check_single(wanted, names, where, expected.where)
+    return [names.index(name) for name in wanted]
+
+
+def _last(expected: Expected, names: Sequence[str]) -> list[int]:
+    """Number of the last column if it alone is not a feature: the target, where its name is not known."""
+    features = set(expected.columns.features)
+    others = [j for j, name in enumerate(names) if name not in features]
+    return others if others == [len(names) - 1] else []
+
+
+def select(expected: Expected, names: Sequence[str], where: str, aside: Collection[int] = ()) -> list[int]:
+    """Numbers of the expected features among columns with these names, without those put `aside`, in order.
+
+    Raises
+    ------
+    InputError
+        See :func:`in_table`.
+    """
+    wanted, there = expected.columns.features, [j for j in range(len(names)) if j not in aside]
+    if tuple(names[j] for j in there) == wanted:
+        return there
+    place = {names[j]: j for j in there}
+    missing = [name for name in wanted if name not in place]
+    if missing:
+        raise InputError(
+            f"{where}: no column{'s' if len(missing) > 1 else ''} {listed(missing)}, which {expected.where} has; "
+            "columns are matched by name: add or rename them"
+        )
+    _check_single(wanted, [names[j] for j in there], where, expected.where)
+    known = set(wanted)
+    extra = [names[j] for j in there if names[j] not in known]
+    if extra and not expected.ignore_extra:
+        raise InputError(
+            f"{where}: column{'s' if len(extra) > 1 else ''} {listed(extra)}, which {expected.where} does not have; "
+            f"{OPTION} leaves them out"
+        )
+    order = [place[name] for name in wanted]
+    if order != sorted(order):
+        expected.tell(f"note: {where}: its columns are in another order than in {expected.where}: matched by name")
+    return order
+
+
+def _check_single(wanted: Sequence[str], names: Sequence[str], where: str, other: str) -> None:
+    """Raise an InputError if one of the names is there twice, on either side."""
+    for several, here, there in ((names, where, other), (wanted, other, where)):
+        known = set(wanted)
+        twice = [name for name, count in Counter(several).items() if count > 1 and name in known]
+        if twice:
+            raise InputError(
+                f"{where}: several columns of {here} are called {listed(twice)}, and columns are matched by name with "
+                f"{there}: rename them"
+            )
+
+
+@dataclass(frozen=True)
+class Order:
+    """Selection of the columns of rows in a native file; None stands for all of them, as they lie there.
+
+    Attributes
+    ----------
+    features : ndarray of int64, or None
+    targets : list of int or None
+        Numbers of the targets; an empty list leaves all of them out.
+    columns : Columns
+        Names of the selected columns.
+    """
+
+    features: NDArray[np.int64] | None = None
+    targets: list[int] | None = None
+    columns: Columns = UNNAMED
+
+
+def in_rows(expected: Expected, found: Columns, where: str) -> Order:
+    """Selection of the features and targets of rows whose targets are known to the file itself.
+
+    Raises
+    ------
+    InputError
+        See :func:`in_table`.
+    """
+    if not expected.matches(found.features):
+        return Order(columns=found)
+    d, target = len(found.features), expected.columns.target
+    names, targets = [*found.features, *found.target], list(range(d, d + len(found.target)))
+    if found.target and target:
+        targets = _targets(expected, names, where)
+        if any(j < d for j in targets):
+            raise InputError(
+                f"{where}: {listed(target)}, the target in {expected.where}, is a feature here: convert it again"
+            )
+    features = select(expected, names, where, {*targets, *_own(expected, names)})
+    if any(j >= d for j in features):
+        raise InputError(
+            f"{where}: {listed(found.target)}, a feature in {expected.where}, is the target here: convert it again"
+        )
+    order = None if features == list(range(d)) else np.array(features, np.int64)
+    kept = [j - d for j in targets]
+    columns = Columns(found.features, tuple(found.target[j] for j in kept), found.kinds).taken(features)
+    return Order(order, None if kept == list(range(len(found.target))) else kept, columns)
