@@ -175,7 +175,7 @@ BAD = {
     "a matrix": (CASVC(kernel="precomputed", metric="full"), X4, Y4, "kernel = 'precomputed'"),
     "a word": (CASVC(metric="x"), X4, Y4, "metric = 'x': it must be one of none, diagonal, full"),
     "no rounds": (DisSMOSVC(metric="full", metric_rounds=0), X4, Y4, "metric_rounds = 0: it must be a whole number"),
-    "too wide": (CASVC(metric="full"), WIDE, Y4[:20], "5,000 features ask for 5,000 x 5,000 numbers"),
+    "too wide": (CASVC(metric="full"), WIDE, Y4[:20], "5,000 features require 5,000 x 5,000 numbers"),
     "one row": (CASVC(metric="full"), X4[:1], Y4[:1], "n_samples = 1, and a metric needs 2"),
     "one class": (CASVC(metric="full"), X4, np.zeros(40), "there is one class only"),
     "a class in one row": (CASVC(metric="full", random_state=0, validation_fraction=0.9), X4, ALONE,

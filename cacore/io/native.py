@@ -210,7 +210,7 @@ def _place(file: h5py.File, split: str) -> h5py.Group:
 def read_block(
     path: Path, split: str, lo: int, hi: int, dtype: np.dtype[Any], order: Order = AS_THEY_LIE
 ) -> Table:  # fmt: skip
-    """Read and check rows ``lo:hi``, and no others, of a split found by :func:`describe`, columns in this order."""
+    """Read and check only rows ``lo:hi`` of a split found by :func:`describe`, with the columns in this order."""
     with opened(path) as file:
         group = _place(file, split)
         X, where, pick = group["X"], f"{path} ({split})", order.features

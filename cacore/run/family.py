@@ -141,7 +141,7 @@ class Family(ABC):
 
     @abstractmethod
     def predictions(self, model: Any, answers: Any, decisions: bool) -> dict[str, Column]:
-        """GridColumns of the file of predictions for this rank's rows, with decision values on request."""
+        """Columns of the file of predictions for this rank's rows, with decision values on request."""
 
 
 def described_metric(form: str, fitted: Any) -> dict[str, Any]:
