@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from asygcd.estimators import AsyGCDSVC
@@ -14,7 +14,7 @@ _HOMES = {"AsyGCDModel": "model", "AsyGCDSVC": "estimators"}
 __all__ = ["AsyGCDModel", "AsyGCDSVC"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     # Loaded on first use: the commands need no scikit-learn.
     if name in _HOMES:
         return getattr(import_module(f"asygcd.{_HOMES[name]}"), name)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from cacore.comm import Communicator
 from cacore.learn.method import Method
 from cacore.run import command
-from cacore.run.family import Family
+from cacore.run.family import AnyFamily
 from cacore.run.launch import run
 
 
-def _load() -> Family:
+def _load() -> AnyFamily:
     """Load the family; imported here, since it loads compiled code that --help does not need."""
     from asygcd.family import AsyGCDFamily
 

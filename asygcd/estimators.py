@@ -17,6 +17,7 @@ from asygcd.training import described
 from cacore.checks import yes_or_no
 from cacore.comm import Communicator
 from cacore.data.labels import all_classes
+from cacore.data.rows import RowsLike
 from cacore.data.validation import shared_seed
 from cacore.learn.options import from_estimator
 from cacore.machine import memory
@@ -111,10 +112,10 @@ class AsyGCDSVC(KernelClassifier):
     threads: int | None = None
     standardize: bool = False
     warm_start: bool = False
-    random_state: Any = None
+    random_state: int | np.random.RandomState | None = None
     verbose: bool = False
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n, d), dense or CSR, and labels `y`, shape (n,); neither is changed.
 
         Rows of weight 0 are ignored. Raises InputError, a ValueError, on invalid input; warns with ConvergenceWarning
@@ -160,16 +161,16 @@ class AsyGCDSVC(KernelClassifier):
             counts[:, : len(one.hits)] += [one.hits, one.misses]
         self.cache_hits_, self.cache_misses_ = counts
 
-    def decision_function(self, X: Any) -> NDArray[np.float64]:
+    def decision_function(self, X: RowsLike) -> NDArray[np.float64]:
         """Decisions for `X`, shape (n, d): shape (n,) for two classes, positive for the second one, else (n, k)."""
         rows = self._rows(X)
         return self.model_.decision_function(rows)
 
-    def _probabilities(self, X: Any) -> NDArray[np.float64]:
+    def _probabilities(self, X: RowsLike) -> NDArray[np.float64]:
         rows = self._rows(X)
         return self.model_.probabilities(rows)
 
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: RowsLike) -> NDArray[Any]:
         """Labels for `X`, shape (n, d)."""
         rows = self._rows(X)
         return self.model_.predict(rows)

@@ -27,7 +27,7 @@ from cacore.run.classifiers import Classifiers
 from cacore.run.job import Training
 
 
-class AsyGCDFamily(Classifiers):
+class AsyGCDFamily(Classifiers[AsyGCDMethod, AsyGCDOptions, AsyGCDFit, AsyGCDModel]):
     """The kernel SVM without a bias, on the threads of one process."""
 
     def check(self, method: AsyGCDMethod, job: Training, options: AsyGCDOptions, comm: Communicator) -> dict[str, Path]:

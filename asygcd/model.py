@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.comm import Communicator
+from cacore.comm import CommLike, Communicator
 from cacore.data.labels import check_classes, read_classes, stored_classes
 from cacore.data.rows import Rows
 from cacore.data.standardize import Standardizer
@@ -89,7 +89,7 @@ class AsyGCDModel:
         Z = rows_to_predict(X, self.dtype, self.n_features, self.standardizer, self.source)
         return expansion(self.kernel, self.X, self.coef, Z)
 
-    def scores(self, X: Rows, comm: Any = None) -> NDArray[np.float64]:
+    def scores(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
         """Decisions as a single column for two classes, otherwise one score per class.
 
         With "ovo" a score is the number of votes plus a fraction that breaks ties. `comm` is ignored; models that lie
@@ -107,7 +107,7 @@ class AsyGCDModel:
         """Decisions with the sign flipped for two classes: positive for the first one, as for pairs of classes."""
         return -decisions if len(self.classes) == 2 else decisions
 
-    def probabilities(self, X: Rows, comm: Any = None) -> NDArray[np.float64]:
+    def probabilities(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
         """Probabilities of the classes, shape (n, k), with sum 1; `comm` is ignored, as in :meth:`scores`.
 
         With "ovo", the pairs' probabilities are coupled (:func:`cacore.probability.coupling.coupled`); with "ovr", the
@@ -138,7 +138,7 @@ class AsyGCDModel:
         """Labels for `X`, shape (n, d)."""
         return self.labels(self.scores(X))
 
-    def save(self, path: str | Path, comm: Any = None) -> None:
+    def save(self, path: str | Path, comm: CommLike = None) -> None:
         """Write the model to one HDF5 file, atomically; `comm` is ignored, as in :meth:`scores`."""
         attributes = {
             "multi_class": self.multi_class, "C": self.C, "dtype": self.dtype, "source": self.source,
@@ -152,7 +152,7 @@ class AsyGCDModel:
         model_file.save(path, "asygcd", attributes, shared, {0: part}, np.zeros(1, np.int64), Communicator())
 
     @classmethod
-    def load(cls, path: str | Path, comm: Any = None) -> AsyGCDModel:
+    def load(cls, path: str | Path, comm: CommLike = None) -> AsyGCDModel:
         """Read the whole model on every rank.
 
         Raises

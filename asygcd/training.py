@@ -16,7 +16,8 @@ from asygcd.solver.team import AsyGCD, TeamProgress, TeamSolution
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.data.labels import all_classes, class_factors, require_classes
-from cacore.data.rows import Rows, check_range
+from cacore.data.resolution import check_resolved
+from cacore.data.rows import Rows, check_squares
 from cacore.data.standardize import Standardizer
 from cacore.kernels import Kernel
 from cacore.machine import threads
@@ -38,7 +39,7 @@ def described(progress: TeamProgress) -> str:
 
 
 def fit(
-    method: AsyGCDMethod, train: Dataset, options: AsyGCDOptions, comm: Communicator, test: Any = None
+    method: AsyGCDMethod, train: Dataset, options: AsyGCDOptions, comm: Communicator, test: Dataset | None = None
 ) -> AsyGCDFit:
     """Train an SVM without a bias.
 
@@ -61,9 +62,13 @@ def fit(
     classes = all_classes(y[kept], comm)
     require_classes(classes)
     rows = train.X if len(kept) == len(weights) else train.X[kept]
-    standardizer = Standardizer.fit(rows, comm, weights[kept]) if options.standardize else None
-    X = rows if standardizer is None else standardizer.apply(rows)
-    check_range(X, "the training rows")
+    X, standardizer = rows, None
+    if options.standardize:
+        standardizer = Standardizer.fit(rows, comm, weights[kept])
+        X = standardizer.apply(rows)
+    else:
+        check_resolved(rows, comm)
+    check_squares(X, comm)
     codes = np.searchsorted(classes, y[kept]).astype(np.int64)
     factors = class_factors(options.class_weight, codes, weights[kept], len(classes), comm)
     kernel = options.kernel_with(numeric_gamma(X, options.gamma, comm, options.kernel))

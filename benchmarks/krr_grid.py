@@ -47,8 +47,7 @@ def crossover(m: int, counts: list[int], rounds: int) -> None:
         def one(_: int) -> None:
             PartSystem(X, workspace, kernel, grid=True).solve(kernel, lams, y)
 
-        for _ in threads.in_order(one, [(part,) for part in range(parts)], parallel=alone):
-            pass
+        threads.for_blocks(one, [(part,) for part in range(parts)], parallel=alone)
 
     usual = local.BAND_FROM
     print(f"m = {m:,}, {threads.current()} threads, {'one part per thread' if alone else 'all threads on one part'}")

@@ -45,8 +45,7 @@ def training(m: int, parts: int, d: int, rounds: int) -> bool:
         def one(rows: np.ndarray) -> None:
             PartSystem(rows, workspace, kernel).solve(kernel, (1e-2,), y[None, :])
 
-        for _ in threads.in_order(one, [(rows,) for rows in X], parallel=workspace.one_a_thread(m)):
-            pass
+        threads.for_blocks(one, [(rows,) for rows in X], parallel=workspace.one_a_thread(m))
 
     def copies() -> None:
         for _ in range(parts):

@@ -11,30 +11,31 @@ import os
 from collections.abc import Callable, Collection
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import TypeGuard, TypeVar
 
 from cacore.errors import InputError
 from cacore.tuning import grid
 
-Convert = Callable[[Any, str], Any]  # (value or text, option name for messages) -> converted value, or an InputError
+T = TypeVar("T", covariant=True)
+Convert = Callable[[object, str], T]  # (value or text, option name for messages) -> converted value, or an InputError
 
 
-def as_it_is(value: Any, name: str) -> Any:
+def as_it_is(value: object, name: str) -> object:
     """Accept any value unchanged."""
     return value
 
 
-def refused(name: str, value: Any, need: str) -> InputError:
+def refused(name: str, value: object, need: str) -> InputError:
     """Error for an invalid value: the option's name, the value, and the kind of value needed."""
     return InputError(f"{name} {value if _is_text(value, name) else repr(value)}: it must be {need}")
 
 
-def _is_text(value: Any, name: str) -> bool:
+def _is_text(value: object, name: str) -> TypeGuard[str]:
     """True if the value was typed on a command line, the only place where text may stand for a number."""
     return isinstance(value, str) and name.startswith("-")
 
 
-def _real(value: Any, name: str) -> float:
+def _real(value: object, name: str) -> float:
     """Value as a float; NaN if it is not a number."""
     if isinstance(value, bool) or not (isinstance(value, Real) or _is_text(value, name)):
         return math.nan
@@ -44,7 +45,7 @@ def _real(value: Any, name: str) -> float:
         return math.nan
 
 
-def whole(least: int | None = None, most: int | None = None, types: type = Integral) -> Convert:
+def whole(least: int | None = None, most: int | None = None, types: type = Integral) -> Convert[int]:
     """Check for a whole number from `least` to `most`; 2.0 is accepted only if `types` is Real."""
     need = "a whole number"
     if most is not None:
@@ -52,7 +53,7 @@ def whole(least: int | None = None, most: int | None = None, types: type = Integ
     elif least is not None:
         need += f" of at least {least}"
 
-    def convert(value: Any, name: str) -> int:
+    def convert(value: object, name: str) -> int:
         real = _real(value, name)
         good = real.is_integer() and isinstance(value, (str, types))
         if not good or (least is not None and real < least) or (most is not None and real > most):
@@ -62,10 +63,10 @@ def whole(least: int | None = None, most: int | None = None, types: type = Integ
     return convert
 
 
-def number(good: Callable[[float], bool], need: str) -> Convert:
+def number(good: Callable[[float], bool], need: str) -> Convert[float]:
     """Check for a number that satisfies `good`; `need` describes the condition in messages."""
 
-    def convert(value: Any, name: str) -> float:
+    def convert(value: object, name: str) -> float:
         real = _real(value, name)
         if not good(real):
             raise refused(name, value, need)
@@ -81,10 +82,10 @@ seconds = number(lambda x: x > 0, "a positive number of seconds")
 share = number(lambda x: 0 < x < 1, "a number between 0 and 1")
 
 
-def one_of(*choices: str) -> Convert:
+def one_of(*choices: str) -> Convert[str]:
     """Check for one of these words."""
 
-    def convert(value: Any, name: str) -> str:
+    def convert(value: object, name: str) -> str:
         if not isinstance(value, str) or value not in choices:
             raise refused(name, value, f"one of {', '.join(choices)}")
         return str(value)
@@ -92,7 +93,7 @@ def one_of(*choices: str) -> Convert:
     return convert
 
 
-def kernel(value: Any, name: str) -> str:
+def kernel(value: object, name: str) -> str:
     """Name of a kernel; scikit-learn's names are accepted as well."""
     from cacore.kernels.registry import KINDS, canonical
 
@@ -101,20 +102,20 @@ def kernel(value: Any, name: str) -> str:
     return str(one_of(*KINDS)(canonical(value), name))
 
 
-def kernel_or_callable(value: Any, name: str) -> Any:
+def kernel_or_callable(value: object, name: str) -> str | Callable[..., object]:
     """Name of a kernel (see :func:`kernel`), or a function of two blocks of rows."""
     return value if callable(value) else kernel(value, name)
 
 
-def kernel_or_auto(value: Any, name: str) -> Any:
+def kernel_or_auto(value: object, name: str) -> str | Callable[..., object]:
     """Name of a kernel, a function of two blocks of rows, or "auto"."""
     return value if isinstance(value, str) and value == "auto" else kernel_or_callable(value, name)
 
 
-def number_or(*words: str) -> Convert:
+def number_or(*words: str) -> Convert[float | str]:
     """Check for a positive number or one of these words."""
 
-    def convert(value: Any, name: str) -> float | str:
+    def convert(value: object, name: str) -> float | str:
         if isinstance(value, str) and value in words:
             return value
         try:
@@ -126,7 +127,7 @@ def number_or(*words: str) -> Convert:
     return convert
 
 
-def yes_or_no(value: Any, name: str) -> bool:
+def yes_or_no(value: object, name: str) -> bool:
     """Truth value: a Python or numpy bool, or 0 or 1."""
     try:
         good = bool(bool(value) == value)
@@ -137,23 +138,23 @@ def yes_or_no(value: Any, name: str) -> bool:
     return bool(value)
 
 
-def values(value: Any, name: str) -> tuple[float, ...]:
+def values(value: object, name: str) -> tuple[float, ...]:
     """Grid of one or more positive numbers, or text in the form that :func:`cacore.tuning.grid.parse` reads."""
     name = name.removesuffix(" =")
     return grid.parse(value, name) if _is_text(value, name) else grid.checked(value, name)
 
 
-def one_or(convert: Convert, *words: str) -> Convert:
+def one_or(convert: Convert[object], *words: str) -> Convert[object]:
     """Check for a single value (by `convert`), a grid of values (see :func:`values`), or one of these words."""
 
-    def alone(value: Any, name: str) -> Any:
+    def alone(value: object, name: str) -> object:
         lists = "a comma list, lo:hi:COUNT" if name.startswith("-") else "a list of them"
         try:
             return convert(value, name)
         except InputError as error:
             raise InputError(f"{error}, {' or '.join([lists, *words])}") from None
 
-    def several(value: Any, name: str) -> Any:
+    def several(value: object, name: str) -> object:
         if isinstance(value, str):
             if value in words or not (_is_text(value, name) and ("," in value or ":" in value)):
                 return value if value in words else alone(value, name)
@@ -165,7 +166,7 @@ def one_or(convert: Convert, *words: str) -> Convert:
     return several
 
 
-def whole_values(value: Any, name: str) -> tuple[int, ...]:
+def whole_values(value: object, name: str) -> tuple[int, ...]:
     """Grid of whole numbers of at least 1."""
     numbers = values(value, name)
     for one in numbers:
@@ -174,7 +175,7 @@ def whole_values(value: Any, name: str) -> tuple[int, ...]:
     return tuple(int(one) for one in numbers)
 
 
-def path(value: Any, name: str) -> Path:
+def path(value: object, name: str) -> Path:
     """File name. "" is refused, since it would mean the directory, and "-", a name most commands read as an option."""
     if not isinstance(value, str | os.PathLike) or value in ("", "-"):
         name = name if name.startswith("-") or name.endswith("=") else name.upper()

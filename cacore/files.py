@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import glob
+import hashlib
 import os
 import secrets
 import shutil
@@ -15,9 +16,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from cacore.comm import Communicator, Words, require_same
 from cacore.errors import InputError, OutputError
 
 _STEM = 64  # bytes of the file's name kept in the temporary name, which stays short enough for any file system
+_LOOKED_AT = 1 << 16  # bytes at the beginning and the end of a file by which copies are told apart
 _RANDOM = "[0-9a-f]" * 8
 
 
@@ -129,6 +132,30 @@ def check_apart(outputs: Iterable[tuple[str, Path | None]], inputs: Iterable[tup
         if other := named.get(place := os.path.realpath(path)):
             raise InputError(f"{flag} {path}: is also the file of {other}, which it would replace; name another")
         named[place] = flag
+
+
+def described(path: str | os.PathLike[str]) -> str:
+    """Size of a file and digest of its beginning and end, or the reason why it cannot be read."""
+    try:
+        kind = os.stat(path).st_mode
+        if not stat.S_ISREG(kind):
+            return "a directory" if stat.S_ISDIR(kind) else "not a regular file"
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            digest = hashlib.blake2b(digest_size=8)
+            for place in (0, max(0, size - _LOOKED_AT)):
+                file.seek(place)
+                digest.update(file.read(_LOOKED_AT))
+    except OSError as error:
+        return f"{os.fspath(path)}: {error.strerror}"
+    return f"{size:,} bytes [{digest.hexdigest()}]"
+
+
+def same_file(name: str, path: str | os.PathLike[str], comm: Communicator) -> None:
+    """Raise an InputError on all ranks if they do not all find the same file at `path`; collective."""
+    if comm.size > 1:
+        with comm.uncounted():
+            require_same({name: Words(described(path))}, comm)
 
 
 @contextmanager

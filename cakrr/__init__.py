@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cakrr.estimators.classifiers import (
@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     # Loaded on first use: `python -m cakrr.bkrr2` must not find its own module imported already.
     if name in _HOMES:
         return getattr(import_module(f"cakrr.{_HOMES[name]}"), name)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from cacore.comm import Communicator
 from cacore.learn.method import Method
 from cacore.run import command
-from cacore.run.family import Family
+from cacore.run.family import AnyFamily
 from cacore.run.launch import run
 
 
-def _load() -> Family:
+def _load() -> AnyFamily:
     """The family; it imports compiled code, which --help does without."""
     from cakrr.family import Ridge
 

@@ -42,7 +42,7 @@ _NUMBERS = Targets(
 _CLASSES = Targets(text=True)
 
 
-class Ridge(Family):
+class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
     """The family of kernel ridge regression."""
 
     also = "; or the settings that were compared: give several values of --sigma or --lambda"
@@ -184,9 +184,10 @@ class Ridge(Family):
         if method.coarse and fitted.model.lam == ALONE:
             notes.append(f"lambda {ALONE:g}: the parts' models add next to nothing to the coarse model")
         for name, value in (("sigma", fitted.model.sigma), ("lambda", fitted.model.lam)):
-            apart = {ALONE} if method.coarse and name == "lambda" else set()
+            if method.coarse and name == "lambda" and value == ALONE:
+                continue  # the end on purpose: larger ones say the same
             rows = [row for row in fitted.grid if row.get("kernel", fitted.model.like.kind) == fitted.model.like.kind]
-            values = sorted({row[name] for row in rows} - apart)
+            values = sorted({row[name] for row in rows})
             if fitted.model.sigmas is None:
                 notes += at_the_end({name: values}, {name: value})
         return notes

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from cacore.comm import Communicator
 from cacore.errors import InputError
@@ -174,13 +174,20 @@ class Search:
             self.advance(left)  # the checkpoint already has the part
             return done["given"], done["solved"]
 
+        judged = 0
+
+        def take(part: int, rows: slice, found: tuple[NDArray[np.float64], NDArray[np.bool_]]) -> None:
+            nonlocal judged
+            judged += 1
+            given, solved = found
+            judges.add(totals, part, given, solved)
+            if judges.rule == "nearest":
+                self.by_part[part] = np.where(solved, given[0, ..., 0], np.nan)
+                self._tell(totals[..., 0] + self.before, judged)
+            failed[...] = np.where(solved, failed, np.maximum(failed, part))
+
         with comm.phase("train"):
-            for done, ((part, _), (given, solved)) in enumerate(self.workspace.over_parts(whole, self.parts), 1):
-                judges.add(totals, part, given, solved)
-                if judges.rule == "nearest":
-                    self.by_part[part] = np.where(solved, given[0, ..., 0], np.nan)
-                    self._tell(totals[..., 0] + self.before, done)
-                failed = np.where(solved, failed, np.maximum(failed, part))
+            self.workspace.over_parts(whole, self.parts, take)
         comm.wait()
         with comm.phase("predict"):
             errors = judges.errors(totals, comm)
@@ -216,7 +223,7 @@ def left_out(
     return [f"left out, {reason}: {', '.join(pairs[:3])}{more}"] if pairs else []
 
 
-def larger_lambda(dtype: Any) -> str:
+def larger_lambda(dtype: DTypeLike) -> str:
     """Remedy for a system without a solution in this precision, for messages of commands and estimators."""
     return "a larger lambda" + (", or float64" if dtype == np.float32 else "")
 
@@ -237,8 +244,8 @@ def next_widths(widths: tuple[Width, ...], errors: NDArray[np.float64]) -> tuple
 
 
 def best(
-    errors: NDArray[np.float64], widths: tuple[Width, ...], lams: tuple[float, ...], dtype: Any, comm: Communicator,
-    hopeless: str = "",
+    errors: NDArray[np.float64], widths: tuple[Width, ...], lams: tuple[float, ...], dtype: DTypeLike,
+    comm: Communicator, hopeless: str = "",
 ) -> tuple[int, int, int]:  # fmt: skip
     """The setting with the smallest error; ties go to the smoothest: last sigma and lambda, first candidate.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,7 +115,7 @@ class Judges:
         # Ordered by target. The last entry shows if any part, even one without judging rows, had no solution.
         return np.full((*shape, len(self.y) * self.y.shape[2] + 1), np.inf if self.rule == "oracle" else 0.0)
 
-    def judge(self, part: int, predicted: NDArray[Any]) -> NDArray[np.float64]:
+    def judge(self, part: int, predicted: NDArray[np.floating]) -> NDArray[np.float64]:
         """Contribution of one part's predictions, shape (L, C, t, q).
 
         Shape (C, L, t, q), or (C, L, 1) for "nearest".

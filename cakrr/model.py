@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.comm import Communicator
+from cacore.comm import CommLike, Communicator
 from cacore.data.labels import check_classes, read_classes, stored_classes
 from cacore.data.rows import Rows
 from cacore.errors import InputError
@@ -106,7 +106,7 @@ class KRRModel(InParts):
         """Entries of a report about the model."""
         return {"method": self.method, "sigma": self.sigma, "lambda": self.lam}
 
-    def predict(self, X: Rows, comm: Any = None) -> NDArray[Any]:
+    def predict(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
         """Predictions for this rank's rows; a collective call.
 
         Parameters
@@ -129,19 +129,20 @@ class KRRModel(InParts):
         return self.predict_routes(X, comm)[self.route]
 
     def predict_std(
-        self, X: Rows, comm: Any = None, limit: int | None = None
-    ) -> tuple[NDArray[Any], NDArray[np.float64]]:
+        self, X: Rows, comm: CommLike = None, limit: int | None = None
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Predictions for this rank's rows, and standard deviations of new targets there; a collective call.
 
         Shapes and predictions are those of :meth:`predict`. `limit` is in bytes per rank, by default its share of
         the free memory. See :func:`cakrr.uncertainty.deviation.predict`.
         """
-        with self._ranks(comm) as ranks, ranks.phase("predict"):
+        with self._ranks(comm, "predict_std") as ranks, ranks.phase("predict"):
             return deviation.predict(self, X, ranks, limit)
 
     def predict_interval(
-        self, X: Rows, coverage: float = 0.9, adaptive: Any = None, comm: Any = None, limit: int | None = None
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        self, X: Rows, coverage: float = 0.9, adaptive: bool | str | None = None, comm: CommLike = None,
+        limit: int | None = None,
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
         """Lower and upper ends of intervals for new targets at this rank's rows; a collective call.
 
         Shapes are those of :meth:`predict`. See :mod:`cakrr.uncertainty.conformal`, and for a model with leave-one-out
@@ -154,16 +155,16 @@ class KRRModel(InParts):
             On all ranks: the model was not trained for such intervals, or the coverage is outside (0, 1) or too high
             for the number of calibration rows.
         """
-        with self._ranks(comm) as ranks, ranks.phase("predict"):
+        with self._ranks(comm, "predict_interval") as ranks, ranks.phase("predict"):
             with ranks.agreed():
                 request = IntervalRequest(coverage=coverage, adaptive=adaptive)
             _, _, ends = answered(self, X, request, ranks, limit)
             assert ends is not None
             return ends
 
-    def predict_routes(self, X: Rows, comm: Any = None) -> dict[str, NDArray[Any]]:
+    def predict_routes(self, X: Rows, comm: CommLike = None) -> dict[str, NDArray[np.float64]]:
         """Predictions by route, as :meth:`predict`: the model's own route, and for "soft" also "nearest"."""
-        with self._ranks(comm) as ranks, ranks.phase("predict"):
+        with self._ranks(comm, "predict_routes") as ranks, ranks.phase("predict"):
             with ranks.agreed():
                 if self.route == "oracle":
                     raise InputError(f"{self.method} is an oracle: it needs the true targets and cannot predict")
@@ -218,7 +219,7 @@ class KRRModel(InParts):
         share = len(self.sizes) if self.route == "all" else 1
         return (visit(Z, together, comm, shape) / share)[:, None], alone
 
-    def answer(self, part: int, rows: Rows) -> NDArray[Any]:
+    def answer(self, part: int, rows: Rows) -> NDArray[np.floating]:
         """Predictions of one of this rank's parts, before the offset and the coarse model are added."""
         return self.parts[part].predict(rows, self.kernel_of(part))
 
@@ -228,7 +229,7 @@ class KRRModel(InParts):
         """This rank's rows, checked and standardised for the models; collective."""
         return self._received(X, comm)
 
-    def oracle(self, X: Rows, y: NDArray[np.float64], comm: Any = None) -> NDArray[np.float64]:
+    def oracle(self, X: Rows, y: NDArray[np.float64], comm: CommLike = None) -> NDArray[np.float64]:
         """Smallest error |f(x) - y| of the P models for each of this rank's rows, given targets `y`; collective."""
 
         def least(rows: Rows, target: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -237,17 +238,17 @@ class KRRModel(InParts):
                 gap = np.minimum(gap, np.abs(self.answer(part, rows) - target))
             return gap
 
-        with self._ranks(comm) as ranks, ranks.phase("predict"):
+        with self._ranks(comm, "oracle") as ranks, ranks.phase("predict"):
             Z = self.standardized(X, ranks)
             return visit(Z, least, ranks, self.target_shape, op="min", column=y - self.offset)
 
-    def labels(self, values: NDArray[Any]) -> NDArray[Any]:
+    def labels(self, values: NDArray[np.float64]) -> NDArray[Any]:
         """Labels from a classifier's outputs: the class with the largest output, the first in case of ties."""
         assert self.classes is not None
         codes = (values > 0).astype(np.int64) if values.ndim == 1 else values.argmax(axis=1)
         return np.asarray(self.classes[codes])
 
-    def probabilities(self, values: NDArray[Any]) -> NDArray[np.float64]:
+    def probabilities(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Probabilities of the classes, shape (n, k), from a classifier's outputs, which may leave [0, 1].
 
         Outputs are clipped at 0 and divided by their sum. If none is above 0, the smallest output is subtracted first,
@@ -274,9 +275,9 @@ class KRRModel(InParts):
         """Shape of one row's prediction: () or (t,)."""
         return np.shape(self.offset)
 
-    def save(self, path: str | Path, comm: Any = None) -> None:
+    def save(self, path: str | Path, comm: CommLike = None) -> None:
         """Write the model to one HDF5 file, see :meth:`partition.model.InParts.save`; refuses an oracle."""
-        with self._ranks(comm) as ranks, ranks.agreed():
+        with self._ranks(comm, "save") as ranks, ranks.agreed():
             if self.route == "oracle":
                 raise InputError(f"{self.method} is an oracle, which needs the true targets: its model cannot be saved")
         super().save(path, comm)

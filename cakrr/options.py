@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cacore import checks
 from cacore.errors import InputError
@@ -18,6 +18,7 @@ from cacore.tuning import grid
 from cakrr.rules import JACKKNIFE, LEFT_OUT, LENGTHS, ROUTES, RULES
 
 if TYPE_CHECKING:
+    from cacore.data.labels import ClassWeight
     from cacore.io.checkpoint import Checkpoint
     from cacore.kernels import Kernel
     from cakrr.method import RidgeMethod
@@ -39,7 +40,7 @@ ALONE = 1e3  # lambda for which the parts' models add almost nothing to the coar
 LOCAL_LAMS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, ALONE)
 
 
-def _route(value: Any, name: str) -> str:
+def _route(value: object, name: str) -> str:
     """Check a route: one that the user can choose, or a method's own."""
     own = isinstance(value, str) and value in ("oracle", "sum")
     return str(value) if own else checks.one_of(*ROUTES)(value, name)
@@ -61,7 +62,7 @@ def _by_parts(method: RidgeMethod) -> bool:
     return _divides(method) and not method.coarse
 
 
-def _calibrate(value: Any, name: str) -> float | str:
+def _calibrate(value: object, name: str) -> float | str:
     """Check a share of the rows, or a word for leave-one-out errors."""
     if isinstance(value, str) and value in (LEFT_OUT, JACKKNIFE):
         return value
@@ -125,7 +126,7 @@ class RidgeOptions(Options):
     lam: tuple[float, ...] = option(
         (1e-4,), "ridge parameter: a number, comma list or lo:hi:COUNT", checks.values, flag="--lambda", metavar="GRID"
     )
-    kernel: Any = option(
+    kernel: str | Callable[..., object] = option(
         "gaussian", "kernel, of width --sigma; auto tries several", checks.kernel_or_auto, report=True,
         choices=(*KINDS, "auto"),
     )  # fmt: skip
@@ -209,7 +210,7 @@ class RidgeOptions(Options):
         False, "targets are classes: fit one indicator column per class; the largest output wins", checks.yes_or_no,
         estimator="", group=KERNEL, action="store_true",
     )  # fmt: skip
-    class_weight: Any = shared.balanced("with --classify: weight the classes so that each counts equally")
+    class_weight: ClassWeight = shared.balanced("with --classify: weight the classes so that each counts equally")
     keep_factors: bool = option(
         False, "keep the factors that predict --std needs: 8 m^2 bytes of memory per part of m rows, half that in the "
         "file", checks.yes_or_no, group=UNCERTAINTY, only=_divides, action="store_true",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,14 +38,14 @@ class PartModel:
     """
 
     X: Rows
-    alpha: NDArray[Any]
+    alpha: NDArray[np.floating]
     weight: NDArray[np.float64] | None = None
     factor: NDArray[np.float64] | None = None
     unit: NDArray[np.float64] | None = None
     errors: NDArray[np.float64] | None = None
     left_out: NDArray[np.float64] | None = None
 
-    def predict(self, X: Rows, kernel: Kernel) -> NDArray[Any]:
+    def predict(self, X: Rows, kernel: Kernel) -> NDArray[np.floating]:
         """Predictions ``K(X, rows) alpha`` (eq. 3.7) in the precision of alpha; 2 len(X) m (d + t) flops, in blocks."""
         rows = kernel.points(in_memory(self.X).astype(self.alpha.dtype, copy=False))
         return kernel.apply(kernel.points(X.astype(self.alpha.dtype, copy=False), like=rows), rows, self.alpha)

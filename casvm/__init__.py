@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from casvm.estimators.collective import CASVC, DCSVC, CascadeSVC, DCFilterSVC, DisSMOSVC
@@ -29,7 +29,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     # Loaded on first use: `python -m casvm.cpsvm` must not find its own module imported already.
     if name in _HOMES:
         return getattr(import_module(f"casvm.{_HOMES[name]}"), name)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from cacore.comm import Communicator
 from cacore.learn.method import Method
 from cacore.run import command
-from cacore.run.family import Family
+from cacore.run.family import AnyFamily
 from cacore.run.launch import run
 from casvm.options import SVMMethod
 
 
-def _load(method: Method) -> Family:
+def _load(method: Method) -> AnyFamily:
     """The family that trains `method`; it imports compiled code, which --help does without."""
     if isinstance(method, SVMMethod):
         return _of_models()
@@ -19,7 +19,7 @@ def _load(method: Method) -> Family:
     return Values()
 
 
-def _of_models() -> Family:
+def _of_models() -> AnyFamily:
     """The family that loads saved models of any kind."""
     from casvm.family import SupportVectors
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from casvm.fit import SVMFit
 from partition.model import InParts
 
 
-def check_libsvm(job: Training, kernel: Any, comm: Communicator) -> dict[str, Path]:
+def check_libsvm(job: Training, kernel: str | Callable[..., object], comm: Communicator) -> dict[str, Path]:
     """The output file of ``--libsvm``, if given; refuses several ranks, and kernels that LIBSVM lacks.
 
     Raises

@@ -16,7 +16,7 @@ from cacore.io.fingerprints import row_hashes
 from cacore.learn.options import reported
 from cacore.run import reading
 from cacore.run.classifiers import Classifiers
-from cacore.run.family import Family, described_metric
+from cacore.run.family import AnyFamily, TrainedModel, described_metric
 from cacore.run.job import Training
 from cacore.tuning.results import GridColumns, at_the_end, best_lines
 from casvm.described import check_libsvm, fields, part_lines, problem_lines, soft_fields
@@ -33,7 +33,7 @@ from partition.model import InParts, load_one_of
 _WARM_UP = SVMMethod(name="casvm", summary="a small CA-SVM that compiles the code of all methods", trainer=in_parts)
 
 
-class SupportVectors(Classifiers):
+class SupportVectors(Classifiers[SVMMethod, SVMOptions, SVMFit[SVMModel], SVMModel]):
     """The family of SVM classifiers: in parts, in trees of merges, and of all rows."""
 
     also = (
@@ -91,7 +91,7 @@ class SupportVectors(Classifiers):
         """Load a saved SVM of any kind: classifier, regression or one class; collective."""
         return load_one_of((SVMModel, SVRModel), path, comm)
 
-    def of(self, model: InParts) -> Family:
+    def of(self, model: TrainedModel) -> AnyFamily:
         """The family that predicts with `model`."""
         return Values() if isinstance(model, SVRModel) else self
 

@@ -30,7 +30,7 @@ UNNAMED = None  # default of a command: a grid if neither C nor gamma is given, 
 UNSEARCHED = "a class, or every part, has one row only: C = 1 and gamma = scale, unless given"
 
 
-def _scorer(value: Any, name: str) -> str:
+def _scorer(value: object, name: str) -> str:
     from cacore.tuning.scorers import scorer
 
     return scorer(value, name)
@@ -40,7 +40,7 @@ def _many_models(method: SVMMethod) -> bool:
     return not method.one_model
 
 
-def _solver(value: Any, name: str) -> str:
+def _solver(value: object, name: str) -> str:
     return str(checks.one_of(*solver_names())(value, name))
 
 

@@ -35,7 +35,7 @@ _NUMBERS = Targets(remedy="for class labels, use python -m casvm.casvm or anothe
 _NOT_NEEDED = Targets(text=True, needed=False)
 
 
-class Values(Family):
+class Values(Family[ValueMethod, ValueOptions, SVMFit[SVRModel], SVRModel, NDArray[np.float64]]):
     """The family of regression and one-class SVMs: one real number per row."""
 
     also = "; or the settings that were compared: give several values of --C, --epsilon or --gamma"

@@ -23,6 +23,7 @@ from casvm.rules import GRID, VALUE_RULES
 
 if TYPE_CHECKING:
     from cacore.io.checkpoint import Checkpoint
+    from partition.base import Algorithm
 
 SCALE = "scale"  # value of C, epsilon or tol: these numbers times the targets' deviation
 _SEARCHED = ("C", "epsilon", "gamma")
@@ -37,7 +38,7 @@ def _regression(method: ValueMethod) -> bool:
     return not method.one_class
 
 
-def _partitioner(value: Any, name: str) -> Any:
+def _partitioner(value: object, name: str) -> str | Algorithm:
     """A registered name, or a partitioner."""
     from partition.base import Algorithm
     from partition.divide import named
@@ -48,9 +49,9 @@ def _partitioner(value: Any, name: str) -> Any:
     return value
 
 
-def _at_least_zero_or_scale(value: Any, name: str) -> Any:
+def _at_least_zero_or_scale(value: object, name: str) -> float | str:
     if value == SCALE:
-        return value
+        return SCALE
     try:
         return checks.at_least_zero(value, name)
     except InputError as error:
@@ -62,8 +63,9 @@ class ValueOptions(DualOptions):
     """Options of a training run, besides those of the dual problem; each option's help text describes it.
 
     C, epsilon and gamma may be a number, a tuple of several, or :data:`casvm.options.GRID`; None means not given. If
-    none of them nor nu is given, all three are a grid; otherwise the missing ones are "scale". For one class, nu None
-    is :data:`NU`. `partitions` None means one part per rank, and `partitioner` None the first of :data:`PARTITIONERS`.
+    none of them nor nu is given, all three are a grid; otherwise the missing ones are "scale". `tol` None is "scale",
+    in units of the targets, if C or epsilon is "scale" or a grid, and a number otherwise. For one class, nu None is
+    :data:`NU`. `partitions` None means one part per rank, and `partitioner` None the first of :data:`PARTITIONERS`.
     `progress` is a function as :func:`cacore.progress.bar` yields it.
     """
 
@@ -86,7 +88,7 @@ class ValueOptions(DualOptions):
         "replaces epsilon", nu_share, estimator="", group=KERNEL, metavar="NU",
     )  # fmt: skip
     tol: Any = option(
-        1e-3, "stop when the largest violation of the optimality conditions is below this; scale = 0.001 of the "
+        None, "stop when the largest violation of the optimality conditions is below this; scale = 0.001 of the "
         "targets' standard deviation", checks.number_or(SCALE), group=SOLVER, metavar="T",
     )  # fmt: skip
     cv: int | None = option(
@@ -135,6 +137,9 @@ class ValueOptions(DualOptions):
         unnamed = [name for name in _SEARCHED if getattr(self, name) is None]
         for name in unnamed:
             object.__setattr__(self, name, GRID if unnamed == list(_SEARCHED) and self.nu is None else SCALE)
+        if self.tol is None:
+            in_units = {GRID, SCALE} & {one for one in (self.C, self.epsilon) if isinstance(one, str)}
+            object.__setattr__(self, "tol", SCALE if in_units else SCALED["tol"])
         super().__post_init__()
         if isinstance(self.gamma, tuple) and not declaration(self.kernel).has_width:
             raise InputError("gamma: several values are given, but this kernel has no gamma; leave it out")
@@ -188,5 +193,5 @@ class ValueMethod(Method):
     def defaults(self) -> Mapping[str, Any]:
         """Defaults of the command's options that differ from the declared ones."""
         if self.one_class:
-            return {"nu": NU}
+            return {"nu": NU, "tol": SCALED["tol"]}
         return {**dict.fromkeys(_SEARCHED), "tol": SCALE}

@@ -13,14 +13,14 @@ of them, on first use. A partitioner of your own is one subclass of `Partitioner
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from partition.estimators import BY_NAME as BY_NAME
     from partition.estimators import Partitioner as Partitioner
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     # Estimators are capitalised and modules are not: importing a module must not load scikit-learn.
     if name == "__all__" or name[:1].isupper():
         estimators = import_module("partition.estimators")

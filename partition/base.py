@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from cacore.checks import Convert, whole
 from cacore.comm import Communicator, as_communicator
-from cacore.data.rows import Rows, check_alike, check_range
+from cacore.data.containers import unmasked
+from cacore.data.rows import Rows, RowsLike, check_alike, check_range
 from cacore.data.validation import checked_rows, shared_seed
 from cacore.errors import InputError
 from partition.assign import PartRows
@@ -48,11 +49,11 @@ class Algorithm:
     """
 
     balances_classes: ClassVar[bool] = False
-    checks: ClassVar[dict[str, Convert]] = {"n_parts": whole(1)}
+    checks: ClassVar[dict[str, Convert[object]]] = {"n_parts": whole(1)}
     ratio = False
 
     n_parts: int = 8
-    random_state: Any = field(default=None, kw_only=True)
+    random_state: int | np.random.RandomState | None = field(default=None, kw_only=True)
 
     def __init_subclass__(cls, name: str = "", **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -66,7 +67,7 @@ class Algorithm:
     def _partition(self, rows: PartRows, y: NDArray[Any] | None) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         """Return the labels of this rank's rows, and the centres of all parts, the same on all ranks."""
 
-    def divide(self, X: Any, y: ArrayLike | None = None, comm: Communicator | None = None) -> Division:
+    def divide(self, X: RowsLike, y: ArrayLike | None = None, comm: Communicator | None = None) -> Division:
         """Divide the rows of `X`, together with those of the other ranks; collective.
 
         Arguments and exceptions are those of :meth:`partition.estimators.Partitioner.fit`.
@@ -75,7 +76,7 @@ class Algorithm:
         with comm.phase("partition"):
             with comm.agreed():
                 X = self._checked(X)
-                target = None if y is None else np.asarray(y)
+                target = None if y is None else np.asarray(unmasked(y, "y"))
                 if target is not None and target.shape != (X.shape[0],):
                     raise InputError(f"y has shape {target.shape} for {X.shape[0]} rows of X")
             check_alike(X, comm)
@@ -87,7 +88,7 @@ class Algorithm:
             sizes = comm.allreduce(np.bincount(labels, minlength=self.n_parts).astype(np.int64))
         return Division(labels, centers, sizes, getattr(self, "n_iter_", 0))
 
-    def _checked(self, X: Any) -> Rows:
+    def _checked(self, X: RowsLike) -> Rows:
         X = checked_rows(X, ("float64", "float32"))
         check_range(X)
         for name, check in self.checks.items():

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import check_is_fitted
 
-from cacore.comm import collective
+from cacore.comm import CommLike, collective
+from cacore.data.asking import same_fit
+from cacore.data.rows import RowsLike
 from cacore.data.validation import check_same_names, validated
 from partition import algorithms
 from partition.base import REGISTERED, Algorithm
@@ -48,7 +48,7 @@ class Partitioner(ClusterMixin, BaseEstimator, Algorithm):
     centers_: NDArray[np.float64]
     sizes_: NDArray[np.int64]
 
-    def fit(self, X: Any, y: ArrayLike | None = None, comm: Any = None) -> Partitioner:
+    def fit(self, X: RowsLike, y: ArrayLike | None = None, comm: CommLike = None) -> Partitioner:
         """Divide the rows of `X`, or the rows of all ranks' `X`.
 
         Parameters
@@ -70,6 +70,7 @@ class Partitioner(ClusterMixin, BaseEstimator, Algorithm):
             More parts than rows, NaN or infinity, features that differ between ranks.
         """
         with collective(comm) as ranks:
+            same_fit(self, ranks)
             division = self.divide(X, y, ranks)
             with ranks.agreed():
                 validated(self, X, skip_check_array=True)  # records the names of the columns
@@ -78,11 +79,11 @@ class Partitioner(ClusterMixin, BaseEstimator, Algorithm):
         self.n_features_in_ = division.centers.shape[1]
         return self
 
-    def fit_predict(self, X: Any, y: ArrayLike | None = None, comm: Any = None) -> NDArray[np.int32]:
+    def fit_predict(self, X: RowsLike, y: ArrayLike | None = None, comm: CommLike = None) -> NDArray[np.int32]:
         """Fit, and return ``labels_``."""
         return self.fit(X, y, comm).labels_
 
-    def predict(self, X: Any) -> NDArray[np.int32]:
+    def predict(self, X: RowsLike) -> NDArray[np.int32]:
         """Return the part whose centre is nearest to each row: 2 n P d flops."""
         check_is_fitted(self)
         validated(self, X, reset=False, skip_check_array=True)

@@ -112,7 +112,8 @@ def solve_all(
             advance()
         return SolvedPart(task.part(rows, kept), kept["statistics"])
 
-    return dict(zip(todo, threads.in_order(solve, [(number,) for number in todo]), strict=True))
+    with threads.in_order(solve, [(number,) for number in todo]) as solved:
+        return dict(zip(todo, solved, strict=True))
 
 
 def gathered(parts: Parts, comm: Communicator) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,11 +12,12 @@ from typing import Any, ClassVar, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.comm import Communicator, collective
+from cacore.comm import CommLike, Communicator, Words, collective, require_same
 from cacore.data.rows import Rows, check_alike, exchange_rows, gather_rows
 from cacore.data.standardize import Standardizer
 from cacore.data.validation import rows_to_predict
 from cacore.errors import InputError
+from cacore.files import described
 from cacore.io import layout, model_file
 from cacore.io.layout import STANDARDIZER, Array, Layout
 from cacore.io.model_file import check_rows, require
@@ -67,6 +68,9 @@ class InParts:
         How the training file was read: target column and number of the first feature.
     comm : Communicator or None
         The ranks that hold the parts; not part of a copy or a pickle.
+    identity : str
+        For a model that several ranks trained or loaded together, a name that is the same on all of them and differs
+        between models.
     """
 
     family: ClassVar[str]  # name in the file
@@ -84,10 +88,15 @@ class InParts:
     divisions: int = 1
     parts: dict[int, Any] = field(default_factory=dict)
     source: dict[str, Any] = field(default_factory=dict)
-    comm: Any = field(default=None, repr=False, compare=False)
+    comm: CommLike = field(default=None, repr=False, compare=False)
+    identity: str = field(default="", repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "comm": None}
+
+    def described(self) -> dict[str, Any]:
+        """Entries of the report about the model."""
+        raise NotImplementedError
 
     @property
     def n_features(self) -> int:
@@ -102,7 +111,7 @@ class InParts:
             setattr(self, name, np.concatenate([getattr(self, name), getattr(other, name)]))
         self.divisions += 1
 
-    def save(self, path: str | Path, comm: Any = None) -> None:
+    def save(self, path: str | Path, comm: CommLike = None) -> None:
         """Write the model to one HDF5 file; collective, by default on the ranks that trained or loaded it."""
         attributes = {name: getattr(self, name) for name in ("method", "route", "dtype", "source")}
         attributes["soft"] = None if self.soft is None else asdict(self.soft)
@@ -113,13 +122,13 @@ class InParts:
         if self.standardizer is not None:
             shared.update(self.standardizer.arrays)
         parts = {number: self._stored_part(number) for number in self.parts}
-        with self._ranks(comm) as ranks:
+        with self._ranks(comm, "save") as ranks:
             with ranks.agreed():
                 self._check_ranks(ranks)
             model_file.save(path, self.family, attributes | more, shared, parts, self.owners, ranks)
 
     @classmethod
-    def load(cls, path: str | Path, comm: Any = None) -> Self:
+    def load(cls, path: str | Path, comm: CommLike = None) -> Self:
         """Read a model on any number of ranks; collective.
 
         Raises
@@ -253,15 +262,20 @@ class InParts:
         weights = np.hstack([soft.weights(squares) for _, squares in found]) / self.divisions
         return values.reshape(n, k, *shape), weights
 
-    def _ranks(self, comm: Any) -> AbstractContextManager[Communicator]:
-        """The given ranks, or those that trained or loaded the model."""
-        return collective(self.comm if comm is None else comm)
+    @contextmanager
+    def _ranks(self, comm: CommLike, call: str) -> Iterator[Communicator]:
+        """The given ranks, or those that trained or loaded the model, once all make the same call; collective."""
+        with collective(self.comm if comm is None else comm) as ranks:
+            if ranks.size > 1:
+                with ranks.uncounted():
+                    require_same({"call": Words(f"{type(self).__name__}.{call}"), "model": Words(self.identity)}, ranks)
+            yield ranks
 
     def _check_ranks(self, comm: Communicator) -> None:
         if comm.size <= int(self.owners.max()) or len(self.parts) != np.count_nonzero(self.owners == comm.rank):
             raise InputError("other ranks hold the model: save it, and load it on the ranks that use it")
 
-    def _received(self, X: Any, comm: Communicator) -> Rows:
+    def _received(self, X: Rows, comm: Communicator) -> Rows:
         """This rank's rows, checked with the same result on all ranks, and standardised."""
         with comm.agreed():
             X = rows_to_predict(X, self.dtype, self.centers.shape[1], self.standardizer, self.source)
@@ -270,10 +284,11 @@ class InParts:
         return X
 
 
-def load_one_of(kinds: Sequence[type[Model]], path: str | Path, comm: Any = None) -> Model:
+def load_one_of(kinds: Sequence[type[Model]], path: str | Path, comm: CommLike = None) -> Model:
     """Read a model of any of these kinds; collective. See :meth:`InParts.load`."""
     with collective(comm) as ranks:
         model = model_file.load(path, {kind.family: kind._of_file for kind in kinds}, ranks)
+        model.identity = described(path) if ranks.size > 1 else ""
     model.comm = comm
     return model
 

@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import hypothesis
@@ -24,6 +25,7 @@ pytest.register_assert_rewrite("helpers")
 from helpers.checks import contents  # noqa: E402 - its assertions have been seen to above
 from helpers.commands import one_by_one, run  # noqa: E402
 from helpers.data import SIZE, changed, split_rows, write_csv, write_hdf5, write_libsvm  # noqa: E402
+from helpers.process import changes, state  # noqa: E402
 
 # Nothing depends on how fast the machine is: no test has a deadline, and what may hang has ten minutes and more.
 hypothesis.settings.register_profile("here", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -34,6 +36,24 @@ ROOT = Path(__file__).resolve().parent.parent
 JOB = os.environ.get("CAKERNELS_MPI_TESTS")  # set inside mpiexec only
 
 collect_ignore_glob = [] if JOB else ["mpi/*"]
+
+
+@pytest.fixture(autouse=True)
+def process_as_before():
+    """Fail a test that leaves the process changed: collections, threads, environment, signals and the like."""
+    before = state()
+    yield
+    left = changes(before)
+    assert not left, "left changed: " + "; ".join(left)
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)  # inside pytest's own, which restores the filters
+def pytest_runtest_call(item):
+    """Fail a test that leaves other warning filters."""
+    before = list(warnings.filters)
+    result = yield
+    assert warnings.filters == before, "left changed: warning filters"
+    return result
 
 
 @pytest.fixture(scope="session")

@@ -100,6 +100,14 @@ def test_without_pyarrow(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("small_blocks")
+def test_npy_beyond_double_precision(tmp_path, refuses):
+    """One line, without numpy's warning."""
+    rows = np.ones((4, 3), np.longdouble)
+    rows[2, 1] = np.longdouble("1e4000")
+    np.save(tmp_path / "a.npy", rows)
+    refuses("cacore.io", ["convert", "a.npy", "out.h5"], "row 2, feature 1 is inf", tmp_path)
+
+
 def test_npy(tmp_path):
     rows = RNG.normal(size=(N, 4)).astype(np.float32)
     np.save(tmp_path / "a.npy", np.asfortranarray(rows))

@@ -216,7 +216,7 @@ def test_files_that_do_not_fit_together(tmp_path, refuses):
     refuses("cacore.io", ["convert", "d.csv", "e.csv", "out.h5"], message, tmp_path)
     refuses("cacore.io", ["convert", "a.csv", "b.csv", "out.h5"], "b.csv: 2 features, but 1 in a.csv", tmp_path)
     refuses(
-        "cacore.io", ["convert", "a.csv", "c", "out.h5"], "c: libsvm, and a.csv is csv: convert them apart", tmp_path
+        "cacore.io", ["convert", "a.csv", "c", "out.h5"], "c: libsvm, but a.csv is csv: convert them apart", tmp_path
     )
 
 

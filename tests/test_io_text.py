@@ -98,6 +98,20 @@ def test_csv_is_the_numbers_written(folder, rows, header, form, line_end, end, p
     np.testing.assert_array_equal(table.X, np.delete(want, place, axis=1))
 
 
+@pytest.mark.parametrize("line", ["2019,2020,y", "2020, 2019 ,y", '"0","1","y"', "\n7,8,y"])
+def test_csv_header_with_numbers(put, line):
+    """Years, or the places of columns; words over numbers say that the line is no row."""
+    rows = "".join(f"{i},{i + 1},{i % 2}\n" for i in range(5))
+    table = parse(put("rows.csv", f"{line}\n\n{rows}".encode()), target="y")
+    np.testing.assert_array_equal(np.c_[table.X, table.y], np.loadtxt(io.StringIO(rows), delimiter=","))
+    assert [int(name) for name in table.names] == [int(word.strip(' "')) for word in line.split(",")[:2]]
+
+
+def test_csv_of_labels_has_no_header(put):
+    table = parse(put("rows.csv", b"1,2,spam\n3,4,ham\n"), binarize="spam")
+    np.testing.assert_array_equal(np.c_[table.X, table.y], [[1, 2, 1], [3, 4, -1]])
+
+
 @pytest.mark.parametrize("end", OPENERS)
 def test_npz(put, end):
     X, y = np.arange(24).reshape(4, 2, 3).astype(np.uint8), np.array(["a", "b", "a", "c"])

@@ -282,7 +282,7 @@ REFUSED = {
 def test_leaving_out_is_refused_where_others_answer_too(what):
     method, changes = REFUSED[what]
     X, y, _ = rows(30)
-    with pytest.raises(InputError, match="select loo: leave-one-out errors are those of a part"):
+    with pytest.raises(InputError, match="select loo: leave-one-out errors are those of a part's own model"):
         method(Dataset(X, y), replace(GRID, **changes))
 
 

@@ -227,7 +227,7 @@ def test_what_commands_refuse(files, tmp_path, refuses):
     nan = changed(tmp_path / "nan.h5", h5, "train/y", (7, 2), np.nan) or tmp_path / "nan.h5"
     refuses("cakrr.bkrr2", [nan], "row 7, target 2 is nan", tmp_path)
     write_csv(tmp_path / "one.csv", *(lambda X, Y: (X, Y[:, 0]))(*rows()))
-    refuses("cakrr.bkrr2", [tmp_path / "one.csv", "--test", h5], "3 targets per row, and 1 in", tmp_path)
+    refuses("cakrr.bkrr2", [tmp_path / "one.csv", "--test", h5], "3 targets per row, but 1 in", tmp_path)
 
 
 def test_a_model_of_other_sizes_is_refused(tmp_path):

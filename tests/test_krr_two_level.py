@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from cacore.errors import InputError, MemoryLimitError
 from cacore.io import Dataset
 from cacore.kernels import Kernel
 from cakrr import BKRR2, KRRModel, TwoLevelKRR, twolevel
+from cakrr.family import Ridge
 from cakrr.methods import choose as training
 from cakrr.options import ALONE, LAMS, RidgeOptions
 from cakrr.solver.coarse import candidates
@@ -350,3 +352,16 @@ def test_refined_models_do_not_follow_the_noise():
         model = TwoLevelKRR(3, centers=20, refine=N, random_state=0).fit(X[:400], y[:400])
         assert np.mean(np.square(model.predict(X[400:]) - truth[400:])) < 0.2
         assert model.params_["coarse_lambda"] > 10 * min(LAMS)
+
+
+@pytest.mark.parametrize(("lam", "told"), [(1e-2, False), (1e-4, True), (1e-3, False), (1e3, False)])
+def test_no_local_model_is_beyond_the_end_of_the_grid(lam, told):
+    """The grid of lambdas goes on to 1000, which means no local model: .01 is not its end."""
+    grid = [{"sigma": 1.0, "lambda": one, "validation_mse": 1.0} for one in (1e-4, 1e-3, 1e-2, 1e3)]
+    model = SimpleNamespace(sigma=1.0, sigmas=None, lam=lam, like=SimpleNamespace(kind="gaussian"))
+    fitted = SimpleNamespace(
+        model=model, grid=grid, notes=[], reasons=[], residual=np.zeros(0), iteration={}
+    )  # fmt: skip
+    notes = Ridge().notes(twolevel.METHOD, fitted, RidgeOptions())
+    assert any("end of its grid" in note for note in notes) == told
+    assert any("add next to nothing" in note for note in notes) == (lam == 1e3)

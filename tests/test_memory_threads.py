@@ -1,5 +1,6 @@
 """Memory figures, and blocks of work on threads."""
 
+import ast
 import gc
 import os
 import threading
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.process import changes, state
 from threadpoolctl import threadpool_info
 
 from cacore.comm import Communicator
@@ -104,16 +106,19 @@ def test_failure_of_one_task_is_raised(limited):
 
 
 def test_results_come_in_order(limited):
-    assert list(threads.in_order(lambda i: i * i, [(i,) for i in range(50)])) == [i * i for i in range(50)]
+    tasks, squares = [(i,) for i in range(50)], [i * i for i in range(50)]
+    with threads.in_order(lambda i: i * i, tasks) as found:
+        assert list(found) == squares
+    assert list(threads.ahead(lambda i: i * i, tasks)) == squares
 
 
 def test_a_forked_child_can_compute():
     """The pool's threads do not survive a fork."""
     tasks = [(i,) for i in range(8)]
-    assert sum(threads.in_order(lambda i: i, tasks)) == 28
+    assert sum(threads.ahead(lambda i: i, tasks)) == 28
     child = os.fork()
     if child == 0:
-        os._exit(0 if sum(threads.in_order(lambda i: i, tasks)) == 28 else 1)
+        os._exit(0 if sum(threads.ahead(lambda i: i, tasks)) == 28 else 1)
     assert os.waitpid(child, 0)[1] == 0
 
 
@@ -192,9 +197,9 @@ def test_no_collection_while_workers_work():
     seen = []
     for _ in range(2):
         threads.for_blocks(lambda i: seen.append(gc.isenabled()), [(i,) for i in range(8)])
-        half = threads.in_order(lambda i: gc.isenabled(), [(i,) for i in range(8)])
-        seen.append(next(half))
-        half.close()
+        seen.extend(threads.ahead(lambda i: gc.isenabled(), [(i,) for i in range(8)]))
+        with threads.in_order(lambda i: gc.isenabled(), [(i,) for i in range(8)]) as half:
+            seen.append(next(half))
         assert gc.isenabled()
     assert not any(seen) or threads.current() == 1
     gc.disable()
@@ -215,3 +220,72 @@ def test_a_child_forked_meanwhile_collects_again():
         assert os.waitpid(child, 0)[1] == 0
         assert not gc.isenabled()
     assert gc.isenabled()
+
+
+def _abandoned(limited):
+    """An error that holds, in the cycle of its traceback, an iterator that nobody finishes."""
+    try:
+        for i in threads.ahead(lambda i: i, [(i,) for i in range(50)]):
+            if i == 3:
+                raise InputError("half-way")
+    except InputError as error:
+        kept = error
+        return kept, error.__traceback__
+
+
+@pytest.mark.parametrize("limited", [2], indirect=True)
+def test_an_abandoned_iterator_holds_no_setting(limited):
+    before = state()
+    kept = _abandoned(limited)
+    assert (kept, changes(before)) == (kept, [])
+
+
+@pytest.mark.parametrize("limited", [2], indirect=True)
+def test_an_error_in_the_middle_leaves_no_setting_and_no_task(limited):
+    before, begun, go = state(), [], threading.Event()
+
+    def work(i):
+        begun.append(i)
+        if i:
+            go.wait(timeout=600)
+
+    def half():
+        with threads.in_order(work, [(i,) for i in range(50)]) as results:
+            assert (next(results), gc.isenabled()) == (None, False)
+            raise InputError("taken")
+
+    with pytest.raises(InputError, match="taken"):
+        half()
+    go.set()
+    assert changes(before) == []
+    assert len(begun) <= 4  # the others never begin
+
+
+SAFE = ("closing(", "open_bytes(", "io.TextIOWrapper(", "stream.reading(")  # they concern one file, not the process
+
+
+def _suspended(tree):
+    """Line and contexts of each ``yield`` of a generator within a ``with``; decorated ones are contexts themselves."""
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef) and not any(
+            "context" in ast.unparse(d) for d in function.decorator_list
+        ):
+            waiting = [(child, []) for child in function.body]
+            while waiting:
+                node, held = waiting.pop()
+                if isinstance(node, ast.Yield | ast.YieldFrom):
+                    yield node.lineno, held
+                if isinstance(node, ast.With):
+                    held = held + [ast.unparse(item.context_expr) for item in node.items]
+                if not isinstance(node, ast.FunctionDef | ast.Lambda):
+                    waiting += [(child, held) for child in ast.iter_child_nodes(node)]
+
+
+def test_no_generator_holds_a_setting_of_the_process():
+    """One that is never finished would hold it for ever."""
+    root, bad = Path(threads.__file__).parents[2], []
+    for package in ("cacore", "partition", "casvm", "cakrr", "asygcd"):
+        for path in sorted((root / package).rglob("*.py")):
+            for line, held in _suspended(ast.parse(path.read_text())):
+                bad += [f"{path}:{line}: {one}" for one in held if not one.startswith(SAFE)]
+    assert bad == []

@@ -152,7 +152,7 @@ def test_pattern(ran):
     np.testing.assert_array_equal(traffic.pattern(ran, ["train", "train"]), 10.0 * part)
     np.testing.assert_array_equal(traffic.pattern(ran, ["read"]), np.zeros((R, R)))
     assert traffic.pattern(ran).sum() == ran.bytes.sum()
-    with pytest.raises(InputError, match="phase 'predict': cpsvm has only read, partition, train"):
+    with pytest.raises(InputError, match="phase 'predict': cpsvm has only the phases read, partition, train"):
         traffic.pattern(ran, ["predict"])
 
 

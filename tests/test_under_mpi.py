@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 from pathlib import Path
 
 import h5py
@@ -109,6 +111,80 @@ def test_training_by_another_library(library, mpiexec, tmp_path):
             ]
 
 
+# Commands, one after the other, each with words of its own for the last rank; every rank has a folder of its own.
+UNLIKE = """
+import json, os, runpy, sys
+from mpi4py import MPI
+rank, size, ends = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size, []
+os.chdir(str(rank))
+for common, own in json.loads(sys.argv[1]):
+    program, *sys.argv[1:] = own if rank == size - 1 else common
+    try:
+        runpy.run_module(program, run_name="__main__")
+    except SystemExit as end:
+        ends.append(end.code)
+ends = MPI.COMM_WORLD.gather(ends)
+if rank == 0:
+    print(json.dumps(ends))
+"""
+DISSMO = ["casvm.dissmo", "train.h5", "--quiet"]
+CONVERT = ["cacore.io", "convert", "train.h5", "new.h5"]
+DIFFERENT = [
+    ([*DISSMO, "--gamma", "0.5"], [*DISSMO, "--gamma", "1"], "--gamma", "0.5", "1"),
+    ([*DISSMO, "--memory-limit", "1"], DISSMO, "--memory-limit", "1", "None"),
+    (DISSMO, [*DISSMO, "--model", "model.h5"], "--model", "None", "'model.h5'"),
+    (DISSMO, DISSMO[:-1], "--quiet", "True", "False"),
+    (DISSMO, [*DISSMO, "--help"], "--help", "False", "True"),
+    (DISSMO, ["casvm.casvm", *DISSMO[1:]], "command", "python -m casvm.dissmo", "python -m casvm.casvm"),
+    (["cakrr.bkrr2", "train.h5"], ["cakrr.predict", "model.h5", "train.h5"], "command", "python -m cakrr.bkrr2",
+     "python -m cakrr.predict"),
+    (["casvm.svr", "train.h5", "--C", "1"], ["casvm.svr", "train.h5", "--C", "1,2"], "--C", "1", "[1, 2]"),
+    (["cakrr.bkrr2", "train.h5"], ["cakrr.bkrr2", "lacks.h5"], "DATA", "'train.h5'", "'lacks.h5'"),
+    (["cakrr.bkrr2", "lacks.h5"], ["cakrr.bkrr2", "lacks.h5"], "DATA lacks.h5", "SIZE",
+     "lacks.h5: No such file or directory"),
+    (["cakrr.bkrr2", "other.h5"], ["cakrr.bkrr2", "other.h5"], "DATA other.h5", "SIZE", "SIZE"),
+    (["cakrr.dkrr", "train.h5", "--test", "other.h5"], ["cakrr.dkrr", "train.h5", "--test", "other.h5"],
+     "--test other.h5", "SIZE", "SIZE"),
+    (["casvm.predict", "other.h5", "train.h5"], ["casvm.predict", "other.h5", "train.h5"], "MODEL other.h5", "SIZE",
+     "SIZE"),
+    (CONVERT, [*CONVERT, "--memory-limit", "1"], "memory-limit", "None", "1"),
+    (["cacore.info", "--threads", "1"], ["cacore.info"], "--threads", "1", "None"),
+]  # fmt: skip
+
+
+def test_commands_that_differ_between_ranks(mpiexec, tmp_path):
+    """One line, printed once, and status 2 on every rank; nothing hangs, and nothing is written."""
+    X = np.random.default_rng(0).normal(size=(90, 3))
+    for rank in range(3):
+        folder = tmp_path / str(rank)
+        folder.mkdir()
+        write_hdf5(folder / "train.h5", train=(X, X.sum(axis=1)))
+        write_hdf5(folder / "other.h5", train=(X + (rank == 2), X.sum(axis=1)))
+        if rank < 2:
+            write_hdf5(folder / "lacks.h5", train=(X, X.sum(axis=1)))
+    (tmp_path / "unlike.py").write_text(UNLIKE)
+    done = mpiexec(3, "-W", "ignore", "unlike.py", json.dumps([case[:2] for case in DIFFERENT]), cwd=tmp_path)
+    lines = [re.sub(r"[\d,]+ bytes \[\w+\]", "SIZE", line) for line in done.stderr.splitlines()]
+    assert lines == [
+        f"{common[0]}: {name}: not the same on all ranks ({first} on ranks 0-1, {last} on rank 2); "
+        "give every rank the same"
+        for common, _, name, first, last in DIFFERENT
+    ]
+    assert done.returncode == 0
+    assert json.loads(done.stdout) == [[2] * len(DIFFERENT)] * 3
+    assert names(tmp_path / "0") == ["lacks.h5", "other.h5", "train.h5"]
+
+
+def test_two_commands_in_one_job(mpiexec, train):
+    other = [":", "-n", "1", sys.executable, "-m", "casvm.dissmo", train.name]
+    done = mpiexec(1, "-m", "casvm.casvm", train.name, *other, cwd=train.parent)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "casvm.casvm: command: not the same on all ranks (python -m casvm.casvm on rank 0, python -m casvm.dissmo on "
+        "rank 1); give every rank the same\n"
+    )
+
+
 @pytest.mark.parametrize("way", ["command", "estimator"])
 def test_failing_rank_ends_job(way, mpiexec, train, tmp_path):
     """No rank waits for the one that is gone: the job ends by itself."""
@@ -128,6 +204,17 @@ def test_input_error_of_one_rank(mpiexec, train):
         "remove the row or fill the gap, as examples/categories.py does"
     ]
     assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_an_error_that_all_ranks_find_by_themselves(mpiexec, train):
+    """Printed once, by rank 0."""
+    with h5py.File(train, "a") as file:
+        file["train/X"][:] *= 1e-158
+        file["train/y"][:] = np.sign(file["train/y"][:])
+    done = mpiexec(3, "-m", "casvm.dissmo", train.name, "--C", "1", "--gamma", "scale", cwd=train.parent)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith('casvm.dissmo: gamma = "scale": the features are so small')
+    assert done.stderr.count("\n") == 1
 
 
 # A user interrupts rank 1 before or after it has met the others; they wait for it.

@@ -8,7 +8,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.kernels import wide
+from cacore.kernels import wide_passes
 from cacore.kernels.panels import accumulate
 from cacore.kernels.values import Parameters
 
@@ -45,23 +45,23 @@ class ColumnCache(NamedTuple):
         Hits, misses, and number of kernel values computed.
     """
 
-    values: NDArray[Any]
+    values: NDArray[np.floating]
     columns: NDArray[np.int32]
     starts: NDArray[np.int64]
-    squares: NDArray[Any]
+    squares: NDArray[np.floating]
     middles: NDArray[np.int64]
-    data: NDArray[Any]
-    data_squares: NDArray[Any]
-    list_values: NDArray[Any]
+    data: NDArray[np.floating]
+    data_squares: NDArray[np.floating]
+    list_values: NDArray[np.floating]
     list_rows: NDArray[np.int32]
     list_starts: NDArray[np.int64]
-    own_values: NDArray[Any]
+    own_values: NDArray[np.floating]
     own_columns: NDArray[np.int32]
     own_starts: NDArray[np.int64]
     own_middles: NDArray[np.int64]
     size: NDArray[np.int64]
     kernel: Parameters
-    memory: NDArray[Any]
+    memory: NDArray[np.floating]
     held: NDArray[np.int64]
     slot: NDArray[np.int64]
     links: NDArray[np.int64]
@@ -172,4 +172,4 @@ def _compute(own: Any, rows: Any, places: Any) -> None:  # pragma: no cover - co
         own.data, own.data_squares, own.list_values, own.list_rows, own.list_starts, values, columns, starts, middles,
         squares,
     )  # fmt: skip
-    wide.accumulate(sides, own.kernel, 0, own.size[0], none, none, kept, places)
+    wide_passes.accumulate(sides, own.kernel, 0, own.size[0], none, none, kept, places)

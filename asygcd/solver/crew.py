@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from asygcd.solver.board import ASKED, IDLE, STOPPED, Board
+from cacore.machine.clock import working_time
 from cacore.machine.threads import cores
 
 _NAP = 5e-5  # seconds that an idle thread sleeps
@@ -38,13 +39,13 @@ def together(turns: list[Callable[[], int]], board: Board, max_time: float, look
         threading.Thread(target=_repeat, args=(turn, place, board, failed), name="asygcd")
         for turn, place in zip(turns, places, strict=True)
     ]
-    end = time.monotonic() + max_time
+    end = working_time() + max_time
     try:
         for thread in threads:
             thread.start()
         while working := [thread for thread in threads if thread.is_alive()]:
             working[0].join(_LOOK)
-            if time.monotonic() > end:
+            if working_time() > end:
                 _tell(board)
             look()
     finally:

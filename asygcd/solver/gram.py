@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from asygcd.solver.cache import ALIGNED, HITS, MISSES, VALUES, ColumnCache, link
 from cacore.data.rows import Rows
@@ -64,7 +64,7 @@ class KernelCaches:
     """
 
     def __init__(
-        self, X: Rows, kernel: Kernel, order: Index, bounds: Index, cache_bytes: int, dtype: Any, by_rows: bool
+        self, X: Rows, kernel: Kernel, order: Index, bounds: Index, cache_bytes: int, dtype: DTypeLike, by_rows: bool
     ) -> None:  # fmt: skip
         if not kernel.compiled:
             raise InputError("Asy-GCD cannot evaluate a callable kernel: use SMOSVC, or CASVC with the solver smo")
@@ -160,7 +160,7 @@ def _padded(count: int) -> int:
     return -(-count // ALIGNED) * ALIGNED
 
 
-def least_cache(n: int, threads: int, dtype: Any) -> int:
+def least_cache(n: int, threads: int, dtype: DTypeLike) -> int:
     """Bytes of cache that hold two columns per thread, for blocks of any size."""
     return 2 * threads * 2 * _padded(n) * int(np.dtype(dtype).itemsize)
 

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numba
 import numpy as np
+from llvmlite import ir
 from numba.core import types
 from numba.core.types.containers import Tuple
 from numba.extending import intrinsic
 
-from cacore.kernels.simd import DOUBLE, STEP, Loop
+from cacore.kernels.simd import DOUBLE, STEP, Build, Intrinsic, Loop
+
+if TYPE_CHECKING:
+    from numba.core.base import BaseContext
+    from numba.core.types import Type
+    from numba.core.typing.context import Context
+    from numba.core.typing.templates import Signature
 
 _FUSED = ("contract",)
 
 
-def _largest(moves: bool) -> Any:
+def _largest(moves: bool) -> Build:
     """Return the code generator of a pass over beta, r, low, high (and column, step if `moves`), and size."""
 
-    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def build(context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]) -> ir.Value:
         loop = Loop(context, builder, signature, args)
         variables, gradient, lowest, highest = (loop.pointer(k) for k in range(4))
         column, by = (loop.pointer(4), loop.splat(args[5])) if moves else (None, None)
 
-        def turn(carried: list[Any]) -> list[Any]:
-            after: list[Any] = []
+        def turn(carried: list[ir.Value]) -> list[ir.Value]:
+            after: list[ir.Value] = []
             for chain in range(loop.chains):
                 g = loop.load(gradient, chain)
                 if moves:
@@ -48,13 +56,15 @@ _FOUND = Tuple([types.int64, types.float64])
 
 
 @intrinsic
-def _search(typingctx: Any, beta: Any, r: Any, low: Any, high: Any, size: Any) -> Any:
+def _search(typingctx: Context, beta: Type, r: Type, low: Type, high: Type, size: Type) -> Intrinsic:
     """Find the first row with the largest |projected gradient|, and that value; `size` is a multiple of STEP."""
     return _FOUND(beta, r, low, high, types.int64), _largest(False)
 
 
 @intrinsic
-def _advance(typingctx: Any, beta: Any, r: Any, low: Any, high: Any, column: Any, step: Any, size: Any) -> Any:
+def _advance(
+    typingctx: Context, beta: Type, r: Type, low: Type, high: Type, column: Type, step: Type, size: Type
+) -> Intrinsic:
     """Execute ``r += step * column``, and then search as :func:`_search` does."""
     return _FOUND(beta, r, low, high, column, types.float64, types.int64), _largest(True)
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from asygcd.solver.algorithm14 import work_atomic, work_stochastic
 from asygcd.solver.blocks import blocks
@@ -27,6 +26,7 @@ from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.kernels.columns import Layout, weighted
 from cacore.limits import Limits
+from cacore.machine.clock import working_time
 from cacore.machine.threads import for_blocks
 from cacore.svm.problem import overflow
 
@@ -140,8 +140,8 @@ class AsyGCD:
     """
 
     def __init__(
-        self, X: Rows, kernel: Kernel, threads: int, cache_bytes: int, dtype: Any = np.float32, update: str = "owned",
-        seed: int = 0, log: int = LOG,
+        self, X: Rows, kernel: Kernel, threads: int, cache_bytes: int, dtype: DTypeLike = np.float32,
+        update: str = "owned", seed: int = 0, log: int = LOG,
     ) -> None:  # fmt: skip
         if threads < 1:
             raise InputError(f"threads = {threads}: at least 1 is needed")
@@ -185,7 +185,7 @@ class AsyGCD:
         own update includes a search for the next row. A column that is not cached costs n nnz multiplications, shared
         by the threads.
         """
-        limits, begun = limits or Limits(), time.perf_counter()
+        limits, begun = limits or Limits(), working_time()
         signs, bounds = np.asarray(y, np.float64)[self.order], np.asarray(C, np.float64)[self.order]
         # A NaN violation would never fall below the tolerance.
         if not self.n * float(bounds.max(initial=0.0)) * self.gram.largest < np.inf:
@@ -202,13 +202,13 @@ class AsyGCD:
             if watch is not None:
                 reached = float(state.part[::LINE].sum()) if objective is None else objective
                 worst = float(state.gap[::LINE].max()) if gap is None else gap
-                iterations, seconds = int(state.written[::LINE].sum()), time.perf_counter() - begun
+                iterations, seconds = int(state.written[::LINE].sum()), working_time() - begun
                 watch(TeamProgress(seconds, iterations, reached, worst, lambda: self._by_row(state.beta * signs)))
 
         goal = tol = _tolerance(limits.tol, bounds)
         while True:
             loops = [self._loop(state, me, tol, limits.iterations(self.n)) for me in range(self.threads)]
-            left = limits.max_time - (time.perf_counter() - begun)
+            left = limits.max_time - (working_time() - begun)
             together([turn for turn, _ in loops], state, left, look)
             for_blocks(lambda end: end(), [(end,) for _, end in loops if end is not None])
             if self.update == "stochastic":
@@ -225,7 +225,7 @@ class AsyGCD:
         return TeamSolution(
             self._by_row(state.beta * signs), self._by_row(state.r * signs), objective, gap,
             bool(state.stop[0] == DONE), state.written[::LINE].copy(), hits, misses, values_after - values,
-            time.perf_counter() - begun,
+            working_time() - begun,
         )  # fmt: skip
 
     def _by_row(self, values: Vector) -> Vector:

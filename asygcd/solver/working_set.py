@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from asygcd.solver.cache import ALIGNED, forget, resident, store
 from asygcd.solver.greedy import greediest, violation
-from cacore.kernels import wide
+from cacore.kernels import wide_passes
 from cacore.kernels.panels import add_rows, pack_csr, panel_norms
 
 ROWS, PENDING, STEPS, FRESH, ROOM, BEST = range(6)  # indices into `ThreadState.numbers`
@@ -190,8 +190,8 @@ def bring(board: Any, lo: Any, ws: Any, near: Any, count: Any) -> None:  # pragm
         for k in range(count):
             squares[k] = near.squares[lo + ws.rows[k]]
         near.list_starts[:] = 0
-        wide.pack(near.own_values, near.own_columns, starts, middles, data)
-        wide.enlist(
+        wide_passes.pack(near.own_values, near.own_columns, starts, middles, data)
+        wide_passes.enlist(
             near.own_values, near.own_columns, starts, middles, data.shape[1], 0, near.list_starts[0], near.list_values,
             near.list_rows,
         )  # fmt: skip

@@ -1,9 +1,11 @@
 """The communicator: a wrapper of mpi4py, or a single rank without it, that counts every byte sent."""
 
+from cacore.comm.alike import Words, require_same, shared_name, unlike
 from cacore.comm.communicator import Communicator, as_communicator, collective, world
 from cacore.comm.ledger import PHASES
-from cacore.comm.mpi import launched, launched_rank, launched_size
+from cacore.comm.mpi import CommLike, launched, launched_rank, launched_size
 
 __all__ = [
-    "PHASES", "Communicator", "as_communicator", "collective", "launched", "launched_rank", "launched_size", "world",
+    "PHASES", "CommLike", "Communicator", "Words", "as_communicator", "collective", "launched", "launched_rank",
+    "launched_size", "require_same", "shared_name", "unlike", "world",
 ]  # fmt: skip

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.comm.failure import agree, agreed, end_job, packed, unpacked
+from cacore.comm.failure import PATIENCE, agree, agreed, end_job, packed, unpacked, wait
 from cacore.comm.ledger import PHASES, Ledger
-from cacore.comm.mpi import DATA, Exchange, Transport, all_ranks
+from cacore.comm.mpi import DATA, CommLike, Exchange, Transport, all_ranks
 from cacore.errors import InputError, OutputError
 
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+Number = TypeVar("Number", bound=np.generic)
 _DTYPES = tuple(np.dtype(code) for code in "bBhHiIqQfd?")
 _LARGE = 1 << 16  # bytes; above this, every MPI library waits for the receiver before it sends
 _HEADER = 8  # dtype, number of dimensions, up to six sizes
@@ -31,6 +35,8 @@ class Communicator(Ledger):
     ends_job : bool
         Action of :meth:`guard` if a single rank fails. True, for a command: end the job. False, for the library: raise
         the same error on every rank.
+    own : bool
+        True if :meth:`free` frees `comm` as well.
 
     Notes
     -----
@@ -48,17 +54,19 @@ class Communicator(Ledger):
     call but ``send``, ``recv`` and ``exchange`` is collective: all ranks must make it, in the same order.
     """
 
-    def __init__(self, comm: Any = None, chunk_bytes: int = 1 << 30, *, ends_job: bool = False) -> None:
+    def __init__(
+        self, comm: MPI.Comm | None = None, chunk_bytes: int = 1 << 30, *, ends_job: bool = False, own: bool = False
+    ) -> None:
         # A communicator of one rank needs no MPI library and sends nothing.
-        self._mpi: Any = comm if comm is not None and comm.Get_size() > 1 else None
-        super().__init__(*((comm.Get_rank(), comm.Get_size()) if self._mpi is not None else (0, 1)))
-        self._transport: Any = Transport(comm, self._spent) if self._mpi is not None else None
+        self._mpi = comm if comm is not None and comm.Get_size() > 1 else None
+        super().__init__(*((self._mpi.Get_rank(), self._mpi.Get_size()) if self._mpi is not None else (0, 1)))
+        self._transport: Any = Transport(self._mpi, self._spent) if self._mpi is not None else None
         self._chunk, self._ends_job = int(chunk_bytes), ends_job
         self._node: Communicator | None = None
-        self._split: Any = None
+        self._made = [comm] if own and comm is not None else []
         self._guards, self._ranks = 0, object()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Communicator:
+    def __deepcopy__(self, memo: dict[int, object]) -> Communicator:
         return self  # cloning an estimator copies its parameters, but a communicator must be shared
 
     def wait(self) -> None:
@@ -79,14 +87,12 @@ class Communicator(Ledger):
         }
         return traffic, dict(zip(seconds, slowest.tolist(), strict=True))
 
-    # -- collectives -----------------------------------------------------------------------
-
     def barrier(self) -> None:
         """Wait for every rank."""
         if self._mpi is not None:
             self._transport.call("Ibarrier")
 
-    def bcast(self, array: NDArray[Any] | None, root: int = 0) -> NDArray[Any]:
+    def bcast(self, array: NDArray[Number] | None, root: int = 0) -> NDArray[Number]:
         """Broadcast the root's array to every rank; the argument of the other ranks is ignored."""
         if self._mpi is None:
             assert array is not None
@@ -104,14 +110,14 @@ class Communicator(Ledger):
         self._bcast(array, root)
         return array
 
-    def _bcast(self, array: NDArray[Any], root: int) -> None:
+    def _bcast(self, array: NDArray[np.generic], root: int) -> None:
         for piece in self._pieces(array):
             self._transport.call("Ibcast", piece, root=root)
             if self.rank == root:
                 for dest in range(self.size):
                     self._count(piece.nbytes, dest)
 
-    def allreduce(self, array: NDArray[Any], op: str = "sum") -> NDArray[Any]:
+    def allreduce(self, array: NDArray[Number], op: str = "sum") -> NDArray[Number]:
         """Element-wise "sum", "min" or "max" over all ranks, on every rank; all arrays have one shape and dtype."""
         if self._mpi is None:
             return np.array(array)
@@ -123,7 +129,7 @@ class Communicator(Ledger):
             self._count(piece.nbytes)
         return out
 
-    def allgather(self, array: NDArray[Any], counts: NDArray[np.int64] | None = None) -> NDArray[Any]:
+    def allgather(self, array: NDArray[Number], counts: NDArray[np.int64] | None = None) -> NDArray[Number]:
         """Concatenate all ranks' rows in rank order, on every rank.
 
         If all ranks know how many rows each of them has, they pass these `counts`, and no lengths are sent.
@@ -131,8 +137,8 @@ class Communicator(Ledger):
         return self.allgather_parts(array, counts)[0]
 
     def allgather_parts(
-        self, array: NDArray[Any], counts: NDArray[np.int64] | None = None
-    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        self, array: NDArray[Number], counts: NDArray[np.int64] | None = None
+    ) -> tuple[NDArray[Number], NDArray[np.int64]]:
         """All ranks' rows (see :meth:`allgather`), and the number of rows from each rank."""
         array = np.ascontiguousarray(array)
         if counts is not None and (len(counts) != self.size or counts[self.rank] != len(array)):
@@ -155,7 +161,7 @@ class Communicator(Ledger):
                 self._count(send.nbytes)
         return out, counts
 
-    def gather(self, array: NDArray[Any], root: int = 0) -> NDArray[Any] | None:
+    def gather(self, array: NDArray[Number], root: int = 0) -> NDArray[Number] | None:
         """Concatenate all ranks' rows in rank order on the root; None elsewhere."""
         if self._mpi is None:
             return array
@@ -164,7 +170,7 @@ class Communicator(Ledger):
         rows, _ = self.alltoall(array, counts)
         return rows if self.rank == root else None
 
-    def scatter(self, array: NDArray[Any] | None, counts: NDArray[np.int64], root: int = 0) -> NDArray[Any]:
+    def scatter(self, array: NDArray[Number] | None, counts: NDArray[np.int64], root: int = 0) -> NDArray[Number]:
         """Send ``counts[rank]`` rows of the root's array to each rank; every rank must know `counts`."""
         if self._mpi is None:
             assert array is not None
@@ -173,7 +179,7 @@ class Communicator(Ledger):
         send = array if self.rank == root and array is not None else example
         return self.alltoall(send, counts if self.rank == root else np.zeros(self.size, np.int64))[0]
 
-    def alltoall(self, array: NDArray[Any], counts: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    def alltoall(self, array: NDArray[Number], counts: NDArray[np.int64]) -> tuple[NDArray[Number], NDArray[np.int64]]:
         """Send a block of rows from every rank to every rank.
 
         Parameters
@@ -212,7 +218,7 @@ class Communicator(Ledger):
                     self._count(int(rows) * (array.nbytes // max(1, len(array))), dest)
         return out, arrives
 
-    def send(self, array: NDArray[Any], dest: int) -> None:
+    def send(self, array: NDArray[np.generic], dest: int) -> None:
         """Send an array to rank `dest`, which calls :meth:`recv`."""
         array = np.ascontiguousarray(array)
         head = np.zeros(_HEADER, np.int64)
@@ -235,14 +241,12 @@ class Communicator(Ledger):
             self._transport.call("Irecv", piece, pauses=False, source=source, tag=DATA)
         return array
 
-    def exchange(self, array: NDArray[Any], dest: int, out: NDArray[Any], source: int) -> Exchange:
+    def exchange(self, array: NDArray[Number], dest: int, out: NDArray[Number], source: int) -> Exchange:
         """Begin to send `array` to rank `dest` and to receive into `out` from rank `source`.
 
         Both arrays must be C-contiguous and must not be touched until :meth:`Exchange.wait` has returned.
         """
-        requests = [
-            self._transport.begin("Irecv", piece, source=source, tag=DATA) for piece in self._pieces(out)
-        ]  # fmt: skip
+        requests = [self._transport.begin("Irecv", piece, source=source, tag=DATA) for piece in self._pieces(out)]
         for piece in self._pieces(array):
             requests.append(self._transport.begin("Isend", piece, dest=dest, tag=DATA))
             self._count(piece.nbytes, dest)
@@ -260,20 +264,20 @@ class Communicator(Ledger):
                 from mpi4py import MPI
 
                 self.barrier()  # detects failed ranks, which Split_type does not
-                self._split = self._mpi.Split_type(MPI.COMM_TYPE_SHARED)
-            self._node = Communicator(self._split, self._chunk)
+                self._made.append(self._mpi.Split_type(MPI.COMM_TYPE_SHARED))
+            self._node = Communicator(self._made[-1] if self._made else None, self._chunk)
             if self._node._mpi is not None:
                 self._node._transport.failures = self._transport.failures
         return self._node
 
-    def _pieces(self, array: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    def _pieces(self, array: NDArray[Number]) -> Iterator[NDArray[Number]]:
         flat = array.reshape(-1)
         step = max(1, self._chunk // max(1, flat.itemsize))
         for lo in range(0, flat.size, step):
             yield flat[lo : lo + step]
 
     @contextmanager
-    def _row_type(self, array: NDArray[Any]) -> Iterator[tuple[Any, int]]:
+    def _row_type(self, array: NDArray[Number]) -> Iterator[tuple[MPI.Datatype, int]]:
         """MPI datatype of one row, and the number of rows that each pair of ranks may exchange per round."""
         from mpi4py import MPI
 
@@ -310,15 +314,6 @@ class Communicator(Ledger):
         with self.uncounted():
             return bool(self.allreduce(np.array([int(true)], np.int64), "min")[0])
 
-    def require_equal(self, facts: dict[str, int]) -> None:
-        """Raise an :class:`InputError` on all ranks if they differ in any of `facts`; it names the first such fact."""
-        mine = np.array(list(facts.values()), np.int64)
-        least, most = np.split(self.allreduce(np.concatenate([mine, -mine]), "min"), 2)
-        for name, low, high in zip(facts, least, -most, strict=True):
-            if low != high:
-                error = InputError(f"{name}: not the same on all ranks ({low} to {high}); give all the same")
-                raise agree(error, self._ranks)
-
     def in_step(self, error: BaseException | None) -> bool:
         """True if `error` is None or raised on all ranks, so that collective calls may continue."""
         return error is None or agreed(error, self._ranks)
@@ -327,10 +322,11 @@ class Communicator(Ledger):
     def guard(self) -> Iterator[None]:
         """Handle a failure of this rank alone inside a block of collective work.
 
-        In a command, the failure ends the whole job and prints its message. Otherwise all ranks raise the same error:
-        an :class:`InputError` as it is, anything else as a :class:`RankError`. If several ranks fail, the lowest
-        rank's error is raised. The other ranks learn of it in their current or next call of this class, at the latest
-        in a barrier at the end of the block, for which the failed rank waits. The communicator is unusable afterwards.
+        In a command, the failure ends the whole job and prints its message, unless it is an :class:`InputError` or
+        :class:`OutputError` of which the other ranks learn soon. Otherwise all ranks raise the same error: these as
+        they are, anything else as a :class:`RankError`. If several ranks fail, the lowest rank's error is raised. The
+        others learn of it in their current or next call of this class, at the latest in a barrier at the end of the
+        block, for which the failed rank waits. The communicator is unusable afterwards.
         """
         self._guards += 1
         try:
@@ -342,6 +338,8 @@ class Communicator(Ledger):
                 raise
             if not self._ends_job:
                 self._transport.failures.report(error)
+            elif isinstance(error, InputError | OutputError):
+                self._transport.failures.report(error, PATIENCE)
             elif not isinstance(error, SystemExit) or error.code:
                 end_job(error, self.rank)
             raise
@@ -349,14 +347,14 @@ class Communicator(Ledger):
             self._guards -= 1
 
     def free(self) -> None:
-        """Free the communicator made by :meth:`node`; collective."""
-        if self._split is not None:
-            self._split.Free()
-        self._node = self._split = None
+        """Free the communicator made by :meth:`node`, and `comm` if it is the Communicator's own; collective."""
+        for made in reversed(self._made):
+            made.Free()
+        self._node, self._made = None, []
 
 
 @contextmanager
-def collective(comm: Any) -> Iterator[Communicator]:
+def collective(comm: CommLike) -> Iterator[Communicator]:
     """Provide the communicator for one collective call of the library.
 
     Parameters
@@ -379,22 +377,25 @@ def collective(comm: Any) -> Iterator[Communicator]:
         with ranks.guard():
             yield ranks
         return
-    duplicate = comm.Dup()
-    ranks = Communicator(duplicate)
+    ranks = Communicator(comm.Dup(), own=True)
     try:
         with ranks.guard():
             yield ranks
     finally:
         if not ranks._transport.failed:
             ranks.free()
-            duplicate.Free()
 
 
-def as_communicator(comm: Any) -> Communicator:
+def as_communicator(comm: CommLike) -> Communicator:
     """Return `comm` itself if it is a Communicator; wrap an mpi4py communicator; None gives a single rank."""
     return comm if isinstance(comm, Communicator) else Communicator(comm)
 
 
 def world() -> Communicator:
     """Communicator of all ranks of the job, for a command; a single rank if no MPI library can be loaded."""
-    return Communicator(all_ranks(), ends_job=True)
+    ranks = all_ranks()
+    if ranks is None or ranks.Get_size() == 1:
+        return Communicator(ranks, ends_job=True)
+    duplicate, request = ranks.Idup()  # at the end MPICH prints a line about calls that are pending on the original
+    wait(request.Test)
+    return Communicator(duplicate, ends_job=True, own=True)

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import traceback
 from collections.abc import Callable
 from time import perf_counter, sleep
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
 from cacore.errors import InputError, MemoryLimitError, OutputError, RankError
 
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
 SPIN, LONGEST = 1e-3, 5e-3  # seconds of busy waiting, and of the longest pause afterwards
 _KINDS: dict[str, type[Exception]] = {
     kind.__name__: kind for kind in (InputError, MemoryLimitError, OutputError, RankError)
 }
+PATIENCE = 2.0  # seconds that a command waits for ranks that compute, before it ends the job without them
 _TAG = 32767  # tag of failure messages; the largest tag that every MPI library supports
 
 # Requests that may never complete because a rank has failed; MPI may still use their memory.
-_ABANDONED: list[Any] = []
+_ABANDONED: list[MPI.Request] = []
 
 
-def abandon(*requests: Any) -> None:
+def abandon(*requests: MPI.Request) -> None:
     """Keep the buffers of these requests alive until the process ends."""
     _ABANDONED.extend(requests)
 
@@ -102,7 +107,7 @@ class Failures:
     ranks raise the same error; if several fail at once, the lowest rank's. Each rank sends R - 1 messages.
     """
 
-    def __init__(self, comm: Any) -> None:
+    def __init__(self, comm: MPI.Comm) -> None:
         self._comm, self.ranks = comm, object()
         self.word = b""  # the packed error, once a rank has failed; an exception would keep its frames' arrays alive
 
@@ -119,11 +124,17 @@ class Failures:
             self._settle(b"")
             self.check()
 
-    def report(self, error: BaseException) -> None:
-        """Send this rank's error to the others; raise the common error, unless it is `error` itself."""
+    def report(self, error: BaseException, patience: float = math.inf) -> None:
+        """Send this rank's error to the others; raise the common error, unless it is `error` itself.
+
+        If the others have not answered within `patience` seconds, the whole job ends.
+        """
         word = packed(error, self._comm.Get_rank())
         if not self.word:
-            self._settle(word)
+            try:
+                self._settle(word, patience)
+            except TimeoutError:
+                end_job(error, self._comm.Get_rank())
         if not isinstance(error, Exception):
             return  # on this rank, a KeyboardInterrupt stays one
         if self.word == word and type(error).__name__ in _KINDS:
@@ -131,14 +142,14 @@ class Failures:
             return
         raise agree(unpacked(self.word), self.ranks) from error
 
-    def _settle(self, word: bytes) -> None:
+    def _settle(self, word: bytes, patience: float = math.inf) -> None:
         """Exchange packed errors with all ranks, b"" if a rank has not failed; the lowest rank's error counts."""
         self.word = word or b"RankError another rank has failed"  # used if this rank is interrupted while it waits
-        words = self._exchanged(word)
+        words = self._exchanged(word, perf_counter() + patience)
         self.word = next(words[rank] for rank in sorted(words) if words[rank])
 
-    def _exchanged(self, word: bytes) -> dict[int, bytes]:
-        """Packed errors of all ranks, by rank."""
+    def _exchanged(self, word: bytes, until: float) -> dict[int, bytes]:
+        """Packed errors of all ranks, by rank; a TimeoutError if they have not arrived at this time."""
         from mpi4py import MPI
 
         comm, words = self._comm, {self._comm.Get_rank(): word}
@@ -151,6 +162,8 @@ class Failures:
                 source, received = status.Get_source(), np.empty(status.Get_count(MPI.BYTE), np.uint8)
                 comm.Recv([received, MPI.BYTE], source=source, tag=_TAG)
                 words[source] = received.tobytes()
+            if perf_counter() > until:
+                raise TimeoutError
             return len(words) == comm.Get_size() and bool(MPI.Request.Testall(sends))
 
         try:

@@ -7,10 +7,18 @@ import sys
 import warnings
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cacore.comm.failure import Failures, abandon, agree, wait
 from cacore.errors import InputError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from cacore.comm.communicator import Communicator
+
+CommLike: TypeAlias = "MPI.Comm | Communicator | None"  # ranks as a caller names them; None is a single rank
 
 _RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PALS_RANKID")
 _LAUNCHER_VARIABLES = (*_RANK_VARIABLES, "MPI_LOCALRANKID")
@@ -31,7 +39,7 @@ class Transport:
         Called with the seconds of each call, including calls that fail.
     """
 
-    def __init__(self, comm: Any, spent: Callable[[float], None]) -> None:
+    def __init__(self, comm: MPI.Comm, spent: Callable[[float], None]) -> None:
         self.comm, self._spent, self.failures = comm, spent, Failures(comm)
         self._abandoned = False
 
@@ -49,12 +57,13 @@ class Transport:
         finally:
             self._spent(perf_counter() - start)
 
-    def begin(self, name: str, *args: Any, **options: Any) -> Any:
+    def begin(self, name: str, *args: Any, **options: Any) -> MPI.Request:
         """Start the nonblocking call ``name``; :class:`Exchange` waits for it."""
         self.failures.check()
-        return getattr(self.comm, name)(*args, **options)
+        request: MPI.Request = getattr(self.comm, name)(*args, **options)
+        return request
 
-    def finish(self, requests: list[Any]) -> None:
+    def finish(self, requests: list[MPI.Request]) -> None:
         """Wait until all of these calls are complete."""
         start = perf_counter()
         try:
@@ -90,7 +99,7 @@ class Transport:
         if interruption is not None:
             raise agree(interruption, self.failures.ranks)  # the other ranks have left: do not report it to them
 
-    def _complete(self, request: Any, pauses: bool = True) -> None:
+    def _complete(self, request: MPI.Request, pauses: bool = True) -> None:
         try:
             wait(request.Test, self.failures.listen, pauses)
         except BaseException:
@@ -102,7 +111,7 @@ class Transport:
 class Exchange:
     """Pending messages; see :meth:`cacore.comm.Communicator.exchange`."""
 
-    def __init__(self, transport: Transport, requests: list[Any]) -> None:
+    def __init__(self, transport: Transport, requests: list[MPI.Request]) -> None:
         self._transport, self._requests = transport, requests
 
     def move(self) -> None:
@@ -136,7 +145,7 @@ def _number(variable: str) -> int:
     return int(text) if text.isascii() and text.isdigit() else 0
 
 
-def _library() -> Any:
+def _library() -> ModuleType:
     """Import mpi4py's MPI; do not initialise it if Open MPI's mpiexec started this process and the library is another.
 
     In that case, initialising MPICH would end the process without telling the user what to do.
@@ -156,21 +165,22 @@ def _library() -> Any:
     return MPI
 
 
-def all_ranks() -> Any:
+def all_ranks() -> MPI.Comm | None:
     """COMM_WORLD of mpi4py; None if no MPI library can be loaded."""
     try:
-        MPI = _library()
+        mpi = _library()
     except (ImportError, RuntimeError) as error:
         if launched():
             raise InputError(
                 f"started by mpiexec, but mpi4py cannot load an MPI ({error}): pip install 'cakernels[mpi]'"
             ) from error
         return None
-    ranks = MPI.COMM_WORLD.Get_size() if MPI.Is_initialized() else 1
+    ranks = mpi.COMM_WORLD.Get_size() if mpi.Is_initialized() else 1
     started = launched_size() or launched_rank() + 1  # rank 2 implies at least three ranks
     if ranks == 1 < started:
         raise InputError(
-            f"started as {started} ranks, but by another MPI than the one that mpi4py loaded ({MPI.get_vendor()[0]}), "
+            f"started as {started} ranks, but by another MPI than the one that mpi4py loaded ({mpi.get_vendor()[0]}), "
             "so each would run alone: use the mpiexec of that library, or install mpi4py for your mpiexec's library"
         )
-    return MPI.COMM_WORLD
+    world: MPI.Comm = mpi.COMM_WORLD
+    return world

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,7 +13,10 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
 from cacore.comm import collective
+from cacore.data.asking import asking
 from cacore.data.dataset import Dataset
+from cacore.data.labels import ClassWeight
+from cacore.data.rows import RowsLike
 from cacore.data.validation import checked_weights, columns_of, validated
 from cacore.errors import InputError
 
@@ -24,9 +27,9 @@ ROWS: dict[str, Any] = {"accept_sparse": "csr", "accept_large_sparse": False, "o
 class Labelled(ClassifierMixin, BaseEstimator):
     """Checks of the rows, labels and weights passed to `fit`, and accuracy over all ranks."""
 
-    class_weight: Any = None
+    class_weight: dict[Any, float] | Literal["balanced"] | None = None
 
-    def _class_weight(self, classes: NDArray[Any]) -> Any:
+    def _class_weight(self, classes: NDArray[Any]) -> ClassWeight:
         """`class_weight`, checked, with the classes' codes as keys of a dict."""
         if self.class_weight is None or (isinstance(self.class_weight, str) and self.class_weight == "balanced"):
             return self.class_weight
@@ -42,7 +45,7 @@ class Labelled(ClassifierMixin, BaseEstimator):
         return {codes[label]: float(weight) for label, weight in self.class_weight.items()}
 
     def _labelled(
-        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int = 1, **rows: Any
+        self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int = 1, **rows: Any
     ) -> Dataset:  # fmt: skip
         """Validated rows, labels and weights of at least `least` rows; `rows`: options of ``validate_data`` for `X`."""
         columns = columns_of(X, y)
@@ -55,11 +58,13 @@ class Labelled(ClassifierMixin, BaseEstimator):
         weights = None if sample_weight is None else checked_weights(sample_weight, X.shape[0])
         return Dataset(X, np.asarray(y), X.shape[0], weights=weights, columns=columns)
 
-    def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+    def score(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Accuracy. With `comm`, a collective call that returns the accuracy over all ranks' rows on each rank."""
         ranks = getattr(self, "comm", None)
         if ranks is None:
             return float(super().score(X, y, sample_weight))
+        with asking(self, "score"):
+            pass  # all ranks score, before any of them predicts
         predicted = self.predict(X)
         with collective(ranks) as comm:
             weights = np.ones(len(predicted)) if sample_weight is None else np.asarray(sample_weight, np.float64)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.comm import Communicator
+from cacore.comm import Communicator, unlike
 from cacore.data.dataset import Dataset
 from cacore.errors import InputError
 from cacore.metrics import errors
 from cacore.metrics.probabilistic import class_scores, reliability
 
+ClassWeight: TypeAlias = dict[int, float] | Literal["balanced"] | None  # weights by code; None: all classes alike
 MOST_CLASSES = 1000  # half a million pairs of classes
 
 
@@ -45,17 +46,21 @@ def class_codes(y: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def all_classes(y: NDArray[Any], comm: Communicator) -> NDArray[Any]:
-    """Labels that occur on any rank, ascending, and of the same type on all ranks."""
+    """Labels that occur on any rank, ascending, and of the same type on all ranks; text here and numbers there fail."""
     classes = np.unique(y)
     if comm.size == 1:
         return classes
     text = np.frombuffer((json.dumps(classes.tolist()) + "\n").encode(), np.uint8)
-    lines = comm.allgather(text).tobytes().decode().splitlines()
-    return np.unique([label for line in lines for label in json.loads(line)])
+    told = [json.loads(line) for line in comm.allgather(text).tobytes().decode().splitlines()]
+    kinds = [("text" if isinstance(labels[0], str) else "numbers") if labels else "" for labels in told]
+    if {"text", "numbers"} <= set(kinds):
+        with comm.agreed():
+            raise InputError(unlike("labels", kinds))
+    return np.unique([label for labels in told for label in labels])
 
 
 def class_factors(
-    class_weight: Any, codes: NDArray[np.int64], weights: NDArray[np.float64], k: int, comm: Communicator
+    class_weight: ClassWeight, codes: NDArray[np.int64], weights: NDArray[np.float64], k: int, comm: Communicator
 ) -> NDArray[np.float64]:
     """Factor of C for each of the k classes; "balanced" adds up the row weights of all ranks."""
     if class_weight == "balanced":

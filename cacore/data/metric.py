@@ -236,7 +236,7 @@ def sample_of(numbers: int) -> int:
     return max(1, min(SAMPLE, _NUMBERS // numbers))
 
 
-def check_kernel(form: str, kernel: Any) -> None:
+def check_kernel(form: str, kernel: object) -> None:
     """Raise an InputError for a metric with a callable kernel, which has no derivative."""
     if form != "none" and callable(kernel):
         raise InputError("metric: it needs the derivative of the kernel, and a callable has none; name a kernel")

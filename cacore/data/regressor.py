@@ -11,7 +11,9 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import column_or_1d
 
 from cacore.comm import collective
+from cacore.data.asking import asking
 from cacore.data.dataset import Dataset
+from cacore.data.rows import RowsLike
 from cacore.data.validation import checked_weights, columns_of, validated
 from cacore.errors import InputError
 from cacore.metrics import errors
@@ -21,7 +23,7 @@ class Regressing(RegressorMixin, BaseEstimator):
     """Checks of the rows, targets and weights passed to `fit`, and R^2 over all ranks."""
 
     def _with_targets(
-        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, *, columns: bool = False, **rows: Any
+        self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, *, columns: bool = False, **rows: Any
     ) -> Dataset:
         """Validated rows, targets and weights; `columns` allows several targets; `rows` is as in `Labelled`."""
         if issparse(y):
@@ -44,11 +46,13 @@ class Regressing(RegressorMixin, BaseEstimator):
         weights = None if sample_weight is None else checked_weights(sample_weight, X.shape[0])
         return Dataset(X, y, X.shape[0], weights=weights, columns=names)
 
-    def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+    def score(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """R^2, averaged over targets. With `comm`, a collective call that returns R^2 over all ranks' rows."""
         ranks = getattr(self, "comm", None)
         if ranks is None:
             return float(super().score(X, y, sample_weight))
+        with asking(self, "score"):
+            pass  # all ranks score, before any of them predicts
         predicted = self.predict(X)
         with collective(ranks) as comm:
             with comm.agreed():

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from cacore.comm import Communicator
+from cacore.comm import Communicator, Words, require_same
 from cacore.data.stored import StoredRows
 from cacore.errors import InputError
 from cacore.machine.threads import blocks, for_blocks
 
+if TYPE_CHECKING:
+    from scipy.sparse import sparray, spmatrix
+
 _PACKED = 0.7  # share of nonzeros up to which dense rows travel without their zeros
 _SAMPLE = 1000
 _NUMBERS = 1 << 20  # numbers per block when rows are read block by block
+LARGEST_TARGET = 1e150  # whose square, and sums of squares, do not overflow double precision
 
 Rows = Any  # an ndarray, a scipy CSR matrix or array, or rows in a file (:class:`cacore.data.stored.StoredRows`)
+RowsLike: TypeAlias = "ArrayLike | spmatrix | sparray"  # rows as users give them; a DataFrame is array-like
 
 
 def block_bounds(n: int, size: int, rank: int) -> tuple[int, int]:
@@ -62,8 +68,16 @@ def nbytes(X: Rows) -> int:
 
 def check_alike(X: Rows, comm: Communicator) -> None:
     """Raise an error on all ranks if rows differ between ranks in their number of features, kind or type."""
-    facts = {"features": X.shape[1], "dense (0) or CSR (1)": is_sparse(X), "bytes per number": X.dtype.itemsize}
-    comm.require_equal({f"the rows' {name}": int(value) for name, value in facts.items()})
+    require_same(kind_of_rows(X), comm)
+
+
+def kind_of_rows(X: Rows) -> dict[str, Any]:
+    """Facts in which all ranks' rows must be alike: number of features, dense or CSR, type of the numbers."""
+    return {
+        "features of X": X.shape[1],
+        "X": Words("CSR" if is_sparse(X) else "dense"),
+        "type of X": Words(X.dtype.name),
+    }
 
 
 def concatenate(pieces: list[Rows]) -> Rows:
@@ -274,6 +288,45 @@ def check_range(X: Rows, where: str = "X") -> None:
     )
 
 
+def check_squares(X: Rows, comm: Communicator) -> None:
+    """Refuse training rows whose squares overflow, or all vanish, in their precision; collective."""
+    with comm.uncounted():
+        with comm.agreed():
+            check_range(X, "the training rows")
+        largest = float(comm.allreduce(np.array([largest_size(X)]), "max")[0])
+        with comm.agreed():
+            if 0 < largest < 1 / largest_usable(X.dtype):
+                raise InputError(
+                    f"the training rows: no number is above {largest:g}, and squares of such numbers vanish in "
+                    f"{X.dtype}: {range_remedy(X.dtype)}"
+                )
+
+
 def range_remedy(dtype: DTypeLike) -> str:
     """Advice for messages about numbers whose squares overflow, or underflow, in this dtype."""
     return "standardise the features" + (", or use float64" if dtype == np.float32 else "")
+
+
+def check_targets(y: NDArray[Any], where: str, most: float, comm: Communicator) -> None:
+    """Refuse targets whose squares overflow, or all vanish: no error would be a number, or all would be 0.
+
+    Parameters
+    ----------
+    y : ndarray, shape (n_local,) or (n_local, t)
+    where : str
+        Name of the rows in the message.
+    most : float
+        Largest usable target; the inverse of the smallest.
+    comm : Communicator
+    """
+    sizes = np.abs(y).reshape(len(y), math.prod(y.shape[1:])).max(axis=1, initial=0.0)
+    with comm.uncounted():
+        first = comm.offset(len(y))[0]
+        largest = float(comm.allreduce(np.array([sizes.max(initial=0.0)]), "max")[0])
+        with comm.agreed():
+            if (over := np.flatnonzero(sizes > most)).size:
+                value = f"row {first + over[0]:,}, the target is {np.ravel(y[over[0]])[0]:g}"
+                raise InputError(f"{where}: {value}; above {most:g} a model's errors may overflow: scale the targets")
+            if 0 < largest < 1 / most:
+                what = f"no target is above {largest:g}, and squares of such numbers vanish"
+                raise InputError(f"{where}: {what}: scale the targets")

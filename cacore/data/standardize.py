@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.data.metric import Root, mapped
 from cacore.data.quantiles import normal_scores
+from cacore.data.resolution import check_steps
 from cacore.data.rows import Rows, is_sparse
 from cacore.data.stored import empty_like
 from cacore.errors import InputError
@@ -80,7 +81,8 @@ class Standardizer:
         Raises
         ------
         InputError
-            On all ranks, if the variance of a column overflows or underflows double precision.
+            On all ranks, if the variance of a column overflows or underflows double precision, or if single precision
+            does not resolve a column.
         """
         w = np.ones(X.shape[0]) if weights is None else np.asarray(weights, np.float64)
         d = X.shape[1]
@@ -110,6 +112,9 @@ class Standardizer:
             size = "small" if vanished[bad[0]] else "large"
             raise InputError(f"feature {bad[0]}: its numbers are too {size} to have a variance; scale the feature")
         scale = np.sqrt(np.maximum(0.0, square - left**2))
+        if not is_sparse(X):
+            with comm.uncounted(), comm.agreed():
+                check_steps(mean, scale, X.dtype)
         # The deviation of a constant column is only rounding.
         scale[scale <= 10 * np.finfo(X.dtype).eps * level] = 1.0
         return cls(mean, scale)

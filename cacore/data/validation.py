@@ -16,10 +16,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from cacore.comm import Communicator
 from cacore.data.columns import Columns, clean
+from cacore.data.containers import column_of, column_types, other_type, plain, unmasked
 from cacore.data.missing import is_missing
-from cacore.data.rows import Rows, check_range, first_nonfinite, is_sparse
+from cacore.data.rows import Rows, RowsLike, check_range, first_nonfinite, is_sparse
 from cacore.data.standardize import Standardizer
-from cacore.data.stored import is_stored
+from cacore.data.stored import StoredRows, is_stored
 from cacore.errors import InputError
 
 ENCODE = (
@@ -31,12 +32,13 @@ _LETTERS = {"int": "i", "uint": "u", "bool": "b", "boolean": "b"}  # numpy's for
 _TEXT = r"categor|enum|str$|string|large_string|utf8|dictionary"
 
 
-def checked_rows(X: Any, dtypes: tuple[str, ...], order: str | None = None) -> Rows:
+def checked_rows(X: RowsLike | StoredRows, dtypes: tuple[str, ...], order: str | None = None) -> Rows:
     """Rows of finite numbers, dense or CSR, of one of `dtypes`; other input is converted to the first of these.
 
     `order` is "C" or None and applies to dense rows. If the conversion fails, an InputError quotes ``check_array``.
     Rows in a file are not checked again.
     """
+    X = X if is_stored(X) else plain(X)
     if _usable(X, dtypes, order):
         return X
     from sklearn.utils.validation import check_array
@@ -49,7 +51,7 @@ def checked_rows(X: Any, dtypes: tuple[str, ...], order: str | None = None) -> R
     return rows
 
 
-def _usable(X: Any, dtypes: tuple[str, ...], order: str | None) -> bool:
+def _usable(X: Rows, dtypes: tuple[str, ...], order: str | None) -> bool:
     if is_stored(X):
         return X.dtype in dtypes
     if is_sparse(X):
@@ -60,8 +62,8 @@ def _usable(X: Any, dtypes: tuple[str, ...], order: str | None) -> bool:
 
 
 def rows_to_predict(
-    X: Any, dtype: str, n_features: int, standardizer: Standardizer | None, source: dict[str, Any]
-) -> Rows:  # fmt: skip
+    X: RowsLike | StoredRows, dtype: str, n_features: int, standardizer: Standardizer | None, source: dict[str, Any]
+) -> Rows:
     """Rows to predict, converted to the model's dtype, checked, and standardised like the training rows.
 
     Raises an InputError for another number of features, for other names of them than in the model's `source`, for
@@ -77,7 +79,7 @@ def rows_to_predict(
     return X
 
 
-def shared_seed(random_state: Any, comm: Communicator) -> int:
+def shared_seed(random_state: int | np.random.RandomState | None, comm: Communicator) -> int:
     """A seed that is the same on all ranks, even if `random_state` is None."""
     try:
         if isinstance(random_state, Integral):
@@ -97,23 +99,27 @@ def validated(estimator: Any, *args: Any, **kwargs: Any) -> Any:
 
     For a DataFrame, column names are stored or compared with the stored ones, and text columns are refused.
     """
+    from sklearn.base import is_regressor
     from sklearn.utils.validation import validate_data
 
+    if not kwargs.get("skip_check_array"):
+        readers = (plain, plain if is_regressor(estimator) else unmasked)
+        args = tuple(read(one, name) for one, name, read in zip(args, "Xy", readers, strict=False))
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # validate_data sums all numbers, which may overflow
             found = validate_data(estimator, *args, **kwargs)
     except (ValueError, TypeError) as error:
-        _refuse(error, *args[:2])
+        _refuse(error, *args)
     _check_columns(args[0])
     return found
 
 
 def columns_of(X: Any, y: Any = None) -> Columns:
     """Names and types of the columns of a DataFrame with names of text, and of the target; none of other input."""
-    found = _columns(X)
+    found = column_types(X)
     if not found or not all(isinstance(name, str) for name, _ in found):
         return Columns()
-    target = [name for name, _ in _columns(y) or ()] or [getattr(y, "name", None)]
+    target = [name for name, _ in column_types(y) or ()] or [getattr(y, "name", None)]
     known = all(isinstance(name, str) for name in target)
     kinds = "".join(_LETTERS.get(kind.lower().lstrip("<>=").rstrip("0123456789"), "f") for _, kind in found)
     return Columns(
@@ -148,30 +154,14 @@ def check_same_names(estimator: Any, comm: Communicator) -> None:
 
 def _check_columns(X: Any) -> None:
     """Raise an InputError if a DataFrame has columns of text or categories, even if the text looks like numbers."""
-    for j, (name, kind) in enumerate(_columns(X) or ()):
+    for j, (name, kind) in enumerate(column_types(X) or ()):
         column: Any = None
         if kind == "object":
-            column = [value for value in _column(X, j) if isinstance(value, str)]
+            column = [value for value in column_of(X, j) if isinstance(value, str)]
         elif re.match(_TEXT, kind, re.IGNORECASE):
-            column = _column(X, j)
+            column = column_of(X, j)
         if column is not None and len(column):
             raise InputError(f"X, column {name!r}: of type {kind[:60]}, as {str(column[0])[:60]!r}: {ENCODE}")
-
-
-def _columns(X: Any) -> list[tuple[Any, str]] | None:
-    """Name and type of each column of a pandas or polars DataFrame or an Arrow table; None for other input."""
-    if hasattr(X, "column_names") and hasattr(X, "schema"):
-        return [(name, str(X.schema.field(j).type)) for j, name in enumerate(X.column_names)]
-    if hasattr(X, "columns") and hasattr(X, "dtypes"):
-        return list(zip(X.columns, map(str, X.dtypes), strict=True))
-    return None
-
-
-def _column(X: Any, j: int) -> NDArray[Any]:
-    """The cells of a column, for input of any kind."""
-    if hasattr(X, "column_names"):
-        return np.asarray(X.column(j))
-    return np.asarray(X.iloc[:, j] if hasattr(X, "iloc") else X[:, j])
 
 
 def _refuse(error: ValueError | TypeError, X: Any, y: Any = None) -> NoReturn:
@@ -192,12 +182,12 @@ def _place(X: Any) -> str | None:
     if is_sparse(X):
         found = first_nonfinite(X)
         return None if found is None else f"X, column {found[1]}: row {found[0]} is {_what(found[2])}"
-    columns = _columns(X)
+    columns = column_types(X)
     cells = X if columns is not None else np.asarray(X, None if isinstance(X, np.ndarray) else object)
     if len(np.shape(cells)) != 2:
         return None
     for j in range(np.shape(cells)[1]):
-        column = _column(cells, j)
+        column = column_of(cells, j)
         for i in np.flatnonzero(~np.isfinite(column)) if column.dtype.kind in "biuf" else range(len(column)):
             what = _what(column[i])
             if what is not None:
@@ -213,8 +203,9 @@ def _what(value: Any) -> str | None:
     except (ValueError, TypeError):
         if is_missing(text):
             return f"NaN ({text!r}): {FILL}"
-        if isinstance(value, np.datetime64) or hasattr(value, "isoformat"):
-            return f"{text}, not a number: write dates as numbers, such as days since the first"
+        remedy = other_type(type(value).__name__)
+        if remedy is not None:
+            return f"{text}, not a number: {remedy}"
         return f"{text!r}, not a number: {ENCODE}" if isinstance(value, str | bytes) else None
     if np.isnan(number):
         return f"NaN: {FILL}"
@@ -225,6 +216,7 @@ def checked_weights(sample_weight: ArrayLike, n: int) -> NDArray[np.float64]:
     """Row weights, checked: one finite number per row, at least 0; all weights of a rank may be 0."""
     from sklearn.utils.validation import check_array
 
+    sample_weight = plain(sample_weight, "sample_weight")
     try:
         weights = check_array(sample_weight, ensure_2d=False, dtype=np.float64, ensure_min_samples=0)
     except ValueError as error:

@@ -11,8 +11,9 @@ from cacore.comm import Communicator, launched_rank, launched_size
 from cacore.errors import InputError
 from cacore.files import check_writable, printing
 from cacore.learn.options import add_options, from_arguments
+from cacore.learn.same import flags, same_command
 from cacore.run.job import Job
-from cacore.run.launch import Parser, ranks, run, start
+from cacore.run.launch import Parser, parsed, ranks, run, start
 
 PROG = "cacore.info"
 SCHEMA = "cakernels-info/1"
@@ -78,8 +79,10 @@ def main(argv: list[str] | None = None) -> None:
             description="Show versions, ranks, cores, memory and speeds of this job, and what is wrong with it.",
         )  # fmt: skip
         add_options(parser, (Job,), lambda name: name != "verbose")
+        args = parsed(parser, argv, comm)
         with comm.agreed():
-            job = from_arguments(Job, parser.parse_args(argv))
+            job = from_arguments(Job, args)
+        same_command(PROG, flags(job), comm)
         with comm.agreed():
             if job.report is not None and comm.rank == 0:
                 check_writable(job.report)

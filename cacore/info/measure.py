@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +42,7 @@ def messages(comm: Communicator) -> dict[str, float]:
     }
 
 
-def _round_trip(comm: Communicator, nbytes: int) -> Callable[[], Any]:
+def _round_trip(comm: Communicator, nbytes: int) -> Callable[[], object]:
     """Function that sends a message of `nbytes` from rank 0 to the last rank and back."""
     array, last = np.zeros(nbytes, np.uint8), comm.size - 1
 
@@ -57,7 +56,7 @@ def _round_trip(comm: Communicator, nbytes: int) -> Callable[[], Any]:
     return trip
 
 
-def _repeated(comm: Communicator, work: Callable[[], Any]) -> list[float]:
+def _repeated(comm: Communicator, work: Callable[[], object]) -> list[float]:
     """Seconds of each of several calls of `work`, equally many on every rank; collective."""
     work()  # opens the connections
     comm.barrier()
@@ -69,7 +68,7 @@ def _repeated(comm: Communicator, work: Callable[[], Any]) -> list[float]:
     return seconds
 
 
-def _timed(work: Callable[[], Any]) -> float:
+def _timed(work: Callable[[], object]) -> float:
     start = perf_counter()
     work()
     return perf_counter() - start
@@ -96,7 +95,7 @@ def rates(comm: Communicator, limit: int) -> dict[str, NDArray[np.float64]]:
     return found
 
 
-def _seconds(work: Callable[[], Any]) -> float:
+def _seconds(work: Callable[[], object]) -> float:
     """Mean seconds per call."""
     start, count = perf_counter(), 0
     while (now := perf_counter()) - start < SECONDS or not count:
@@ -105,14 +104,14 @@ def _seconds(work: Callable[[], Any]) -> float:
     return (now - start) / count
 
 
-def _product() -> tuple[Callable[[], Any], float]:
+def _product() -> tuple[Callable[[], object], float]:
     """Function that multiplies square matrices on this rank's threads, and its number of flops."""
     n = 512 if threads.current() <= 2 else 2048 if threads.current() > 16 else 1024
     A, out = np.full((n, n), 0.5), np.empty((n, n))
     return lambda: np.matmul(A, A, out=out), 2.0 * n**3
 
 
-def _copy() -> tuple[Callable[[], Any], float]:
+def _copy() -> tuple[Callable[[], object], float]:
     """Function that copies an array on this rank's threads, and the number of bytes it reads and writes."""
     source, target = np.ones(COPIED // 8), np.zeros(COPIED // 8)
     pieces = threads.blocks(len(source), -(-len(source) // threads.current()))

@@ -7,7 +7,7 @@ import argparse
 from cacore.checks import path_argument
 from cacore.comm import Communicator, launched
 from cacore.machine import memory
-from cacore.run.launch import Parser, run
+from cacore.run.launch import Parser, parsed, run, same_arguments
 
 
 def _parser(rank: int) -> argparse.ArgumentParser:
@@ -60,8 +60,8 @@ def main(argv: list[str] | None = None) -> None:
     """Entry point."""
 
     def work(comm: Communicator) -> None:
-        with comm.agreed():
-            args = _parser(comm.rank).parse_args(argv)
+        args = parsed(_parser(comm.rank), argv, comm)
+        same_arguments("cacore.io", args, comm)
         from cacore.io import convert  # loads compiled code, which --help does not need
 
         limit = memory.limit_per_rank(comm, args.memory_limit)

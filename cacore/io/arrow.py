@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,10 @@ from cacore.io.shares import Part
 from cacore.io.stream import OnBytesRead
 from cacore.io.tabular import ColumnRequest, Tabular, Words
 from cacore.io.words import ENCODE, short
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
 _DATES = "write dates as numbers, such as days since the first"
 
@@ -60,7 +64,7 @@ class Arrow(Tabular):
         """Types of the features' columns."""
         return "".join(_kind(self._schema.field(self._fields[j]).type) for j in self.features)
 
-    def _numbers(self, batch: Any, columns: list[int]) -> NDArray[np.float64]:
+    def _numbers(self, batch: pa.RecordBatch, columns: list[int]) -> NDArray[np.float64]:
         """Columns of a batch as an array of doubles."""
         out = np.empty((batch.num_rows, len(columns)))
         for k, j in enumerate(columns):
@@ -68,7 +72,7 @@ class Arrow(Tabular):
             out[:, k] = values.to_numpy(zero_copy_only=False)
         return out
 
-    def _check_type(self, field: Any, remedy: str) -> None:
+    def _check_type(self, field: pa.Field, remedy: str) -> None:
         """Raise an InputError that names the column, unless it holds numbers."""
         import pyarrow as pa
 
@@ -100,7 +104,7 @@ class Arrow(Tabular):
         if on_read is not None:
             on_read(self.path.stat().st_size)
 
-    def _codes(self, batch: Any, words: Words, before: int) -> NDArray[np.float64]:
+    def _codes(self, batch: pa.RecordBatch, words: Words, before: int) -> NDArray[np.float64]:
         """Codes of the target's values, shape (m, 1)."""
         values = batch.column(self._fields[self.chosen[0]]).to_pylist()
         if None in values:
@@ -108,7 +112,7 @@ class Arrow(Tabular):
         return np.array([[words.code(str(value))] for value in values])
 
 
-def _opened(path: Path, form: str) -> Any:
+def _opened(path: Path, form: str) -> pa.RecordBatchFileReader | pq.ParquetFile:
     import pyarrow as pa
 
     if form == "parquet":
@@ -119,7 +123,7 @@ def _opened(path: Path, form: str) -> Any:
     return pa.ipc.open_file(pa.OSFile(str(path)))
 
 
-def _batches(file: Any, form: str, most: int) -> Iterator[Any]:
+def _batches(file: pa.RecordBatchFileReader | pq.ParquetFile, form: str, most: int) -> Iterator[pa.RecordBatch]:
     """Yield record batches of at most `most` rows."""
     if form == "parquet":
         yield from file.iter_batches(batch_size=most)
@@ -130,7 +134,7 @@ def _batches(file: Any, form: str, most: int) -> Iterator[Any]:
             yield batch.slice(lo, most)
 
 
-def _index(schema: Any) -> set[str]:
+def _index(schema: pa.Schema) -> set[str]:
     """Names of the columns that are the index of a DataFrame, by pandas' own description of the file."""
     try:
         described = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
@@ -139,7 +143,7 @@ def _index(schema: Any) -> set[str]:
         return set()
 
 
-def _kind(kind: Any) -> str:
+def _kind(kind: pa.DataType) -> str:
     """Numpy's letter for a type of numbers."""
     import pyarrow as pa
 

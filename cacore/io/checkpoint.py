@@ -41,12 +41,12 @@ class Checkpoint:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.failure: OutputError | None = None
-        self._lock: Any = None
+        self._lock: weakref.finalize[[int], Checkpoint] | None = None
         self._outer: Checkpoint | None = None
         if os.path.exists(path) and not os.path.isdir(path):
             raise InputError(f"{self.path}: is a file; --checkpoint needs a directory")
 
-    def open(self, facts: dict[str, Any], comm: Communicator) -> None:
+    def open(self, facts: dict[str, object], comm: Communicator) -> None:
         """Resume the run that `facts` describe, or begin it; collective.
 
         All ranks raise an InputError if the directory cannot be made, is used by another process (which it names), or
@@ -62,7 +62,7 @@ class Checkpoint:
             for path in sorted(self.path.glob("*.npz"))[comm.rank :: comm.size]:
                 self.get(path.stem)
 
-    def _begin(self, facts: dict[str, Any]) -> None:
+    def _begin(self, facts: dict[str, object]) -> None:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -108,7 +108,7 @@ class Checkpoint:
         os.truncate(lock, 0)
         os.write(lock, f"process {os.getpid()} on {platform.node()}\n".encode())
 
-    def _known(self) -> dict[str, Any] | None:
+    def _known(self) -> dict[str, object] | None:
         """Facts of the run saved here, or None."""
         path = self.path / _FACTS
         if not os.path.exists(path):
@@ -121,7 +121,7 @@ class Checkpoint:
             raise InputError(f"{path}: not a checkpoint of this package, or a damaged one ({error})") from error
         return known
 
-    def _compare(self, known: dict[str, Any], facts: dict[str, Any]) -> None:
+    def _compare(self, known: dict[str, object], facts: dict[str, object]) -> None:
         for name in {**known, **facts}:
             if known.get(name) != facts.get(name):
                 raise InputError(
@@ -235,6 +235,6 @@ class Unfinished:
                 (self._checkpoint.path / f"{name}.npz").unlink(missing_ok=True)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     text = json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

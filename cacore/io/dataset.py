@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
-from cacore.data.rows import block_bounds, scatter_rows
+from cacore.data.resolution import Spread
+from cacore.data.rows import block_bounds, in_blocks, is_sparse, scatter_rows
 from cacore.errors import InputError
+from cacore.files import same_file
 from cacore.io import stream, text
 from cacore.io.names import UNKNOWN, Expected, in_rows
 from cacore.io.table import LABELS, Table, Targets, check_size
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from cacore.io.names import Order
     from cacore.io.native import Shape
 
+TEST = "test"  # the split of rows that are not trained on
 _NOTHING, _ONE, _MANY, _WORDS = range(4)  # kind of targets: none, one number, several, text
 
 
@@ -38,6 +41,7 @@ def load(
     wanted: Targets = LABELS,
     remedy: str = "",
     expected: Expected = UNKNOWN,
+    training: bool = False,
 ) -> dict[str, Dataset]:
     """Read a file and give every rank its block of each split; collective.
 
@@ -64,6 +68,9 @@ def load(
         Further remedy for rows that do not fit into `limit`: an option followed by a comma.
     expected : Expected
         Columns that the file must have, matched by name if both sides have names.
+    training : bool
+        True if the rows, other than those of the split "test", are to be trained on: columns that `dtype` does not
+        resolve are refused, see :mod:`cacore.data.resolution`.
 
     Returns
     -------
@@ -77,11 +84,12 @@ def load(
     """
     path, real = Path(path), np.dtype(dtype)
     with comm.phase("read"):
+        same_file("data file", path, comm)
         form = _agree_on_form(path, comm)
         if form == "hdf5":
-            return _blocks(path, comm, real, target, limit, wanted, remedy, expected)
+            return _blocks(path, comm, real, target, limit, wanted, remedy, expected, training)
         if form == "npz":
-            return _handed_out(path, comm, real, target, limit, wanted)
+            return _handed_out(path, comm, real, target, limit, wanted, training)
         request = ColumnRequest(target, n_features, None, usual_target, limit, wanted, expected=expected)
         table = text.table(path, form, request, comm)
         n = comm.offset(table.X.shape[0])[1]
@@ -90,6 +98,8 @@ def load(
             table.check_features(real)
         with comm.agreed():
             table.check_finite_targets().check_targets(wanted)
+        if training:
+            _check_resolved(table, real, comm)
         X = table.X.astype(real, copy=False)
         chosen = {"column": table.target} if table.target else {}
         more: dict[str, Any] = {"features": table.features, "columns": table.columns, "chosen": chosen}
@@ -107,7 +117,7 @@ def _agree_on_form(path: Path, comm: Communicator) -> str:
 
 def _blocks(
     path: Path, comm: Communicator, real: np.dtype[Any], target: str | None, limit: int, wanted: Targets, remedy: str,
-    expected: Expected,
+    expected: Expected, training: bool,
 ) -> dict[str, Dataset]:  # fmt: skip
     """Read this rank's block of rows of an HDF5 file."""
     from cacore.io import native  # loads h5py, which --help does not need
@@ -122,8 +132,14 @@ def _blocks(
         enough = memory.enough_ranks(2 * size * comm.size, limit)  # leaves half of the memory for the work
         what = f"{path}: a rank's block of the rows"
         memory.require(size, limit, what, f"use {remedy}more ranks{enough} or --dtype float32")
-        tables = {split: native.read_block(path, split, *rows, real, orders[split]) for split, rows in mine.items()}
+        spread = {split: Spread(shape.d) for split, shape in shapes.items() if not shape.sparse and split != TEST}
+        tables = {
+            split: native.read_block(path, split, *rows, real, orders[split], spread.get(split))
+            for split, rows in mine.items()
+        }
         stream.check_unchanged(path, before)
+    for split in spread if training else ():
+        spread[split].check(real, comm, f"{path} ({split})", shapes[split].columns.features)
     return {
         split: Dataset(t.X, t.y, shapes[split].n, t.where, columns=shapes[split].columns) for split, t in tables.items()
     }
@@ -148,17 +164,29 @@ def ordered(
 
 
 def _handed_out(
-    path: Path, comm: Communicator, real: np.dtype[Any], target: str | None, limit: int, wanted: Targets
+    path: Path, comm: Communicator, real: np.dtype[Any], target: str | None, limit: int, wanted: Targets,
+    training: bool,
 ) -> dict[str, Dataset]:  # fmt: skip
     """Read an NPZ file on rank 0 and distribute its rows by blocks."""
     tables: dict[str, Table] = {}
     with comm.agreed():
         if comm.rank == 0:
             tables = text.parse(path, target, None, None, None, limit, wanted)
-            for table in tables.values():
+            for split, table in tables.items():
                 table.checked(real).check_targets(wanted)
+                if training and split != TEST:
+                    _check_resolved(table, real, Communicator())
                 table.X = table.X.astype(real, copy=False)
     return {split: _scattered(tables.get(split), str(path), comm) for split in _splits(tables, comm)}
+
+
+def _check_resolved(table: Table, real: np.dtype[Any], comm: Communicator) -> None:
+    """Refuse dense training rows with a column that this type does not resolve; collective."""
+    if not is_sparse(table.X) and real == np.float32:
+        spread = Spread(table.X.shape[1])
+        for block in in_blocks(table.X):
+            spread.add(block)
+        spread.check(real, comm, table.where, table.names)
 
 
 def _splits(tables: dict[str, Table], comm: Communicator) -> list[str]:

@@ -67,7 +67,7 @@ class Delimited(Tabular):
         """
         rows, line = 0, self._layout.first_line
         blocks, crew = self._raw(on_read), self.request.crew
-        found = crew.cells(self._scan_arguments, blocks) if crew else threads.in_order(self._scanned, blocks)
+        found = crew.cells(self._scan_arguments, blocks) if crew else threads.ahead(self._scanned, blocks)
         for block, cells in found:
             line = block.first
             if cells is None:
@@ -101,7 +101,7 @@ class Delimited(Tabular):
         rows, plain = 0, True
         blocks = share.blocks()
         with first_error(comm, lambda: share.place(len(parts))), reading(layout.path), closing(blocks):
-            for _, cells in threads.in_order(self._scanned, blocks):
+            for _, cells in threads.ahead(self._scanned, blocks):
                 plain = cells is not None
                 if cells is None:
                     break
@@ -215,31 +215,67 @@ def _remedy(word: str, of_target: str | None) -> str:
 
 
 def _layout(path: Path, delimiter: str, limit: int) -> _Layout:
+    lines = _first_lines(path, delimiter, limit)
     names: tuple[str, ...] = ()
+    row = next(lines, None)
+    if row is not None:
+        words = row[1]
+        below = None
+        if all(as_number(word) is None for word in _alone(words) or words) or (
+            _may_be_names(words) and (below := next(lines, None)) is not None and _over_numbers(words, below[1])
+        ):
+            names = tuple(clean(word) for word in words)
+            row = below or next(lines, None)
+    if row is None:
+        raise InputError(f"{path}: {'a header and no rows' if names else 'the file is empty'}")
+    first_line, words = row
+    if len(_alone(words)) > 1 or any(re.search(r"\d\s*;\s*[-+.\d]", word) for word in words):
+        raise InputError(
+            f"{path}: line {first_line}: columns are separated by commas (tabs in a .tsv file), not semicolons "
+            "or spaces, and numbers have a decimal point, not a comma: write it so"
+        )
+    if names and len(words) != len(names):
+        raise InputError(f"{path}: line {first_line}: {len(words)} columns, and the header has {len(names)} names")
+    return _Layout(path, delimiter, limit, names, len(words), first_line)
+
+
+def _first_lines(path: Path, delimiter: str, limit: int) -> Iterator[tuple[int, list[str]]]:
+    """Yield the lines that are not blank, each as its number and its cells."""
     rows = csv.reader(Lines(path, limit), delimiter=delimiter)
     before = 0
     try:
         for words in rows:
             first_line, before = before + 1, rows.line_num
-            if len(words) <= 1 and not "".join(words).strip():
-                continue
-            alone = words[0].split() if len(words) == 1 else []
-            if not names and all(as_number(word) is None for word in alone or words):
-                names = tuple(clean(word) for word in words)
-                continue
-            if len(alone) > 1 or any(re.search(r"\d\s*;\s*[-+.\d]", word) for word in words):
-                raise InputError(
-                    f"{path}: line {first_line}: columns are separated by commas (tabs in a .tsv file), not semicolons "
-                    "or spaces, and numbers have a decimal point, not a comma: write it so"
-                )
-            if names and len(words) != len(names):
-                raise InputError(
-                    f"{path}: line {first_line}: {len(words)} columns, and the header has {len(names)} names"
-                )
-            return _Layout(path, delimiter, limit, names, len(words), first_line)
+            if len(words) > 1 or "".join(words).strip():
+                yield first_line, words
     except csv.Error as error:
         raise InputError(f"{path}: line {before + 1}: {error}; is a quote left open there?") from error
-    raise InputError(f"{path}: {'a header and no rows' if names else 'the file is empty'}")
+
+
+def _alone(words: list[str]) -> list[str]:
+    """Words of a line that has one cell only: its columns may be separated by spaces."""
+    return words[0].split() if len(words) == 1 else []
+
+
+def _may_be_names(words: list[str]) -> bool:
+    """True if numbers beside words may be columns' names, such as years: whole, and in ascending or descending order.
+
+    Anything else is a row with a cell that is wrong or missing, which is refused with its line and column.
+    """
+    numbers = [word.strip() for word in words if as_number(word) is not None]
+    others = [word.strip() for word in words if as_number(word) is None]
+    if not others or not all(re.match(r"[^\W\d]", word) and not is_missing(word) for word in others):
+        return False
+    if not all(re.fullmatch(r"[0-9]{1,18}", number) for number in numbers) or len(set(others)) < len(others):
+        return False
+    steps = np.diff([int(number) for number in numbers])
+    return bool((steps > 0).all() or (steps < 0).all())
+
+
+def _over_numbers(words: list[str], below: list[str]) -> bool:
+    """True if the line `below` has numbers where this one has words: they are no labels of rows."""
+    pairs = zip(words, below, strict=False)
+    return len(words) == len(below) and all(as_number(b) is not None for word, b in pairs if as_number(word) is None)
 
 
 def _header(layout: _Layout) -> int:

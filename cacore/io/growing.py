@@ -6,7 +6,7 @@ from typing import Any
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from cacore.data.rows import Rows, is_sparse
 
@@ -27,7 +27,7 @@ class Growing:
         Shape of a row: that of the appended arrays without the first axis.
     """
 
-    def __init__(self, group: h5py.Group, name: str, dtype: Any, row: tuple[int, ...] = ()) -> None:
+    def __init__(self, group: h5py.Group, name: str, dtype: DTypeLike, row: tuple[int, ...] = ()) -> None:
         self._group, self._name, self._dtype, self._row = group, name, np.dtype(dtype), row
         self._length = max(1, CHUNK // (self._dtype.itemsize * max(1, int(np.prod(row)))))
         self._data: h5py.Dataset | None = None

@@ -9,11 +9,12 @@ import numpy as np
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
+from cacore.data.resolution import Spread
 from cacore.data.rows import block_bounds
 from cacore.data.stored import StoredRows
 from cacore.errors import InputError
 from cacore.io import native, text
-from cacore.io.dataset import ordered
+from cacore.io.dataset import TEST, ordered
 from cacore.io.names import UNKNOWN, Expected, Order
 from cacore.io.native import Shape
 from cacore.io.table import Targets
@@ -33,12 +34,13 @@ def load_in_file(
     limit: int,
     wanted: Targets,
     expected: Expected = UNKNOWN,
+    training: bool = False,
 ) -> dict[str, Dataset]:
     """Load an HDF5 file like :func:`cacore.io.load`, but copy each rank's rows to a scratch file; collective.
 
     Parameters
     ----------
-    path, comm, dtype, target, limit, wanted, expected
+    path, comm, dtype, target, limit, wanted, expected, training
         See :func:`cacore.io.load`.
     folder : Path
         Folder of the scratch file, with room for two copies of the rows. The file has no name, so a killed run leaves
@@ -71,11 +73,15 @@ def load_in_file(
                     )
             mine = {split: block_bounds(shape.n, comm.size, comm.rank) for split, shape in shapes.items()}
             _check_room(path, shapes, mine, real, folder, limit, here)
+        spread = {split: Spread(shape.d) for split, shape in shapes.items() if split != TEST}
         with comm.agreed():
-            return {
-                split: _copied(path, split, shapes[split], *rows, real, folder, limit, orders[split])
+            found = {
+                split: _copied(path, split, shapes[split], *rows, real, folder, limit, orders[split], spread.get(split))
                 for split, rows in mine.items()
             }
+        for split in spread if training else ():
+            spread[split].check(real, comm, f"{path} ({split})")
+        return found
 
 
 def _check_room(
@@ -101,7 +107,7 @@ def _check_room(
 
 def _copied(
     path: Path, split: str, shape: Shape, lo: int, hi: int, real: np.dtype[np.floating], folder: Path, limit: int,
-    order: Order,
+    order: Order, spread: Spread | None,
 ) -> Dataset:  # fmt: skip
     """Copy rows ``lo:hi`` of a split to a scratch file."""
     rows = StoredRows.empty(folder, hi - lo, shape.d, real)
@@ -110,7 +116,7 @@ def _copied(
     memory.require(need, limit, f"{path}: a block of {min(step, hi - lo):,} rows", "raise --memory-limit")
     y = None if shape.y is None else np.empty((hi - lo, *shape.y[1:]))
     for a, b in blocks(hi - lo, step):
-        block = native.read_block(path, split, lo + a, lo + b, real, order)
+        block = native.read_block(path, split, lo + a, lo + b, real, order, spread)
         rows[a:b] = block.X
         if y is not None:
             y[a:b] = block.y

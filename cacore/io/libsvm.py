@@ -38,7 +38,7 @@ def scanned(path: Path, share: Share, crew: Crew | None = None) -> Generator[Sca
     """
     with closing(share.blocks()) as blocks:
         if crew is None:
-            yield from threads.in_order(partial(_scanned, path, share), blocks)
+            yield from threads.ahead(partial(_scanned, path, share), blocks)
             return
         for block, found in crew.scanned(blocks):
             _check(found, block, path, share)

@@ -41,7 +41,8 @@ class Npy(Tabular):
         for lo in range(0, n, self.step):
             hi = min(lo + self.step, n)
             self.require(hi)
-            rows = self._rows(lo, hi).astype(np.float64)
+            with np.errstate(over="ignore"):  # what overflows is refused as infinite, with its place
+                rows = self._rows(lo, hi).astype(np.float64)
             y = rows[:, self.chosen]
             if self.words is not None:
                 y = np.array([[self.words.code(repr(value))] for value in y[:, 0].tolist()])

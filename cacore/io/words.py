@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 # Remedies for a cell that is not a number. A row whose target is missing can only be removed.
 FILL = "remove the row or fill the gap, as examples/categories.py does"
 ENCODE = "encode categories as numbers first, as examples/categories.py does"
 
 
-def as_number(word: str) -> float | None:
+def as_number(word: str | float) -> float | None:
     """Number that a word stands for, or None."""
     try:
         return float(word)
@@ -17,7 +21,7 @@ def as_number(word: str) -> float | None:
         return None
 
 
-def is_same(word: Any, positive: str) -> bool:
+def is_same(word: str | float, positive: str) -> bool:
     """True if a label is the class `positive`: the same word, or the same number in another notation."""
     number = as_number(positive)
     return bool(word == positive or (number is not None and as_number(word) == number))
@@ -28,7 +32,7 @@ def counted(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-def some(values: Any, most: int = 12) -> str:
+def some(values: Sequence[object] | NDArray[Any], most: int = 12) -> str:
     """First `most` values, separated by commas."""
     words = [str(v) for v in values[:most]]
     return ", ".join(words) + (", ..." if len(values) > most else "")

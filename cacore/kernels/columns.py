@@ -47,7 +47,7 @@ class Blocks:
 
     def add(
         self, kernel: Kernel, A: Points, lo: int, hi: int, coefficients: NDArray[np.float64] | None = None,
-        total: NDArray[np.float64] | None = None, store: NDArray[Any] | None = None,
+        total: NDArray[np.float64] | None = None, store: NDArray[np.floating] | None = None,
         places: NDArray[np.int64] | None = None,
     ) -> None:  # fmt: skip
         """See :meth:`Panels.add`."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numba
 import numpy as np
@@ -19,6 +19,13 @@ from numba.core import types
 from numba.extending import intrinsic, overload
 
 from cacore.kernels.registry import EQUAL, KernelKind, distance, exp, exp_near, length
+from cacore.kernels.simd import Intrinsic
+
+if TYPE_CHECKING:
+    from numba.core.base import BaseContext
+    from numba.core.types import Array, Type
+    from numba.core.typing.context import Context
+    from numba.core.typing.templates import Signature
 
 # x = k ln 2 + r with |r| <= ln 2 / 2. Adding 1.5 * 2^52 rounds x / ln 2 to the integer k and leaves k in the low bits
 # of the sum, from where it is shifted into the exponent.
@@ -37,10 +44,12 @@ _C = tuple(1.0 / math.factorial(k) for k in range(14))
 _F = tuple(np.float32(1.0 / math.factorial(k)) for k in range(8))
 
 
-def _bitcast(source: Any, target: Any, llvm: Any) -> Any:
+def _bitcast(source: Type, target: Type, llvm: ir.Type) -> Callable[..., Any]:
     @intrinsic
-    def cast(typingctx: Any, x: Any) -> Any:
-        def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def cast(typingctx: Context, x: Type) -> Intrinsic:
+        def build(
+            context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]
+        ) -> ir.Value:
             return builder.bitcast(args[0], llvm)
 
         return target(source), build
@@ -154,10 +163,12 @@ def address(kind: KernelKind, dtype: np.dtype[Any]) -> int:
 
 
 @intrinsic
-def _call(typingctx: Any, address: Any, row: Any, a: Any, b: Any, gamma: Any, coef0: Any, degree: Any) -> Any:
+def _call(
+    typingctx: Context, address: Type, row: Array[Type], a: Type, b: Type, gamma: Type, coef0: Type, degree: Type
+) -> Intrinsic:
     """Call the compiled :attr:`KernelKind.row` at `address`, an int64."""
 
-    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def build(context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]) -> ir.Value:
         arguments = list(args[1:])
         for k in (0, 2):  # no reference counting: threads would contend for the counters of these arrays
             array = context.make_array(signature.args[1 + k])(context, builder, arguments[k])

@@ -34,7 +34,7 @@ class GivenKernel(Kernel):
     """
 
     kind: str = GIVEN.name
-    function: Callable[[Rows, Rows], Any] = np.dot
+    function: Callable[[Rows, Rows], object] = np.dot
     name: str = "the callable kernel"
 
     def __post_init__(self) -> None:
@@ -56,7 +56,7 @@ class GivenKernel(Kernel):
             f"a model of {self.name} cannot be written to a file: pickle it, or declare the kernel, see CONTRIBUTING.md"
         )
 
-    def block(self, A: Points, B: Points, out: NDArray[Any] | None = None) -> NDArray[Any]:
+    def block(self, A: Points, B: Points, out: NDArray[np.floating] | None = None) -> NDArray[np.floating]:
         """See :class:`Kernel`.
 
         Raises
@@ -73,7 +73,7 @@ class GivenKernel(Kernel):
             out[...] = self._checked(self._called(X, Z), out.shape)
         return out
 
-    def _called(self, X: Rows, Z: Rows) -> Any:
+    def _called(self, X: Rows, Z: Rows) -> object:
         try:
             return self.function(X, Z)
         except (InputError, MemoryError):
@@ -82,10 +82,10 @@ class GivenKernel(Kernel):
             what = f"{type(error).__name__}: {' '.join(str(error).split())}"
             raise InputError(f"{self.name} failed for rows of shape {X.shape} and {Z.shape}: {what}") from error
 
-    def _compare(self, A: Points, B: Points, out: NDArray[Any]) -> None:
+    def _compare(self, A: Points, B: Points, out: NDArray[np.floating]) -> None:
         self.block(A, B, out)
 
-    def _checked(self, returned: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+    def _checked(self, returned: object, shape: tuple[int, ...]) -> NDArray[Any]:
         """The returned kernel values; an InputError if they are not finite numbers of this shape."""
         need = f"numbers of shape {shape} are needed, one for each row of A and of B"
         if not isinstance(returned, np.ndarray) or returned.dtype.kind not in "fiub":
@@ -117,7 +117,7 @@ class GivenKernel(Kernel):
         return value
 
 
-def numbered(n: int, dtype: DTypeLike) -> NDArray[Any]:
+def numbered(n: int, dtype: DTypeLike) -> NDArray[np.floating]:
     """Row numbers, shape (n, 1), that stand for the rows of a precomputed kernel."""
     return np.arange(n, dtype=dtype)[:, None]
 
@@ -130,14 +130,14 @@ def _numbers(X: Rows) -> NDArray[np.int64]:
 class Precomputed:
     """A kernel function on :func:`numbered` rows that looks values up in the kernel matrix `K`, shape (n, n)."""
 
-    K: NDArray[Any]
+    K: NDArray[np.floating]
 
-    def __call__(self, A: Rows, B: Rows) -> NDArray[Any]:
+    def __call__(self, A: Rows, B: Rows) -> NDArray[np.floating]:
         """Kernel values, shape (len(A), len(B))."""
         return np.asarray(self.K[np.ix_(_numbers(A), _numbers(B))])
 
 
-def _of_new_rows(A: Rows, B: Rows) -> NDArray[Any]:
+def _of_new_rows(A: Rows, B: Rows) -> NDArray[np.floating]:
     return np.asarray(A)[:, _numbers(B)]
 
 
@@ -154,7 +154,7 @@ def is_of_new_rows(kernel: Kernel) -> bool:
     return isinstance(kernel, GivenKernel) and kernel.function is _of_new_rows
 
 
-def given_kernel(function: Callable[[Rows, Rows], Any]) -> GivenKernel:
+def given_kernel(function: Callable[[Rows, Rows], object]) -> GivenKernel:
     """Kernel that evaluates this function."""
     known = isinstance(function, Precomputed)
     return GivenKernel(function=function, name=_PRECOMPUTED if known else f"the callable kernel {named(function)}")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from cacore.data.rows import Rows, dense
 from cacore.kernels.panels import Panels, accumulate
@@ -85,7 +85,8 @@ class NearPanels:
     """
 
     def __init__(
-        self, X: NDArray[Any], dtype: Any, shift: NDArray[Any] | None, rows: NDArray[np.int64], size: int = STRETCH
+        self, X: NDArray[np.floating], dtype: DTypeLike, shift: NDArray[np.floating] | None, rows: NDArray[np.int64],
+        size: int = STRETCH,
     ) -> None:  # fmt: skip
         self.n, self.size = len(rows), size
         self._panels = Panels(X, dtype, shift, rows)

@@ -18,7 +18,7 @@ _FIRST = 1 << 15  # bytes of packed rows that fit in the L1 cache
 _COLUMNS, _ROWS = 1024, 4096  # CSR rows of `A` and of `B` per block
 
 
-def compare(measure: int, A: Rows, B: Rows, out: NDArray[Any]) -> None:
+def compare(measure: int, A: Rows, B: Rows, out: NDArray[np.floating]) -> None:
     """Write inner products, ``A @ B.T``, or l1 distances of all pairs of rows to `out`, in the calling thread.
 
     Parameters
@@ -49,7 +49,7 @@ def compare(measure: int, A: Rows, B: Rows, out: NDArray[Any]) -> None:
         _distances(A, B, np.arange(d, dtype=np.int32), *flat(out), room((panels, d, W), out.dtype))
 
 
-def _sparse(measure: int, A: Rows, B: Rows, out: NDArray[Any]) -> None:
+def _sparse(measure: int, A: Rows, B: Rows, out: NDArray[np.floating]) -> None:
     """:func:`compare` for CSR rows: blocks of `A` are the columns, and all rows of `B` meet each block."""
     measure = PRODUCTS if measure == PRODUCTS else NONZEROS
     for lo, hi in blocks(A.shape[0], _COLUMNS):
@@ -61,7 +61,7 @@ def _sparse(measure: int, A: Rows, B: Rows, out: NDArray[Any]) -> None:
             columns.compare(rows, part, ld, first)
 
 
-def flat(G: NDArray[Any]) -> tuple[NDArray[Any], int]:
+def flat(G: NDArray[np.floating]) -> tuple[NDArray[np.floating], int]:
     """A block as one vector, and its row stride: numba vectorises only arrays that it knows to be contiguous."""
     ld = G.strides[0] // G.itemsize
     span = (G.shape[0] - 1) * ld + G.shape[1] if G.size else 0

@@ -14,7 +14,7 @@ from typing import Any
 import numba
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from cacore.data.rows import Rows, dense
 from cacore.kernels.sums import (
@@ -67,8 +67,8 @@ class Panels:
     """
 
     def __init__(
-        self, X: Rows, dtype: Any, shift: NDArray[Any] | None = None, rows: NDArray[np.int64] | None = None,
-        measure: int = PRODUCTS,
+        self, X: Rows, dtype: DTypeLike, shift: NDArray[np.floating] | None = None,
+        rows: NDArray[np.int64] | None = None, measure: int = PRODUCTS,
     ) -> None:  # fmt: skip
         self.n, self.measure = int(X.shape[0] if rows is None else len(rows)), measure
         count, W = -(-self.n // width(dtype)), width(dtype)
@@ -93,7 +93,7 @@ class Panels:
 
     def add(
         self, kernel: Kernel, A: Points, lo: int, hi: int, coefficients: NDArray[np.float64] | None = None,
-        total: NDArray[np.float64] | None = None, store: NDArray[Any] | None = None,
+        total: NDArray[np.float64] | None = None, store: NDArray[np.floating] | None = None,
         places: NDArray[np.int64] | None = None,
     ) -> None:  # fmt: skip
         """Compute kernel values of the rows `A` with columns lo to hi; add them to `total`, store them, or both.
@@ -130,7 +130,7 @@ class Panels:
 
 
 def nonzeros(
-    X: Rows, dtype: Any, shift: NDArray[Any] | None = None, rows: NDArray[np.int64] | None = None,
+    X: Rows, dtype: DTypeLike, shift: NDArray[np.floating] | None = None, rows: NDArray[np.int64] | None = None,
     measure: int = PRODUCTS,
 ) -> Points:  # fmt: skip
     """The nonzeros of `X`, shifted, as rows for :meth:`Panels.add`; one pass over the values.
@@ -164,7 +164,7 @@ def nonzeros(
     return points
 
 
-def _shifted(X: NDArray[Any], shift: NDArray[Any] | None, dtype: Any) -> NDArray[Any]:
+def _shifted(X: NDArray[np.floating], shift: NDArray[np.floating] | None, dtype: DTypeLike) -> NDArray[np.floating]:
     return np.ascontiguousarray(X if shift is None else X - shift, dtype)
 
 

@@ -6,19 +6,25 @@ A panel holds `width` rows, feature by feature, so that each number of a row mee
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numba
 import numpy as np
 from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from cacore.kernels.evaluate import finish
-from cacore.kernels.simd import prefetch_to_write
+from cacore.kernels.simd import Intrinsic, prefetch_to_write
 from cacore.machine.threads import blocks
+
+if TYPE_CHECKING:
+    from numba.core.base import BaseContext
+    from numba.core.types import Array, Float, Type
+    from numba.core.typing.context import Context
+    from numba.core.typing.templates import Signature
 
 VECTORS = 8  # accumulators of 64 bytes: enough to hide the latency of multiply-and-add
 PANEL_BYTES = 64 * VECTORS
@@ -30,12 +36,12 @@ _TASK = 1 << 18  # numbers packed per task (about 1 ms); smaller tasks cost seve
 PRODUCTS, WHOLE, NONZEROS = range(3)  # the terms of the sums, see :func:`meet`
 
 
-def width(dtype: Any) -> int:
+def width(dtype: DTypeLike) -> int:
     """Rows per panel."""
     return PANEL_BYTES // int(np.dtype(dtype).itemsize)
 
 
-def room(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+def room(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[np.floating]:
     """An array of zeros for panels, aligned so that each vector lies in one cache line.
 
     Measured (Intel, AVX-512): sums took 1.5 times as long if each vector lay in two cache lines.
@@ -51,7 +57,7 @@ def portions(panels: int, each: int) -> list[tuple[int, int]]:
     return blocks(panels, max(4, _TASK // max(1, each)))
 
 
-def _size(b: Any, x: Any) -> Any:
+def _size(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
     """|x|, by clearing the sign bit."""
     bits = ir.IntType(64 if x.type.element == ir.DoubleType() else 32)
     vector = ir.VectorType(bits, x.type.count)
@@ -59,20 +65,20 @@ def _size(b: Any, x: Any) -> Any:
     return b.bitcast(b.and_(b.bitcast(x, vector), mask), x.type)
 
 
-def _product(b: Any, total: Any, value: Any, x: Any) -> Any:
+def _product(b: ir.IRBuilder, total: ir.Value, value: ir.Value, x: ir.Value) -> ir.Value:
     fused = ("contract",)
     return b.fadd(total, b.fmul(value, x, flags=fused), flags=fused)
 
 
-def _difference(b: Any, total: Any, value: Any, x: Any) -> Any:
+def _difference(b: ir.IRBuilder, total: ir.Value, value: ir.Value, x: ir.Value) -> ir.Value:
     return b.fadd(total, _size(b, b.fsub(x, value)))
 
 
-def _excess(b: Any, total: Any, value: Any, x: Any) -> Any:
+def _excess(b: ir.IRBuilder, total: ir.Value, value: ir.Value, x: ir.Value) -> ir.Value:
     return b.fadd(total, b.fsub(_size(b, b.fsub(x, value)), _size(b, x)))
 
 
-def _sums(term: Callable[[Any, Any, Any, Any], Any]) -> Any:
+def _sums(term: Callable[[ir.IRBuilder, ir.Value, ir.Value, ir.Value], ir.Value]) -> Callable[..., None]:
     """Intrinsic: ``out[to : to + width]`` = sum over first <= q < last of `term` of values[q] and panel[columns[q]].
 
     The panel begins at index `at` of `data`. Both arrays are passed whole, because slicing in numba updates a reference
@@ -81,9 +87,12 @@ def _sums(term: Callable[[Any, Any, Any, Any], Any]) -> Any:
 
     @intrinsic
     def sums(
-        typingctx: Any, values: Any, columns: Any, first: Any, last: Any, data: Any, at: Any, out: Any, to: Any
-    ) -> Any:
-        def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        typingctx: Context, values: Array[Float], columns: Type, first: Type, last: Type, data: Type, at: Type,
+        out: Type, to: Type,
+    ) -> Intrinsic:  # fmt: skip
+        def build(
+            context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]
+        ) -> ir.Value:
             kinds, real = signature.args, context.get_value_type(signature.args[0].dtype)
             align = values.dtype.bitwidth // 8
             lanes = 64 // align
@@ -129,7 +138,7 @@ def _sums(term: Callable[[Any, Any, Any, Any], Any]) -> Any:
     return sums
 
 
-def _common(b: Any, total: Any, value: Any, x: Any) -> Any:
+def _common(b: ir.IRBuilder, total: ir.Value, value: ir.Value, x: ir.Value) -> ir.Value:
     return b.fadd(total, b.fsub(_size(b, b.fsub(x, value)), b.fadd(_size(b, x), _size(b, value))))
 
 
@@ -185,9 +194,9 @@ def pack(X: Any, data: Any) -> None:  # pragma: no cover - compiled
 
 
 def taken(
-    count: int, hi: int, dtype: Any, coefficients: NDArray[np.float64] | None, total: NDArray[np.float64] | None,
-    store: NDArray[Any] | None, places: NDArray[np.int64] | None,
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[Any], NDArray[np.int64]]:  # fmt: skip
+    count: int, hi: int, dtype: DTypeLike, coefficients: NDArray[np.float64] | None, total: NDArray[np.float64] | None,
+    store: NDArray[np.floating] | None, places: NDArray[np.int64] | None,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.floating], NDArray[np.int64]]:  # fmt: skip
     """Checked output arrays for the kernel values of `count` rows with columns up to `hi`; None becomes empty arrays.
 
     See :meth:`cacore.kernels.panels.Panels.add` for the arguments. Compiled code does not check bounds, hence the

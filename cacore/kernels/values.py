@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numba
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from cacore.data.rows import Rows, dense, in_blocks, is_sparse
 from cacore.errors import InputError
@@ -18,6 +18,8 @@ from cacore.kernels.pairs import compare, flat
 from cacore.kernels.registry import KINDS, L1, SQUARED, KernelKind
 from cacore.kernels.sums import NONZEROS, PRODUCTS, WHOLE
 from cacore.machine.threads import blocks, for_blocks
+
+Real = TypeVar("Real", bound=np.floating)
 
 # A kernel in compiled code: address of its function (0: the inner product itself), gamma, coef0, degree, and the
 # measure (:func:`cacore.kernels.sums.meet`).
@@ -49,7 +51,7 @@ class Points:
         Squared norms, in the dtype of `X`.
     """
 
-    def __init__(self, X: Rows, shift: NDArray[Any] | None = None) -> None:
+    def __init__(self, X: Rows, shift: NDArray[np.floating] | None = None) -> None:
         if shift is not None:
             X = dense(X) - shift.astype(X.dtype)
         self.X, self.shift = X, shift
@@ -125,7 +127,7 @@ class Kernel:
         """True if the kernel has this parameter: "gamma", "coef0" or "degree"."""
         return parameter in self.declared.parameters
 
-    def fits(self, dtype: Any) -> bool:
+    def fits(self, dtype: DTypeLike) -> bool:
         """True if gamma is moderate enough for this dtype.
 
         With an extreme gamma the kernel depends on distances that single precision rounds to 0 or to infinity.
@@ -148,7 +150,7 @@ class Kernel:
             return PRODUCTS
         return NONZEROS if nonzeros else WHOLE
 
-    def parameters(self, dtype: np.dtype[Any], measure: int = PRODUCTS) -> Parameters:
+    def parameters(self, dtype: np.dtype[np.floating], measure: int = PRODUCTS) -> Parameters:
         """Parameters for :func:`finish` and kernel values of this dtype; compiles the kernel function on first use."""
         gamma = min(self.gamma, float(np.finfo(dtype).max))
         with np.errstate(over="ignore"):
@@ -166,7 +168,7 @@ class Kernel:
         centered = self.shifts and not sp.issparse(X) and len(X)
         return Points(X, X.mean(axis=0, dtype=np.float64) if centered else None)
 
-    def block(self, A: Points, B: Points, out: NDArray[Any] | None = None) -> NDArray[Any]:
+    def block(self, A: Points, B: Points, out: NDArray[np.floating] | None = None) -> NDArray[np.floating]:
         """Kernel values of every row of `A` with every row of `B`, computed in the calling thread.
 
         Parameters
@@ -200,7 +202,7 @@ class Kernel:
         """Kernel values of each row of `X` with itself, shape (m,), in double precision."""
         return self.of_squares(self._squares(X))
 
-    def largest(self, X: Rows, dtype: Any) -> float:
+    def largest(self, X: Rows, dtype: DTypeLike) -> float:
         """Upper bound of |K(x, z)| over all pairs of rows of `X`.
 
         Raises
@@ -221,18 +223,18 @@ class Kernel:
         """Argument of the kernel function for each row with itself."""
         return np.zeros(X.shape[0]) if self.of_distance else Points(X.astype(np.float64)).squares
 
-    def of_squares(self, squares: NDArray[Any]) -> NDArray[Any]:
+    def of_squares(self, squares: NDArray[Real]) -> NDArray[Real]:
         """K(x, x) for rows x of these squared norms, shape (m,), in the dtype of `squares`."""
         values, zeros = np.zeros_like(squares) if self.of_distance else squares.copy(), np.zeros_like(squares)
         finish(values, squares.dtype.type(0), zeros, self.parameters(squares.dtype))
         return values
 
-    def fill(self, A: Points, B: Points, out: NDArray[Any]) -> None:
+    def fill(self, A: Points, B: Points, out: NDArray[np.floating]) -> None:
         """:meth:`block` on all threads."""
         step = _block_rows(len(B), out.itemsize, A)
         for_blocks(lambda lo, hi: self.block(A[lo:hi], B, out[lo:hi]), blocks(len(A), step))
 
-    def gram(self, A: Points, out: NDArray[Any]) -> None:
+    def gram(self, A: Points, out: NDArray[np.floating]) -> None:
         """Write the kernel values of all pairs of rows of `A` to the lower triangle and the diagonal of `out`.
 
         m^2 d flops, on all threads. The strict upper triangle is undefined.
@@ -244,7 +246,7 @@ class Kernel:
         if self.of_distance:
             out.reshape(-1)[:: m + 1] = self.of_squares(A.squares)
 
-    def compare(self, A: Points, out: NDArray[Any]) -> None:
+    def compare(self, A: Points, out: NDArray[np.floating]) -> None:
         """Write the kernel's argument (inner products or l1 distances) for all pairs above the diagonal of `out`.
 
         It serves kernels of all widths. m^2 d flops, on all threads. The diagonal and the lower triangle, where the
@@ -254,10 +256,10 @@ class Kernel:
         tasks = blocks(m, _block_rows(m, out.itemsize, A))
         for_blocks(lambda lo, hi: self._compare(A[lo:hi], A[lo:m], out[lo:hi, lo:]), tasks)
 
-    def _compare(self, A: Points, B: Points, out: NDArray[Any]) -> None:
+    def _compare(self, A: Points, B: Points, out: NDArray[np.floating]) -> None:
         compare(self.measure(), A.X, B.X, out)
 
-    def gram_from(self, G: NDArray[Any], A: Points) -> None:
+    def gram_from(self, G: NDArray[np.floating], A: Points) -> None:
         """Fill the lower triangle and the diagonal of `G` with kernel values, from the result of :meth:`compare`.
 
         Parameters
@@ -275,7 +277,7 @@ class Kernel:
         for_blocks(lambda lo, hi: _mirrored(G.reshape(-1), A.squares, lo, hi, parameters), blocks(m, _TILE))
         G.reshape(-1)[:: m + 1] = self.of_squares(A.squares) if self.compiled else self.diagonal(A.X)
 
-    def compare_all(self, A: Points, out: NDArray[Any]) -> None:
+    def compare_all(self, A: Points, out: NDArray[np.floating]) -> None:
         """Write the kernel's argument for all pairs of rows to the whole of `out`, shape (m, m); see :meth:`compare`.
 
         2 m^2 d flops, on all threads.
@@ -284,7 +286,7 @@ class Kernel:
         tasks = blocks(m, _block_rows(m, out.itemsize, A))
         for_blocks(lambda lo, hi: self._compare(A[lo:hi], A, out[lo:hi]), tasks)
 
-    def values_from(self, compared: NDArray[Any], A: Points, out: NDArray[Any]) -> None:
+    def values_from(self, compared: NDArray[np.floating], A: Points, out: NDArray[np.floating]) -> None:
         """Kernel values of all pairs of rows of `A`, from the result of :meth:`compare_all`.
 
         Parameters
@@ -311,7 +313,7 @@ class Kernel:
         if self.of_distance:
             out[np.arange(m), np.arange(m)] = self.of_squares(A.squares)
 
-    def apply(self, A: Points, B: Points, coefficients: NDArray[Any]) -> NDArray[Any]:
+    def apply(self, A: Points, B: Points, coefficients: NDArray[np.floating]) -> NDArray[np.floating]:
         """``K(A, B) @ coefficients`` without storing K, on all threads.
 
         Parameters

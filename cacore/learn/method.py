@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from cacore.comm import collective
-from cacore.learn.options import declared
+from cacore.comm import CommLike, collective, shared_name
+from cacore.learn.options import Options, declared
+from cacore.learn.same import same_training
+
+if TYPE_CHECKING:
+    from cacore.data.dataset import Dataset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +41,7 @@ class Method:
     summary: str
     trainer: Callable[..., Any]
 
-    def __call__(self, train: Any, options: Any, comm: Any = None, test: Any = None) -> Any:
+    def __call__(self, train: Dataset, options: Options, comm: CommLike = None, test: Dataset | None = None) -> Any:
         """Train on all ranks' rows; a collective call.
 
         Parameters
@@ -60,10 +64,11 @@ class Method:
         """
         columns = train.columns
         with collective(comm) as ranks:
+            same_training(self.name, train, options, ranks)
             fitted = self.trainer(self, train, options, ranks, test)
+            if hasattr(fitted.model, "comm"):  # a model that lies on the ranks that trained it
+                fitted.model.comm, fitted.model.identity = comm, shared_name(ranks)
         columns.put(fitted.model.source)
-        if hasattr(fitted.model, "comm"):  # a model that lies on the ranks that trained it
-            fitted.model.comm = comm
         return fitted
 
     def has(self, name: str) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from cacore.checks import Convert, as_it_is
 
@@ -24,6 +24,8 @@ FILES, PARTS, KERNEL, SEARCH, METRIC, SOLVER, UNCERTAINTY, RESOURCES = GROUPS = 
     "probabilities and intervals",
     "resources",
 )
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -52,22 +54,28 @@ class Option:
     """
 
     help: str
-    convert: Convert
+    convert: Convert[object]
     flag: str
     estimator: str
     report: str
     group: str
     only: Callable[[Any], bool] | None
-    parser: dict[str, Any]
+    parser: dict[str, object]
 
 
 def option(
-    default: Any, text: str, convert: Convert | None = None, *, flag: str | None = None, estimator: str | None = None,
-    report: str | bool = False, group: str = "", only: Callable[[Any], bool] | None = None, **parser: Any,
-) -> Any:  # fmt: skip
+    default: T, text: str, convert: Convert[object] | None = None, *, flag: str | None = None,
+    estimator: str | None = None, report: str | bool = False, group: str = "",
+    only: Callable[[Any], bool] | None = None, **parser: object,
+) -> T:  # fmt: skip
     """Declare an option, as the default of a dataclass' field; its names are the field's unless given."""
     declaration = text, convert or as_it_is, flag, estimator, report, group, only, parser
     return field(default=default, metadata={"option": declaration})
+
+
+def argument(name: str, text: str, convert: Convert[T]) -> T:
+    """Declare an argument of a command: a value without a flag, which has to be given."""
+    return cast("T", option(None, text, convert, flag=name, metavar=name.upper()))
 
 
 def declared(options: type | Any) -> Iterator[tuple[Field[Any], Option]]:
@@ -101,7 +109,7 @@ class Options:
 
 def add_options(
     parser: argparse.ArgumentParser, kinds: Sequence[type], has: Callable[[str], bool],
-    defaults: Mapping[str, Any] | None = None, choices: Mapping[str, tuple[str, ...]] | None = None,
+    defaults: Mapping[str, object] | None = None, choices: Mapping[str, tuple[str, ...]] | None = None,
 ) -> None:  # fmt: skip
     """Give a parser the options of some dataclasses that a command `has`, in their groups.
 
@@ -142,7 +150,7 @@ def from_arguments(options: type, arguments: argparse.Namespace) -> Any:
     return options(**given)
 
 
-def from_estimator(options: type, estimator: Any, **more: Any) -> Any:
+def from_estimator(options: type, estimator: object, **more: object) -> Any:
     """The dataclass of options from an estimator's parameters; messages name the parameters."""
     given = dict(more)
     for one, known in declared(options):
@@ -153,7 +161,7 @@ def from_estimator(options: type, estimator: Any, **more: Any) -> Any:
     return options(**given)
 
 
-def reported(options: Any, has: Callable[[str], bool]) -> dict[str, Any]:
+def reported(options: object, has: Callable[[str], bool]) -> dict[str, Any]:
     """The report's `params` of those options that the command `has`."""
     shown = [(one.name, known.report) for one, known in declared(options) if known.report and has(one.name)]
     return {key: getattr(options, name) for name, key in shown}

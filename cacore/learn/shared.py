@@ -5,12 +5,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cacore.checks import one_of, path, whole, yes_or_no
 from cacore.errors import InputError
 from cacore.learn.options import KERNEL, METRIC, RESOURCES, UNCERTAINTY, option
 from cacore.probability.forms import FORMS, check_form
+
+if TYPE_CHECKING:
+    from cacore.data.labels import ClassWeight
+    from cacore.io.checkpoint import Checkpoint
 
 METRICS = ("none", "diagonal", "full")
 ADAPTIVE = ("std", "parts")  # widths of intervals that vary with the row
@@ -18,33 +22,33 @@ ADAPTIVE = ("std", "parts")  # widths of intervals that vary with the row
 seed = whole(0, (1 << 32) - 1)
 
 
-def _checkpoint(value: Any, name: str) -> Any:
+def _checkpoint(value: Any, name: str) -> Checkpoint:
     from cacore.io.checkpoint import Checkpoint
 
     return value if isinstance(value, Checkpoint) else Checkpoint(value)
 
 
-def random_state() -> Any:
+def random_state() -> int:
     """Declare the seed."""
     text = "seed of the random number generator"
     return option(0, text, seed, estimator="", report=True, group=RESOURCES, metavar="S")
 
 
-def checkpoint() -> Any:
+def checkpoint() -> Checkpoint | None:
     """Declare the folder of finished parts, a :class:`cacore.io.checkpoint.Checkpoint`."""
     text = "keep finished parts in this folder; after an interruption, rerun the same command to continue"
     return option(None, text, _checkpoint, estimator="", group=RESOURCES, metavar="DIR")
 
 
-def out_of_core(only: Callable[[Any], bool] | None = None) -> Any:
+def out_of_core(only: Callable[[Any], bool] | None = None) -> bool:
     """Declare that rows stay in a file, see :mod:`cacore.data.stored`."""
     text = "keep the rows in a file and read each part when it is trained, for HDF5 data larger than memory"
     return option(False, text, yes_or_no, estimator="", group=RESOURCES, only=only, action="store_true")
 
 
-def scratch(text: str, **more: Any) -> Any:
+def scratch(text: str, estimator: str | None = None, only: Callable[[Any], bool] | None = None) -> Path | None:
     """Declare the folder for data that does not fit in memory, see :class:`cacore.machine.scratch.Scratch`."""
-    return option(None, text, path, group=RESOURCES, metavar="DIR", **more)
+    return option(None, text, path, estimator=estimator, group=RESOURCES, only=only, metavar="DIR")
 
 
 def check_out_of_core(wanted: bool, scratch: Path | None, given: dict[str, bool]) -> None:
@@ -63,7 +67,7 @@ def check_out_of_core(wanted: bool, scratch: Path | None, given: dict[str, bool]
             raise InputError(f"{name}: needs all rows in memory; leave it out, or --out-of-core")
 
 
-def metric(*more: str) -> Any:
+def metric(*more: str) -> str:
     """Declare the learned metric, see :mod:`cacore.data.metric`; `more` are further forms of it."""
     text = "learn, in rounds of training, how much each feature counts (diagonal) or each direction (full)"
     text += "; or learn length scales that reduce the leave-one-out error (lengths)" if more else ""
@@ -71,27 +75,27 @@ def metric(*more: str) -> Any:
     return option("none", text, one_of(*forms), group=METRIC, choices=forms)
 
 
-def metric_rounds() -> Any:
+def metric_rounds() -> int:
     """Declare the number of rounds in which the metric is learned."""
     return option(
         10, "maximum number of rounds of --metric; the best round is kept", whole(1), group=METRIC, metavar="N"
     )
 
 
-def probability() -> Any:
+def probability() -> str | None:
     """Declare that a model has probabilities, see :mod:`cacore.probability.calibrator`."""
     text = "also fit class probabilities, from decisions on held-out rows (without a value: sigmoid)"
     return option(None, text, check_form, group=UNCERTAINTY, choices=FORMS, nargs="?", const=FORMS[0])
 
 
-def balanced(text: str = "weight the classes so that each counts equally") -> Any:
+def balanced(text: str = "weight the classes so that each counts equally") -> ClassWeight:
     """Declare that classes are weighted by the inverse of their frequency."""
     return option(
         None, text, flag="--balanced", estimator="", group=KERNEL, action="store_const", const="balanced"
     )  # fmt: skip
 
 
-def standardize(default: bool) -> Any:
+def standardize(default: bool) -> bool:
     """Declare ``--standardize`` and ``--no-standardize``."""
     text = "scale each feature by the training rows' mean and standard deviation"
     return option(default, text, yes_or_no, report=True, group=METRIC, action=argparse.BooleanOptionalAction)

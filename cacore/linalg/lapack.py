@@ -35,7 +35,7 @@ def _routine(name: str, prefix: str) -> Any:
     return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * {**_BLAS, **_LAPACK}[name])(address)
 
 
-def call(name: str, dtype: np.dtype[Any], *args: Any) -> int:
+def call(name: str, dtype: np.dtype[np.floating], *args: Any) -> int:
     """Call a LAPACK or BLAS routine with addresses (:func:`at`), flags and numbers, and return its ``info``."""
     info = ctypes.c_int(0)
     real = ctypes.c_double if dtype == np.float64 else ctypes.c_float
@@ -55,7 +55,7 @@ def call(name: str, dtype: np.dtype[Any], *args: Any) -> int:
     return info.value
 
 
-def cholesky(A: NDArray[Any]) -> int:
+def cholesky(A: NDArray[np.floating]) -> int:
     """Factor ``A = L L^T`` in place in the lower triangle.
 
     Parameters
@@ -95,19 +95,19 @@ def cholesky(A: NDArray[Any]) -> int:
     return 0
 
 
-def cholesky_solve(L: NDArray[Any], B: NDArray[Any]) -> None:
+def cholesky_solve(L: NDArray[np.floating], B: NDArray[np.floating]) -> None:
     """Solve ``L L^T x = b`` in place for every row b of `B`, shape (k, m); 2 m^2 flops per row."""
     m, dtype = _check(L, B)
     call("potrs", dtype, b"U", m, len(B), at(L), m, at(B), m)
 
 
-def solve_lower(L: NDArray[Any], B: NDArray[Any]) -> None:
+def solve_lower(L: NDArray[np.floating], B: NDArray[np.floating]) -> None:
     """``B <- B L^-T`` in place: solve L x = b for every row b of `B`, shape (k, m); k m^2 flops."""
     m, dtype = _check(L, B)
     call("trsm", dtype, b"L", b"U", b"T", b"N", m, len(B), 1.0, at(L), m, at(B), m)
 
 
-def add_gram(A: NDArray[Any], G: NDArray[Any]) -> None:
+def add_gram(A: NDArray[np.floating], G: NDArray[np.floating]) -> None:
     """``G += A^T A`` in the lower triangle of `G`, for `A` of shape (k, m): k m^2 flops, and no copy."""
     m, dtype = _check(G)
     if A.dtype != dtype or not A.flags.c_contiguous or A.shape[1:] != (m,):
@@ -121,7 +121,7 @@ def add_gram(A: NDArray[Any], G: NDArray[Any]) -> None:
             call("gemm", dtype, b"N", b"T", s, below, len(A), 1.0, at(A, 0, j), m, under, m, 1.0, at(G, j + s, j), m)
 
 
-def add_product(A: NDArray[Any], B: NDArray[Any], C: NDArray[Any]) -> None:
+def add_product(A: NDArray[np.floating], B: NDArray[np.floating], C: NDArray[np.floating]) -> None:
     """``C += A^T B`` for `A`, shape (k, t), and `B`, shape (k, m), all C-contiguous and of one dtype: 2 k t m flops."""
     (k, t), m = A.shape, B.shape[1]
     if {A.dtype, B.dtype} != {C.dtype} or len(B) != k or C.shape != (t, m):
@@ -132,7 +132,7 @@ def add_product(A: NDArray[Any], B: NDArray[Any], C: NDArray[Any]) -> None:
         call("gemm", C.dtype, b"N", b"T", m, t, k, 1.0, at(B), m, at(A), t, 1.0, at(C), m)
 
 
-def inverse_diagonal(L: NDArray[Any]) -> NDArray[Any]:
+def inverse_diagonal(L: NDArray[np.floating]) -> NDArray[np.float64]:
     """Diagonal of ``(L L^T)^-1``; the factor `L` from :func:`cholesky` is overwritten by its inverse: m^3/3 flops."""
     m, dtype = _check(L)
     call("trtri", dtype, b"U", b"N", m, at(L), m)
@@ -143,7 +143,7 @@ def inverse_diagonal(L: NDArray[Any]) -> NDArray[Any]:
     return total
 
 
-def diagonal_of_inverse(L: NDArray[Any]) -> NDArray[np.float64]:
+def diagonal_of_inverse(L: NDArray[np.floating]) -> NDArray[np.float64]:
     """Diagonal of ``(L L^T)^-1``; the factor `L` from :func:`cholesky` is not changed.
 
     m^3/3 flops, since column j of the inverse of L is 0 above row j. Memory: `INVERSE` columns.
@@ -158,7 +158,7 @@ def diagonal_of_inverse(L: NDArray[Any]) -> NDArray[np.float64]:
     return out
 
 
-def _check(A: NDArray[Any], B: NDArray[Any] | None = None) -> tuple[int, np.dtype[Any]]:
+def _check(A: NDArray[np.floating], B: NDArray[np.floating] | None = None) -> tuple[int, np.dtype[np.floating]]:
     """Order and dtype of a matrix; a ValueError if LAPACK cannot take it, or the right-hand sides `B`, in place."""
     if A.dtype not in (np.float32, np.float64) or not A.flags.c_contiguous or A.shape[0] != A.shape[1]:
         raise ValueError("a square C-contiguous float32 or float64 matrix is needed")
@@ -167,6 +167,6 @@ def _check(A: NDArray[Any], B: NDArray[Any] | None = None) -> tuple[int, np.dtyp
     return len(A), A.dtype
 
 
-def at(A: NDArray[Any], i: int = 0, j: int = 0) -> ctypes.c_void_p:
+def at(A: NDArray[np.floating], i: int = 0, j: int = 0) -> ctypes.c_void_p:
     """Address of ``A[i, j]``."""
     return ctypes.c_void_p(A.ctypes.data + i * A.strides[0] + j * A.itemsize)

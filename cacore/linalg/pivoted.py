@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -64,7 +64,7 @@ class Pivoted:
         Bytes sent by all ranks together, according to the cost formula.
     """
 
-    rows: NDArray[Any]
+    rows: NDArray[np.floating]
     pivots: NDArray[np.int64]
     centers: Rows
     traces: NDArray[np.float64]
@@ -82,7 +82,7 @@ Enough = Callable[[NDArray[np.float64]], bool]
 
 def pivoted_cholesky(
     spread: Spread, kernel: Kernel, most: int, seed: int, enough: Enough, dtype: DTypeLike = np.float32,
-    uniform: bool = False, room: Callable[[tuple[int, int], DTypeLike], NDArray[Any]] = np.empty,
+    uniform: bool = False, room: Callable[[tuple[int, int], DTypeLike], NDArray[np.floating]] = np.empty,
     advance: Callable[[int], None] = lambda rank: None,
 ) -> Pivoted:  # fmt: skip
     """Factor S K S, with S the diagonal matrix of the rows' scales; a collective call.
@@ -212,7 +212,7 @@ def _drawn(
 
 
 def _left_of_block(
-    spread: Spread, kernel: Kernel, rows: Rows, above: NDArray[Any], scale: NDArray[np.float64] | None
+    spread: Spread, kernel: Kernel, rows: Rows, above: NDArray[np.floating], scale: NDArray[np.float64] | None
 ) -> NDArray[np.float64]:
     """Residual of the candidates' kernel matrix, K - F F^T, in double precision."""
     points = spread.ready(rows, np.float64)
@@ -238,8 +238,8 @@ def _taken(C: NDArray[np.float64], chances: NDArray[np.float64], tiny: float, un
 
 
 def _append(
-    F: NDArray[Any], k: int, b: int, kernel: Kernel, block: Points, points: Points, above: NDArray[Any],
-    inverse: NDArray[Any], scales: tuple[NDArray[np.float64] | None, NDArray[np.float64] | None],
+    F: NDArray[np.floating], k: int, b: int, kernel: Kernel, block: Points, points: Points, above: NDArray[np.floating],
+    inverse: NDArray[np.floating], scales: tuple[NDArray[np.float64] | None, NDArray[np.float64] | None],
     left: NDArray[np.float64],
 ) -> None:  # fmt: skip
     """Compute rows k to k + b of F^T for this rank's rows, and subtract their squares from the residual `left`."""

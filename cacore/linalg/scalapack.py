@@ -104,7 +104,7 @@ class BlockCyclic(contextlib.AbstractContextManager["BlockCyclic"]):
             with comm.agreed():
                 self._library = _library()
             self._context = self._library.open_grid(comm, self.grid)
-        self.local: NDArray[Any] = np.empty((len(self.columns), len(self.rows)), self.dtype)
+        self.local: NDArray[np.floating] = np.empty((len(self.columns), len(self.rows)), self.dtype)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self.comm.in_step(error):  # a rank that fails alone must not enter a collective call
@@ -142,7 +142,7 @@ class BlockCyclic(contextlib.AbstractContextManager["BlockCyclic"]):
         info = self._call("potrf", b"L", self.n, self.local, 1, 1, self._describe(self.n, self.block))
         return int(self.comm.allreduce(np.array([info], np.int64), "max")[0])
 
-    def solve(self, y: NDArray[Any]) -> NDArray[Any]:
+    def solve(self, y: NDArray[np.floating]) -> NDArray[Any]:
         """Solve for all columns of `y` with the factor; 2 n^2 flops per column, shared by all ranks.
 
         `y`, shape (n,) or (n, k), is the same on all ranks and not changed. Every rank returns the whole solution, an
@@ -247,9 +247,9 @@ class _Library:
     def call(self, name: str, *args: Any) -> int:
         """Call a routine, on as many threads as this rank has."""
         if self._source == VARIABLE:
-            threadpoolctl.threadpool_limits(threads.current(), user_api="blas")  # whichever BLAS the library uses
-        else:
-            self._find("MKL_Set_Num_Threads")(threads.current())
+            with threadpoolctl.threadpool_limits(threads.current(), user_api="blas"):  # whichever BLAS it uses
+                return int(self._routines[name](*args))
+        self._find("MKL_Set_Num_Threads")(threads.current())
         return int(self._routines[name](*args))
 
     def open_grid(self, comm: Communicator, shape: tuple[int, int]) -> int:

@@ -16,8 +16,9 @@ _MANY = 24  # number of vectors from which on BLAS is faster
 
 
 def multiply_both(
-    T: NDArray[Any], V: NDArray[Any], U: NDArray[Any], right: NDArray[np.float64], left: NDArray[np.float64]
-) -> None:
+    T: NDArray[np.floating], V: NDArray[np.floating], U: NDArray[np.floating], right: NDArray[np.float64],
+    left: NDArray[np.float64],
+) -> None:  # fmt: skip
     """``right += V T^T`` and ``left += U T``: 4 t m c flops, in the calling thread.
 
     Parameters

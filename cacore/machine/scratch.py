@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from cacore.errors import InputError, OutputError
 
@@ -82,7 +82,7 @@ class Scratch:
             self.read += out.nbytes
             self.seconds += time.perf_counter() - begun
 
-    def array(self, shape: tuple[int, int], dtype: Any) -> NDArray[Any]:
+    def array(self, shape: tuple[int, int], dtype: DTypeLike) -> NDArray[Any]:
         """Append an array of zeros that is mapped into memory."""
         at = -(-self._end // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
         nbytes = shape[0] * shape[1] * np.dtype(dtype).itemsize

@@ -7,12 +7,12 @@ import gc
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import lru_cache
-from itertools import chain, islice
-from typing import Any, TypeVar
+from itertools import chain, islice, starmap
+from typing import TypeVar
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -73,9 +73,14 @@ def _loading_with(count: int) -> Iterator[None]:
 
 
 def share_once(comm: Communicator) -> None:
-    """Limit threads to this rank's share of the cores, if there are several ranks and no command has set a limit."""
-    if comm.size > 1 and _limit is None:
-        set_threads(share(comm))
+    """Limit threads to this rank's share of the cores, if there are several ranks and it has no limit; collective.
+
+    Ranks may have a limit already, from a command, or from a call on some of the ranks.
+    """
+    if comm.size > 1 and not comm.all(_limit is not None):
+        count = share(comm)
+        if _limit is None:
+            set_threads(count)
 
 
 def current() -> int:
@@ -204,14 +209,18 @@ def blocks(n: int, step: int) -> list[tuple[int, int]]:
     return [(lo, min(lo + step, n)) for lo in range(0, n, step)]
 
 
-def for_blocks(work: Callable[..., object], tasks: Iterable[tuple[Any, ...]]) -> None:
+def for_blocks(work: Callable[..., object], tasks: Iterable[tuple[object, ...]], parallel: bool = True) -> None:
     """Call ``work(*task)`` for every task on this rank's threads; see :func:`in_order`."""
-    for _ in in_order(work, tasks):
-        pass
+    with in_order(work, tasks, parallel) as results:
+        for _ in results:
+            pass
 
 
-def in_order(work: Callable[..., T], tasks: Iterable[tuple[Any, ...]], parallel: bool = True) -> Iterator[T]:
-    """Yield ``work(*task)`` for every task, in the order of the tasks, computed on this rank's threads.
+@contextlib.contextmanager
+def in_order(
+    work: Callable[..., T], tasks: Iterable[tuple[object, ...]], parallel: bool = True
+) -> Iterator[Iterator[T]]:
+    """Context with an iterator of ``work(*task)`` for every task, in their order, computed on this rank's threads.
 
     Parameters
     ----------
@@ -226,25 +235,64 @@ def in_order(work: Callable[..., T], tasks: Iterable[tuple[Any, ...]], parallel:
     Notes
     -----
     At most two results per thread wait to be taken. Summing them therefore costs little memory and gives the same
-    result, bit for bit, for any number of threads.
+    result, bit for bit, for any number of threads. Within the context BLAS has one thread, for the caller too. Tasks
+    that have not begun when the context ends never do.
+
+    A generator must not enter this context: if it is never finished, the settings stay. It uses :func:`ahead`.
     """
+    todo, parallel = _planned(tasks, parallel)
+    if not parallel:
+        yield starmap(work, todo)
+        return
+    with _quiet_and_narrow(), contextlib.closing(_by_pool(_quiet_and_narrow, work, todo)) as results:
+        yield results
+
+
+def ahead(work: Callable[..., T], tasks: Iterable[tuple[object, ...]]) -> Iterator[T]:
+    """Yield ``work(*task)`` for every task, in their order, while threads compute the next few; for generators.
+
+    Unlike :func:`in_order`, an iterator that is abandoned half-way leaves no process-wide setting changed: only a
+    running task and the wait for one are without garbage collection. `work` must not call BLAS.
+    """
+    todo, parallel = _planned(tasks, True)
+    return _by_pool(collect_nothing, work, todo) if parallel else starmap(work, todo)
+
+
+def _planned(tasks: Iterable[tuple[object, ...]], parallel: bool) -> tuple[Iterator[tuple[object, ...]], bool]:
+    """The tasks again, and True if there are several of them and several threads for them."""
     left = iter(tasks)
     first = list(islice(left, 2))
-    todo, workers = chain(first, left), min(current(), len(first))
-    if not parallel or workers <= 1 or getattr(_here, "busy", False):
-        for task in todo:
-            yield work(*task)
-        return
+    return chain(first, left), parallel and min(current(), len(first)) > 1 and not getattr(_here, "busy", False)
 
-    def one(task: tuple[Any, ...]) -> T:
-        _here.busy = True
-        return work(*task)
 
-    most, pool, waiting = 2 * current(), _pool(current()), deque[Any]()
+@contextlib.contextmanager
+def _quiet_and_narrow() -> Iterator[None]:
     with one_blas_thread(), collect_nothing():
+        yield
+
+
+def _by_pool(
+    setting: Callable[[], AbstractContextManager[None]], work: Callable[..., T], todo: Iterator[tuple[object, ...]]
+) -> Generator[T, None, None]:
+    """Yield the results of tasks that run in `setting` on the pool's threads; holds no setting between two results."""
+
+    def one(task: tuple[object, ...]) -> T:
+        _here.busy = True
+        with setting():  # until the task ends, even if nobody waits for it any more
+            return work(*task)
+
+    def result() -> T:
+        with collect_nothing():  # for the thread that ends the task, too
+            return waiting.popleft().result()
+
+    most, pool, waiting = 2 * current(), _pool(current()), deque[Future[T]]()
+    try:
         for task in todo:
             if len(waiting) >= most:
-                yield waiting.popleft().result()
+                yield result()
             waiting.append(pool.submit(one, task))
         while waiting:
-            yield waiting.popleft().result()
+            yield result()
+    finally:
+        for future in waiting:
+            future.cancel()

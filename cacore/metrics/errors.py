@@ -12,8 +12,9 @@ from cacore.comm import Communicator
 
 
 def regression_metrics(
-    y: NDArray[Any], predicted: NDArray[Any], comm: Communicator, weights: NDArray[Any] | None = None
-) -> dict[str, float | None]:
+    y: NDArray[np.number], predicted: NDArray[np.floating], comm: Communicator,
+    weights: NDArray[np.floating] | None = None,
+) -> dict[str, float | None]:  # fmt: skip
     """Mean squared error, its root, and R^2, in the target's own units; one Allreduce of four numbers.
 
     For t targets, shape (n_local, t), each metric is averaged over the targets, as scikit-learn's "uniform_average".
@@ -34,7 +35,7 @@ def regression_metrics(
 
 
 def _mean_metrics(
-    y: NDArray[np.float64], predicted: NDArray[Any], comm: Communicator, weights: NDArray[Any] | None
+    y: NDArray[np.number], predicted: NDArray[np.floating], comm: Communicator, weights: NDArray[np.floating] | None
 ) -> dict[str, float | None]:
     shift = comm.bcast(y[:1] if comm.rank == 0 and len(y) else np.zeros((1, y.shape[1])))[0]
     w = np.ones(len(y)) if weights is None else weights

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 
 
-def gaussian_scores(y: NDArray[Any], mean: NDArray[Any], std: NDArray[Any], comm: Communicator) -> dict[str, float]:
+def gaussian_scores(
+    y: NDArray[np.floating], mean: NDArray[np.floating], std: NDArray[np.floating], comm: Communicator
+) -> dict[str, float]:
     """Mean negative log likelihood ("nll") and mean continuous ranked probability score ("crps") over all ranks.
 
     The predictions are normal distributions with these means and standard deviations, of shape (n_local,) or
@@ -85,7 +87,7 @@ def reliability(codes: NDArray[np.int64], P: NDArray[np.float64], comm: Communic
 
 
 def interval_metrics(
-    y: NDArray[Any] | None, lower: NDArray[Any], upper: NDArray[Any], comm: Communicator
+    y: NDArray[np.floating] | None, lower: NDArray[np.floating], upper: NDArray[np.floating], comm: Communicator
 ) -> dict[str, float]:
     """Mean width of prediction intervals over all ranks and, if the targets are known, their coverage.
 

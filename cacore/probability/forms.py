@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from cacore.errors import InputError
@@ -11,7 +9,7 @@ from cacore.errors import InputError
 FORMS = ("sigmoid", "isotonic")
 
 
-def check_form(value: Any, name: str) -> str | None:
+def check_form(value: object, name: str) -> str | None:
     """The form that an option asks for, or None for no probabilities; an InputError names the option."""
     if value is None or (isinstance(value, bool | np.bool_) and not value):
         return None

@@ -2,57 +2,90 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.comm import Communicator
+from cacore.comm import CommLike, Communicator
 from cacore.data import labels
 from cacore.data.dataset import Dataset
+from cacore.data.rows import Rows
 from cacore.io.predictions import Column, Labels
 from cacore.metrics.probabilistic import probability_scores
-from cacore.probability.calibrator import require_calibrator
-from cacore.run.family import Family
+from cacore.probability.calibrator import Calibrator, require_calibrator
+from cacore.run.family import Family, FitT, MethodT, OptionsT, TrainedModel
 from cacore.run.job import Predicting
 from cacore.svm.options import DualOptions
+
+if TYPE_CHECKING:
+    from cacore.kernels import Kernel
 
 Answers = dict[str, NDArray[np.float64]]  # "scores", and "probabilities" where there are some
 
 
-class Classifiers(Family):
+class ClassModel(TrainedModel, Protocol):
+    """A model with classes, scores, labels and, if it has a calibrator, probabilities."""
+
+    classes: NDArray[Any]
+    C: float
+    calibrator: Calibrator | None
+
+    @property
+    def kernel(self) -> Kernel | None:
+        """The kernel; None if rows are kernel values."""
+        ...
+
+    def scores(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
+        """One score per class; a single column for two classes."""
+        ...
+
+    def labels(self, scores: NDArray[np.float64]) -> NDArray[Any]:
+        """Labels of rows with these scores."""
+        ...
+
+    def probabilities(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
+        """One probability per class."""
+        ...
+
+
+ClassModelT = TypeVar("ClassModelT", bound=ClassModel)
+
+
+class Classifiers(Family[MethodT, OptionsT, FitT, ClassModelT, Answers]):
     """Base of the families whose models have classes, scores, labels and, on request, probabilities."""
 
-    def tested(self, model: Any, test: Dataset, comm: Communicator) -> Answers:
+    def tested(self, model: ClassModelT, test: Dataset, comm: Communicator) -> Answers:
         """Scores of this rank's test rows, and probabilities if the model has them; collective."""
         return self._answers(model, test, comm, model.calibrator is not None)
 
-    def metrics(self, model: Any, test: Dataset, answers: Answers, comm: Communicator) -> dict[str, Any]:
+    def metrics(self, model: ClassModelT, test: Dataset, answers: Answers, comm: Communicator) -> dict[str, Any]:
         """Accuracy, balanced accuracy and the confusion matrix, log loss and Brier score; collective."""
         return self.judged(model, test, answers, comm)
 
-    def params(self, model: Any, options: DualOptions) -> dict[str, Any]:
+    def params(self, model: ClassModelT, options: DualOptions) -> dict[str, Any]:
         """C, the kernel and its parameters, for the report."""
         kernel = model.kernel
+        assert kernel is not None
         described: dict[str, Any] = {"C": model.C, "kernel": kernel.kind}
         described |= {name: getattr(kernel, name) for name in kernel.declared.parameters}
         return {**described, "balanced": options.class_weight == "balanced", "dtype": model.dtype}
 
-    def check_prediction(self, model: Any, job: Predicting) -> None:
+    def check_prediction(self, model: ClassModelT, job: Predicting) -> None:
         """Refuse probabilities of a model that was not trained for them."""
         if job.probability:
             require_calibrator(model.calibrator)
 
-    def answers(self, model: Any, rows: Dataset, job: Predicting, comm: Communicator) -> Answers:
+    def answers(self, model: ClassModelT, rows: Dataset, job: Predicting, comm: Communicator) -> Answers:
         """Scores of this rank's rows, and probabilities if they are asked for; collective."""
         return self._answers(model, rows, comm, job.probability)
 
-    def _answers(self, model: Any, rows: Dataset, comm: Communicator, sure: bool) -> Answers:
+    def _answers(self, model: ClassModelT, rows: Dataset, comm: Communicator, sure: bool) -> Answers:
         with comm.phase("predict"):
             found = {"scores": np.asarray(model.scores(rows.X, comm))}
             return found | ({"probabilities": model.probabilities(rows.X, comm)} if sure else {})
 
-    def judged(self, model: Any, rows: Dataset, answers: Answers, comm: Communicator) -> dict[str, Any]:
+    def judged(self, model: ClassModelT, rows: Dataset, answers: Answers, comm: Communicator) -> dict[str, Any]:
         """Metrics of these answers; collective."""
         found = labels.tested(model.classes, rows, model.labels(answers["scores"]), comm)
         if "probabilities" in answers:
@@ -60,7 +93,7 @@ class Classifiers(Family):
         return found
 
     def probability(
-        self, model: Any, rows: Dataset | None, answers: Answers, metrics: dict[str, Any], comm: Communicator
+        self, model: ClassModelT, rows: Dataset | None, answers: Answers, metrics: dict[str, Any], comm: Communicator
     ) -> dict[str, Any]:
         """Form of the calibration, and scores of the probabilities if the rows have labels; collective."""
         if model.calibrator is None or (rows is not None and "probabilities" not in answers):
@@ -71,7 +104,7 @@ class Classifiers(Family):
         lines = labels.tested_reliability(model.classes, rows, answers["probabilities"], comm)
         return {**said, **probability_scores(metrics), "reliability": lines}
 
-    def predictions(self, model: Any, answers: Answers, decisions: bool) -> dict[str, Column]:
+    def predictions(self, model: ClassModelT, answers: Answers, decisions: bool) -> dict[str, Column]:
         """Column ``prediction``; on request columns of decision values, and one of probabilities per class."""
         scores = answers["scores"]
         names = [str(label) for label in model.classes]

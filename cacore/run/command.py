@@ -15,10 +15,11 @@ from cacore.data.rows import is_sparse
 from cacore.errors import InputError
 from cacore.files import check_apart, check_writable, printing
 from cacore.learn.method import Method
-from cacore.learn.options import add_options, from_arguments
+from cacore.learn.options import Options, add_options, from_arguments
+from cacore.learn.same import flags, same_command
 from cacore.machine.threads import blocks
 from cacore.run.job import Job, Predicting, Training
-from cacore.run.launch import Parser, compiled, start
+from cacore.run.launch import Parser, compiled, parsed, start
 from cacore.run.output import Unwritten, save_model
 
 if TYPE_CHECKING:
@@ -26,22 +27,23 @@ if TYPE_CHECKING:
 
     from cacore.data.columns import Columns
     from cacore.data.dataset import Dataset
-    from cacore.run.family import Family
+    from cacore.run.family import AnyFamily, TrainedModel
 
 _TEST_SHARE = 16  # share of the memory for a block of test rows: they are standardised, sorted by part and sent
 OWN = ("decisions", "probability", "std", "interval", "adaptive")  # predicting options that not all families have
 
 
-def train(method: Method, load_family: Callable[[], Family], comm: Communicator, argv: list[str] | None) -> None:
+def train(method: Method, load_family: Callable[[], AnyFamily], comm: Communicator, argv: list[str] | None) -> None:
     """``python -m PACKAGE.METHOD DATA``: read, train, test, save, report."""
     parser = Parser(
         prog=f"python -m {method.prog}", description=f"{method.name}: {method.summary}.", rank=comm.rank,
         epilog=f"example: {method.example}",
     )  # fmt: skip
     add_options(parser, (Training, method.options), method.has, method.defaults, method.choices)
+    args = parsed(parser, argv, comm)
     with comm.agreed():
-        args = parser.parse_args(argv)
         job, options = from_arguments(Training, args), from_arguments(method.options, args)
+    same_command(method.prog, flags(job, options), comm, {"DATA": job.data, "--test": job.test})
     limit = start(job, comm)
     family = load_family()
     with comm.agreed():
@@ -81,8 +83,8 @@ def train(method: Method, load_family: Callable[[], Family], comm: Communicator,
 
 
 def _write(
-    method: Method, family: Family, job: Training, options: Any, fitted: Any, made: dict[str, Any], notes: list[str],
-    comm: Communicator,
+    method: Method, family: AnyFamily, job: Training, options: Options, fitted: Any, made: dict[str, Any],
+    notes: list[str], comm: Communicator,
 ) -> None:  # fmt: skip
     """Write model, other files and table; if one cannot be written, the others still are. Collective."""
     unwritten = Unwritten()
@@ -120,7 +122,7 @@ def _write(
 
 
 def _draw(
-    path: Path, method: Method, family: Family, options: Any, fitted: Any, made: dict[str, Any]
+    path: Path, method: Method, family: AnyFamily, options: Options, fitted: Any, made: dict[str, Any]
 ) -> Iterator[str]:  # fmt: skip
     """Draw the metric, a calibration curve or the compared settings, or return a note that says why not."""
     from cacore.run import figures
@@ -147,7 +149,9 @@ def _notes(data: dict[str, Any]) -> Iterator[str]:
         yield f"{data['overlap']:,} of {data['n_test']:,} test rows are training rows too, which flatters the error"
 
 
-def _tested(family: Family, model: Any, test: Dataset | None, comm: Communicator, limit: int) -> dict[str, Any]:
+def _tested(
+    family: AnyFamily, model: TrainedModel, test: Dataset | None, comm: Communicator, limit: int
+) -> dict[str, Any]:
     """Metrics of all test rows, and of those that are not training rows, for the report."""
     if test is None:
         return {"probability": family.probability(model, None, {}, {}, comm)}
@@ -171,7 +175,7 @@ def _tested(family: Family, model: Any, test: Dataset | None, comm: Communicator
 
 
 def _answers(
-    family: Family, model: Any, test: Dataset, comm: Communicator, limit: int
+    family: AnyFamily, model: TrainedModel, test: Dataset, comm: Communicator, limit: int
 ) -> dict[str, NDArray[Any]]:  # fmt: skip
     """Predict the test rows; rows in a file in blocks that fit in `limit` bytes."""
     if not stored.is_stored(test.X):
@@ -187,16 +191,19 @@ def _answers(
 
 
 def predict(
-    load_family: Callable[[], Family], prog: str, comm: Communicator, argv: list[str] | None, own: tuple[str, ...] = ()
-) -> None:
+    load_family: Callable[[], AnyFamily], prog: str, comm: Communicator, argv: list[str] | None,
+    own: tuple[str, ...] = (),
+) -> None:  # fmt: skip
     """``python -m PACKAGE.predict MODEL DATA``: predict with a saved model, on any number of ranks or without MPI.
 
     `own` names the options of :data:`OWN` that this family has.
     """
     parser = Parser(prog=f"python -m {prog}", description="Predict with a saved model.", rank=comm.rank)
     add_options(parser, (Predicting,), lambda name: name in own or name not in OWN)
+    args = parsed(parser, argv, comm)
     with comm.agreed():
-        job = from_arguments(Predicting, parser.parse_args(argv))
+        job = from_arguments(Predicting, args)
+    same_command(prog, flags(job), comm, {"MODEL": job.model, "DATA": job.data})
     with comm.agreed():
         outputs = {"--output": job.output, "--report": job.report}
         _check_files(outputs, {"MODEL": job.model, "DATA": job.data}, comm)
@@ -243,7 +250,7 @@ def _named(columns: Columns, chosen: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in known.items() if value}
 
 
-def _warm_up(family: Family, dtype: str, options: Any) -> None:
+def _warm_up(family: AnyFamily, dtype: str, options: Options) -> None:
     """Compile the family's code, and the kernels that will be used, which the warm-up may not have touched."""
     from cacore.kernels.evaluate import address
     from cacore.kernels.registry import KINDS

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 from cacore.comm import Communicator
 from cacore.io.table import LABELS, Targets
@@ -14,15 +14,54 @@ from cacore.progress import bar
 from cacore.run.job import Predicting, Training
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from cacore.data.dataset import Dataset
     from cacore.io.predictions import Column
     from cacore.tuning.results import GridColumns
 
+MethodT = TypeVar("MethodT")
+OptionsT = TypeVar("OptionsT")
+FitT = TypeVar("FitT")
+ModelT = TypeVar("ModelT")
+AnswersT = TypeVar("AnswersT")
+AnyFamily: TypeAlias = "Family[Any, Any, Any, Any, Any]"
 
-class Family(ABC):
+
+class TrainedModel(Protocol):
+    """A model of any family, as the predicting command sees it."""
+
+    @property
+    def dtype(self) -> str:
+        """Floating-point type of the rows."""
+        ...
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Number of rows, or of support vectors, of each part."""
+        ...
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """How the training file was read."""
+        ...
+
+    @property
+    def n_features(self) -> int:
+        """Number of features of the rows that it predicts."""
+        ...
+
+    def described(self) -> dict[str, Any]:
+        """The model's own entries of the report's params."""
+        ...
+
+
+class Family(ABC, Generic[MethodT, OptionsT, FitT, ModelT, AnswersT]):
     """A family of methods, as its commands see it.
+
+    Its types are the record of a method, the options of a training run, the result of training, the model, and the
+    answers to a predicting command.
 
     Attributes
     ----------
@@ -32,12 +71,12 @@ class Family(ABC):
 
     also: ClassVar[str] = ""
 
-    def check(self, method: Any, job: Training, options: Any, comm: Communicator) -> dict[str, Path]:
+    def check(self, method: MethodT, job: Training, options: OptionsT, comm: Communicator) -> dict[str, Path]:
         """Refuse options that exclude each other; the files, by flag, that are written besides model and report."""
         return {}
 
     @abstractmethod
-    def warm_up(self, dtype: str, options: Any) -> None:
+    def warm_up(self, dtype: str, options: OptionsT) -> None:
         """Compile the code that these options use, or load it from the cache, before anything is timed."""
 
     def kernels(self, options: Any) -> tuple[str, ...]:
@@ -49,14 +88,14 @@ class Family(ABC):
         """Compile the code that prediction uses, whatever the options of training were."""
 
     def read(
-        self, method: Any, job: Training, options: Any, comm: Communicator, limit: int
+        self, method: MethodT, job: Training, options: OptionsT, comm: Communicator, limit: int
     ) -> tuple[Dataset, Dataset | None]:
         """Training rows, and test rows if there are any."""
         from cacore.run import reading
 
         return reading.read(job, comm, limit)
 
-    def options(self, method: Any, options: Any, train: Dataset) -> Any:
+    def options(self, method: MethodT, options: OptionsT, train: Dataset) -> OptionsT:
         """Options that depend on the training rows."""
         return options
 
@@ -66,33 +105,33 @@ class Family(ABC):
         with bar(shown) as progress:
             yield {"progress": progress}
 
-    def load(self, path: Path, comm: Communicator) -> Any:
+    def load(self, path: Path, comm: Communicator) -> TrainedModel:
         """A saved model; collective."""
         raise NotImplementedError
 
-    def of(self, model: Any) -> Family:
+    def of(self, model: TrainedModel) -> AnyFamily:
         """The family of a loaded model, if one predicting command serves several families."""
         return self
 
-    def targets(self, model: Any) -> tuple[Targets, tuple[int, ...]]:
+    def targets(self, model: ModelT) -> tuple[Targets, tuple[int, ...]]:
         """The kind of targets that the model's answers can be compared with, and the shape of one row's target."""
         return LABELS, ()
 
     @abstractmethod
-    def tested(self, model: Any, test: Dataset, comm: Communicator) -> dict[str, NDArray[Any]]:
+    def tested(self, model: ModelT, test: Dataset, comm: Communicator) -> dict[str, NDArray[Any]]:
         """Predict this rank's test rows, by route or under one name; collective."""
 
     @abstractmethod
     def metrics(
-        self, model: Any, test: Dataset, answers: dict[str, NDArray[Any]], comm: Communicator
+        self, model: ModelT, test: Dataset, answers: dict[str, NDArray[Any]], comm: Communicator
     ) -> dict[str, Any]:
         """Metrics of the answers that :meth:`tested` returned, or of some of their rows; collective."""
 
     @abstractmethod
-    def report(self, method: Any, fitted: Any, options: Any, job: Training) -> dict[str, Any]:
+    def report(self, method: MethodT, fitted: FitT, options: OptionsT, job: Training) -> dict[str, Any]:
         """Fields of the report that only this family has; see :func:`cacore.run.report.build`."""
 
-    def draws(self, method: Any, options: Any) -> str:
+    def draws(self, method: MethodT, options: Any) -> str:
         """Name of the figure that ``--plot`` draws: "metric", "reliability", "grid", or "" for none."""
         return "metric" if options.metric != "none" else ""
 
@@ -100,7 +139,7 @@ class Family(ABC):
         """Names and meaning of the columns of the report's `grid`."""
         raise NotImplementedError
 
-    def save(self, fitted: Any, job: Training) -> None:  # noqa: B027 - most families have nothing to write
+    def save(self, fitted: FitT, job: Training) -> None:
         """Write the family's other files, besides model and report."""
 
     def lines(self, made: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -108,26 +147,26 @@ class Family(ABC):
         yield from ()
 
     @abstractmethod
-    def notes(self, method: Any, fitted: Any, options: Any) -> list[str]:
+    def notes(self, method: MethodT, fitted: FitT, options: OptionsT) -> list[str]:
         """Notes under the printed table."""
 
     @abstractmethod
     def details(self, made: dict[str, Any]) -> Iterator[str]:
         """Lines that ``--verbose`` prints, from the report."""
 
-    def check_prediction(self, model: Any, job: Predicting) -> None:  # noqa: B027 - most models have all that is asked
+    def check_prediction(self, model: ModelT, job: Predicting) -> None:
         """Refuse requests that this model cannot answer, before rows are read."""
 
     @abstractmethod
-    def answers(self, model: Any, rows: Dataset, job: Predicting, comm: Communicator) -> Any:
+    def answers(self, model: ModelT, rows: Dataset, job: Predicting, comm: Communicator) -> AnswersT:
         """Predict this rank's rows; collective."""
 
-    def intervals(self, rows: Dataset, answers: Any, comm: Communicator) -> dict[str, Any]:
+    def intervals(self, rows: Dataset, answers: AnswersT, comm: Communicator) -> dict[str, Any]:
         """Width and coverage of the intervals, for the report; collective."""
         return {}
 
     def probability(
-        self, model: Any, rows: Dataset | None, answers: Any, metrics: dict[str, Any], comm: Communicator
+        self, model: ModelT, rows: Dataset | None, answers: AnswersT, metrics: dict[str, Any], comm: Communicator
     ) -> dict[str, Any]:
         """Origin and scores of the class probabilities, for the report; collective.
 
@@ -136,11 +175,11 @@ class Family(ABC):
         return {}
 
     @abstractmethod
-    def judged(self, model: Any, rows: Dataset, answers: Any, comm: Communicator) -> dict[str, Any]:
+    def judged(self, model: ModelT, rows: Dataset, answers: AnswersT, comm: Communicator) -> dict[str, Any]:
         """Metrics of these answers, if the rows have targets; collective."""
 
     @abstractmethod
-    def predictions(self, model: Any, answers: Any, decisions: bool) -> dict[str, Column]:
+    def predictions(self, model: ModelT, answers: AnswersT, decisions: bool) -> dict[str, Column]:
         """Columns of the file of predictions for this rank's rows, with decision values on request."""
 
 

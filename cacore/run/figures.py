@@ -16,8 +16,12 @@ from cacore.files import replacing
 from cacore.io.words import short
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+    from matplotlib.patches import Rectangle
 
+    from cacore.data.standardize import Standardizer
     from cacore.tuning.results import GridColumns
 
 _FEATURES = 20  # most important features shown, one bar each
@@ -105,7 +109,7 @@ def patterns(titles: Sequence[str], matrices: Sequence[NDArray[np.float64]], pha
     return figure
 
 
-def _write_numbers(panel: Any, matrix: NDArray[np.float64], most: float) -> None:
+def _write_numbers(panel: Axes, matrix: NDArray[np.float64], most: float) -> None:
     for sender, receiver in np.argwhere(matrix > 0):
         value = float(matrix[sender, receiver])
         colour = "white" if value > 0.6 * most else "black"
@@ -134,7 +138,7 @@ def ratios(titles: Sequence[str], seconds: Sequence[tuple[float, float]], phases
     return figure
 
 
-def metric(described: dict[str, Any], standardizer: Any) -> Figure:
+def metric(described: dict[str, Any], standardizer: Standardizer | None) -> Figure:
     """Draw the importance of each standardised feature, the error of each round, and the matrix of a full metric.
 
     `described` is the report's entry `metric`, `standardizer` the model's.
@@ -234,7 +238,7 @@ def _close_to_the_best(maps: Sequence[_Cells]) -> tuple[float, float]:
     return max(float(tried.min()), top - max(4.0 * (top - float(np.median(known))), 0.02 * abs(top))), top
 
 
-def _show(panel: Any, cells: _Cells, columns: GridColumns, low: float, top: float) -> Any:
+def _show(panel: Axes, cells: _Cells, columns: GridColumns, low: float, top: float) -> AxesImage:
     """Draw the cells with their numbers, and return the image for the colour bar."""
     shown, ends = (-cells.scores, (-top, -low)) if columns.smaller else (cells.scores, (low, top))
     colours = "viridis_r" if columns.smaller else "viridis"
@@ -253,7 +257,7 @@ def _show(panel: Any, cells: _Cells, columns: GridColumns, low: float, top: floa
     return image
 
 
-def _outline(i: int, j: int, **style: Any) -> Any:
+def _outline(i: int, j: int, **style: Any) -> Rectangle:
     """Outline of the cell in row `i` and column `j`."""
     from matplotlib.patches import Rectangle
 

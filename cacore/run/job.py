@@ -8,7 +8,7 @@ from typing import Any
 
 from cacore.checks import one_of, path, positive, share, whole, yes_or_no
 from cacore.errors import InputError
-from cacore.learn.options import FILES, RESOURCES, UNCERTAINTY, Options, option
+from cacore.learn.options import FILES, RESOURCES, UNCERTAINTY, Options, argument, option
 from cacore.learn.shared import ADAPTIVE
 
 
@@ -41,10 +41,9 @@ def _ignore_extra_columns() -> Any:
 class Training(Job):
     """Options of every training command."""
 
-    data: Path = option(
-        None, "training rows: HDF5 (native layout), LIBSVM, CSV, TSV, NPZ, NPY, Parquet or Arrow", path, flag="data",
-        metavar="DATA",
-    )  # fmt: skip
+    data: Path = argument(
+        "data", "training rows: HDF5 (native layout), LIBSVM, CSV, TSV, NPZ, NPY, Parquet or Arrow", path
+    )
     test: Path | None = option(None, "test rows (default: those of DATA, if it has any)", path, metavar="DATA")
     target: str | None = option(
         None, "target column of a table, by name or number, or several: A,B (default: the last)", metavar="COLUMN"
@@ -84,11 +83,8 @@ class Training(Job):
 class Predicting(Job):
     """Options of every predicting command."""
 
-    model: Path = option(None, "model saved by a training command", path, flag="model", metavar="MODEL")
-    data: Path = option(
-        None, "rows to predict: the file's test rows, if it has any, or all its rows", path, flag="data",
-        metavar="DATA",
-    )  # fmt: skip
+    model: Path = argument("model", "model saved by a training command", path)
+    data: Path = argument("data", "rows to predict: the file's test rows, if it has any, or all its rows", path)
     target: str | None = option(
         None, "target column to compare the predictions with, if the table has one", metavar="COLUMN"
     )

@@ -8,9 +8,10 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from cacore.comm import Communicator, launched, world
+from cacore.comm import Communicator, launched, launched_rank, world
 from cacore.errors import InputError, OutputError
 from cacore.files import printing
+from cacore.learn.same import same_command
 
 if TYPE_CHECKING:
     from cacore.run.job import Job
@@ -47,8 +48,8 @@ def run(
 ) -> None:
     """Do `work` on all ranks of the job; on an error, print it and end the process.
 
-    One line on stderr and exit status 2 for an :class:`InputError`, 1 for an :class:`OutputError`; anything else on one
-    rank ends the whole job with that rank's message and status 1.
+    One line on stderr, of rank 0, and exit status 2 for an :class:`InputError`, 1 for an :class:`OutputError`, also of
+    one rank; anything else on one rank ends the whole job with that rank's message and status 1.
     """
     try:
         try:
@@ -60,7 +61,7 @@ def run(
             with printing():  # help, which ends the process
                 pass
     except (InputError, OutputError) as error:
-        if comm is None or comm.rank == 0:
+        if (launched_rank() if comm is None else comm.rank) == 0:  # all ranks have the same error
             print(f"{prog}: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, InputError) else 1)
     except KeyboardInterrupt:
@@ -74,6 +75,25 @@ def run(
 def ranks(words: list[str]) -> Communicator:
     """All ranks of the job. A single process that is asked for help does not load the MPI library."""
     return Communicator() if {"-h", "--help"} & set(words) and not launched() else world()
+
+
+def parsed(parser: argparse.ArgumentParser, words: list[str] | None, comm: Communicator) -> argparse.Namespace:
+    """The arguments; ends the process where help was asked for, on all ranks or on none. Collective."""
+    helped: SystemExit | None = None
+    with comm.agreed():
+        try:
+            arguments = parser.parse_args(words)
+        except SystemExit as end:
+            helped = end
+    same_command(parser.prog, {"--help": helped is not None}, comm)
+    if helped is not None:
+        raise helped
+    return arguments
+
+
+def same_arguments(prog: str, arguments: argparse.Namespace, comm: Communicator) -> None:
+    """Raise an InputError on all ranks if they were given other arguments, of a command without options; collective."""
+    same_command(prog, {name.replace("_", "-"): value for name, value in vars(arguments).items()}, comm)
 
 
 def start(job: Job, comm: Communicator) -> int:

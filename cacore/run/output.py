@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Protocol
 
 from cacore.comm import Communicator
 from cacore.errors import OutputError
@@ -34,7 +34,15 @@ class Unwritten:
             raise self._errors[0]
 
 
-def save_model(model: Any, path: Path, comm: Communicator) -> None:
+class Saveable(Protocol):
+    """A model that can be written to a file."""
+
+    def save(self, path: Path, comm: Communicator) -> None:
+        """Write the model; collective."""
+        ...
+
+
+def save_model(model: Saveable, path: Path, comm: Communicator) -> None:
     """Save a model; if that fails, save it among the temporary files, since it may be hours of work. Collective.
 
     Raises

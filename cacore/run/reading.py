@@ -20,6 +20,7 @@ from cacore.io import Dataset, load
 from cacore.io.fingerprints import overlap
 from cacore.io.names import Expected
 from cacore.io.table import LABELS, Targets
+from cacore.learn.method import Method
 from cacore.run.job import Predicting, Training
 
 FEW = 20  # most values of a target that are counted as classes
@@ -36,7 +37,7 @@ class Disk:
     offered: bool = False
 
     @classmethod
-    def of(cls, method: Any, job: Training, options: Any) -> Disk:
+    def of(cls, method: Method, job: Training, options: Any) -> Disk:
         """Choose by the options: the folder of ``--scratch``, else of the model, else the one for temporary files."""
         offered = bool(method.has("out_of_core"))
         if not (offered and options.out_of_core):
@@ -45,15 +46,19 @@ class Disk:
         return cls(options.scratch or Path(beside), offered)
 
     def load(
-        self, path: Path, comm: Communicator, job: Training, limit: int, wanted: Targets, expected: Expected
+        self, path: Path, comm: Communicator, job: Training, limit: int, wanted: Targets, expected: Expected,
+        training: bool = False,
     ) -> dict[str, Dataset]:  # fmt: skip
-        """Load the rows of a file, by split; collective."""
+        """Load the rows of a file, by split; collective. `training`: see :func:`cacore.io.load`."""
         if self.folder is not None:
             from cacore.io.in_file import load_in_file
 
-            return load_in_file(path, comm, job.dtype, job.target, self.folder, limit, wanted, expected)
+            return load_in_file(path, comm, job.dtype, job.target, self.folder, limit, wanted, expected, training)
         remedy = "--out-of-core, " if self.offered else ""
-        return load(path, comm, job.dtype, job.target, limit=limit, wanted=wanted, remedy=remedy, expected=expected)
+        return load(
+            path, comm, job.dtype, job.target, limit=limit, wanted=wanted, remedy=remedy, expected=expected,
+            training=training,
+        )  # fmt: skip
 
 
 MEMORY = Disk()
@@ -67,7 +72,7 @@ def read(
     If targets are not needed, those of the training rows are set to 0, and test rows may have none.
     """
     expected = _expected(job, comm, needed=wanted.needed)
-    splits = disk.load(job.data, comm, job, limit, wanted, expected)
+    splits = disk.load(job.data, comm, job, limit, wanted, expected, training=True)
     with comm.agreed():
         if "train" not in splits:
             raise InputError(f"{job.data}: test rows alone; there is nothing to learn from")

@@ -119,7 +119,7 @@ def write(path: Path, report: dict[str, Any]) -> None:
         temporary.write_text(json.dumps(_plain(report), indent=1) + "\n")
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, dict):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple | np.ndarray):
@@ -235,7 +235,7 @@ def _listed(values: dict[str, Any]) -> str:
     return ", ".join(f"{name} {_short(value)}" for name, value in values.items())
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4g}" if abs(value) < 1e5 else f"{value:,.0f}" if abs(value) < 1e7 else f"{value:.4e}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -5,46 +5,51 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
+from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from cacore.data.classifier import ROWS, Labelled
+from cacore.data.rows import Rows, RowsLike
 from cacore.data.validation import validated
 from cacore.probability.calibrator import Calibrator
 from cacore.probability.forms import check_form
+from cacore.tuning.grid import GridLike
+
+Told = TypeVar("Told")
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class KernelMachine(BaseEstimator):
     """Parameters of the kernel and of the solver, and checks of the rows passed to `predict`."""
 
-    kernel: Any = "gaussian"
-    gamma: Any = "scale"
+    kernel: str | Callable[[Rows, Rows], np.ndarray] = "gaussian"
+    gamma: GridLike = "scale"
     degree: int = 3
     coef0: float = 0.0
-    tol: float = 1e-3
+    tol: float | str | None = 1e-3
     cache_gib: float = 1.0
     max_iter: int = -1
     max_time: float | None = None
 
-    def _rows(self, X: Any, least: int = 1) -> Any:
+    def _rows(self, X: RowsLike, least: int = 1) -> Rows:
         """Validated rows to predict, in the model's dtype."""
         check_is_fitted(self, "model_")
         return validated(self, X, reset=False, dtype=self.model_.dtype, ensure_min_samples=least, **ROWS)
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
 
 
-def _is_asked(estimator: Any) -> bool:
+def _is_asked(estimator: Probabilistic) -> bool:
     """True if the estimator has probabilities; otherwise an AttributeError, as `available_if` expects."""
     if check_form(estimator.probability, "probability =") is None:
         raise AttributeError("predict_proba is not available when probability=False")
@@ -55,10 +60,10 @@ def _is_asked(estimator: Any) -> bool:
 class Probabilistic(BaseEstimator):
     """Class probabilities, if the parameter `probability` asks for them."""
 
-    probability: Any = False
+    probability: bool | str = False
 
     @available_if(_is_asked)  # type: ignore[untyped-decorator]
-    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+    def predict_proba(self, X: RowsLike) -> NDArray[np.float64]:
         """Probabilities for `X`, shape (n, k), in the order of `classes_`; with `comm`, a collective call.
 
         The most probable class may differ from `predict`, which uses the signs of the decisions.
@@ -67,7 +72,7 @@ class Probabilistic(BaseEstimator):
         return self._probabilities(X)
 
     @available_if(_is_asked)  # type: ignore[untyped-decorator]
-    def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
+    def predict_log_proba(self, X: RowsLike) -> NDArray[np.float64]:
         """Logarithms of :meth:`predict_proba`."""
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(self.predict_proba(X)))
@@ -95,7 +100,7 @@ class Probabilistic(BaseEstimator):
         calibrator: Calibrator = self.model_.calibrator
         return calibrator
 
-    def _probabilities(self, X: Any) -> NDArray[np.float64]:
+    def _probabilities(self, X: RowsLike) -> NDArray[np.float64]:
         raise NotImplementedError
 
 
@@ -106,11 +111,11 @@ class KernelClassifier(Probabilistic, Labelled, KernelMachine):
     C: float = 1.0
 
 
-def printer(line: Callable[[Any], str]) -> Callable[[Any], None]:
+def printer(line: Callable[[Told], str]) -> Callable[[Told], None]:
     """Callback that prints a line about a solver's progress, at most once per second."""
     last = time.perf_counter()
 
-    def show(progress: Any) -> None:
+    def show(progress: Told) -> None:
         nonlocal last
         if time.perf_counter() - last > 1.0:
             last = time.perf_counter()

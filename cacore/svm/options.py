@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cacore import checks
 from cacore.kernels.registry import KINDS, MOST_DEGREE
@@ -13,6 +14,7 @@ from cacore.learn.options import KERNEL, RESOURCES, SOLVER, Options, option
 from cacore.limits import Limits
 
 if TYPE_CHECKING:
+    from cacore.data.labels import ClassWeight
     from cacore.kernels import Kernel
 
 GIB = 1 << 30
@@ -28,7 +30,7 @@ class DualOptions(Options):
     """
 
     C: float = option(1.0, "upper bound of the coefficients alpha", checks.positive, metavar="C")
-    kernel: Any = option(
+    kernel: str | Callable[..., object] = option(
         "gaussian", "kernel; --gamma, --degree and --coef0 are its parameters", checks.kernel_or_callable,
         choices=tuple(KINDS),
     )  # fmt: skip
@@ -58,7 +60,7 @@ class DualOptions(Options):
     max_time: float | None = option(
         None, "time limit of a part's solver, in seconds", checks.seconds, group=SOLVER, metavar="S"
     )
-    class_weight: Any = shared.balanced()
+    class_weight: ClassWeight = shared.balanced()
     standardize: bool = shared.standardize(False)
     seed: int = shared.random_state()
     memory_limit: int = 1 << 62

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
+from typing import TypeAlias
 
 from cacore.errors import InputError
+
+GridLike: TypeAlias = float | Collection[float] | str  # a parameter of an estimator: a value, several, or a word
 
 
 def parse(text: str, option: str) -> tuple[float, ...]:

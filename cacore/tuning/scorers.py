@@ -90,7 +90,7 @@ SCORERS: dict[str, Callable[[Counts], NDArray[np.float64]]] = {
 }  # fmt: skip
 
 
-def scorer(value: Any, name: str) -> str:
+def scorer(value: object, name: str) -> str:
     """The name of a score, checked; the InputError names the option `name`."""
     if isinstance(value, str) and value in SCORERS:
         return value

@@ -5,35 +5,41 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Literal, Self, TypeVar, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils import Tags
 
 from cacore.checks import one_of
-from cacore.comm import Communicator, collective
+from cacore.comm import CommLike, Communicator, collective
+from cacore.data.asking import asking, same_fit
 from cacore.data.dataset import Dataset
 from cacore.data.metric import expose as expose_metric
 from cacore.data.regressor import Regressing
+from cacore.data.resolution import check_given
+from cacore.data.rows import Rows, RowsLike
 from cacore.data.validation import check_same_names, shared_seed, validated
 from cacore.errors import InputError
 from cacore.learn.options import from_estimator
 from cacore.machine import memory, threads
+from cacore.tuning.grid import GridLike
 from cakrr.fit import RidgeFit
 from cakrr.method import RidgeMethod
 from cakrr.model import KRRModel
 from cakrr.options import RidgeOptions
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class KernelRidge(BaseEstimator):
     """Base of regressors and classifiers: common parameters, training and prediction."""
 
-    sigma: Any = None
-    lam: Any = 1e-4
-    kernel: Any = "gaussian"
+    sigma: GridLike | None = None
+    lam: GridLike = 1e-4
+    kernel: str | Callable[[Rows, Rows], np.ndarray] = "gaussian"
     degree: int = 3
     coef0: float = 0.0
     validation_fraction: float = 0.1
@@ -42,18 +48,19 @@ class KernelRidge(BaseEstimator):
     scaling: str = "deviation"
     standardize: bool = True
     dtype: str = "float64"
-    random_state: Any = None
-    comm: Any = None
+    random_state: int | np.random.RandomState | None = None
+    comm: CommLike = None
 
     _method: ClassVar[RidgeMethod]
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n_local, d), dense or CSR, and `y`; neither is changed.
 
         `y` has shape (n_local,), or (n_local, t) for a regression with t targets, which share all factorisations. Rows
         of weight 0 are ignored. Invalid input raises an InputError, a ValueError.
         """
         with collective(self.comm) as comm:
+            same_fit(self, comm)
             threads.share_once(comm)
             with comm.agreed():
                 one_of("float64", "float32")(self.dtype, "dtype =")
@@ -69,8 +76,10 @@ class KernelRidge(BaseEstimator):
         fitted.model.comm = self.comm
         self.model_: KRRModel = fitted.model
         self.grid_ = fitted.grid
-        self.sigma_: Any = fitted.model.sigma if fitted.model.sigmas is None else fitted.model.sigmas
-        self.lam_: Any = fitted.model.lam if fitted.model.lams is None else fitted.model.lams
+        self.sigma_: float | NDArray[np.float64] = (
+            fitted.model.sigma if fitted.model.sigmas is None else fitted.model.sigmas
+        )
+        self.lam_: float | NDArray[np.float64] = fitted.model.lam if fitted.model.lams is None else fitted.model.lams
         self.params_ = fitted.params
         self.sizes_, self.centers_ = fitted.sizes, fitted.model.centers
         self._expose(fitted)
@@ -81,15 +90,19 @@ class KernelRidge(BaseEstimator):
         """Set the attributes that only some methods have."""
 
     def _problem(
-        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, comm: Communicator
+        self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, comm: Communicator
     ) -> tuple[Dataset, RidgeOptions]:
         """This rank's rows, and the options of training; collective."""
         with comm.agreed():
             train = self._checked(X, y, sample_weight, int(comm.size == 1))
         check_same_names(self, comm)
+        if self.dtype == "float32":
+            check_given(X, train.X, comm, tuple(getattr(self, "feature_names_in_", ())))
         return train, self._options(train, comm)
 
-    def _checked(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int, copy: bool = True) -> Dataset:
+    def _checked(
+        self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int, copy: bool = True
+    ) -> Dataset:
         """A checked copy of this rank's rows without those of weight 0; training takes it over."""
         raise NotImplementedError
 
@@ -99,30 +112,31 @@ class KernelRidge(BaseEstimator):
             options: RidgeOptions = from_estimator(RidgeOptions, self, **self._automatic())
         return options
 
-    def _automatic(self) -> dict[str, Any]:
+    def _automatic(self) -> dict[str, object]:
         """The command's grids, for parameters set to "auto"."""
-        given: dict[str, Any] = {}
+        given: dict[str, object] = {}
         if isinstance(self.sigma, str) and self.sigma == "auto":
             given |= {"sigma": None, "wide": True}
         if isinstance(self.lam, str) and self.lam == "auto":
             given["lam"] = self._method.lams
         return given
 
-    def _values(self, X: Any) -> Any:
+    def _values(self, X: RowsLike, call: str = "predict") -> NDArray[np.float64]:
         """The model's outputs for `X`, shape (n_local, d); with `comm`, a collective call."""
-        return self._asked(X, KRRModel.predict)
+        return self._asked(X, KRRModel.predict, call)
 
-    def _asked(self, X: Any, ask: Callable[[KRRModel, Any, Communicator], Any]) -> Any:
-        """Result of ``ask(model, X, comm)`` after checking the rows of `X`."""
-        check_is_fitted(self)
-        with collective(self.comm) as comm:
+    def _asked(
+        self, X: RowsLike, ask: Callable[[KRRModel, Rows, Communicator], Answer], call: str, **arguments: object
+    ) -> Answer:  # fmt: skip
+        """Result of ``ask(model, X, comm)`` once the rows of `X` are checked; `call` names the method in messages."""
+        with asking(self, call, **arguments) as comm:
             with comm.agreed():
                 X = validated(
                     self, X, reset=False, accept_sparse="csr", dtype=self.dtype, ensure_min_samples=int(comm.size == 1)
                 )
             return ask(self.model_, X, comm)
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
@@ -132,19 +146,29 @@ class KernelRidge(BaseEstimator):
 class Regressor(Regressing, KernelRidge):
     """Base of the regressors: one or several targets, with standard deviations and intervals."""
 
-    calibrate: Any = None
+    calibrate: float | str | None = None
 
-    def predict(self, X: Any, return_std: bool = False) -> Any:
+    @overload
+    def predict(self, X: RowsLike, return_std: Literal[False] = False) -> NDArray[np.float64]: ...
+
+    @overload
+    def predict(self, X: RowsLike, return_std: Literal[True]) -> tuple[NDArray[np.float64], NDArray[np.float64]]: ...
+
+    def predict(
+        self, X: RowsLike, return_std: bool = False
+    ) -> NDArray[np.float64] | tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Predictions for `X`, shape (n_local, d), in the shape of `y`; with `comm`, a collective call.
 
         With `return_std`, returns the predictions and predictive standard deviations of the same shape: those of a
         Gaussian process with the model's kernel and ridge, in units estimated from leave-one-out errors. For their
         cost, see :func:`cakrr.uncertainty.deviation.predict`.
         """
-        return self._asked(X, KRRModel.predict_std) if return_std else self._values(X)
+        if return_std:
+            return self._asked(X, KRRModel.predict_std, "predict", return_std=True)
+        return self._asked(X, KRRModel.predict, "predict", return_std=False)
 
     def predict_interval(
-        self, X: Any, coverage: float = 0.9, adaptive: Any = None
+        self, X: RowsLike, coverage: float = 0.9, adaptive: bool | str | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Lower and upper ends of intervals for new targets at `X`, in the shape of a prediction; collective.
 
@@ -154,10 +178,15 @@ class Regressor(Regressing, KernelRidge):
         model with `keep_factors`, and "parts" uses a width per part. See :mod:`cakrr.uncertainty.conformal`. A coverage
         that the model does not support raises an InputError.
         """
-        lower, upper = self._asked(X, lambda model, X, comm: model.predict_interval(X, coverage, adaptive, comm))
+        lower, upper = self._asked(
+            X, lambda model, X, comm: model.predict_interval(X, coverage, adaptive, comm), "predict_interval",
+            coverage=coverage, adaptive=adaptive,
+        )  # fmt: skip
         return lower, upper
 
-    def _checked(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int, copy: bool = True) -> Dataset:
+    def _checked(
+        self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int, copy: bool = True
+    ) -> Dataset:
         rows = {"accept_sparse": "csr", "dtype": self.dtype, "order": "C", "copy": copy, "ensure_min_samples": least}
         given = self._with_targets(X, y, sample_weight, columns=True, **rows)
         if given.weights is None:
@@ -165,7 +194,7 @@ class Regressor(Regressing, KernelRidge):
         kept = given.weights > 0
         return Dataset(given.X[kept], given.target()[kept], weights=given.weights[kept], columns=given.columns)
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags

@@ -12,6 +12,7 @@ from cacore.comm import Communicator
 from cacore.data.classifier import Labelled
 from cacore.data.dataset import Dataset
 from cacore.data.labels import all_classes, require_classes
+from cacore.data.rows import RowsLike
 from cacore.learn.options import from_estimator
 from cakrr.bkrr import bkrr
 from cakrr.bkrr2 import bkrr2
@@ -37,9 +38,9 @@ class RidgeClassifier(Labelled, KernelRidge):
     chose as well or better in 12 of 18 cases.
     """
 
-    probability: Any = None
+    probability: bool | str | None = None
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n_local, d), dense or CSR, and labels `y`, shape (n_local,); neither is changed.
 
         Rows of weight 0 are ignored. Invalid input raises an InputError, a ValueError.
@@ -48,30 +49,32 @@ class RidgeClassifier(Labelled, KernelRidge):
         self.classes_ = self.model_.classes
         return self
 
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: RowsLike) -> NDArray[Any]:
         """Labels for `X`, shape (n_local, d); with `comm`, a collective call."""
         values = self._values(X)
         return self.model_.labels(values)
 
-    def decision_function(self, X: Any) -> NDArray[np.float64]:
+    def decision_function(self, X: RowsLike) -> NDArray[np.float64]:
         """Outputs for `X`: shape (n_local,) with two classes, else (n_local, k); with `comm`, a collective call.
 
         With two classes, positive outputs mean the second class.
         """
-        values: NDArray[np.float64] = self._values(X)
+        values: NDArray[np.float64] = self._values(X, "decision_function")
         return values
 
-    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+    def predict_proba(self, X: RowsLike) -> NDArray[np.float64]:
         """Probabilities for `X`, shape (n_local, k); with `comm`, a collective call.
 
         Least squares on an indicator column estimates the probability of its class, but may leave [0, 1], so outputs
         are clipped at 0 and divided by their sum; see :meth:`cakrr.model.KRRModel.probabilities`. With `probability`,
         they are calibrated instead.
         """
-        values = self._values(X)
+        values = self._values(X, "predict_proba")
         return self.model_.probabilities(values)
 
-    def _checked(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int, copy: bool = True) -> Dataset:
+    def _checked(
+        self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int, copy: bool = True
+    ) -> Dataset:
         train = self._labelled(
             X, y, sample_weight, least, accept_sparse="csr", dtype=self.dtype, order="C", copy=copy
         )  # fmt: skip

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import issparse
+from sklearn.utils import Tags
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
+from cacore.data.rows import RowsLike
 from cacore.data.validation import checked_weights
 from cacore.errors import InputError
 from cacore.kernels.given import Precomputed, numbered, of_new_rows
@@ -31,7 +34,7 @@ class Iterated:
     rank: int | None = None
     early: float | None = None
     max_time: float | None = None
-    scratch: Any = None
+    scratch: str | os.PathLike[str] | None = None
 
     def _expose(self, fitted: RidgeFit) -> None:
         for name in ("n_iter_", "residual_"):
@@ -95,7 +98,7 @@ class DKRR(Iterated, Regressor):
 
     _method = dkrr
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n_local, d), dense or CSR, or (n, n) with a precomputed kernel, and `y`, (n_local,)."""
         super().fit(X, y, sample_weight)
         if self._has_matrix():  # the matrix is no longer needed: new rows bring their own kernel values
@@ -107,7 +110,7 @@ class DKRR(Iterated, Regressor):
         return isinstance(self.kernel, str) and self.kernel == "precomputed"
 
     def _problem(
-        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, comm: Communicator
+        self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, comm: Communicator
     ) -> tuple[Dataset, RidgeOptions]:
         if not self._has_matrix():
             return super()._problem(X, y, sample_weight, comm)
@@ -115,7 +118,7 @@ class DKRR(Iterated, Regressor):
             return self._of_matrix(X, y, sample_weight, comm)
 
     def _of_matrix(
-        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, comm: Communicator
+        self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, comm: Communicator
     ) -> tuple[Dataset, RidgeOptions]:
         if comm.size > 1:
             raise InputError(
@@ -137,7 +140,7 @@ class DKRR(Iterated, Regressor):
             rows = Dataset(rows.X[kept], rows.target()[kept], weights=weights[kept])
         return rows, from_estimator(RidgeOptions, self, kernel=Precomputed(K), standardize=False)
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.pairwise = self._has_matrix()
         tags.input_tags.sparse = not tags.input_tags.pairwise

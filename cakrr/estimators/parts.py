@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
+from cacore.tuning.grid import GridLike
 from cakrr.bkrr import bkrr
 from cakrr.bkrr2 import bkrr2
 from cakrr.dckrr import dckrr
@@ -32,10 +32,10 @@ class OnTwoLevels:
     """Parameters of the method with a coarse model."""
 
     n_parts: int | None = field(default=None, kw_only=False)
-    lam: Any = LOCAL_LAMS
-    centers: Any = None
-    coarse_sigma: Any = None
-    coarse_lam: Any = None
+    lam: GridLike = LOCAL_LAMS
+    centers: GridLike | None = None
+    coarse_sigma: GridLike | None = None
+    coarse_lam: GridLike | None = None
     refine: int = 0
     n_divisions: int = 1
     route: str | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ class Keep:
     def __init__(self, limit: int, scratch: Scratch | None = None) -> None:
         self.limit, self.scratch = limit, scratch
         self._where: NDArray[np.int8] = np.zeros(0, np.int8)
-        self._tiles: dict[Tile, NDArray[Any]] = {}
+        self._tiles: dict[Tile, NDArray[np.floating]] = {}
         self._places: dict[Tile, int] = {}
         self._here = threading.local()
 
@@ -51,8 +51,9 @@ class Keep:
         self._places.clear()
 
     def tile(
-        self, strip: Strip, columns: tuple[int, int], dtype: np.dtype[Any], compute: Callable[[NDArray[Any]], object]
-    ) -> NDArray[Any]:
+        self, strip: Strip, columns: tuple[int, int], dtype: np.dtype[np.floating],
+        compute: Callable[[NDArray[np.floating]], object],
+    ) -> NDArray[np.floating]:  # fmt: skip
         """Values of a strip in some columns, valid until this thread's next call; thread-safe."""
         shape = strip.rows[1] - strip.rows[0], columns[1] - columns[0]
         where = self._where[strip.number] if dtype == np.float32 else 0
@@ -75,7 +76,7 @@ class Keep:
         compute(out)
         return out
 
-    def _buffer(self, shape: tuple[int, int], dtype: np.dtype[Any]) -> NDArray[Any]:
+    def _buffer(self, shape: tuple[int, int], dtype: np.dtype[np.floating]) -> NDArray[np.floating]:
         """A buffer of this thread, reused by its next call."""
         name, size = dtype.name, shape[0] * shape[1]
         buffer = vars(self._here).get(name)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,19 +35,20 @@ _CHUNK = 1024  # columns of F whose products are summed in the precision of F
 class Factor:
     """F^T of this rank's rows, shape (k, n_local), and its products with vectors, on all threads."""
 
-    rows: NDArray[Any]
+    rows: NDArray[np.floating]
     scratch: Scratch | None = None  # the file that holds the rows, if they are not in memory
 
     def onto(self, V: Vectors) -> NDArray[np.float64]:
         """``V F``, summed over this rank's rows, shape (t, k)."""
         F, dtype = self.rows, self.rows.dtype
 
-        def work(lo: int, hi: int) -> NDArray[Any]:
+        def work(lo: int, hi: int) -> NDArray[np.floating]:
             return np.asarray(F[:, lo:hi] @ np.ascontiguousarray(V[:, lo:hi].T, dtype))
 
         begun, total = time.perf_counter(), np.zeros((len(F), len(V)))
-        for part in in_order(work, blocks(F.shape[1], _COLUMNS)):
-            total += part
+        with in_order(work, blocks(F.shape[1], _COLUMNS)) as parts:
+            for part in parts:
+                total += part
         if self.scratch is not None:
             self.scratch.count(F.nbytes, time.perf_counter() - begun)
         return np.ascontiguousarray(total.T)
@@ -194,9 +194,12 @@ class Preconditioner:
         each = np.unique(ridges).tolist()
         if gram is not None:
             # One core per thread, even for a single core: BLAS threads stall each other when several calls run at once.
-            with comm.agreed(), one_blas_thread():
-                cores = list(in_order(partial(_core_factored, gram), [(mu,) for mu in each]))
-            self._of = {mu: _Ridge(None, core) for mu, core in zip(each, cores, strict=True)}
+            with (
+                comm.agreed(),
+                one_blas_thread(),
+                in_order(partial(_core_factored, gram), [(mu,) for mu in each]) as cores,
+            ):
+                self._of = {mu: _Ridge(None, core) for mu, core in zip(each, cores, strict=True)}
         else:
             self._of = {mu: self._prepared(mu) for mu in each}
 

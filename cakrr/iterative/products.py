@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
+from cacore.comm.mpi import Exchange
 from cacore.data.rows import Rows, csr, gather_rows, is_sparse
 from cacore.kernels import Kernel, Points
 from cacore.linalg.thin import multiply_both
@@ -130,7 +131,7 @@ class KernelProducts:
             compute everything in double precision.
         """
         single = single and self.single
-        dtype = np.dtype(np.float32 if single else np.float64)
+        dtype: np.dtype[np.floating] = np.dtype(np.float32 if single else np.float64)
         self.calls["single" if single else "double"] += 1
         self.sent += self.predicted_bytes(len(V), single)
         V = self.spread.scaled(V)
@@ -143,8 +144,8 @@ class KernelProducts:
         return self.spread.scaled(out)
 
     def _visits(
-        self, mine: NDArray[Any], dtype: np.dtype[Any]
-    ) -> Iterator[tuple[list[Strip], Points, NDArray[Any], Callable[[], None]]]:
+        self, mine: NDArray[np.floating], dtype: np.dtype[np.floating]
+    ) -> Iterator[tuple[list[Strip], Points, NDArray[np.floating], Callable[[], None]]]:
         """Yield for each rank of columns: its strips, rows and vectors, and a function that progresses messages."""
         own = self.spread.points(dtype)
         if self.comm.size == 1:
@@ -162,7 +163,7 @@ class KernelProducts:
                 points = own if some[0].rank == self.comm.rank else self._points_of(some[0].rank, lo, hi, dtype)
                 yield some, points, np.ascontiguousarray(every[lo:hi].T), _nothing
 
-    def _points_of(self, rank: int, lo: int, hi: int, dtype: np.dtype[Any]) -> Points:
+    def _points_of(self, rank: int, lo: int, hi: int, dtype: np.dtype[np.floating]) -> Points:
         """Rows of another rank: kept in single precision, prepared anew for every product in double."""
         assert self._gathered is not None
         if dtype != np.float32:
@@ -172,8 +173,8 @@ class KernelProducts:
         return self._others[rank]
 
     def _passing(
-        self, own: Points, mine: NDArray[Any], dtype: np.dtype[Any]
-    ) -> Iterator[tuple[list[Strip], Points, NDArray[Any], Callable[[], None]]]:
+        self, own: Points, mine: NDArray[np.floating], dtype: np.dtype[np.floating]
+    ) -> Iterator[tuple[list[Strip], Points, NDArray[np.floating], Callable[[], None]]]:
         """Like :meth:`_visits`, in a ring: while this rank works with one rank's rows, the next rank's arrive."""
         comm, R = self.comm, self.comm.size
         before, after = (comm.rank - 1) % R, (comm.rank + 1) % R
@@ -187,7 +188,7 @@ class KernelProducts:
                     comm.exchange(a, before, b, after) for a, b in zip(leaving, coming, strict=True)
                 ]  # fmt: skip
 
-                def move(moving: list[Any] = moving) -> None:
+                def move(moving: list[Exchange] = moving) -> None:
                     for one in moving:
                         one.move()
 
@@ -206,8 +207,9 @@ class KernelProducts:
         return [*made, np.empty((len(vectors), m), vectors.dtype)]
 
     def _add(
-        self, some: list[Strip], points: Points, mine: NDArray[Any], theirs: NDArray[Any], out: NDArray[np.float64],
-        back: dict[int, NDArray[np.float64]], dtype: np.dtype[Any], move: Callable[[], None],
+        self, some: list[Strip], points: Points, mine: NDArray[np.floating], theirs: NDArray[np.floating],
+        out: NDArray[np.float64], back: dict[int, NDArray[np.float64]], dtype: np.dtype[np.floating],
+        move: Callable[[], None],
     ) -> None:  # fmt: skip
         """Multiply by strips and their transposes; add to this rank's results and to those of the other rank."""
         if not some:
@@ -232,12 +234,13 @@ class KernelProducts:
         rank, total = some[0].rank, out
         if rank != self.comm.rank:
             total = back.setdefault(rank, np.zeros((t, int(self.spread.counts[rank]))))
-        for strip, right, left in in_order(work, [(strip,) for strip in some]):
-            out[:, slice(*strip.rows)] += right
-            total[:, slice(*strip.columns)] += left
-            move()
+        with in_order(work, [(strip,) for strip in some]) as products:
+            for strip, right, left in products:
+                out[:, slice(*strip.rows)] += right
+                total[:, slice(*strip.columns)] += left
+                move()
 
-    def _diagonal(self, points: Points, T: NDArray[Any]) -> None:
+    def _diagonal(self, points: Points, T: NDArray[np.floating]) -> None:
         """Write the kernel values between `points` and themselves to `T`; on the diagonal the distance is exactly 0."""
         self.kernel.block(points, points, T)
         if self.kernel.of_distance:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from cacore.comm import Communicator
 from cacore.io.checkpoint import Checkpoint
 from cacore.linalg import cg
+from cacore.machine.clock import working_time
 from cakrr.iterative.preconditioner import Preconditioner
 from cakrr.iterative.products import KernelProducts
 
@@ -214,7 +215,7 @@ class _Refinement:
         self.products, self.preconditioner, self.rules, self.kept, self.advance = (
             products, preconditioner, rules, kept, advance
         )  # fmt: skip
-        self.begun, self.largest, self.comm = time.perf_counter(), largest, products.comm
+        self.begun, self.largest, self.comm = working_time(), largest, products.comm
         self.sent, self.others = 0, self._sent_by_others()
         self.size = self._norms(B)
         self.size[self.size == 0] = 1.0  # x = 0 solves it
@@ -275,7 +276,7 @@ class _Refinement:
             return np.asarray(words != "")
 
         system = _Systems(self.products, self.preconditioner, self.ids, self.single)
-        cg.iterate(system, state, watch, lambda: time.perf_counter() - self.begun > self.rules.max_time, self._keep)
+        cg.iterate(system, state, watch, lambda: working_time() - self.begun > self.rules.max_time, self._keep)
         last = self.x[self.ids]
         self.x[self.ids] += state.x
         self.iterations[self.ids] += state.iterations

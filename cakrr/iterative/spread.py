@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from cacore.comm import Communicator
 from cacore.data.rows import Rows, is_sparse, largest_size, largest_usable
@@ -74,7 +72,7 @@ class SpreadRows:
                 good = False
         return self.comm.all(good)
 
-    def factor_dtype(self, kernel: Kernel, mu: float) -> np.dtype[Any]:
+    def factor_dtype(self, kernel: Kernel, mu: float) -> np.dtype[np.floating]:
         """Type of a low-rank factor for the ridge `mu`: single precision if its rounding error is small beside `mu`.
 
         Collective.
@@ -83,14 +81,14 @@ class SpreadRows:
         single = self.holds_single(kernel) and self.comm.all(enough_digits)
         return np.dtype(np.float32 if single else np.float64)
 
-    def points(self, dtype: Any) -> Points:
+    def points(self, dtype: DTypeLike) -> Points:
         """This rank's rows in this precision."""
         name = np.dtype(dtype).name
         if name not in self._points:
             self._points[name] = self.ready(self.X, dtype)
         return self._points[name]
 
-    def ready(self, X: Rows, dtype: Any) -> Points:
+    def ready(self, X: Rows, dtype: DTypeLike) -> Points:
         """Prepare any rows in this precision, with the shift of this system's rows."""
         X = X.astype(np.float64, copy=False)
         if self.shift is not None and not is_sparse(X):

@@ -72,7 +72,7 @@ class Exact:
         with comm.agreed():
             self._check_memory(total / self.n)
 
-    def _everywhere(self, values: NDArray[Any]) -> NDArray[np.float64]:
+    def _everywhere(self, values: NDArray[np.floating]) -> NDArray[np.float64]:
         """Gather the values of all ranks' rows on every rank, in shuffled order."""
         out = np.empty((self.n, *values.shape[1:]))
         out[self.comm.allgather(self.place)] = self.comm.allgather(values.astype(np.float64))

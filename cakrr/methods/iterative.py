@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +14,7 @@ from cacore.errors import InputError
 from cacore.io.checkpoint import remembered
 from cacore.kernels import Kernel
 from cacore.machine import memory
+from cacore.machine.clock import working_time
 from cacore.machine.scratch import Scratch
 from cakrr.grid_search import left_out
 from cakrr.iterative.solver import Rules
@@ -43,7 +43,7 @@ class Iterative(Exact):
     ) -> None:  # fmt: skip
         super().__init__(method, prepared, options, comm, root, last)
         before = last if isinstance(last, Iterative) else None
-        self.begun: float = before.begun if before else time.perf_counter()
+        self.begun: float = before.begun if before else working_time()
         self.reached = options.tol
         scratch = before.systems.scratch if before else None
         if options.scratch is not None and scratch is None:
@@ -75,7 +75,7 @@ class Iterative(Exact):
     def _left(self) -> float:
         """Seconds left until the time limit, on this rank."""
         most = math.inf if self.options.max_time is None else self.options.max_time
-        return max(0.0, most - (time.perf_counter() - self.begun))
+        return max(0.0, most - (working_time() - self.begun))
 
     def _rules(self, tol: float, final: bool) -> Rules:
         return Rules(tol, max_time=self._left(), final=final)

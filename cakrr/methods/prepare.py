@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import zlib
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,13 +13,12 @@ from cacore import __version__
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
 from cacore.data.labels import all_classes, class_codes, class_factors, require_classes
+from cacore.data.resolution import check_resolved
 from cacore.data.rows import (
+    LARGEST_TARGET,
     Rows,
-    check_alike,
-    check_range,
-    largest_size,
-    largest_usable,
-    range_remedy,
+    check_squares,
+    check_targets,
 )
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
@@ -94,15 +92,6 @@ def prepare(
         _check_targets(method, options, y, test)
     classes, weights = None, train.weights
     with comm.phase("read"):
-        check_alike(train.X, comm)
-        comm.require_equal(
-            {
-                "the parameters (their fingerprint)": zlib.crc32(repr(_facts(method, options)).encode()),
-                "sample_weight given (1) or not (0)": int(weights is not None),
-            }
-        )
-        with comm.uncounted():
-            comm.require_equal({"the targets of a row (0: a number, no array)": y.shape[1] if y.ndim > 1 else 0})
         if options.classify:
             y, classes, weights = _classes(train, options, comm)
         w = np.ones(len(y)) if weights is None else weights
@@ -115,8 +104,10 @@ def prepare(
         if options.standardize:
             standardizer = Standardizer.fit(X, comm, weights)
             X = standardizer.apply(X, in_place=True)
-        _check_size(X, comm)
-        _check_magnitude(y, train.where, X.dtype, comm)
+        else:
+            check_resolved(X, comm)
+        check_squares(X, comm)
+        check_targets(y, train.where, 1e30 if X.dtype == np.float32 else LARGEST_TARGET, comm)
         if not options.kernels()[0].of_distance:
             with comm.uncounted(), comm.agreed():  # for the widest kernel: a narrower one may drop out of the grid
                 widest = max(options.widths(method, X.shape[1]), key=lambda width: width.sigma)
@@ -181,35 +172,6 @@ def _scale(
     deviation = np.sqrt(np.array(squares) / weight)
     constant = deviation <= 10 * np.finfo(np.float64).eps * np.abs(offset)
     return np.where(constant, np.inf, deviation * math.sqrt(t))
-
-
-def _check_size(X: Rows, comm: Communicator) -> None:
-    """Refuse rows whose squares overflow or underflow in the precision of the rows and the kernel values."""
-    with comm.uncounted():
-        with comm.agreed():
-            check_range(X, "the training rows")
-        largest = float(comm.allreduce(np.array([largest_size(X)]), "max")[0])
-    if 0 < largest < 1 / largest_usable(X.dtype):
-        raise InputError(
-            f"the training rows: no value is above {largest:g}, so squares underflow in {X.dtype}: "
-            f"{range_remedy(X.dtype)}"
-        )
-
-
-def _check_magnitude(y: NDArray[Any], where: str, dtype: Any, comm: Communicator) -> None:
-    """Refuse targets whose squares overflow or underflow: errors would all be NaN, or all 0."""
-    most = 1e30 if dtype == np.float32 else largest_usable(np.float64)  # alpha may be larger in this precision
-    sizes = np.abs(y).reshape(len(y), math.prod(y.shape[1:])).max(axis=1, initial=0.0)
-    with comm.uncounted():
-        first = comm.offset(len(y))[0]
-        largest = float(comm.allreduce(np.array([sizes.max(initial=0.0)]), "max")[0])
-        with comm.agreed():
-            if (over := np.flatnonzero(sizes > most)).size:
-                value = f"row {first + over[0]:,}, the target is {np.ravel(y[over[0]])[0]:g}"
-                raise InputError(f"{where}: {value}; above {most:g} a model's errors may overflow: scale the targets")
-            if 0 < largest < 1 / most:
-                what = f"no target is above {largest:g}, so squares underflow"
-                raise InputError(f"{where}: {what}: scale the targets")
 
 
 def _partitions(method: RidgeMethod, options: RidgeOptions, n: int, itemsize: int, ranks: int) -> int:

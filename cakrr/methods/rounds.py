@@ -114,6 +114,5 @@ def gradient_moments(task: RidgeTask, chosen: Chosen) -> NDArray[np.float64]:
 
     with comm.phase("train"):
         total = np.zeros(d if diagonal else (d, d))
-        for _, one in task.workspace.over_parts(work, parts):
-            total += one
+        task.workspace.over_parts(work, parts, lambda part, rows, one: np.add(total, one, out=total))
         return comm.allreduce(total)

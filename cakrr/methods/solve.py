@@ -42,15 +42,18 @@ def solve_parts(task: RidgeTask, chosen: Chosen) -> RidgeFit:
         advance()
         return done
 
+    def take(part: int, rows: slice, done: dict[str, NDArray[np.float64]]) -> None:
+        nonlocal failed
+        weights = task.weights(rows)
+        if model.classes is not None and task.options.probability is None:
+            weights = None  # not needed afterwards
+        model.parts[part] = PartModel(some(parts.X, rows), done["alpha"], weights)
+        fitted.seconds[part] += done["seconds"]
+        residual[part] = done["residual"]
+        failed = failed if done["solved"] else part
+
     with comm.phase("train"):
-        for (part, rows), done in task.workspace.over_parts(work, parts):
-            weights = task.weights(rows)
-            if model.classes is not None and task.options.probability is None:
-                weights = None  # not needed afterwards
-            model.parts[part] = PartModel(some(parts.X, rows), done["alpha"], weights)
-            fitted.seconds[part] += done["seconds"]
-            residual[part] = done["residual"]
-            failed = failed if done["solved"] else part
+        task.workspace.over_parts(work, parts, take)
     comm.wait()
     with comm.phase("predict"), comm.agreed():
         if failed >= 0:

@@ -39,10 +39,10 @@ class Band:
     """
 
     @np.errstate(invalid="ignore")  # kernel values may have overflowed: such systems have no solution
-    def __init__(self, A: NDArray[Any], width: int | None = None) -> None:
+    def __init__(self, A: NDArray[np.floating], width: int | None = None) -> None:
         self.A, m = A, len(A)
         self.width = min(width or (32 if m < 1500 else 48), max(1, m - 1))
-        self._T: list[NDArray[Any]] = []
+        self._T: list[NDArray[np.floating]] = []
         with threads.one_blas_thread():  # small products: threads go over tiles instead
             for k in range(0, m - self.width, self.width):
                 self._step(k)
@@ -78,14 +78,14 @@ class Band:
 
         threads.for_blocks(update, threads.blocks(r, TILE)[::-1])
 
-    def _reflectors(self, k: int) -> NDArray[Any]:
+    def _reflectors(self, k: int) -> NDArray[np.floating]:
         """Reflectors V of the step at column k, read from the matrix; their unit diagonal is not stored."""
         start = k + self.width
         V = np.tril(self.A[start:, k:start], -1)[:, : len(self.A) - start]
         np.fill_diagonal(V, 1.0)
         return np.ascontiguousarray(V)
 
-    def _product(self, start: int, V: NDArray[Any]) -> NDArray[Any]:
+    def _product(self, start: int, V: NDArray[np.floating]) -> NDArray[np.floating]:
         """``A[start:, start:] @ V`` from the lower triangle: each tile is used twice, once transposed."""
         A, m = self.A, len(self.A)
         r, c = V.shape
@@ -107,7 +107,9 @@ class Band:
         threads.for_blocks(strip, [(s,) for s in range(strips)])
         return np.asarray(sums.sum(axis=0))
 
-    def solve(self, Y: NDArray[Any], shifts: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    def solve(
+        self, Y: NDArray[np.floating], shifts: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Solve ``(A + shift I) x = y`` for every shift and every row y of `Y`.
 
         Parameters
@@ -156,7 +158,9 @@ class Band:
         for first in range(0, len(steps), STEPS):
             some = [(k, self._reflectors(k), T if transposed else T.T) for k, T in steps[first : first + STEPS]]
 
-            def apply(lo: int, hi: int, some: list[tuple[int, NDArray[Any], NDArray[Any]]] = some) -> None:
+            def apply(
+                lo: int, hi: int, some: list[tuple[int, NDArray[np.floating], NDArray[np.floating]]] = some
+            ) -> None:
                 for k, V, T in some:
                     below = X[lo:hi, k + self.width :]
                     below -= ((below @ V) @ T) @ V.T

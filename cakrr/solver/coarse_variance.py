@@ -16,7 +16,6 @@ n - tr(W F^-T F^-1 W^T). The coarse model treats its whole residual as noise.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +45,7 @@ class CoarseVariance:
     kernel: Kernel
     L: NDArray[np.float64]
     F: NDArray[np.float64]
-    unit: Any
+    unit: float | NDArray[np.float64]
 
     def __call__(self, X: Rows) -> NDArray[np.float64]:
         """Variance of the prediction at each row of `X`, shape (n,) or (n, t); 2 n M^2 flops."""

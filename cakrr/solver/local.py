@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 import scipy.linalg
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from cacore.data.rows import Rows
 from cacore.kernels import Kernel
@@ -26,12 +26,12 @@ EIGEN_BYTES = 1 << 29
 EIGEN_FROM = 12  # lambdas from which one eigendecomposition is cheaper for leave-one-out errors
 
 
-def longest(squares: NDArray[Any]) -> NDArray[np.int64]:
+def longest(squares: NDArray[np.floating]) -> NDArray[np.int64]:
     """Indices of the 16 rows with the largest squared norms: rounding affects their equations most."""
     return np.argsort(-squares, kind="stable")[:16]
 
 
-def credible(residual: NDArray[Any], most: NDArray[Any]) -> bool:
+def credible(residual: NDArray[np.floating], most: NDArray[np.floating]) -> bool:
     """True if the mean squared residuals are at most `most`, the largest squared residual of alpha = 0.
 
     If lambda is lost in kernel values of 1e80, say, a matrix of mere rounding errors may still have a Cholesky factor.
@@ -55,11 +55,11 @@ class Workspace(threading.local):
         Memory limit of this rank, in bytes.
     """
 
-    def __init__(self, rows: int, dtype: Any, limit: int = 1 << 62) -> None:
+    def __init__(self, rows: int, dtype: DTypeLike, limit: int = 1 << 62) -> None:
         self.rows, self.dtype, self.limit = rows, np.dtype(dtype), limit
         self._buffer = np.empty(0, dtype)
 
-    def matrix(self, m: int) -> NDArray[Any]:
+    def matrix(self, m: int) -> NDArray[np.floating]:
         """An m x m matrix in this thread's memory, not initialised."""
         if self._buffer.size < m * m:  # on first use, or if a learned metric has made a larger part
             self.rows, self._buffer = max(self.rows, m), np.empty(0, self.dtype)
@@ -70,15 +70,19 @@ class Workspace(threading.local):
         """True if one m x m matrix per thread takes at most 32 MiB in total."""
         return bool(threads.current() * m * m * self.dtype.itemsize <= SMALL)
 
-    def over_parts(self, work: Callable[[int, slice], T], parts: Parts) -> Iterator[tuple[tuple[int, slice], T]]:
-        """Yield every part with the result of ``work(part, rows)``: large ones on all threads, small ones in parallel.
+    def over_parts(
+        self, work: Callable[[int, slice], T], parts: Parts, take: Callable[[int, slice, T], object]
+    ) -> None:
+        """Call ``take(part, rows, work(part, rows))`` for each part: large ones on all threads, small ones in parallel.
 
         Parts come in order of decreasing size, so that the threads finish at about the same time.
         """
         tasks = sorted(parts, key=lambda task: (task[1].start - task[1].stop, task[0]))
         large = [task for task in tasks if not self.one_a_thread(task[1].stop - task[1].start)]
         for group, parallel in ((large, False), (tasks[len(large) :], True)):
-            yield from zip(group, threads.in_order(work, group, parallel), strict=True)
+            with threads.in_order(work, group, parallel) as results:
+                for (part, rows), result in zip(group, results, strict=True):
+                    take(part, rows, result)
 
 
 class PartSystem:
@@ -100,7 +104,7 @@ class PartSystem:
     """
 
     def __init__(
-        self, rows: Rows, workspace: Workspace, kernel: Kernel, weights: NDArray[Any] | None = None,
+        self, rows: Rows, workspace: Workspace, kernel: Kernel, weights: NDArray[np.floating] | None = None,
         grid: bool = False,
     ) -> None:  # fmt: skip
         self.rows, self.points = rows, kernel.points(rows)
@@ -126,7 +130,9 @@ class PartSystem:
             for i in range(len(s)):
                 self.K[i, : i + 1] *= s[i] * s[: i + 1]
 
-    def solve(self, kernel: Kernel, lams: tuple[float, ...], Y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    def solve(
+        self, kernel: Kernel, lams: tuple[float, ...], Y: NDArray[np.floating]
+    ) -> tuple[NDArray[np.floating], NDArray[np.bool_]]:
         """See :meth:`cakrr.solver.system.RidgeSystem.solve`.
 
         m^2 d flops for K. Fewer than `BAND_FROM` lambdas take m^3/3 flops each, by Cholesky; more take 4/3 m^3 flops in
@@ -154,8 +160,9 @@ class PartSystem:
         return alphas, solved
 
     def _is_credible(
-        self, kernel: Kernel, lam: float, alpha: NDArray[Any], Y: NDArray[Any], most: NDArray[Any]
-    ) -> bool:
+        self, kernel: Kernel, lam: float, alpha: NDArray[np.floating], Y: NDArray[np.floating],
+        most: NDArray[np.floating],
+    ) -> bool:  # fmt: skip
         m = len(self.points)
         some = longest(self.points.squares)
         ridge = lam * m / self.scale[some] ** 2
@@ -169,12 +176,12 @@ class PartSystem:
         self.K.reshape(-1)[:: len(self.K) + 1] += (lam * len(self.K) / self.scale**2).astype(self.K.dtype)
         return lapack.cholesky(self.K) == 0
 
-    def apply_inverse(self, r: NDArray[Any]) -> None:
+    def apply_inverse(self, r: NDArray[np.floating]) -> None:
         """Solve in place for each row of `r` with the factor in the workspace; 2 m^2 flops per row."""
         lapack.cholesky_solve(self.K, r)
 
     def left_out(
-        self, kernel: Kernel, lams: tuple[float, ...], Y: NDArray[Any]
+        self, kernel: Kernel, lams: tuple[float, ...], Y: NDArray[np.floating]
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Leave-one-out errors in closed form: the model without row i has the error alpha_i / (G^-1)_ii at row i.
 

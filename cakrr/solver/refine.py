@@ -8,7 +8,6 @@ for the factor. Targets are solved side by side, and a product forms the matrix 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,7 +136,7 @@ def solve_part(system: RidgeSystem, kernel: Kernel, lam: float, y: Vector) -> tu
         return np.asarray(multiply(np.atleast_2d(v.T), single=False).T.reshape(v.shape) + ridge * v)
 
     def apply_inverse(r: Vector) -> Vector:
-        z: NDArray[Any] = np.array(np.atleast_2d(r.T), np.float32, order="C")
+        z: NDArray[np.floating] = np.array(np.atleast_2d(r.T), np.float32, order="C")
         system.apply_inverse(z)
         return np.asarray(z.T.reshape(r.shape))
 

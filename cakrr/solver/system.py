@@ -6,7 +6,7 @@ To solve systems on another device, write a class with these methods in one new 
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,9 @@ class RidgeSystem(Protocol):
     points: Points
     scale: Vector
 
-    def solve(self, kernel: Kernel, lams: tuple[float, ...], Y: NDArray[Any]) -> tuple[NDArray[Any], Solved]:
+    def solve(
+        self, kernel: Kernel, lams: tuple[float, ...], Y: NDArray[np.floating]
+    ) -> tuple[NDArray[np.floating], Solved]:
         """Solve for L lambdas and k rows of centred targets `Y`, shape (k, m).
 
         Returns the alphas, shape (L, k, m), in the dtype of the rows, and a mask of the lambdas that are solved. Alphas
@@ -45,15 +47,15 @@ class RidgeSystem(Protocol):
     def factor(self, kernel: Kernel, lam: float) -> bool:
         """Factor the matrix of this kernel and lambda; return True if it is positive definite."""
 
-    def apply_inverse(self, r: NDArray[Any]) -> None:
+    def apply_inverse(self, r: NDArray[np.floating]) -> None:
         """Overwrite each row of `r` by the solution with the matrix that was last factored."""
 
-    def left_out(self, kernel: Kernel, lams: tuple[float, ...], Y: NDArray[Any]) -> tuple[Vector, Solved]:
+    def left_out(self, kernel: Kernel, lams: tuple[float, ...], Y: NDArray[np.floating]) -> tuple[Vector, Solved]:
         """Leave-one-out errors, shape (L, k, m), for targets `Y`, shape (k, m), and a mask of the lambdas solved."""
 
 
 def ridge_system(
-    rows: Rows, workspace: Workspace, kernel: Kernel, weights: NDArray[Any] | None = None, grid: bool = False
+    rows: Rows, workspace: Workspace, kernel: Kernel, weights: NDArray[np.floating] | None = None, grid: bool = False
 ) -> RidgeSystem:
     """Create the system of a part; the arguments are those of :class:`cakrr.solver.local.PartSystem`."""
     return PartSystem(rows, workspace, kernel, weights, grid)

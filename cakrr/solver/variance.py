@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,8 +44,8 @@ class Variance:
     points: Points
     kernel: Kernel
     noise: float
-    L: NDArray[np.float64]
-    unit: Any
+    L: NDArray[np.floating]
+    unit: float | NDArray[np.float64]
 
     def __call__(self, X: Rows) -> NDArray[np.float64]:
         """Variances of new targets at the rows of `X`, shape (n, d); the result has shape (n,) or (n, t).
@@ -94,7 +93,7 @@ class LeftOutRows:
 
 
 def factored(
-    rows: Rows, alpha: NDArray[Any], kernel: Kernel, lam: float, weights: NDArray[np.float64] | None = None
+    rows: Rows, alpha: NDArray[np.floating], kernel: Kernel, lam: float, weights: NDArray[np.float64] | None = None
 ) -> tuple[Variance, LeftOutRows] | None:
     """Variance of a model with these coefficients, and its leave-one-out errors; None if there is no factor.
 
@@ -119,7 +118,7 @@ def factored(
     if alpha.ndim > 1:
         inverse = inverse[:, None]
     alpha = alpha.astype(np.float64)
-    unit: Any = np.mean(np.square(alpha) / inverse, axis=0)
+    unit: NDArray[np.float64] = np.mean(np.square(alpha) / inverse, axis=0)
     variance = Variance(system.points, kernel, lam * m, system.K, unit if alpha.ndim > 1 else float(unit))
     return variance, LeftOutRows(alpha / inverse, np.sqrt(unit / inverse))
 

@@ -107,7 +107,7 @@ def calibration_of(model: KRRModel) -> Calibration:
 
 def answered(
     model: KRRModel, X: Rows, request: IntervalRequest, comm: Communicator, limit: int | None = None
-) -> tuple[NDArray[Any], NDArray[np.float64] | None, Ends | None]:
+) -> tuple[NDArray[np.float64], NDArray[np.float64] | None, Ends | None]:
     """Predictions, standard deviations and intervals for this rank's rows; a collective call.
 
     Parameters
@@ -159,7 +159,7 @@ def answered(
 
 
 def scales(
-    model: KRRModel, X: Rows, mean: NDArray[Any], std: NDArray[np.float64], comm: Communicator
+    model: KRRModel, X: Rows, mean: NDArray[np.float64], std: NDArray[np.float64], comm: Communicator
 ) -> NDArray[np.float64]:
     """Scales of adaptive intervals: standard deviations of these rows times noise factors; collective.
 

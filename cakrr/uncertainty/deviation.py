@@ -38,7 +38,7 @@ _REMEDY = "use more parts, more ranks or a larger memory limit"
 
 def predict(
     model: KRRModel, X: Rows, comm: Communicator, limit: int | None = None
-) -> tuple[NDArray[Any], NDArray[np.float64]]:
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Predictions and predictive standard deviations for this rank's rows; a collective call.
 
     Parameters
@@ -185,7 +185,7 @@ def learned_by_part(model: KRRModel, comm: Communicator) -> dict[int, NDArray[np
     return found
 
 
-def scaled(alpha: NDArray[Any], by: NDArray[np.float64]) -> NDArray[np.float64]:
+def scaled(alpha: NDArray[np.floating], by: NDArray[np.float64]) -> NDArray[np.float64]:
     """Each row of `alpha` times one number of `by`."""
     return np.asarray((alpha.T * by).T, np.float64)
 

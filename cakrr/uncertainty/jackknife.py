@@ -14,7 +14,7 @@ chosen from these rows.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def predict(
     model: KRRModel, X: Rows, coverage: float, comm: Communicator, limit: int | None = None
-) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Predictions and both ends of intervals for this rank's rows; a collective call.
 
     Parameters
@@ -110,8 +110,7 @@ def ends(variance: Variance, errors: NDArray[np.float64], X: Rows, coverage: flo
                 places[share, j, 1] = _selected(moved - np.abs(r), m - 1 - upper)
                 places[share, j, 2] = _selected(moved + np.abs(r), upper)
 
-        for _ in threads.in_order(of_rows, [(share,) for share in shares], parallel=len(shares) > 1):
-            pass
+        threads.for_blocks(of_rows, [(share,) for share in shares])
     return out
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cacore.comm import Communicator
+from cacore.data.rows import Rows
 from cacore.errors import InputError
 from cacore.machine import memory
 from cacore.metrics import errors
@@ -39,14 +40,14 @@ class Predicted:
         Probabilities of a classifier's classes.
     """
 
-    mean: NDArray[Any]
+    mean: NDArray[np.float64]
     std: NDArray[np.float64] | None
     ends: tuple[NDArray[np.float64], NDArray[np.float64]] | None
     facts: dict[str, Any]
     probabilities: NDArray[np.float64] | None = None
 
     @classmethod
-    def of(cls, model: KRRModel, X: Any, job: Predicting, comm: Communicator) -> Predicted:
+    def of(cls, model: KRRModel, X: Rows, job: Predicting, comm: Communicator) -> Predicted:
         """Predict what the command requests, computing standard deviations only once; collective."""
         with comm.phase("predict"):
             mean, std, ends = answered(model, X, request(job), comm, memory.limit_per_rank(comm, job.memory_limit))
@@ -73,12 +74,12 @@ class Predicted:
             found["lower"], found["upper"] = self.ends
         return found
 
-    def metrics(self, y: NDArray[Any], comm: Communicator) -> dict[str, Any]:
+    def metrics(self, y: NDArray[np.floating], comm: Communicator) -> dict[str, Any]:
         """Errors; with standard deviations also scores of the predictive normal distributions; collective."""
         found: dict[str, Any] = errors.regression_metrics(y, self.mean, comm)
         return found if self.std is None else found | gaussian_scores(y, self.mean, self.std, comm)
 
-    def intervals(self, y: NDArray[Any] | None, comm: Communicator) -> dict[str, Any]:
+    def intervals(self, y: NDArray[np.floating] | None, comm: Communicator) -> dict[str, Any]:
         """Entries of the report about the intervals, if there are any; collective."""
         return {} if self.ends is None else self.facts | interval_metrics(y, *self.ends, comm)
 

@@ -7,25 +7,31 @@ from typing import Any, Generic
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import check_is_fitted
 
-from cacore.comm import Communicator, collective
+from cacore.comm import CommLike, Communicator, collective
+from cacore.data.asking import asking, same_fit
 from cacore.data.dataset import Dataset
+from cacore.data.rows import Rows, RowsLike
 from cacore.data.validation import check_same_names
 from cacore.learn.method import Method
 from cacore.machine import threads
 from casvm.fit import SVMFit, Trained
+from casvm.options import SVMOptions
+from casvm.value_options import ValueOptions
 
 
 class AllRanks(Generic[Trained]):
     """Training and prediction on the ranks of `comm`, or in one process without it."""
 
-    comm: Any
+    comm: CommLike
     model_: Trained
 
-    def _trained(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None) -> tuple[SVMFit[Trained], Any]:
+    def _trained(
+        self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None
+    ) -> tuple[SVMFit[Trained], SVMOptions | ValueOptions]:
         """Train on this rank's rows and set the fitted attributes; return the fit and its options. Collective."""
         with collective(self.comm) as comm:
+            same_fit(self, comm)
             threads.share_once(comm)
             with comm.agreed():
                 train = self._training_rows(X, y, sample_weight, int(comm.size == 1))
@@ -37,11 +43,11 @@ class AllRanks(Generic[Trained]):
         return fitted, options
 
     @abstractmethod
-    def _training_rows(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
+    def _training_rows(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
         """Checked training rows; there must be `least` of them, 1 in one process and 0 on many ranks."""
 
     @abstractmethod
-    def _asked(self, train: Dataset, comm: Communicator) -> tuple[Method, Any]:
+    def _asked(self, train: Dataset, comm: Communicator) -> tuple[Method, SVMOptions | ValueOptions]:
         """The method and the options that the parameters select; collective."""
 
     @abstractmethod
@@ -49,13 +55,12 @@ class AllRanks(Generic[Trained]):
         """Set the fitted attributes; collective."""
 
     @abstractmethod
-    def _rows(self, X: Any, least: int = 1) -> Any:
+    def _rows(self, X: RowsLike, least: int = 1) -> Rows:
         """Checked rows to predict; there must be `least` of them."""
 
-    def _answer(self, question: str, X: Any) -> NDArray[Any]:
+    def _answer(self, question: str, X: RowsLike) -> NDArray[Any]:
         """Result of the model's method `question` for `X`; collective."""
-        check_is_fitted(self, "model_")
-        with collective(self.comm) as comm:
+        with asking(self, question) as comm:
             with comm.agreed():
                 X = self._rows(X, int(comm.size == 1))
             return np.asarray(getattr(self.model_, question)(X, comm))

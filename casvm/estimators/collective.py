@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
 
-from cacore.comm import Communicator
+from cacore.comm import CommLike, Communicator
 from cacore.data.dataset import Dataset
 from cacore.data.labels import all_classes
 from cacore.data.metric import expose as expose_metric
+from cacore.data.rows import RowsLike
 from cacore.data.validation import shared_seed
 from cacore.errors import InputError
 from cacore.learn.options import from_estimator
@@ -48,15 +49,15 @@ class CollectiveSVC(KernelClassifier, AllRanks[SVMModel]):
     standardize: bool = False
     cv: int | None = None
     scoring: str = "accuracy"
-    comm: Any = None
+    comm: CommLike = None
 
     _method: ClassVar[SVMMethod]
 
-    def _trained_by(self) -> tuple[SVMMethod, dict[str, Any]]:
+    def _trained_by(self) -> tuple[SVMMethod, dict[str, object]]:
         """The method, and options that are not set by the parameter of the same name."""
         return self._method, {}
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n_local, d), dense or CSR, and labels `y`; neither is changed.
 
         Rows of weight 0 are ignored. Invalid input raises an InputError, a ValueError. A ConvergenceWarning is issued
@@ -69,7 +70,7 @@ class CollectiveSVC(KernelClassifier, AllRanks[SVMModel]):
             warnings.warn(UNSEARCHED, stacklevel=2)
         return self
 
-    def _training_rows(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
+    def _training_rows(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
         return self._labelled(X, y, sample_weight, least)
 
     def _asked(self, train: Dataset, comm: Communicator) -> tuple[SVMMethod, SVMOptions]:
@@ -87,15 +88,15 @@ class CollectiveSVC(KernelClassifier, AllRanks[SVMModel]):
         expose_metric(self, fitted)
         expose_search(self, fitted.search)
 
-    def decision_function(self, X: Any) -> NDArray[np.float64]:
+    def decision_function(self, X: RowsLike) -> NDArray[np.float64]:
         """Decisions for `X`, shape (n_local,) with two classes, else (n_local, k); with `comm`, collective."""
         return self._answer("decision_function", X)
 
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: RowsLike) -> NDArray[Any]:
         """Labels for `X`, shape (n_local, d); with `comm`, a collective call."""
         return self._answer("predict", X)
 
-    def _probabilities(self, X: Any) -> NDArray[np.float64]:
+    def _probabilities(self, X: RowsLike) -> NDArray[np.float64]:
         return self._answer("probabilities", X)
 
 
@@ -192,18 +193,18 @@ class CASVC(CollectiveSVC):
     """
 
     n_parts: int | None = field(default=None, kw_only=False)
-    partitioner: Any = "random"
+    partitioner: str | Partitioner = "random"
     solver: str = "smo"
     route: str = "nearest"
     ratio: bool = False
     per_part: bool = False
-    random_state: Any = None
+    random_state: int | np.random.RandomState | None = None
 
     def _take(self, fitted: SVMFit[SVMModel], comm: Communicator) -> None:
         super()._take(fitted, comm)
         self.centers_ = fitted.model.centers
 
-    def _trained_by(self) -> tuple[SVMMethod, dict[str, Any]]:
+    def _trained_by(self) -> tuple[SVMMethod, dict[str, object]]:
         own = self.partitioner
         if isinstance(own, str) and own in REGISTERED:
             return _METHODS.get(own) or replace(cpsvm, name=own, summary=f"parts by {own}", partitioner=own), {}
@@ -267,7 +268,7 @@ class DCSVC(OneModelSVC):
 
     n_parts: int | None = field(default=None, kw_only=False)
     solver: str = "smo"
-    random_state: Any = None
+    random_state: int | np.random.RandomState | None = None
 
     _method = dcsvm
 

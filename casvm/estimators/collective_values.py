@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
 
 from cacore.checks import whole
-from cacore.comm import Communicator
+from cacore.comm import CommLike, Communicator
 from cacore.data.classifier import ROWS
 from cacore.data.dataset import Dataset
 from cacore.data.regressor import Regressing
+from cacore.data.rows import RowsLike
 from cacore.data.validation import shared_seed
 from cacore.learn.options import from_estimator
 from cacore.machine import memory
 from cacore.svm.classifier import KernelMachine
+from cacore.tuning.grid import GridLike
 from casvm.estimators.all_ranks import AllRanks
 from casvm.estimators.exact import expose_search
 from casvm.fit import SVMFit
@@ -32,13 +34,14 @@ from partition import Partitioner
 class CollectiveSVR(Regressing, KernelMachine, AllRanks[SVRModel]):
     """The base of these regressors; with `comm`, `fit`, `predict` and `score` take each rank's own rows."""
 
-    C: Any = 1.0
-    epsilon: Any = 0.1
+    C: GridLike = 1.0
+    epsilon: GridLike = 0.1
+    tol: float | str | None = None
     standardize: bool = False
     cv: int | None = None
-    comm: Any = None
+    comm: CommLike = None
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n_local, d), dense or CSR, and targets `y`, shape (n_local,); neither is changed.
 
         Rows of weight 0 are ignored. Invalid input raises an InputError, a ValueError. A ConvergenceWarning is issued
@@ -49,7 +52,7 @@ class CollectiveSVR(Regressing, KernelMachine, AllRanks[SVRModel]):
             warnings.warn(f"{type(self).__name__}: {note}", ConvergenceWarning, stacklevel=2)
         return self
 
-    def _training_rows(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
+    def _training_rows(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None, least: int) -> Dataset:
         own = {"dtype": ("float64", "float32"), "ensure_min_samples": 2 * least, **ROWS}
         return self._with_targets(X, y, sample_weight, **own)
 
@@ -60,7 +63,7 @@ class CollectiveSVR(Regressing, KernelMachine, AllRanks[SVRModel]):
             options: ValueOptions = from_estimator(ValueOptions, self, memory_limit=limit, **chosen)
         return svr, options
 
-    def _chosen(self, comm: Communicator) -> dict[str, Any]:
+    def _chosen(self, comm: Communicator) -> dict[str, object]:
         """Options that are not set by the parameter of the same name; collective."""
         raise NotImplementedError
 
@@ -74,7 +77,7 @@ class CollectiveSVR(Regressing, KernelMachine, AllRanks[SVRModel]):
         self.fit_status_ = int(not self.solver_["converged"].all())
         expose_search(self, fitted.search)
 
-    def predict(self, X: Any) -> NDArray[np.float64]:
+    def predict(self, X: RowsLike) -> NDArray[np.float64]:
         """Predictions for `X`, shape (n_local, d); with `comm`, a collective call."""
         return self._answer("predict", X)
 
@@ -87,8 +90,10 @@ class DisSMOSVR(CollectiveSVR):
     ----------
     C, epsilon, gamma, cv, standardize, cache_gib, comm
         As for :class:`CASVR`.
-    kernel, degree, coef0, tol, max_iter, max_time
-        As for :class:`SMOSVR`, without "precomputed"; tol may be "scale".
+    tol
+        As for :class:`CASVR`.
+    kernel, degree, coef0, max_iter, max_time
+        As for :class:`SMOSVR`, without "precomputed".
     working_set : int or None
         Number of rows optimised per round. None lets the solver choose; 2 is one pair, as in standard SMO.
 
@@ -115,7 +120,7 @@ class DisSMOSVR(CollectiveSVR):
 
     working_set: int | None = None
 
-    def _chosen(self, comm: Communicator) -> dict[str, Any]:
+    def _chosen(self, comm: Communicator) -> dict[str, object]:
         return {"exact": True}
 
     def _take(self, fitted: SVMFit[SVRModel], comm: Communicator) -> None:
@@ -146,9 +151,12 @@ class CASVR(CollectiveSVR):
         error on left-out rows inside the parts is chosen; no rows are sent.
     cv : int or None
         Number of folds for this choice. None means 5, or with more than 5,000 rows one held-out tenth.
-    kernel, degree, coef0, tol, max_iter, max_time
-        As for :class:`SMOSVR`, without "precomputed"; tol may be "scale", a thousandth of the targets' standard
-        deviation.
+    tol : float, "scale" or None
+        Largest violation of the optimality conditions at which training stops. A number is in the units of the targets,
+        and "scale" is a thousandth of their standard deviation. None means "scale" if C or epsilon is "scale" or
+        "grid", and 0.001 otherwise.
+    kernel, degree, coef0, max_iter, max_time
+        As for :class:`SMOSVR`, without "precomputed".
     solver : str
         Solver of each part: "smo", or another regression solver registered in :mod:`cacore.svm.solvers`.
     route : {"nearest", "soft", "all"}
@@ -188,15 +196,15 @@ class CASVR(CollectiveSVR):
     """
 
     n_parts: int | None = field(default=None, kw_only=False)
-    partitioner: Any = "random"
+    partitioner: str | Partitioner = "random"
     n_divisions: int = 1
     overlap: float = 0.0
     route: str = "nearest"
     solver: str = "smo"
-    random_state: Any = None
+    random_state: int | np.random.RandomState | None = None
 
-    def _chosen(self, comm: Communicator) -> dict[str, Any]:
-        chosen: dict[str, Any] = {"seed": shared_seed(self.random_state, comm)}
+    def _chosen(self, comm: Communicator) -> dict[str, object]:
+        chosen: dict[str, object] = {"seed": shared_seed(self.random_state, comm)}
         if self.n_parts is None and isinstance(self.partitioner, Partitioner):
             with comm.agreed():
                 chosen["partitions"] = whole(1)(self.partitioner.n_parts, "n_parts =")

@@ -13,8 +13,8 @@ from cacore.checks import one_of
 from cacore.comm import Communicator
 from cacore.data.classifier import Labelled
 from cacore.data.dataset import Samples
-from cacore.data.labels import all_classes, class_factors, require_classes
-from cacore.data.rows import concatenate
+from cacore.data.labels import ClassWeight, all_classes, class_factors, require_classes
+from cacore.data.rows import RowsLike, concatenate
 from cacore.errors import InputError
 from cacore.kernels.given import Precomputed, numbered
 from cacore.learn.options import from_estimator
@@ -24,6 +24,7 @@ from cacore.probability.coupling import coupled
 from cacore.probability.left_out import folds_to_leave_out
 from cacore.svm.classifier import Probabilistic
 from cacore.svm.dual import Solution
+from cacore.tuning.grid import GridLike
 from cacore.tuning.results import Results
 from casvm.estimators.one_process import OneProcess, Setting
 from casvm.methods.left_out import PartTraining, left_out
@@ -45,7 +46,7 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
 
     _method: ClassVar[str]
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n, d), dense or CSR, and labels `y`, shape (n,); neither is changed.
 
         With a precomputed kernel, `X` is K, shape (n, n). Invalid input raises an InputError, a ValueError. A
@@ -94,7 +95,7 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
         bounds = None if self._nu() is None else np.array([one.margin for one in solutions])
         return Calibrator.fit(form, left_out(rows, k, folds, training, bounds), k * (k - 1) // 2, comm)
 
-    def _options(self, factor: Any) -> SVMOptions:
+    def _options(self, factor: ClassWeight) -> SVMOptions:
         """Options of training, given the weights of the classes."""
         raise NotImplementedError
 
@@ -123,7 +124,7 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
         coef = part.X.T @ part.weights()
         return np.asarray(coef.T if len(self.classes_) > 2 else -coef.T)
 
-    def decision_function(self, X: Any) -> NDArray[np.float64]:
+    def decision_function(self, X: RowsLike) -> NDArray[np.float64]:
         """Decisions for `X`, shape (n, d): shape (n,) with two classes, else (n, k), or (n, pairs) for "ovo"."""
         X = self._rows(X)
         if self.decision_function_shape == "ovo" and len(self.classes_) > 2:
@@ -131,16 +132,16 @@ class OneProcessSVC(Probabilistic, Labelled, OneProcess):
         scores = self._scores(X)
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: RowsLike) -> NDArray[Any]:
         """Labels for `X`, shape (n, d), or kernel values with all training rows, shape (n, n_train)."""
         scores = self._scores(self._rows(X))
         return np.asarray(self.model_.labels(scores))
 
-    def _probabilities(self, X: Any) -> NDArray[np.float64]:
+    def _probabilities(self, X: RowsLike) -> NDArray[np.float64]:
         decisions = self.model_.parts[0].pairs(self._rows(X), self.model_.kernel)
         return coupled(self._fitted_calibrator().first(decisions), len(self.classes_))
 
-    def _scores(self, X: Any) -> NDArray[np.float64]:
+    def _scores(self, X: RowsLike) -> NDArray[np.float64]:
         return np.asarray(self.model_.parts[0].scores(X, self.model_.kernel, len(self.classes_)))
 
 
@@ -225,13 +226,13 @@ class SMOSVC(OneProcessSVC):
     :func:`casvm.solver.smo.solve`. Probabilities cost what :func:`casvm.methods.left_out.left_out` does.
     """
 
-    C: Any = 1.0
+    C: GridLike = 1.0
     cv: int | None = None
     scoring: str = "accuracy"
 
     _method = "smo"
 
-    def _options(self, factor: Any) -> SVMOptions:
+    def _options(self, factor: ClassWeight) -> SVMOptions:
         options: SVMOptions = from_estimator(SVMOptions, self, class_weight=factor, **self._known())
         options.check_search()
         return options
@@ -270,7 +271,7 @@ class SMONuSVC(OneProcessSVC):
 
     _method = NU_SVC
 
-    def _options(self, factor: Any) -> SVMOptions:
+    def _options(self, factor: ClassWeight) -> SVMOptions:
         nu_share(self.nu, "nu =")
         options: SVMOptions = from_estimator(SVMOptions, self, class_weight=factor, C=1.0, **self._known())
         return options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from cacore.checks import at_least_zero
 from cacore.comm import Communicator
 from cacore.data.classifier import ROWS
-from cacore.data.rows import Rows
+from cacore.data.rows import LARGEST_TARGET, Rows, RowsLike, check_targets
 from cacore.data.validation import checked_weights, columns_of, validated
 from cacore.errors import InputError
 from cacore.learn.options import from_estimator
@@ -89,7 +89,7 @@ class OneProcessValues(OneProcess):
     def _linear(self, part: PartSVR) -> Vector:
         return np.asarray(part.X.T @ part.beta)[None]
 
-    def _values(self, X: Any) -> Vector:
+    def _values(self, X: RowsLike) -> Vector:
         """Outputs for `X`, shape (n, d)."""
         X = self._rows(X)
         return self.model_.parts[0].predict(X, self.model_.kernel)
@@ -101,7 +101,7 @@ class _Regressor(RegressorMixin, OneProcessValues):
 
     C: float = 1.0
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(self, X: RowsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n, d), dense or CSR, and targets `y`, shape (n,); neither is changed.
 
         With a precomputed kernel, `X` is K, shape (n, n). Rows of weight 0 are ignored. Invalid input raises an
@@ -114,13 +114,14 @@ class _Regressor(RegressorMixin, OneProcessValues):
             targets = np.asarray(column_or_1d(y, warn=True), np.float64)
         except ValueError as error:
             raise InputError(f"y: {error}") from error
+        check_targets(targets, "y", LARGEST_TARGET, Communicator())
         if np.ptp(targets) == 0:
             warnings.warn(f"all targets are {targets[0]:g}: the model is this constant", stacklevel=2)
         self._fit(X, targets, sample_weight)
         self._keep_names(columns)
         return self
 
-    def predict(self, X: Any) -> Vector:
+    def predict(self, X: RowsLike) -> Vector:
         """Predictions for `X`, shape (n, d), or kernel values with all training rows, shape (n, n_train)."""
         return self._values(X)
 
@@ -254,7 +255,7 @@ class SMOOneClassSVM(OutlierMixin, OneProcessValues):
 
     _svm_type = "one_class"
 
-    def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(self, X: RowsLike, y: object = None, sample_weight: ArrayLike | None = None) -> Self:
         """Train on `X`, shape (n, d), dense or CSR, which is not changed; `y` is ignored.
 
         With a precomputed kernel, `X` is K, shape (n, n). Rows of weight 0 are ignored. Invalid input raises an
@@ -276,16 +277,16 @@ class SMOOneClassSVM(OutlierMixin, OneProcessValues):
         check_is_fitted(self)
         return -float(self.intercept_[0])
 
-    def decision_function(self, X: Any) -> Vector:
+    def decision_function(self, X: RowsLike) -> Vector:
         """Decisions for `X`, shape (n, d): shape (n,), at least 0 for inliers."""
         return self._values(X)
 
-    def score_samples(self, X: Any) -> Vector:
+    def score_samples(self, X: RowsLike) -> Vector:
         """Scores for `X`, shape (n, d): decisions plus the offset."""
         values = self._values(X)
         return values + self.offset_
 
-    def predict(self, X: Any) -> NDArray[np.int64]:
+    def predict(self, X: RowsLike) -> NDArray[np.int64]:
         """Predictions for `X`, shape (n, d): 1 for inliers, -1 for outliers."""
         values = self._values(X)
         return self.model_.answers(values)

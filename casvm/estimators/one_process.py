@@ -11,12 +11,14 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from cacore.checks import yes_or_no
 from cacore.comm import Communicator
 from cacore.data.columns import Columns
-from cacore.data.rows import Rows, check_range
+from cacore.data.resolution import check_resolved
+from cacore.data.rows import Rows, RowsLike, check_range, check_squares
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.limits import Limits
@@ -25,6 +27,8 @@ from cacore.svm.classifier import KernelMachine, printer
 from cacore.svm.dual import Progress, Solution
 from cacore.svm.options import DualOptions
 from cacore.svm.problem import numeric_gamma
+from casvm.model.part import PartSVM
+from casvm.model.svr import PartSVR
 
 
 @dataclass(frozen=True)
@@ -48,14 +52,16 @@ class OneProcess(KernelMachine):
     def _precomputed(self) -> bool:
         return isinstance(self.kernel, str) and self.kernel == "precomputed"
 
-    def _known(self) -> dict[str, Any]:
+    def _known(self) -> dict[str, object]:
         """Options that replace this estimator's parameters, since a precomputed kernel is not evaluated."""
         return {"kernel": "linear"} if self._precomputed else {}
 
     def _check_rows(self, X: Rows) -> None:
         """Refuse training rows that do not suit the kernel."""
         if not self._precomputed:
-            check_range(X)
+            comm = Communicator()
+            check_resolved(X, comm)
+            check_squares(X, comm)
             return
         if X.shape[0] != X.shape[1]:
             raise InputError(f"a precomputed kernel must be square; this one has shape {tuple(X.shape)}")
@@ -89,12 +95,13 @@ class OneProcess(KernelMachine):
             of = "" if len(solutions) == 1 else f" ({len(late)} of {len(solutions)} pairs of classes)"
             warnings.warn(
                 f"{type(self).__name__} stopped after {worst.iterations:,} iterations at a violation of "
-                f"{worst.gap:.3g}, above tol = {self.tol:g}{of}: raise max_iter or max_time, or scale the features",
+                f"{worst.gap:.3g}, above tol = {self.tol:g}{of}: raise tol, max_iter or max_time, or "
+                "scale the features",
                 ConvergenceWarning,
                 stacklevel=depth + 2,
             )
 
-    def _one_part(self, X: Rows, part: Any) -> dict[str, Any]:
+    def _one_part(self, X: Rows, part: PartSVM | PartSVR) -> dict[str, Any]:
         """Fields of a model with a single part trained on all rows."""
         n, d = X.shape
         return {
@@ -108,7 +115,7 @@ class OneProcess(KernelMachine):
             columns.put(self.model_.source)
 
     @property
-    def coef_(self) -> Any:
+    def coef_(self) -> NDArray[np.float64] | sp.csr_matrix:
         """Weights of the features, one row per problem; only for the linear kernel."""
         check_is_fitted(self)
         if self.kernel != "linear":
@@ -121,13 +128,13 @@ class OneProcess(KernelMachine):
         """Compute `coef_` from the part's model."""
         raise NotImplementedError
 
-    def _rows(self, X: Any, least: int = 1) -> Any:
+    def _rows(self, X: RowsLike, least: int = 1) -> Rows:
         X = super()._rows(X, least)
         if self.model_.kernel is not None:
             check_range(X)
         return X
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.pairwise = self._precomputed
         tags.input_tags.sparse = not self._precomputed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,14 +20,18 @@ if TYPE_CHECKING:
     Trainer = Callable[[SVMMethod, Dataset, SVMOptions, Communicator], ClassFit]
 
 
-def in_parts(method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicator, test: Any = None) -> ClassFit:
+def in_parts(
+    method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicator, test: Dataset | None = None
+) -> ClassFit:
     """Train one classifier per part; see :func:`casvm.methods.parts.fit`."""
     from casvm.methods.parts import fit
 
     return _trained(fit, method, train, options, comm)
 
 
-def in_a_tree(method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicator, test: Any = None) -> ClassFit:
+def in_a_tree(
+    method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicator, test: Dataset | None = None
+) -> ClassFit:
     """Train a tree of merges; see :func:`casvm.methods.tree.fit`."""
     from casvm.methods.tree import fit
 
@@ -35,7 +39,7 @@ def in_a_tree(method: SVMMethod, train: Dataset, options: SVMOptions, comm: Comm
 
 
 def of_all_rows(
-    method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicator, test: Any = None
+    method: SVMMethod, train: Dataset, options: SVMOptions, comm: Communicator, test: Dataset | None = None
 ) -> ClassFit:
     """Solve one problem of all rows; see :func:`casvm.methods.dissmo.fit`."""
     from casvm.methods.dissmo import fit
@@ -44,7 +48,7 @@ def of_all_rows(
 
 
 def of_values(
-    method: ValueMethod, train: Dataset, options: ValueOptions, comm: Communicator, test: Any = None
+    method: ValueMethod, train: Dataset, options: ValueOptions, comm: Communicator, test: Dataset | None = None
 ) -> SVMFit[SVRModel]:
     """Train a regression or one-class SVM, in parts or of all rows; see :func:`casvm.methods.parts.fit_values`."""
     from casvm.methods.parts import fit_values

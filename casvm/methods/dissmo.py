@@ -82,7 +82,7 @@ def of_values(task: ValuesTask, comm: Communicator) -> SVMFit[SVRModel]:
 
     def work(unfinished: Unfinished | None) -> Kept:
         if comm.size == 1 and options.working_set is None:
-            return kept_of(problem.solve(rows, task.kernel, options.limits, cache_bytes), begun)
+            return kept_of(problem.solve(rows, task.kernel, options.limits, cache_bytes, options.solver), begun)
         share = _together(task, rows.X, problem.dual(rows, comm), cache_bytes, advance, unfinished, comm)
         kept = kept_of(share, begun)
         for name in ("kernel_rows", "kernel_values"):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,7 +114,8 @@ def left_out(
         there = ~np.isnan(D)
         return LeftOutDecisions(D[there], first[there], np.full(int(there.sum()), pair))
 
-    return LeftOutDecisions.stacked(list(threads.in_order(of_pair, tasks, parallel=together)))
+    with threads.in_order(of_pair, tasks, parallel=together) as decisions:
+        return LeftOutDecisions.stacked(list(decisions))
 
 
 @dataclass(eq=False)
@@ -132,9 +132,9 @@ class Whole:
         Matrices of finished pairs, for reuse.
     """
 
-    K: NDArray[Any]
+    K: NDArray[np.floating]
     ends: NDArray[np.int64]
-    spare: list[NDArray[Any]] = field(default_factory=list)
+    spare: list[NDArray[np.floating]] = field(default_factory=list)
 
     @classmethod
     def of(
@@ -152,7 +152,7 @@ class Whole:
         _fill(K, rows.X[present[np.argsort(rows["code"][present], kind="stable")]], kernel)
         return cls(K, np.concatenate([[0], np.cumsum(counts)]))
 
-    def of_pair(self, i: int, j: int) -> NDArray[Any]:
+    def of_pair(self, i: int, j: int) -> NDArray[np.floating]:
         """Kernel matrix of the rows of two classes, padded for the solver."""
         sides = [slice(*self.ends[code : code + 2]) for code in (i, j)]
         sizes = [side.stop - side.start for side in sides]
@@ -169,7 +169,7 @@ class Whole:
         return K
 
 
-def _of_pair(rows: Samples, chosen: NDArray[np.int64], training: PartTraining, C: float) -> NDArray[Any]:
+def _of_pair(rows: Samples, chosen: NDArray[np.int64], training: PartTraining, C: float) -> NDArray[np.floating]:
     """Kernel matrix of a pair's rows, computed for this pair alone."""
     kernel, m, X = training.kernel, len(chosen), rows.X[chosen]
     assert kernel is not None
@@ -178,7 +178,7 @@ def _of_pair(rows: Samples, chosen: NDArray[np.int64], training: PartTraining, C
     return K
 
 
-def _fill(K: NDArray[Any], X: Rows, kernel: Kernel) -> None:
+def _fill(K: NDArray[np.floating], X: Rows, kernel: Kernel) -> None:
     """Write the kernel matrix of the rows to the first columns of K, in its precision."""
     points = points_of(X, kernel, K.dtype)
     values = K[:, : len(points)]
@@ -193,7 +193,7 @@ def _trainings(first: NDArray[np.bool_], fold: NDArray[np.int64], folds: int) ->
 
 
 def _in_memory(
-    K: NDArray[Any], first: NDArray[np.bool_], C: NDArray[np.float64], fold: NDArray[np.int64], folds: int,
+    K: NDArray[np.floating], first: NDArray[np.bool_], C: NDArray[np.float64], fold: NDArray[np.int64], folds: int,
     limits: Limits,
 ) -> NDArray[np.float64]:  # fmt: skip
     """Decisions on the left-out rows of a pair from its kernel matrix; NaN for rows never left out."""

@@ -18,7 +18,7 @@ from cacore.comm import Communicator
 from cacore.data.dataset import Dataset
 from cacore.data.labels import all_classes
 from cacore.data.metric import SAMPLE, Root, best_round, check_features, check_kernel, mapped, sample_of
-from cacore.data.rows import check_alike, gather_rows
+from cacore.data.rows import gather_rows
 from cacore.data.shuffle import Shuffle
 from cacore.data.standardize import Standardizer
 from cacore.errors import InputError
@@ -46,7 +46,6 @@ def fit(train: Trainer, method: SVMMethod, rows: Dataset, options: SVMOptions, c
     metric. If the model is in pieces on all ranks, the Allreduce has the gradients at the sampled rows instead.
     """
     with comm.phase("read"):
-        check_alike(rows.X, comm)
         with comm.agreed():
             y, weights = rows.target(), rows.weights
             check_kernel(options.metric, options.kernel)

@@ -85,7 +85,7 @@ def not_met(numbers: NDArray[np.float64], tol: float, what: str) -> list[str]:
     total, worst = int(numbers[:, 0].sum()), numbers[:, STATISTICS.index("gap")].max()
     return [
         f"{where} stopped after {total:,} iterations at a violation of {worst:.3g}, above tol = {tol:g}: "
-        "raise the limit, or scale the features"
+        "raise the tolerance or the limit, or scale the features"
     ]
 
 

@@ -239,9 +239,8 @@ class _Tree:
     def _shared(self, node: Samples | None, root: int) -> Samples:
         """Broadcast the last problem's support vectors to all ranks."""
         X = bcast_rows(None if node is None else node.X, self.comm, root)
-        tables = (None, None) if node is None else _tables(node)
-        numbers, values = (self.comm.bcast(table, root) for table in tables)
-        return _from_tables(X, numbers, values)
+        numbers, values = (None, None) if node is None else _tables(node)
+        return _from_tables(X, self.comm.bcast(numbers, root), self.comm.bcast(values, root))
 
     def result(self, model: SVMModel, sizes: NDArray[np.int64], passes: int) -> SVMFit[SVMModel]:
         """Gather the statistics of all ranks, and build the result of training."""

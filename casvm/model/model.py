@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cacore.comm import Communicator
+from cacore.comm import CommLike, Communicator
 from cacore.data.labels import check_classes, read_classes, stored_classes
 from cacore.data.rows import Rows
 from cacore.io import model_file
@@ -74,7 +74,7 @@ class SVMModel(InParts):
             return self.kernel
         return replace(self.kernel, gamma=float(self.gammas[part]))
 
-    def predict(self, X: Rows, comm: Any = None) -> NDArray[Any]:
+    def predict(self, X: Rows, comm: CommLike = None) -> NDArray[Any]:
         """Labels of this rank's rows; a collective call.
 
         Parameters
@@ -102,7 +102,7 @@ class SVMModel(InParts):
         codes = votes(scores) if self._alone or scores.shape[1] == 1 else scores.argmax(axis=1)
         return np.asarray(self.classes[codes])
 
-    def decision_function(self, X: Rows, comm: Any = None) -> NDArray[np.float64]:
+    def decision_function(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
         """Decisions, shape (n_local,) for two classes, positive for the second; else (n_local, k).
 
         With more than two classes: the pairs' votes for each class, plus at most a third of a vote for the size of the
@@ -112,12 +112,12 @@ class SVMModel(InParts):
         scores = self.scores(X, comm)
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
-    def pair_decisions(self, X: Rows, comm: Any = None) -> NDArray[np.float64]:
+    def pair_decisions(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
         """Decisions of all pairs of classes by a model in pieces, shape (n_local, k (k - 1) / 2); collective.
 
         A decision is positive for the first class of its pair.
         """
-        with self._ranks(comm) as ranks, ranks.phase("predict"):
+        with self._ranks(comm, "pair_decisions") as ranks, ranks.phase("predict"):
             return self._decided(self._received(X, ranks), ranks)
 
     def _decided(self, Z: Rows, comm: Communicator) -> NDArray[np.float64]:
@@ -129,7 +129,7 @@ class SVMModel(InParts):
         part = self.parts[number]
         return part.pairs(rows, self.kernel) if len(part.rows) else part.b
 
-    def probabilities(self, X: Rows, comm: Any = None) -> NDArray[np.float64]:
+    def probabilities(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
         """Probabilities of the classes, shape (n_local, k), in their order; collective, as :meth:`predict`.
 
         Pairs of classes are coupled (:func:`cacore.probability.coupling.coupled`). If several parts predict a row,
@@ -142,7 +142,7 @@ class SVMModel(InParts):
             On all ranks: the model has no probabilities.
         """
         k = len(self.classes)
-        with self._ranks(comm) as ranks, ranks.phase("predict"):
+        with self._ranks(comm, "probabilities") as ranks, ranks.phase("predict"):
             with ranks.agreed():
                 calibrator = require_calibrator(self.calibrator)
             Z = self._received(X, ranks)
@@ -172,16 +172,16 @@ class SVMModel(InParts):
             return replace(self.calibrator, A=one.slopes, B=one.shifts).first(decisions)
         return self.calibrator.first(decisions, pairs_of(one.classes, len(self.classes)))
 
-    def asked(self, X: Rows, labels: NDArray[np.int32], comm: Any = None) -> NDArray[np.float64]:
+    def asked(self, X: Rows, labels: NDArray[np.int32], comm: CommLike = None) -> NDArray[np.float64]:
         """Scores of each row by the model of the part given in `labels`; collective."""
-        with self._ranks(comm) as ranks, ranks.phase("predict"):
+        with self._ranks(comm, "asked") as ranks, ranks.phase("predict"):
             return self._asked(self._received(X, ranks), labels, ranks, (self._width,))
 
     def intercepts(self) -> NDArray[np.float64]:
         """Intercept b of each pair of classes of a model in pieces; collective on the ranks that hold the pieces."""
         k = len(self.classes)
         b = np.sum([part.b for part in self.parts.values()], axis=0) if self.parts else np.zeros(k * (k - 1) // 2)
-        with self._ranks(None) as ranks:
+        with self._ranks(None, "intercepts") as ranks:
             return ranks.allreduce(b)
 
     @property
@@ -193,10 +193,10 @@ class SVMModel(InParts):
     def _width(self) -> int:
         return 1 if len(self.classes) == 2 else len(self.classes)
 
-    def scores(self, X: Rows, comm: Any = None) -> NDArray[np.float64]:
+    def scores(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
         """Decisions as in :meth:`decision_function`, but with shape (n_local, 1) for two classes; collective."""
         k = len(self.classes)
-        with self._ranks(comm) as ranks, ranks.phase("predict"):
+        with self._ranks(comm, "scores") as ranks, ranks.phase("predict"):
             Z = self._received(X, ranks)
             if self.route == "sum":
                 decisions = self._decided(Z, ranks)

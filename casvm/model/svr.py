@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cacore.comm import CommLike
 from cacore.data.rows import Rows, concatenate
 from cacore.io import model_file
 from cacore.io.layout import Array, Layout
@@ -92,7 +93,7 @@ class SVRModel(InParts):
         """Fields that describe the model in the report."""
         return {"method": self.method, "svm_type": self.svm_type, **self.params, "route": self.route}
 
-    def decision_function(self, X: Rows, comm: Any = None) -> NDArray[np.float64]:
+    def decision_function(self, X: Rows, comm: CommLike = None) -> NDArray[np.float64]:
         """Real outputs for this rank's rows: predicted targets, or one-class decisions; a collective call.
 
         Parameters
@@ -112,11 +113,11 @@ class SVRModel(InParts):
         ``nearest`` and ``soft``, each row is sent to the ranks of its models, and outputs are sent back. With ``all``
         and ``sum``, every row is sent to every rank, and one reduction adds up n_test numbers.
         """
-        with self._ranks(comm) as ranks, ranks.phase("predict"):
+        with self._ranks(comm, "decision_function") as ranks, ranks.phase("predict"):
             Z = self._received(X, ranks)
             return self._answered(Z, ranks)
 
-    def predict(self, X: Rows, comm: Any = None) -> NDArray[Any]:
+    def predict(self, X: Rows, comm: CommLike = None) -> NDArray[Any]:
         """Predicted targets; for a one-class model, 1 for inliers and -1 for outliers. Collective."""
         return self.answers(self.decision_function(X, comm))
 

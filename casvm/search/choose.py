@@ -164,10 +164,11 @@ class _Search:
             self._done += steps
             self._advance(steps)
 
-        for piece, kept in over_pieces(self.pieces, f"search-{number}", judged, self.options.checkpoint, advance):
-            total[group_of(piece)][:, :, these] += kept["counts"]
-            solved, stopped = kept["steps"].tolist()
-            self.solved, self.stopped = self.solved + solved, self.stopped + stopped
+        with over_pieces(self.pieces, f"search-{number}", judged, self.options.checkpoint, advance) as found:
+            for piece, kept in found:
+                total[group_of(piece)][:, :, these] += kept["counts"]
+                solved, stopped = kept["steps"].tolist()
+                self.solved, self.stopped = self.solved + solved, self.stopped + stopped
 
     def _tell(self, alive: NDArray[np.bool_], total: NDArray[np.int64], done: int) -> None:
         """Show the number of remaining settings, the best setting so far, and the remaining work."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.rows import Rows
+from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.kernels.registry import KernelKind
 from cacore.svm.options import DualOptions
@@ -21,6 +22,7 @@ from casvm.rules import GRID
 SETTINGS, QUICK = 10, 5  # number of values of C and of gamma in the default grid
 _C = 0.1, 1000.0
 _GAMMA = 0.25, 256.0  # in units of 1 / median squared distance within a part; the best values are far above 1
+_NORMAL = 1e-300  # smallest distance of which 256 over it is a number
 _SAMPLE = 256  # rows of a part whose distances are sampled
 
 
@@ -89,11 +91,23 @@ def _median(kernel: Kernel, X: Rows, pieces: list[NDArray[np.int64]], comm: Comm
     """Median over all pieces of the median distance, as the kernel defines it, between rows of a piece; collective.
 
     Returns 1 if all rows are equal. Each rank sends its medians to all ranks.
+
+    Raises
+    ------
+    InputError
+        On all ranks: the distances are so small or large that gammas around 1 over them overflow or vanish.
     """
     own = np.array([_typical(kernel, X[rows[:: -(-len(rows) // _SAMPLE)]]) for rows in pieces])
     known = comm.allgather(own)
     known = known[known > 0]
-    return float(np.median(known)) if len(known) else 1.0
+    distance = float(np.median(known)) if len(known) else 1.0
+    with comm.uncounted(), comm.agreed():
+        if not _NORMAL < distance < 1 / _NORMAL:
+            raise InputError(
+                f'gamma = "grid": the distances of the features are so {"small" if distance < 1 else "large"}, about '
+                f"{distance:g}, that 1 over them is no number of double precision; standardise the features"
+            )
+    return distance
 
 
 def _typical(kernel: Kernel, X: Rows) -> float:

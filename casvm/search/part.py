@@ -5,13 +5,14 @@ No MPI and no routing: rows in, counts of correct and predicted rows out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from cacore.data.rows import Rows
 from cacore.kernels import Kernel, Points
@@ -116,19 +117,21 @@ def judge(
         _of_one_class(task, judged.counts, k)
         return judged
 
-    def of_gamma(g: int, K: NDArray[Any]) -> list[int]:
+    def of_gamma(g: int, K: NDArray[np.floating]) -> list[int]:
         return _Folds(task, K, Cs, k, tol).judge(task.todo[g], judged.counts[g])
 
     dtype = precision(task.X, kernels, max(Cs) * float(task.factor.max()), tol)
-    for solved, stopped in for_kernels(task.X, kernels, wanted, dtype, of_gamma):
-        judged.solved, judged.stopped = judged.solved + solved, judged.stopped + stopped
+    with for_kernels(task.X, kernels, wanted, dtype, of_gamma) as steps:
+        for solved, stopped in steps:
+            judged.solved, judged.stopped = judged.solved + solved, judged.stopped + stopped
     return judged
 
 
 def for_kernels(
-    X: Rows, kernels: Sequence[Kernel], wanted: NDArray[np.intp], dtype: Any, work: Callable[[int, NDArray[Any]], Told]
-) -> Iterable[Told]:  # fmt: skip
-    """Yield ``work(g, K)`` for each wanted kernel g, with its kernel matrix K of the rows.
+    X: Rows, kernels: Sequence[Kernel], wanted: NDArray[np.intp], dtype: DTypeLike,
+    work: Callable[[int, NDArray[np.floating]], Told],
+) -> AbstractContextManager[Iterator[Told]]:  # fmt: skip
+    """Context with an iterator of ``work(g, K)`` for each wanted kernel g, with its kernel matrix K of the rows.
 
     Distances are computed once, and the caller's threads process kernels in parallel. K is padded with columns for the
     solver (:func:`casvm.solver.pair.padded`), and its memory is reused.
@@ -136,7 +139,7 @@ def for_kernels(
     points = points_of(X, kernels[0], dtype)
     compared = np.empty((len(points),) * 2, dtype)
     kernels[0].compare_all(points, compared)
-    spare: list[NDArray[Any]] = []  # matrices of finished kernels, for reuse
+    spare: list[NDArray[np.floating]] = []  # matrices of finished kernels, for reuse
 
     def of_kernel(g: int) -> Told:
         K = spare.pop() if spare else np.zeros((len(points), padded(len(points))), dtype)
@@ -162,7 +165,7 @@ def precision(X: Rows, kernels: Sequence[Kernel], C: float, tol: float) -> Any:
     return np.float32 if single else np.float64
 
 
-def points_of(X: Rows, kernel: Kernel, dtype: Any) -> Points:
+def points_of(X: Rows, kernel: Kernel, dtype: DTypeLike) -> Points:
     """The rows prepared for the kernel in this precision; rows far from the origin are shifted in double first."""
     points = kernel.points(X.astype(np.float64) if X.dtype != dtype else X)
     return points if points.X.dtype == dtype else Points(points.X.astype(dtype))
@@ -171,7 +174,7 @@ def points_of(X: Rows, kernel: Kernel, dtype: Any) -> Points:
 class _Folds:
     """The folds for one gamma, with its kernel matrix `K`."""
 
-    def __init__(self, task: ClassFolds, K: NDArray[Any], Cs: tuple[float, ...], k: int, tol: float) -> None:
+    def __init__(self, task: ClassFolds, K: NDArray[np.floating], Cs: tuple[float, ...], k: int, tol: float) -> None:
         self.task, self.K, self.Cs, self.k, self.tol = task, K, Cs, k, tol
         self.solved = self.stopped = 0
 
@@ -195,7 +198,7 @@ class _Folds:
                 counts[ell, f] = counted(held, predicted, self.k)
         return [self.solved, self.stopped]
 
-    def _of(self, chosen: NDArray[np.int64]) -> NDArray[Any]:
+    def _of(self, chosen: NDArray[np.int64]) -> NDArray[np.floating]:
         """Kernel matrix of these rows, padded for the solver."""
         if len(chosen) == len(self.K):
             return self.K
@@ -205,7 +208,7 @@ class _Folds:
         return K
 
     def _pair(
-        self, K: NDArray[Any], chosen: NDArray[np.int64], first: int, f: int, which: NDArray[np.int64]
+        self, K: NDArray[np.floating], chosen: NDArray[np.int64], first: int, f: int, which: NDArray[np.int64]
     ) -> NDArray[np.float64]:
         """Decisions of a pair's solutions on the left-out rows, for some C; shape (len(which), rows of the fold)."""
         task, left_out = self.task, np.flatnonzero(self.task.fold == f)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +43,9 @@ class Solved:
     converged: bool
 
 
-def along(K: NDArray[Any], y: Vector, factor: Vector, Cs: tuple[float, ...], tol: float, most: int) -> Iterator[Solved]:
+def along(
+    K: NDArray[np.floating], y: Vector, factor: Vector, Cs: tuple[float, ...], tol: float, most: int
+) -> Iterator[Solved]:
     """Solve C-SVC for each C, starting from the solution for the previous C.
 
     Parameters
@@ -83,14 +84,15 @@ def along(K: NDArray[Any], y: Vector, factor: Vector, Cs: tuple[float, ...], tol
 
 
 def along_regression(
-    K: NDArray[Any], y: Vector, factor: Vector, Cs: tuple[float, ...], epsilon: float, tol: float, most: int
+    K: NDArray[np.floating], y: Vector, factor: Vector, Cs: tuple[float, ...], epsilon: float, tol: float, most: int
 ) -> Iterator[Solved]:  # fmt: skip
     """Solve epsilon-SVR for each C, like :func:`along`, with targets `y` and this epsilon."""
     return _path(K, y, -factor, factor, epsilon, Cs, tol, most)
 
 
 def _path(
-    K: NDArray[Any], y: Vector, low: Vector, high: Vector, epsilon: float, Cs: tuple[float, ...], tol: float, most: int
+    K: NDArray[np.floating], y: Vector, low: Vector, high: Vector, epsilon: float, Cs: tuple[float, ...], tol: float,
+    most: int,
 ) -> Iterator[Solved]:  # fmt: skip
     """Solve the dual with p = -y and bounds C `low` and C `high` for each C."""
     m = len(y)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,11 +97,12 @@ def check_settings(total: int, each: int, room: int, what: str) -> None:
 def over_pieces(
     pieces: list[Piece], name: str, judge: Callable[[Piece], Kept], checkpoint: Checkpoint | None,
     advance: Callable[[Piece], None],
-) -> Iterator[tuple[Piece, Kept]]:  # fmt: skip
-    """Yield each piece with the result of ``judge(piece)``, from a checkpoint if it is there; largest piece first.
+) -> AbstractContextManager[Iterator[tuple[Piece, Kept]]]:  # fmt: skip
+    """Context with an iterator of pieces, largest first, each with the result of ``judge(piece)``.
 
     If there are enough pieces, they run in parallel; otherwise the kernels of one piece do. A checkpoint stores the
-    result under `name` and the piece's name; ``advance(piece)`` is called after each piece.
+    result under `name` and the piece's name, and a result found there is used; ``advance(piece)`` is called after each
+    piece.
     """
     order, lock = sorted(pieces, key=lambda piece: -len(piece.rows)), threading.Lock()
 

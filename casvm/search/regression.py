@@ -26,6 +26,7 @@ from casvm.search.grid import kernels
 from casvm.search.part import PAIRS, bytes_needed, for_kernels, precision
 from casvm.search.path import along_regression
 from casvm.search.pieces import Kept, Piece, check_settings, over_pieces, pieces
+from casvm.solver.units import power_of_two
 from casvm.value_options import SCALE, SCALED, ValueOptions
 from partition.redistribute import Parts
 
@@ -103,7 +104,7 @@ def judge(
     if not judged:
         return {"sse": sse, "weight": weight, "steps": np.zeros(2, np.int64)}
 
-    def of_gamma(g: int, K: NDArray[Any]) -> list[int]:
+    def of_gamma(g: int, K: NDArray[np.floating]) -> list[int]:
         solved = stopped = 0
         for f in judged:
             rows = left_out[f]
@@ -116,8 +117,8 @@ def judge(
         return [solved, stopped]
 
     dtype = precision(task.X, alike, max(Cs) * float(task.factor.max()), tol)
-    told = for_kernels(task.X, alike, np.arange(len(alike)), dtype, of_gamma)
-    return {"sse": sse, "weight": weight, "steps": np.sum(list(told), axis=0)}
+    with for_kernels(task.X, alike, np.arange(len(alike)), dtype, of_gamma) as steps:
+        return {"sse": sse, "weight": weight, "steps": np.sum(list(steps), axis=0)}
 
 
 def search(parts: Parts, n: int, P: int, unit: float, options: ValueOptions, comm: Communicator) -> Results | None:
@@ -164,15 +165,18 @@ def search(parts: Parts, n: int, P: int, unit: float, options: ValueOptions, com
             each, room = (3 + threads.current()) * judged * 8, options.memory_limit - nbytes(parts.X)
             check_settings(total, each, room, f"comparing {total:,} settings")
         tol = max(LOOSE * unit, float(options.tol))
+        scale = power_of_two(unit)  # squares of targets of any size are numbers, and nothing is rounded
+        settings = tuple(C / scale for C in Cs), tuple(one / scale for one in epsilons), tol / scale
         advance = options.progress("choosing C, epsilon and gamma", len(searched))
 
         def judge_piece(piece: Piece) -> Kept:
-            return judge(_task(parts, piece, folds, judged), alike, Cs, epsilons, tol)
+            return judge(_task(parts, piece, folds, judged, scale), alike, *settings)
 
         sse = np.zeros((len(alike), len(epsilons), len(Cs), judged))
         weight, steps = np.zeros(judged), np.zeros(2, np.int64)
-        for _, told in over_pieces(searched, "search", judge_piece, options.checkpoint, lambda _: advance()):
-            sse, weight, steps = sse + told["sse"], weight + told["weight"], steps + told["steps"]
+        with over_pieces(searched, "search", judge_piece, options.checkpoint, lambda _: advance()) as every:
+            for _, told in every:
+                sse, weight, steps = sse + told["sse"], weight + told["weight"], steps + told["steps"]
         comm.wait()
         sums = comm.allreduce(np.append(sse.ravel(), weight))
         sse, weight = sums[: sse.size].reshape(sse.shape), sums[sse.size :]
@@ -182,7 +186,7 @@ def search(parts: Parts, n: int, P: int, unit: float, options: ValueOptions, com
     told_by = weight > 0
     if not told_by.any():
         return None
-    scores = 1.0 - sse[..., told_by] / weight[told_by] / unit**2
+    scores = 1.0 - sse[..., told_by] / weight[told_by] / (unit / scale) ** 2
     gammas = {"gamma": tuple(one.gamma for one in alike)} if alike[0].has("gamma") else {}
     axes = {"C": Cs, "epsilon": epsilons, **gammas}
     ordered = scores.transpose(2, 1, 0, 3).reshape(-1, scores.shape[-1])
@@ -200,9 +204,11 @@ def _folds(cv: int | None, n: int) -> tuple[int, int]:
     return cv, cv
 
 
-def _task(parts: Parts, piece: Piece, folds: int, judged: int) -> TargetFolds:
+def _task(parts: Parts, piece: Piece, folds: int, judged: int, scale: float) -> TargetFolds:
+    """A piece's rows, with targets divided by `scale`."""
     fold = (piece.first + np.arange(len(piece.rows))) % folds
-    return TargetFolds(parts.X[piece.rows], parts["y"][piece.rows], parts["weight"][piece.rows], fold, judged)
+    y = parts["y"][piece.rows] / scale
+    return TargetFolds(parts.X[piece.rows], y, parts["weight"][piece.rows], fold, judged)
 
 
 def _values(name: str, given: Any, ends: tuple[float, float], count: int, unit: float) -> tuple[float, ...]:

@@ -9,7 +9,6 @@ The terms v, rise and fall are those of :mod:`cacore.svm.dual`.
 from __future__ import annotations
 
 import math
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from cacore.errors import InputError
 from cacore.limits import Limits
+from cacore.machine.clock import working_time
 from cacore.svm.dual import Dual, Progress, Solution
 from cacore.svm.problem import overflow
 from casvm.solver.gram import Shrinkable
@@ -244,11 +244,11 @@ class SMO(ABC):
     objective: float
 
     def __init__(self, limits: Limits, watch: Callable[[Progress], None] | None) -> None:
-        self.limits, self.watch, self.begun = limits, watch, time.perf_counter()
+        self.limits, self.watch, self.begun = limits, watch, working_time()
         self.iterations = self.rounds = 0
 
     def _late(self) -> bool:
-        return time.perf_counter() - self.begun > self.limits.max_time
+        return working_time() - self.begun > self.limits.max_time
 
     @abstractmethod
     def _look(self) -> tuple[float, float, bool]:
@@ -290,7 +290,7 @@ class SMO(ABC):
                 self.watch(Progress(self.iterations, top - bottom, self.objective, active.size))
 
     def _solve(
-        self, K: NDArray[Any], v: Vector, beta: Vector, lower: Vector, upper: Vector, gap: float, most: int
+        self, K: NDArray[np.floating], v: Vector, beta: Vector, lower: Vector, upper: Vector, gap: float, most: int
     ) -> Pairs:
         """Solve the problem of a working set; `K` is from :meth:`casvm.solver.gram.KernelMatrix.square`."""
         size, dual = len(v), self.active.dual
@@ -314,7 +314,7 @@ class SMO(ABC):
         b = 0.5 * (levels[0] + levels[1])
         return Solution(
             beta, b, self.iterations, linear - 0.5 * square, gap, gap < self.limits.tol, gram.rows_computed,
-            gram.values_computed, time.perf_counter() - self.begun, -dual.linear - active.v + b, self.rounds,
+            gram.values_computed, working_time() - self.begun, -dual.linear - active.v + b, self.rounds,
             gram.values_read, 0.5 * (levels[0] - levels[1]),
         )  # fmt: skip
 

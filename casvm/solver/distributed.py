@@ -7,7 +7,6 @@ With a working set of two rows this is the textbook algorithm, with one combined
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,6 +26,7 @@ from cacore.kernels.columns import Layout
 from cacore.kernels.near import squared_cutoff
 from cacore.limits import Limits
 from cacore.machine import threads
+from cacore.machine.clock import working_time
 from cacore.machine.cpu import cpu_name
 from cacore.svm.dual import Dual, Progress, Solution
 from cacore.svm.problem import precision
@@ -37,6 +37,7 @@ from casvm.solver.near_columns import NearColumns, near_round_size
 from casvm.solver.pair import Index, PairState, Vector, falling, rising
 from casvm.solver.pool import Pool
 from casvm.solver.smo import round_size
+from casvm.solver.units import Unit
 
 SHRINKING = Shrinking(patience=2, share=0.4, share_if_copied=0.4)
 _KEEP = 16  # smallest working set of which half stays for the next round
@@ -87,14 +88,18 @@ def solve(
     sent too, unless the ranks still have it. A rank holds its own rows and copies of at most three quarters of the
     other ranks' rows, or of 2 q rows if that is more.
     """
+    with comm.uncounted():
+        sizes = np.array([np.abs(dual.linear).max(initial=0.0), dual.largest_bound])
+        unit = Unit.of(*comm.allreduce(sizes, "max").tolist())
     state = unfinished.get() if unfinished is not None else None
+    same = unit.dual(dual)
     if state is not None:
-        dual = replace(dual, start=state["beta"])
-    solver = _Distributed(X, dual, kernel, limits, cache_bytes, comm, working_set, watch)
+        same = replace(same, start=state["beta"])
+    solver = _Distributed(X, same, kernel, unit.limits(limits), cache_bytes, comm, working_set, unit.watch(watch))
     solver.unfinished = unfinished
     if state is not None:
         solver.go_on(state)
-    return solver.run(solver.n)
+    return unit.solution(solver.run(solver.n), limits.tol)
 
 
 class _Distributed(SMO):
@@ -208,7 +213,7 @@ class _Distributed(SMO):
     def _keep(self) -> None:
         assert self.unfinished is not None
         counts = [self.iterations, self.rounds, self.gram.rows_computed, self.gram.values_computed]
-        seconds = time.perf_counter() - self.begun
+        seconds = working_time() - self.begun
         self.unfinished.put(beta=self.active.all_beta(), counts=np.array(counts), seconds=np.array(seconds))
 
     def go_on(self, state: dict[str, NDArray[Any]]) -> None:

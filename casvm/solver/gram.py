@@ -6,7 +6,7 @@ Kernel values from another device need one new module: a class with these method
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,7 +61,7 @@ class KernelMatrix(Shrinkable, Protocol):
     price: float
     values_read: int
 
-    def square(self, rows: Index) -> NDArray[Any]:
+    def square(self, rows: Index) -> NDArray[np.floating]:
         """K(rows, rows), its size rounded up by :func:`casvm.solver.pair.padded`; valid until the next call."""
 
     def subtract(self, rows: Index, change: Vector, v: Vector, keep: NDArray[np.bool_]) -> None:
@@ -102,12 +102,12 @@ def gram_of(X: Rows, kernel: Kernel | None, largest_bound: float, tol: float, ca
 class GivenMatrix:
     """A kernel matrix computed by the caller: ``K``, shape (n, n), not changed."""
 
-    def __init__(self, K: NDArray[Any]) -> None:
+    def __init__(self, K: NDArray[np.floating]) -> None:
         self.K, self.n, self.price = K, len(K), 1.0
         self.rows_computed = self.values_computed = self.values_read = 0
         self.active = np.arange(self.n)
 
-    def square(self, rows: Index) -> NDArray[Any]:
+    def square(self, rows: Index) -> NDArray[np.floating]:
         """See :class:`KernelMatrix`."""
         K = np.zeros((padded(len(rows)),) * 2, self.K.dtype)
         K[: len(rows), : len(rows)] = self.K[np.ix_(rows, rows)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from cacore.data.rows import Rows
 from cacore.kernels import Kernel
@@ -52,7 +52,7 @@ class KernelRows:
     """
 
     def __init__(
-        self, X: Rows, kernel: Kernel, dtype: Any, cache_bytes: int, layout: Layout | None = None,
+        self, X: Rows, kernel: Kernel, dtype: DTypeLike, cache_bytes: int, layout: Layout | None = None,
         sources: Rows | None = None,
     ) -> None:  # fmt: skip
         self.X, self.kernel, self.dtype = X, kernel, np.dtype(dtype)
@@ -108,7 +108,7 @@ class KernelRows:
         if self._all is not None:
             self._cache.copy(self._all, rows, self._asked(rows))
 
-    def square(self, rows: Index) -> NDArray[Any]:
+    def square(self, rows: Index) -> NDArray[np.floating]:
         """See :class:`casvm.solver.gram.KernelMatrix`; expensive values are read if their row or column is kept."""
         size = padded(len(rows))
         if self._scratch.size < size * size:

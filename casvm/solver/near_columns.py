@@ -6,10 +6,9 @@ Values over the active columns are computed anew each time; a working set's own 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from cacore.data.rows import Rows, is_sparse
 from cacore.kernels import Kernel
@@ -46,7 +45,7 @@ class NearColumns(KernelRows):
     """
 
     def __init__(
-        self, X: Rows, kernel: Kernel, dtype: Any, layout: Layout, sources: Rows, cutoff: float, cache_bytes: int
+        self, X: Rows, kernel: Kernel, dtype: DTypeLike, layout: Layout, sources: Rows, cutoff: float, cache_bytes: int
     ) -> None:  # fmt: skip
         self.cutoff, self.cache_bytes, self._order = cutoff, cache_bytes, spatial_order(X)
         super().__init__(X, kernel, dtype, 0, layout, sources)

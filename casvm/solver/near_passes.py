@@ -6,14 +6,22 @@ to their v: 0, the width of the kink, or an infinity if a row may not rise, or f
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
+from llvmlite import ir
 from numba.core import types
 from numba.core.types.containers import UniTuple
 from numba.extending import intrinsic
 
-from cacore.kernels.simd import DOUBLE, Loop
+from cacore.kernels.simd import DOUBLE, Intrinsic, Loop
+
+if TYPE_CHECKING:
+    from numba.core.base import BaseContext
+    from numba.core.types import Array, Type
+    from numba.core.typing.context import Context
+    from numba.core.typing.templates import Signature
 
 _FUSED = ("contract",)
 
@@ -21,21 +29,21 @@ _FUSED = ("contract",)
 class _Block(Loop):
     """A loop over the rows of a block."""
 
-    def pair(self, largest: list[Any], smallest: list[Any], result: Any) -> Any:
+    def pair(self, largest: list[ir.Value], smallest: list[ir.Value], result: Type) -> ir.Value:
         """The largest and the smallest number of these vectors, as a tuple."""
         ends = self.across(largest, self.larger), self.across(smallest, self.smaller)
         return self.context.make_tuple(self.b, result, ends)
 
 
 @intrinsic
-def extremes(typingctx: Any, a: Any, b: Any, size: Any) -> Any:
+def extremes(typingctx: Context, a: Type, b: Type, size: Type) -> Intrinsic:
     """The largest number of `a` and the smallest of `b`, of float64, shape (size,); `size` is a multiple of STEP."""
 
-    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def build(context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]) -> ir.Value:
         loop = _Block(context, builder, signature, args)
         first, second = loop.pointer(0), loop.pointer(1)
 
-        def turn(carried: list[Any]) -> list[Any]:
+        def turn(carried: list[ir.Value]) -> list[ir.Value]:
             after = []
             for chain in range(loop.chains):
                 largest, smallest = carried[2 * chain : 2 * chain + 2]
@@ -53,8 +61,8 @@ def extremes(typingctx: Any, a: Any, b: Any, size: Any) -> Any:
 
 @intrinsic
 def advance(
-    typingctx: Any, v: Any, first: Any, second: Any, step: Any, up: Any, down: Any, size: Any
-) -> Any:  # fmt: skip
+    typingctx: Context, v: Type, first: Type, second: Type, step: Type, up: Type, down: Type, size: Type
+) -> Intrinsic:  # fmt: skip
     """``v -= step * (first - second)``; the largest v that rises and the smallest that falls.
 
     Parameters
@@ -70,12 +78,12 @@ def advance(
         Above 0, a multiple of STEP.
     """
 
-    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def build(context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]) -> ir.Value:
         loop = _Block(context, builder, signature, args)
         values, rise, fall = (loop.pointer(k) for k in (0, 4, 5))
         rows, by = [loop.pointer(k) for k in (1, 2) if signature.args[k] != types.none], loop.splat(args[3])
 
-        def turn(carried: list[Any]) -> list[Any]:
+        def turn(carried: list[ir.Value]) -> list[ir.Value]:
             after = []
             for chain in range(loop.chains):
                 largest, smallest = carried[2 * chain : 2 * chain + 2]
@@ -99,8 +107,8 @@ def advance(
 
 @intrinsic
 def largest_gain(
-    typingctx: Any, v: Any, down: Any, row: Any, top: Any, diagonals: Any, least: Any, size: Any
-) -> Any:  # fmt: skip
+    typingctx: Context, v: Type, down: Type, row: Array[Type], top: Type, diagonals: Type, least: Type, size: Type
+) -> Intrinsic:  # fmt: skip
     """The largest (top - v_j)^2 / (K_ii + K_jj - 2 K_ij) of the rows j of a block that fall with a v below `top`.
 
     Parameters
@@ -115,14 +123,14 @@ def largest_gain(
         Above 0, a multiple of STEP.
     """
 
-    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def build(context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]) -> ir.Value:
         loop = _Block(context, builder, signature, args)
         values, fall, k_row = (loop.pointer(k) for k in range(3))
         real = k_row.type.pointee
         top_, diagonals_, least_ = (loop.splat(args[k]) for k in (3, 4, 5))
         zero, two = loop.constant(real, 0.0), loop.constant(real, 2.0)
 
-        def turn(carried: list[Any]) -> list[Any]:
+        def turn(carried: list[ir.Value]) -> list[ir.Value]:
             after = []
             for chain in range(loop.chains):
                 falling = builder.fadd(loop.load(values, chain), loop.load(fall, chain))

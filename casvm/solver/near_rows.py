@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from cacore.data.rows import Rows
 from cacore.kernels import Kernel
@@ -47,15 +47,15 @@ class Near(NamedTuple):
         The active rows.
     """
 
-    data: NDArray[Any]
-    norms: NDArray[Any]
-    values: NDArray[Any]
+    data: NDArray[np.floating]
+    norms: NDArray[np.floating]
+    values: NDArray[np.floating]
     columns: NDArray[np.int32]
     starts: Index
-    squares: NDArray[Any]
+    squares: NDArray[np.floating]
     kernel: tuple[Any, ...]
     runs: Runs
-    pool: NDArray[Any]
+    pool: NDArray[np.floating]
     place: Index
     used: Index
     counts: Index
@@ -89,7 +89,7 @@ class NearRows:
     """
 
     def __init__(
-        self, X: Rows, kernel: Kernel, dtype: Any, layout: Layout, cutoff: float, cache_bytes: int
+        self, X: Rows, kernel: Kernel, dtype: DTypeLike, layout: Layout, cutoff: float, cache_bytes: int
     ) -> None:  # fmt: skip
         self.X, self.kernel, self.dtype, self.layout, self.cutoff = X, kernel, np.dtype(dtype), layout, cutoff
         self.n, self.width = int(X.shape[0]), width(layout.dtype)

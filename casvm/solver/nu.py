@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from cacore.data.rows import Rows, concatenate
 from cacore.errors import InputError
@@ -22,6 +23,7 @@ from casvm.solver.kernel_rows import KernelRows
 from casvm.solver.pair import Index, Vector
 from casvm.solver.row_cache import RowTable
 from casvm.solver.smo import solve
+from casvm.solver.units import Unit
 
 _SAMPLE = 1000  # rows from which the precision is chosen
 
@@ -67,16 +69,18 @@ def solve_regression(
     """
     if kernel is None:
         X, kernel = numbered(X.shape[0], np.float64), given_kernel(Precomputed(np.asarray(X)))
-    n, dual = X.shape[0], Dual.nu_regression(y, C, nu)
+    n, dual, tol = X.shape[0], Dual.nu_regression(y, C, nu), limits.tol
+    unit = Unit.of_dual(dual)
+    dual, limits = unit.dual(dual), unit.limits(limits)
     dtype = precision(2 * n, X[:: max(1, n // _SAMPLE)], kernel, dual.largest_bound, limits.tol)
-    twice = solve(_Twice(X, kernel, dtype, cache_bytes), dual, limits, watch)
+    twice = unit.solution(solve(_Twice(X, kernel, dtype, cache_bytes), dual, limits, unit.watch(watch)), tol)
     return replace(twice, beta=twice.beta[:n] + twice.beta[n:], decision=twice.decision[:n])
 
 
 class _Twice(KernelRows):
     """The kernel matrix of `X` stacked twice; rows i and n + i are stored once."""
 
-    def __init__(self, X: Rows, kernel: Kernel, dtype: object, cache_bytes: int) -> None:
+    def __init__(self, X: Rows, kernel: Kernel, dtype: DTypeLike, cache_bytes: int) -> None:
         super().__init__(concatenate([X, X]), kernel, dtype, cache_bytes, sources=X)
 
     def _asked(self, columns: Index) -> Index | None:

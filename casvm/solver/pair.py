@@ -104,7 +104,7 @@ class Pairs(PairState):
         self._may = np.array([may * side for side in sides])
 
     def optimise(
-        self, K: NDArray[Any], where: Index, tol: float, max_iter: int, used: Index | None = None, now: int = 0
+        self, K: NDArray[np.floating], where: Index, tol: float, max_iter: int, used: Index | None = None, now: int = 0
     ) -> int:
         """Optimise until no pair violates by `tol`, for at most `max_iter` pairs, or until a row of K is missing.
 
@@ -142,7 +142,7 @@ class Pairs(PairState):
         return missing
 
     def _in_single_precision(
-        self, K: NDArray[Any], where: Index, tol: float, max_iter: int, used: Index, now: int
+        self, K: NDArray[np.floating], where: Index, tol: float, max_iter: int, used: Index, now: int
     ) -> int:
         """Optimise in single precision as far as it resolves violations; then update v in double precision."""
         sizes = np.abs(self._state[0])
@@ -157,8 +157,9 @@ class Pairs(PairState):
         return missing
 
     def _optimise(
-        self, v: NDArray[Any], K: NDArray[Any], where: Index, tol: float, max_iter: int, used: Index, now: int
-    ) -> int:
+        self, v: NDArray[np.floating], K: NDArray[np.floating], where: Index, tol: float, max_iter: int, used: Index,
+        now: int,
+    ) -> int:  # fmt: skip
         _, beta, lower, upper, diagonal = self._state
         done, missing = _optimise(
             K, where, v, beta, lower, upper, diagonal.astype(K.dtype), self._may, 2.0 * self.epsilon or None, tol,

@@ -82,12 +82,12 @@ def fit_part(
         return chosen, y, solve(some, kernel, dual, limits, cache_bytes, watch)
 
     # Many pairs are solved in parallel; a few are solved one after the other, each with all threads.
-    solved = threads.in_order(pair, tasks, parallel=len(tasks) >= 2 * threads.current())
-    for (i, j), (chosen, y, solution) in zip(tasks, solved, strict=True):
-        first = y > 0
-        alphas[j - 1, chosen[first]] = solution.alpha[first]
-        alphas[i, chosen[~first]] = -solution.alpha[~first]
-        solutions.append(solution)
+    with threads.in_order(pair, tasks, parallel=len(tasks) >= 2 * threads.current()) as solved:
+        for (i, j), (chosen, y, solution) in zip(tasks, solved, strict=True):
+            first = y > 0
+            alphas[j - 1, chosen[first]] = solution.alpha[first]
+            alphas[i, chosen[~first]] = -solution.alpha[~first]
+            solutions.append(solution)
     support = [places[alphas[:, places].any(axis=0)] for places in members] if k > 1 else []
     places = np.concatenate([np.zeros(0, np.int64), *support])
     part = PartSVM(

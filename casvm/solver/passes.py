@@ -7,15 +7,22 @@ dual has an epsilon, v is that of rising rows; a row at the kink, marked AT_KINK
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
+from llvmlite import ir
 from numba.core import types
 from numba.core.types.containers import Tuple
 from numba.extending import intrinsic
 
-from cacore.kernels.simd import DOUBLE, SINGLE, Loop
+from cacore.kernels.simd import DOUBLE, SINGLE, Intrinsic, Loop
+
+if TYPE_CHECKING:
+    from numba.core.base import BaseContext
+    from numba.core.types import Array, Type
+    from numba.core.typing.context import Context
+    from numba.core.typing.templates import Signature
 
 RISE, FALL = np.uint8(1), np.uint8(2)  # permitted moves of a row
 AT_KINK = np.uint8(4)
@@ -26,11 +33,13 @@ _FUSED = ("contract",)
 class _Pass(Loop):
     """A loop over rows that may be at the kink, in the precision of v, the first argument."""
 
-    def __init__(self, context: Any, builder: Any, signature: Any, args: Any) -> None:
+    def __init__(
+        self, context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]
+    ) -> None:
         single = signature.args[0].dtype == types.float32
         super().__init__(context, builder, signature, args, SINGLE if single else DOUBLE)
 
-    def kink(self, flags: Any, k: int) -> Callable[[Any, int], Any]:
+    def kink(self, flags: ir.Value, k: int) -> Callable[[ir.Value, int], ir.Value]:
         """A function of a vector of v and its chain that adds the width, argument `k`, for rows at the kink."""
         if self.kinds[k] == types.none:
             return lambda x, chain: x
@@ -40,8 +49,8 @@ class _Pass(Loop):
 
 @intrinsic
 def update(
-    typingctx: Any, v: Any, may: Any, first: Any, second: Any, step: Any, width: Any, size: Any
-) -> Any:  # fmt: skip
+    typingctx: Context, v: Array[Type], may: Type, first: Type, second: Type, step: Type, width: Type, size: Type
+) -> Intrinsic:  # fmt: skip
     """``v -= step * (first - second)``; the row that rises with the largest v, that v, and the smallest that falls.
 
     Parameters
@@ -64,13 +73,13 @@ def update(
         Infinite where no row may rise, or fall.
     """
 
-    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def build(context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]) -> ir.Value:
         loop = _Pass(context, builder, signature, args)
         values, flags, a, b = (loop.pointer(k) for k in range(4))
         by, kink, real = loop.splat(args[4]), loop.kink(flags, 5), loop.real
         lowest, highest = loop.constant(real, -np.inf), loop.constant(real, np.inf)
 
-        def turn(carried: list[Any]) -> list[Any]:
+        def turn(carried: list[ir.Value]) -> list[ir.Value]:
             after = []
             for chain in range(loop.chains):
                 largest, at, smallest = carried[3 * chain : 3 * chain + 3]
@@ -97,8 +106,9 @@ def update(
 
 @intrinsic
 def partner(
-    typingctx: Any, v: Any, may: Any, row: Any, diagonal: Any, k_ii: Any, top: Any, width: Any, least: Any, size: Any
-) -> Any:  # fmt: skip
+    typingctx: Context, v: Array[Type], may: Type, row: Array[Type], diagonal: Type, k_ii: Type, top: Type,
+    width: Type, least: Type, size: Type,
+) -> Intrinsic:  # fmt: skip
     """The row j that may fall with the largest gain (top - v_j)^2 / (K_ii + K_jj - 2 K_ij), the first of equals.
 
     Parameters
@@ -118,7 +128,7 @@ def partner(
         Above 0, a multiple of STEP.
     """
 
-    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def build(context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]) -> ir.Value:
         loop = _Pass(context, builder, signature, args)
         values, flags, k_row, k_jj = (loop.pointer(k) for k in range(4))
         real = k_row.type.pointee
@@ -126,8 +136,8 @@ def partner(
         kink = loop.kink(flags, 6)
         zero, two, none = (loop.constant(real, x) for x in (0.0, 2.0, -1.0))
 
-        def turn(carried: list[Any]) -> list[Any]:
-            after: list[Any] = []
+        def turn(carried: list[ir.Value]) -> list[ir.Value]:
+            after: list[ir.Value] = []
             for chain in range(loop.chains):
                 most_, at = carried[2 * chain : 2 * chain + 2]
                 difference = loop.cast(builder.fsub(top_, kink(loop.load(values, chain), chain)), real)
@@ -146,5 +156,5 @@ def partner(
     return types.int64(v, may, row, diagonal, real, wide, _optional(width, wide), real, types.int64), build
 
 
-def _optional(width: Any, real: Any) -> Any:
+def _optional(width: Type, real: Type) -> Type:
     return width if width == types.none else real

@@ -30,7 +30,7 @@ class RowTable:
     now : int
     """
 
-    K: NDArray[Any]
+    K: NDArray[np.floating]
     where: Index
     used: Index
     now: int
@@ -39,7 +39,7 @@ class RowTable:
 class RowCache:
     """Slots of one row each in one array; the least recently used row is replaced first."""
 
-    def __init__(self, memory: NDArray[Any], columns: int, n: int) -> None:
+    def __init__(self, memory: NDArray[np.floating], columns: int, n: int) -> None:
         self._memory, self.slot, self._now = memory, np.full(n, -1), 0
         self._row, self._used = np.full(0, -1), np.zeros(0, np.int64)
         self._shape(columns)
@@ -108,7 +108,7 @@ class RowCache:
         self._now = whole._now
         whole.read(slots, columns, self.values, places)
 
-    def read(self, slots: Index, columns: Index, out: NDArray[Any], into: Index) -> None:
+    def read(self, slots: Index, columns: Index, out: NDArray[np.floating], into: Index) -> None:
         """``out[into, :k] = values[slots][:, columns]``, of k columns."""
         for_blocks(
             lambda lo, hi: _copy(self.values, slots[lo:hi], columns, out, into[lo:hi]), blocks(len(slots), LINES)

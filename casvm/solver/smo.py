@@ -21,6 +21,7 @@ from casvm.solver.active_set import SMO, ActiveSet, Shrinking
 from casvm.solver.gram import KernelMatrix, gram_of
 from casvm.solver.near_smo import solve_near
 from casvm.solver.pair import Index, Pairs, Vector
+from casvm.solver.units import Unit
 
 WORKING_SET = 2048  # most rows per round
 SHRINKING = Shrinking(patience=3, share=0.4, share_if_copied=0.65)
@@ -35,11 +36,13 @@ def solve_part(
     watch: Callable[[Progress], None] | None = None,
 ) -> Solution:  # fmt: skip
     """Solve the dual of a part's rows from its start, made feasible; see :class:`cacore.svm.dual.PartSolver`."""
-    dual = dual.repaired()
+    dual, tol = dual.repaired(), limits.tol
+    unit = Unit.of_dual(dual)
+    dual, limits, watch = unit.dual(dual), unit.limits(limits), unit.watch(watch)
     solution = solve_near(X, kernel, dual, limits, cache_bytes, watch)
     if solution is None:
         solution = solve(gram_of(X, kernel, dual.largest_bound, limits.tol, cache_bytes), dual, limits, watch)
-    return solution
+    return unit.solution(solution, tol)
 
 
 def solve(

@@ -189,10 +189,10 @@ class ClassesTask(SVMTask[PartSVM, SVMModel]):
             return LeftOutDecisions(**remembered(options.checkpoint, f"left-out-{number:06d}", work))
 
         held, found = list(parts), {}
-        every = threads.in_order(of_part, held, parallel=len(held) >= 2 * threads.current())
-        for (number, _), one in zip(held, every, strict=True):
-            found[number] = one
-            advance()
+        with threads.in_order(of_part, held, parallel=len(held) >= 2 * threads.current()) as every:
+            for (number, _), one in zip(held, every, strict=True):
+                found[number] = one
+                advance()
         comm.wait()
         assert options.probability is not None
         together = LeftOutDecisions.stacked(list(found.values()))

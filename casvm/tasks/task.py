@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from cacore import __version__
 from cacore.comm import Communicator
 from cacore.data.dataset import Dataset, Samples
-from cacore.data.rows import check_alike, check_range
+from cacore.data.resolution import check_resolved
+from cacore.data.rows import check_squares
 from cacore.data.standardize import Standardizer
 from cacore.io.fingerprints import fingerprint
 from cacore.kernels import Kernel
@@ -94,8 +95,6 @@ class SVMTask(PartTask[Part, Trained, SVMFit[Trained]]):
         return task
 
     def _read(self, train: Dataset, comm: Communicator) -> None:
-        check_alike(train.X, comm)
-        comm.require_equal({"sample_weight given (1) or not (0)": int(train.weights is not None)})
         columns = self.columns(train.target(), train.row_weights(), comm)
         self._open_checkpoint(train, columns[self.bound], comm)
         rows, weights = Samples(train.give(), columns), train.weights
@@ -108,8 +107,9 @@ class SVMTask(PartTask[Part, Trained, SVMFit[Trained]]):
         if self.options.standardize:
             self.standardizer = Standardizer.fit(rows.X, comm, weights)
             rows.X = self.standardizer.apply(rows.X)
-        with comm.uncounted(), comm.agreed():
-            check_range(rows.X, "the training rows")
+        else:
+            check_resolved(rows.X, comm)
+        check_squares(rows.X, comm)
         # A search replaces this gamma of 1.
         gamma = 1.0 if self.searches else numeric_gamma(rows.X, self.options.gamma, comm, self.options.kernel)
         self.kernel = self.options.kernel_with(gamma)

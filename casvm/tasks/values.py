@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from cacore.comm import Communicator
 from cacore.data.dataset import Samples
-from cacore.data.rows import Rows, is_sparse, nbytes
+from cacore.data.rows import LARGEST_TARGET, Rows, check_targets, is_sparse, nbytes
 from cacore.errors import InputError
 from cacore.kernels import Kernel
 from cacore.limits import Limits
@@ -108,6 +108,8 @@ class ValuesTask(SVMTask[PartSVR, SVRModel]):
     ) -> dict[str, NDArray[Any]]:  # fmt: skip
         """Target, weight and global number of each row; sets the problem, and `tol` as a number. Collective."""
         options, one_class = self.options, self.method.one_class
+        if not one_class:
+            check_targets(np.where(weights > 0, y, 0.0), "the training rows", LARGEST_TARGET, comm)
         if not one_class and (self.searches or SCALE in (options.C, options.epsilon, options.tol)):
             self.unit = _deviation(y, weights, comm)
         if options.tol == SCALE:
@@ -221,21 +223,13 @@ def _deviation(y: NDArray[np.float64], weights: NDArray[np.float64], comm: Commu
     """Standard deviation of all ranks' targets with a weight above 0; 1 if they are all equal.
 
     Two Allreduces, of 1 and of 3 numbers.
-
-    Raises
-    ------
-    InputError
-        On all ranks: the range of the targets overflows.
     """
     y = y[weights > 0]
     shift = comm.bcast(y[:1] if comm.rank == 0 and len(y) else np.zeros(1))[0]
-    with np.errstate(over="ignore"):
-        about = y - shift
+    about = y - shift
     largest = float(comm.allreduce(np.array([np.abs(about).max(initial=0.0)]), "max")[0])
     if not largest:
         return 1.0
-    if not np.isfinite(largest):
-        raise InputError("the targets are so large that their standard deviation overflows; scale them")
     about = about / largest  # so that squares neither overflow nor vanish
     n, total, square = comm.allreduce(np.array([len(y), about.sum(), about @ about]))
     return largest * float(np.sqrt(max(square / n - (total / n) ** 2, 0.0))) or 1.0

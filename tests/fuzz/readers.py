@@ -11,6 +11,8 @@ import lzma
 import h5py
 import numpy as np
 
+MISSING = ("na", "n/a", "nan", "nat", "none", "null")
+
 
 def content(path):
     """The bytes, decompressed."""
@@ -28,13 +30,30 @@ def number(word):
         return None
 
 
+def header(rows):
+    """True for a first row without numbers, and for one of words over numbers whose own numbers are like years."""
+    words = [word.strip() for word in rows[0] if number(word) is None]
+    counts = [word.strip() for word in rows[0] if number(word) is not None]
+    if not words or not counts:
+        return not counts
+    below = next((row for row in rows[1:] if len(row) > 1 or "".join(row).strip()), [])
+    return (
+        len(below) == len(rows[0])
+        and all(number(b) is not None for word, b in zip(rows[0], below, strict=True) if number(word) is None)
+        and all(one.isascii() and one.isdigit() and len(one) < 19 for one in counts)
+        and counts in (sorted(set(counts), key=int), sorted(set(counts), key=int, reverse=True))
+        and len(set(words)) == len(words)
+        and all((word[:1].isalpha() or word[:1] == "_") and word.lower() not in MISSING for word in words)
+    )
+
+
 def delimited(path, delimiter):
-    """Rows of numbers, the last column the target; a first row without numbers is a header."""
+    """Rows of numbers, the last column the target; the first row may be a header."""
     text = content(path).decode("utf-8-sig", "replace")
     rows = [row for row in csv.reader(io.StringIO(text, newline=None), delimiter=delimiter) if row]
     while rows and len(rows[0]) == 1 and not rows[0][0].strip():
         rows.pop(0)
-    if all(number(word) is None for word in rows[0]):
+    if header(rows):
         rows.pop(0)
     while rows and len(rows[0]) == 1 and not rows[0][0].strip():
         rows.pop(0)

@@ -10,7 +10,7 @@ from helpers.distributed import RANK, WORLD
 from helpers.failing import SIZE, every_rank_raises, failing, rows
 from mpi4py import MPI
 
-from cacore.comm import Communicator, collective, mpi
+from cacore.comm import Communicator, collective, mpi, require_same
 from cacore.errors import InputError, MemoryLimitError, RankError
 from cakrr import BKRR2
 
@@ -46,7 +46,7 @@ WAITING = {
     "send, large": lambda c: c.send(np.ones(LARGE), LAST),
     "node": lambda c: c.node(),
     "totals": lambda c: c.totals(),
-    "require_equal": lambda c: c.require_equal({"seed": 1}),
+    "require_same": lambda c: require_same({"seed": 1}, c),
     "nothing": lambda c: None,
 }
 

@@ -270,3 +270,21 @@ def test_overlap(shared, folder):
     comm = Communicator(WORLD)
     loaded = load(folder / "a.h5", comm)
     assert np.flatnonzero(overlap(loaded["train"], loaded["test"], comm)).tolist() == shared
+
+
+@pytest.mark.parametrize("form", ["csv", "h5"])
+def test_offsets_that_single_precision_loses(folder, form):
+    """Unix times: the mean and deviation of all ranks decide, before any rank rounds its rows."""
+    X, y = table(40, 3)
+    X[:, 1] = 1.7e9 + np.arange(40) // (40 // R + 1)  # on each rank one number
+    path = folder / f"rows.{form}"
+    if RANK == 0:
+        if form == "h5":
+            write_hdf5(path, train=(X, y))
+        else:
+            path.write_text(write_text(path, X, y))
+    comm = Communicator(WORLD)
+    comm.wait()
+    assert load(path, comm, "float64", training=True)["train"].n == 40
+    if R > 1:
+        refusal(lambda: load(path, comm, "float32", training=True), match="but numbers of type float32 are 128 apart")

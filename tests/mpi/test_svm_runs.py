@@ -126,7 +126,7 @@ def test_bad_rows_of_one_rank(what):
         w = np.ones(40)
     if what == "one rank's C" and last:
         C = -1.0
-    message = {"nan": "NaN", "negative weight": "negative weights", "one rank's C": "C = -1"}
+    message = {"nan": "NaN", "negative weight": "negative weights", "one rank's C": "C: not the same"}
     message = message.get(what, "not the same on all ranks|differ")
     refused_by_all(lambda: CASVC(comm=WORLD, C=C).fit(X, y, w), match=message)
 

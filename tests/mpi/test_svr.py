@@ -180,7 +180,7 @@ def test_pieces_are_not_exported_one_by_one(folder):
     mine = even(FEW)
     model = DisSMOSVR(**PARAMS, working_set=16, comm=WORLD).fit(X[mine], y[mine]).model_
     if R > 1:
-        with pytest.raises(ValueError, match="in pieces on several ranks: save it, load it on one rank"):
+        with pytest.raises(ValueError, match="several ranks hold pieces of the model: save it, load it on one rank"):
             export_libsvm(model, folder / f"{RANK}.model")
     model.save(folder / "m.h5")
     export_libsvm(SVRModel.load(folder / "m.h5"), folder / f"{RANK}.model")

@@ -1,0 +1,179 @@
+"""Containers of numbers that users pass: what hides in them is refused, and sparse matrices are made safe to read.
+
+numpy and scikit-learn take the values under a mask for data and a date for its count of ticks, and trust the index
+arrays of a sparse matrix, which compiled code reads without bounds checks.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cacore.data.rows import Rows, csr, is_csr, is_sparse
+from cacore.errors import InputError
+
+_REBUILD = "build the matrix again from rows, columns and values"
+_MASK = "masked: fill masked cells, as numpy.ma.MaskedArray.filled does, or leave their rows out"
+# Type names of numpy, pandas, polars and Arrow that are no real numbers, and what to do.
+_OTHER_TYPES = (
+    (r"timedelta|duration", "write durations as numbers, such as seconds"),
+    (r"datetime|date|timestamp|period|time", "write dates as numbers, such as days since the first"),
+    (r"interval", "give the ends as two columns"),
+    (r"complex", "Complex data not supported: give real and imaginary parts as two columns"),
+)
+_OTHER_CELLS = (np.datetime64, np.timedelta64, datetime.date, datetime.timedelta, type(np.ma.masked))
+
+
+def other_type(kind: str) -> str | None:
+    """Remedy for a type, given by its name, whose values are no real numbers; None for any other type."""
+    return next((remedy for form, remedy in _OTHER_TYPES if re.match(form, kind, re.IGNORECASE)), None)
+
+
+def column_types(X: Any) -> list[tuple[Any, str]] | None:
+    """Name and type of each column of a pandas or polars DataFrame or an Arrow table; None for other input."""
+    if hasattr(X, "column_names") and hasattr(X, "schema"):
+        return [(name, str(X.schema.field(j).type)) for j, name in enumerate(X.column_names)]
+    if hasattr(X, "columns") and hasattr(X, "dtypes"):
+        return list(zip(X.columns, map(str, X.dtypes), strict=True))
+    return None
+
+
+def column_of(X: Any, j: int) -> NDArray[Any]:
+    """The cells of a column, for input of any kind."""
+    if hasattr(X, "column_names"):
+        return np.asarray(X.column(j))
+    return np.asarray(X.iloc[:, j] if hasattr(X, "iloc") else X[:, j])
+
+
+def plain(X: Any, name: str = "X") -> Any:
+    """The same numbers, without the mask of a masked array and with sound index arrays of a sparse matrix.
+
+    Rows without a fault are returned as they are. Costs one pass over index arrays, and over lists and arrays of
+    objects.
+
+    Raises
+    ------
+    InputError
+        Masked values; dates, durations, complex numbers or records; column numbers out of range.
+    """
+    if is_sparse(X) or hasattr(X, "tocsr"):
+        return sound(X, name)
+    X, columns = unmasked(X, name), column_types(X)
+    if columns is not None:
+        for j, (column, kind) in enumerate(columns):
+            where = f"{name}, column {column!r}"
+            _check_type(kind, where)
+            if kind == "object":
+                _check_cells(column_of(X, j), where)
+        return X
+    if isinstance(X, list | tuple):
+        _check_cells(_objects(X), name)
+        return X
+    if hasattr(X, "__array__") and not (isinstance(X, np.ndarray) or hasattr(X, "iloc")):
+        X = unmasked(np.asarray(X), name)
+    if hasattr(X, "dtype"):
+        if getattr(X.dtype, "names", None):
+            fields = "numpy.lib.recfunctions.structured_to_unstructured makes columns of its fields"
+            raise InputError(f"{name}: records of {', '.join(X.dtype.names)[:60]}, not numbers: {fields}")
+        _check_type(str(getattr(X.dtype, "name", X.dtype)), name)
+        _check_cells(X, name)
+    return X
+
+
+def unmasked(X: Any, name: str) -> Any:
+    """The array without its mask; an InputError if it, or a row of a list, has masked values."""
+    rows = X if isinstance(X, list | tuple) else [X]
+    if any(isinstance(row, np.ma.MaskedArray) and np.ma.is_masked(row) for row in rows):
+        mask = np.ma.getmaskarray(X) if rows is not X else np.array([np.ma.is_masked(row) for row in X])
+        at = np.argwhere(mask)[0].tolist()
+        where = f"{name}, column {at[1]}: row {at[0]}" if len(at) == 2 else f"{name}: row {at[0] if at else 0}"
+        raise InputError(f"{where} is {_MASK}")
+    return X.data if isinstance(X, np.ma.MaskedArray) else X
+
+
+def _check_type(kind: str, where: str) -> None:
+    remedy = other_type(kind)
+    if remedy is not None:
+        raise InputError(f"{where}: of type {kind[:60]}, not numbers: {remedy}")
+
+
+def _objects(X: Any) -> NDArray[Any]:
+    """Cells of a list as an array of objects; none if its rows differ in length."""
+    try:
+        return np.asarray(X, object)
+    except ValueError:
+        return np.zeros(0, object)
+
+
+def _check_cells(cells: Any, name: str) -> None:
+    """Raise an InputError for dates and durations in an array of objects, which numpy would convert to numbers."""
+    if not isinstance(cells, np.ndarray) or cells.dtype != object:
+        return
+    if not any(issubclass(kind, _OTHER_CELLS) for kind in set(map(type, cells.flat))):
+        return
+    at, value = next((at, value) for at, value in np.ndenumerate(cells) if isinstance(value, _OTHER_CELLS))
+    where = f"{name}, column {at[1]}: row {at[0]}" if len(at) == 2 else f"{name}: row {at[0] if at else 0}"
+    if value is np.ma.masked:
+        raise InputError(f"{where} is {_MASK}")
+    remedy = other_type("timedelta" if isinstance(value, np.timedelta64 | datetime.timedelta) else "datetime")
+    raise InputError(f"{where} is {str(value)[:60]}, not a number: {remedy}")
+
+
+def sound(X: Any, name: str = "X") -> Rows:
+    """CSR rows whose index arrays are valid, with 32-bit indices where they suffice and without duplicates.
+
+    `X` itself, if it is such; duplicate entries are summed, as scipy does. Raises an InputError for invalid arrays.
+    """
+    if len(X.shape) != 2:
+        return X  # scikit-learn refuses it
+    if X.format == "coo":
+        for axis, numbers in enumerate((X.row, X.col)):
+            _check_numbers(numbers, X.shape[axis], ("row", "column")[axis], name)
+    elif X.format in ("csr", "csc", "bsr"):
+        _check_arrays(X, name)
+    if X.format == "csr":
+        rows = X
+    else:
+        rows = X.tocsr()
+        _check_arrays(rows, name)  # lists of lists may hold any column number
+    return _canonical(rows)
+
+
+def _check_arrays(X: Any, name: str) -> None:
+    """Raise an InputError unless the arrays of a CSR, CSC or BSR matrix are valid."""
+    size = X.blocksize if X.format == "bsr" else (1, 1)
+    shape = tuple(n // by for n, by in zip(X.shape, size, strict=True))
+    shape, axes = (shape[::-1], ("column", "row")) if X.format == "csc" else (shape, ("row", "column"))
+    indices, indptr = np.asarray(X.indices), np.asarray(X.indptr)
+    used = int(indptr[-1]) if indptr.ndim == 1 and len(indptr) else -1
+    entries = np.asarray(X.data)[:used] if X.format != "bsr" else np.empty(min(used, len(X.data)))
+    if used >= 0 and indices.ndim == 1 and is_csr(entries, indices[:used], indptr, shape):
+        return
+    if indices.ndim == 1 and indices.dtype.kind in "iu":
+        _check_numbers(indices[: max(0, used)], shape[1], axes[1], name)
+    need = f"indptr must ascend from 0 to the number of entries and have one number per {axes[0]} and one more"
+    raise InputError(f"{name}: the index arrays of this {X.format.upper()} matrix are not valid ({need}): {_REBUILD}")
+
+
+def _check_numbers(numbers: NDArray[Any], count: int, axis: str, name: str) -> None:
+    """Raise an InputError for a row or column number that is not below `count`."""
+    if not numbers.size or 0 <= numbers.min() <= numbers.max() < count:
+        return
+    first = int(numbers[(numbers < 0) | (numbers >= count)][0])
+    raise InputError(f"{name}: an entry has the {axis} number {first}, and {axis}s are 0 to {count - 1}: {_REBUILD}")
+
+
+def _canonical(X: Rows) -> Rows:
+    """Valid CSR rows with ascending column numbers, each once in its row."""
+    used = int(X.indptr[-1])
+    rows = csr(X.data[:used], X.indices[:used], X.indptr, X.shape)  # of its own, so that nothing stale is known of it
+    if not rows.has_canonical_format:
+        rows = rows.copy()
+        rows.sum_duplicates()
+        return rows
+    same = rows.indices.dtype == X.indices.dtype == X.indptr.dtype and len(X.data) == len(X.indices) == used
+    return X if same else rows

@@ -1,0 +1,85 @@
+"""The unit in which a dual is solved: targets of any size become numbers near 1, and the solution is scaled back.
+
+Beta, b, the bounds, epsilon and the tolerance are all in the units of p. Dividing them by a power of two rounds
+nothing, so ordinary targets give the same bits, and tiny or huge ones neither vanish nor overflow in single precision.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cacore.limits import Limits
+from cacore.svm.dual import Dual, Progress, Solution
+
+ROUNDING = 16 * float(np.finfo(np.float64).eps)  # violation, relative to the largest |p|, that steps may not get below
+_LARGEST = 2.0**1000  # a bound in units of p is at most twice this
+
+Watch = Callable[[Progress], None]
+
+
+def power_of_two(size: float) -> float:
+    """The largest power of two that is at most `size`; 1 for 0."""
+    return math.ldexp(1.0, math.frexp(size)[1] - 1) if size > 0 else 1.0
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A unit of the numbers of a dual.
+
+    Attributes
+    ----------
+    size : float
+        A power of two.
+    """
+
+    size: float
+
+    @classmethod
+    def of(cls, largest: float, bound: float) -> Unit:
+        """The unit for a largest |p| and a largest bound; it is 1 for classes and for one class."""
+        return cls(max(power_of_two(largest), power_of_two(bound) / _LARGEST))
+
+    @classmethod
+    def of_dual(cls, dual: Dual) -> Unit:
+        """The unit for all rows of a dual."""
+        return cls.of(float(np.abs(dual.linear).max(initial=0.0)), dual.largest_bound)
+
+    def dual(self, dual: Dual) -> Dual:
+        """The dual in this unit."""
+        if self.size == 1.0:
+            return dual
+        start = None if dual.start is None else dual.start / self.size
+        return replace(
+            dual, linear=dual.linear / self.size, lower=dual.lower / self.size, upper=dual.upper / self.size,
+            start=start, total=dual.total / self.size, epsilon=dual.epsilon / self.size,
+        )  # fmt: skip
+
+    def limits(self, limits: Limits) -> Limits:
+        """The limits in this unit; a tolerance below the rounding of the gradient is raised to it."""
+        return replace(limits, tol=max(float(limits.tol) / self.size, ROUNDING))
+
+    def watch(self, watch: Watch | None) -> Watch | None:
+        """A callback that gets the progress in the original units."""
+        if watch is None or self.size == 1.0:
+            return watch
+
+        def scaled(now: Progress) -> None:
+            watch(replace(now, gap=now.gap * self.size, objective=now.objective * self.size * self.size))
+
+        return scaled
+
+    def solution(self, solution: Solution, tol: float) -> Solution:
+        """The solution in the original units; it has converged if it meets the original tolerance."""
+        size = self.size
+        converged = solution.converged and solution.gap * size < tol
+        if size == 1.0:
+            return replace(solution, converged=converged)
+        return replace(
+            solution, beta=solution.beta * size, b=solution.b * size, objective=solution.objective * size * size,
+            gap=solution.gap * size, converged=converged, decision=solution.decision * size,
+            margin=solution.margin * size,
+        )  # fmt: skip
