@@ -195,7 +195,7 @@ BAD = {
     "sparse": (BKRR2(scaling="quantile"), SPARSE, "normal scores would make the sparse rows dense"),
     "sparse, exact": (DKRR(scaling="auto"), SPARSE, "normal scores would make the sparse rows dense"),
     "none": (BKRR2(n_divisions=0), X4, "n_divisions = 0: it must be a whole number"),
-    "a matrix": (DKRR(kernel="precomputed", scaling="quantile"), X4 @ X4.T, "features are not scaled"),
+    "a matrix": (DKRR(kernel="precomputed", scaling="quantile"), X4 @ X4.T, "features are only scaled"),
 }
 
 

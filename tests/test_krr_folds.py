@@ -263,7 +263,7 @@ BAD = {
     "more folds than rows": (BKRR2(1, cv=41, lam=LAMS), "cv = 41: there are only 40 rows; ask for fewer folds"),
     "leave-one-out": (BKRR2(cv=5, select="loo", lam=LAMS), "select loo already leaves out every row"),
     "kernels": (BKRR2(per_part=True, kernel="auto"), "kernel auto chooses one kernel for all parts; name"),
-    "divisions": (BKRR2(per_part=True, n_divisions=2), "does not fit those of another"),
+    "divisions": (BKRR2(per_part=True, n_divisions=2), "do not apply to another division"),
     "a word": (BKRR2(sigma="automatic"), "sigma = 'automatic': a number or a list of numbers is needed"),
 }
 

@@ -60,7 +60,7 @@ def test_coverages_that_are_refused():
     with pytest.raises(InputError, match="adaptive = 'both': it must be one of True, False, std, parts"):
         BKRR2(2, **FIXED, calibrate=0.2).fit(X, y).predict_interval(X, adaptive="both")
     for model in (DCKRR(2, **FIXED, calibrate=0.2), BKRR2(2, **FIXED, calibrate="loo")):
-        with pytest.raises(InputError, match="adaptive parts: intervals of each part need"):
+        with pytest.raises(InputError, match="adaptive parts: the model has no calibration errors per part"):
             model.fit(X, y).predict_interval(X, 0.5, "parts")
 
 
@@ -242,7 +242,7 @@ def test_coverage_of_noise_that_varies():
         (BKRR2, {"calibrate": 1e-4}, "this share of 150 rows is 0; both sides need rows"),
         (DCKRR, {"calibrate": "loo"}, "dckrr answers otherwise"),
         (TwoLevelKRR, {"calibrate": "jackknife+"}, r"calibrate jackknife\+: .* twolevel answers otherwise"),
-        (BKRR2, {"calibrate": "loo", "n_divisions": 2}, "one division's model"),
+        (BKRR2, {"calibrate": "loo", "n_divisions": 2}, "those of one division"),
     ],
 )
 def test_trainings_that_are_refused(cls, given, says):

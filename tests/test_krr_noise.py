@@ -146,5 +146,5 @@ def test_two_levels_of_an_earlier_version():
     model = TwoLevelKRR(2, sigma=2.0, lam=1e-2, calibrate=0.2, keep_factors=True, **more).fit(X, y).model_
     assert np.isfinite(model.predict_interval(X, 0.8, "std")).all()
     model.noise = None
-    with pytest.raises(InputError, match=r"made by an earlier version.*train it again"):
+    with pytest.raises(InputError, match=r"saved by an earlier version.*train it again"):
         model.predict_interval(X, 0.8, "std")

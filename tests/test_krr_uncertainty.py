@@ -200,7 +200,7 @@ def test_refused():
     K = RBF(SIGMA)(X)
     with pytest.raises(InputError, match="precomputed kernel lacks the values"):
         DKRR(kernel="precomputed").fit(K, y).predict(K, return_std=True)
-    with pytest.raises(InputError, match="the model is a classifier's"):
+    with pytest.raises(InputError, match="the model is a classifier, whose"):
         BKRR2Classifier(2, **FIXED).fit(X, y > np.median(y)).model_.predict_std(X)
 
 

@@ -64,7 +64,7 @@ def test_memory_that_does_not_suffice():
     assert train(3_000_000).search.chosen["C"] in CS
     message = refusal(train, 100_000)
     assert "a kernel matrix of 100 rows in each thread needs" in message
-    assert "leave it more memory (--memory-limit) or use fewer threads (--threads)" in message
+    assert "allow more memory (--memory-limit) or use fewer threads (--threads)" in message
 
 
 def test_the_bytes_of_a_part():
