@@ -138,7 +138,7 @@ class Ridge(Family[RidgeMethod, RidgeOptions, RidgeFit, KRRModel, Predicted]):
         }  # fmt: skip
 
     def draws(self, method: RidgeMethod, options: RidgeOptions) -> str:
-        """What --plot draws: the metric if there is one, or the settings compared."""
+        """Name of the figure of --plot: the metric if there is one, else the grid, if settings were compared."""
         one = options.sigma is not None and len(options.sigma) * len(options.lam) == 1
         compared = not one or method.coarse or options.chooses_kernel
         return super().draws(method, options) or ("grid" if compared else "")

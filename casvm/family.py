@@ -78,7 +78,7 @@ class SupportVectors(Classifiers[SVMMethod, SVMOptions, SVMFit[SVMModel], SVMMod
         return train, test
 
     def draws(self, method: SVMMethod, options: SVMOptions) -> str:
-        """What --plot draws: the metric if there is one, else a calibration curve, else the settings compared."""
+        """Name of the figure of --plot: the metric if there is one, else a calibration curve, else the grid."""
         sure = "reliability" if options.probability else ""
         return super().draws(method, options) or sure or ("grid" if options.searches else "")
 

@@ -77,7 +77,7 @@ class Values(Family[ValueMethod, ValueOptions, SVMFit[SVRModel], SVRModel, NDArr
         return train, test
 
     def draws(self, method: ValueMethod, options: ValueOptions) -> str:
-        """What --plot draws: the settings compared."""
+        """Name of the figure of --plot: the grid, if settings were compared."""
         return "grid" if options.searches else ""
 
     def columns(self, made: dict[str, Any]) -> GridColumns:

@@ -85,9 +85,7 @@ def test_the_tolerance_that_is_named_is_kept():
     assert CASVR(2, C="scale", tol=1e-3, random_state=0).fit(X, 1e-8 * y).n_iter_.sum() == 0
 
 
-@pytest.mark.parametrize(
-    ("size", "words"), [(1e160, "row 0, the target is"), (1e-160, "so squares underflow")]
-)
+@pytest.mark.parametrize(("size", "words"), [(1e160, "row 0, the target is"), (1e-160, "so squares underflow")])
 @pytest.mark.parametrize("made", [SMOSVR(), SMONuSVR(), CASVR(2), DisSMOSVR(C="grid", gamma="grid", epsilon="grid")])
 def test_targets_without_squares(made, size, words):
     X, y = curve()
