@@ -69,7 +69,7 @@ def test_libsvm(tmp_path, convert, first, entries, end):
 
 @pytest.mark.usefixtures("small_blocks")
 def test_several_files_are_one(tmp_path, convert):
-    """Of several kinds of compression, with and without a line's end at theirs."""
+    """Files with different compressions are joined, with and without a final newline."""
     parts = [libsvm(1, 4, 20), libsvm(1, 3, 9), libsvm(1, 5, 20, 60)]
     paths = [tmp_path / name for name in "abc"]
     for path, part, end in zip(paths, parts, ["", ".gz", ".xz"], strict=True):
@@ -250,7 +250,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path, python, size, more):
 
 
 def test_a_return_ends_a_line_too(tmp_path, small_blocks):
-    """Of a header, and before a block that numpy reads because of its quotes: no row is lost, none is there twice."""
+    """A carriage return ends a header, and a row before a block that numpy reads because of its quotes."""
     rows = [(i, 2 * i, 3 * i) for i in range(60)]
     lines = [f"{a},{b},{c}" for a, b, c in rows]
     lines[50] = '"50",100,150'

@@ -161,7 +161,7 @@ def test_same_model(program, words, folder, tmp_path):
 
 
 def test_bound_of_the_answers(folder, tmp_path):
-    """Of test rows in a file of their own, too."""
+    """The rule also covers test rows that are in a file of their own."""
     with h5py.File(folder / "numbers.h5") as file:
         for split in ("train", "test"):
             write_hdf5(tmp_path / f"{split}.h5", **{"": (file[f"{split}/X"][:], file[f"{split}/y"][:])})

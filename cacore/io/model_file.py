@@ -229,7 +229,7 @@ def check_rows(dtype: object, source: object, standardizer: Standardizer | None,
 
 def _items(group: Any) -> dict[str, Any]:
     """Members of a group. Links are refused, since they would let a model file read any other file."""
-    require(isinstance(group, h5py.Group), "an array stands where a group belongs")
+    require(isinstance(group, h5py.Group), "it has an array in place of a group")
     for name in group:
         require(not is_link(group, name), f"{group.name}/{name} is a link")
     return dict(group.items())

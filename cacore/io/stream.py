@@ -111,7 +111,7 @@ def in_memory(path: Path, limit: int) -> io.BytesIO:
     whole = io.BytesIO()
     with open_bytes(path) as stream:
         while block := stream.read(_BLOCK):
-            memory.require(whole.tell() + len(block), limit, f"{path}: its decompressed content", REMEDY)
+            memory.require(whole.tell() + len(block), limit, f"{path}: decompressing it", REMEDY)
             whole.write(block)
     whole.seek(0)
     return whole
@@ -133,7 +133,7 @@ def blocks_of_lines(
         while block := stream.read(size if end < 0 else max(0, min(size, end - at))):
             if not block.endswith(b"\n"):
                 block += stream.readline(limit // _PER_BYTE + 1)
-            memory.require(len(block) * _PER_BYTE, limit, f"{path}: to parse what begins at line {first}", REMEDY)
+            memory.require(len(block) * _PER_BYTE, limit, f"{path}: parsing the lines from line {first}", REMEDY)
             if on_read is not None:
                 on_read(place(stream))
             at += len(block)
@@ -185,7 +185,7 @@ class Lines:
                     self._on_read(place(text.buffer))
                 if len(line) == longest:
                     memory.require(
-                        longest * _PER_BYTE, self._limit, f"{self._path}: to parse line {self.number}", REMEDY
+                        longest * _PER_BYTE, self._limit, f"{self._path}: parsing line {self.number}", REMEDY
                     )
                 if self.number >= self._first:
                     self.rows += line != "\n"

@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(name, forms, count, seed):
-    """What each case of the fuzzer `name` ended with, by form; "crashed" and "endless" are ends as well."""
+    """Outcome of each case of the fuzzer `name`, by form; includes "crashed" and "endless"."""
     total, ends = len(forms) * count, []
     while len(ends) < total:
         words = [name, "--work", str(len(ends)), "--cases", str(count), "--seed", str(seed)]

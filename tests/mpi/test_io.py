@@ -105,7 +105,7 @@ def test_handed_out(form, n, folder, everywhere):
 
 
 def libsvm_text(n=47, d=40):
-    """What such files may have: a byte order mark, returns, comments, blank lines, no end of the last line."""
+    """LIBSVM text with all its variants: byte order mark, returns, comments, blank lines, no final newline."""
     rng = np.random.default_rng(5)
     lines = []
     for i in range(n):
