@@ -78,7 +78,7 @@ NEARBY = (0.5, 1.0, 2.0)  # widths that the next round of a metric tries, in uni
 
 @dataclass(frozen=True)
 class Width:
-    """A kernel of any width, and a width to try."""
+    """A kernel whose width is free, and a width to try."""
 
     like: Kernel
     sigma: float

@@ -197,7 +197,7 @@ class InParts:
     def _answered(
         self, Z: Rows, comm: Communicator, shape: tuple[int, ...] = (), answer: Answer | None = None
     ) -> NDArray[np.float64]:
-        """Answer of the route for each of this rank's rows, shape (n_local, *shape); collective.
+        """Prediction, by the model's route, for each of this rank's rows, shape (n_local, *shape); collective.
 
         A part's answer is that of `answer`, by default :meth:`_answer`. With "sum" and "all", every row is sent to
         every rank. Otherwise each row is sent to the ranks of its models, and the answers are sent back.

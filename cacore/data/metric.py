@@ -98,7 +98,7 @@ class Round(Protocol):
         """Moments of the gradients for :func:`next_root`, the same on all ranks; collective."""
 
     def again(self, root: Root) -> Self:
-        """The next round, in this metric; collective."""
+        """Run the next round of training, in this metric; collective."""
 
 
 def best_round(

@@ -255,7 +255,7 @@ def _where(X: Rows, first: int, column: int = 0) -> tuple[int, int]:
 
 
 def largest_size(X: Rows) -> float:
-    """Largest absolute value; 0 if there are no numbers."""
+    """Largest absolute value; 0 without entries."""
     if is_sparse(X):
         return _largest(X.data)
     return float(np.max([_largest(block) for block in in_blocks(X)], initial=0.0))

@@ -233,7 +233,7 @@ class Words:
 
     @property
     def known(self) -> Iterable[str]:
-        """Words seen so far."""
+        """Distinct words seen so far."""
         return self._codes
 
     def code(self, word: str) -> float:

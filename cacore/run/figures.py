@@ -275,7 +275,7 @@ class _Cells:
 
     @classmethod
     def of(cls, rows: Sequence[dict[str, Any]], columns: GridColumns) -> _Cells:
-        """Build the panel from the report's lines."""
+        """Build the panel from the rows of the report."""
         xs, ys = ([*dict.fromkeys(row.get(axis, 0.0) for row in rows)] for axis in (columns.x, columns.y))
         made = cls(xs, ys, np.full((len(ys), len(xs)), np.nan), np.zeros((len(ys), len(xs)), np.bool_))
         for row in rows:

@@ -292,7 +292,7 @@ def joined(model: KRRModel, values: Iterable[NDArray[np.float64]]) -> NDArray[np
 
 
 def pooled(model: KRRModel, comm: Communicator, limit: int) -> tuple[Variance, LeftOutRows]:
-    """Variance and leave-one-out errors of an exact model in pieces, for all rows on every rank; collective."""
+    """Variance and leave-one-out errors of an exact model stored in pieces, on every rank for all rows; collective."""
     n = int(model.sizes.sum())
     with comm.agreed():
         what = f"the factor of all {n:,} rows, on every rank, for standard deviations,"
