@@ -1,4 +1,4 @@
-"""The nu-SVMs by SMO: their duals fix the sums of positive and negative coefficients, so both rows of a pair have the same sign.
+"""The nu-SVMs by SMO: their duals fix the sums of positive and of negative coefficients, so pairs have equal signs.
 
 Chang and Lin (2001, 2002): the solution itself determines C or epsilon, as half the difference between the biases b
 of the two signs.
