@@ -20,9 +20,10 @@ from cacore.data.rows import Rows, csr, is_csr, is_sparse
 from cacore.data.standardize import Standardizer
 from cacore.data.stored import in_memory
 from cacore.errors import InputError, OutputError
-from cacore.files import check_writable, replacing, same_file
+from cacore.files import check_writable, replacing
 from cacore.io.native import created, is_link, lies_here, write_rows
 from cacore.io.seal import BLOCK, check_seal, seal
+from cacore.io.stream import unchanging
 
 SCHEMA = "cakernels-model/1"
 _PIECE = 30_000  # letters per attribute; JSON has ASCII alone
@@ -135,8 +136,7 @@ def load(path: str | Path, makers: Mapping[str, Maker[Model]], comm: Communicato
         The file is missing, damaged, not a model, or of a family that has no maker.
     """
     path = Path(path)
-    with comm.phase("read"):
-        same_file("model file", path, comm)
+    with comm.phase("read"), unchanging(path, comm, "model"):
         with comm.agreed():
             if comm.rank == 0:
                 _check_file(path)

@@ -13,8 +13,9 @@ from collections import Counter
 
 from .runner import run
 
-NAMES = ("data_files", "models", "commands", "kills")
-MANY = {"data_files": 100, "models": 100, "commands": 10, "kills": 1}  # cases of each form in one round
+NAMES = ("data_files", "models", "commands", "files_that_change", "kills")
+# Cases of each form in one round.
+MANY = {"data_files": 100, "models": 100, "commands": 10, "files_that_change": 5, "kills": 1}
 
 
 def main():
