@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from fuzz import commands, data_files, models
+from fuzz import columns, commands, containers, data_files, models, pairs, ranks, scales
 from fuzz.runner import run
 
 
-@pytest.mark.parametrize(("fuzzer", "count"), [(data_files, 12), (models, 20), (commands, 12)])
+FEW = [(data_files, 12), (models, 20), (commands, 12), (pairs, 3), (columns, 6), (containers, 10), (scales, 5), (ranks, 8)]
+
+
+@pytest.mark.parametrize(("fuzzer", "count"), FEW)
 def test_changed_at_random(fuzzer, count):
     ends = run(fuzzer.__name__.rsplit(".", 1)[-1], fuzzer.FORMS, count, seed=0)
     assert [len(ends[form]) for form in fuzzer.FORMS] == [count] * len(fuzzer.FORMS)
