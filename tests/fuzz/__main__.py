@@ -14,8 +14,17 @@ from collections import Counter
 from .runner import run
 
 NAMES = ("data_files", "models", "commands", "pairs", "columns", "containers", "scales", "ranks", "kills")
-MANY = {"data_files": 100, "models": 100, "commands": 10, "pairs": 40, "columns": 40, "containers": 100, "scales": 50,
-        "ranks": 50, "kills": 1}  # cases of each form in one round
+MANY = {
+    "data_files": 100,
+    "models": 100,
+    "commands": 10,
+    "pairs": 40,
+    "columns": 40,
+    "containers": 100,
+    "scales": 50,
+    "ranks": 50,
+    "kills": 1,
+}  # cases of each form in one round
 
 
 def main():

@@ -22,8 +22,9 @@ from . import commands
 
 FORMS = ("csv", "tsv", "parquet", "feather", "h5")
 GOOD = ("refused", "right")
-ODD = ("", " ", "a", "a", "2019", "2020", "1e3", "nan", "x,y", "x\ty", '"q"', "it's", "#1", "é", "\N{SNOWMAN}", " b ", "b",
-       "__index_level_0__", "index", "target", "label", "y", "true", "inf", "a/b", "-", "--test", "\u00a0", "A")  # fmt: skip
+ODD = ("", " ", "a", "a", "2019", "2020", "1e3", "nan", "x,y", "x\ty", '"q"', "it's", "#1", "é", "\N{SNOWMAN}", " b ",
+       "b", "__index_level_0__", "index", "target", "label", "y", "true", "inf", "a/b", "-", "--test",
+       "\u00a0", "A")  # fmt: skip
 PLAIN = ("age", "height", "weight", "price", "size", "depth", "width", "speed")
 CHANGES = ("order", "order", "missing", "extra", "extra ignored", "renamed", "target moved", "target renamed", "none")
 INDEX = ("range", "from 7", "named", "unnamed", "two levels", "a feature")

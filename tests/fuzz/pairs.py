@@ -27,10 +27,10 @@ VALID = {
     "--comm-matrix": "comm.npz", "--cv": "2", "--degree": "2", "--divisions": "2", "--dtype": "float32",
     "--early": "0.1", "--epsilon": "0.2", "--gamma": "0.5,1", "--initial": "local", "--interval": "0.8",
     "--kernel": "polynomial", "--lambda": "0.01,0.1", "--libsvm": "out.model", "--max-iter": "1000", "--max-time": "5",
-    "--memory-limit": "1", "--metric": "diagonal", "--metric-rounds": "2", "--model": "other.h5", "--multi-class": "ovo",
-    "--nu": "0.3", "--output": "p.csv", "--overlap": "0.2", "--partitioner": "kmeans", "--partitions": "2",
-    "--passes": "1", "--phases": "train", "--plot": "out.png", "--preconditioner": "nystrom", "--probability": "sigmoid",
-    "--rank": "5", "--refine": "2", "--report": "own.json", "--route": "soft", "--scaling": "quantile",
+    "--memory-limit": "1", "--metric": "diagonal", "--metric-rounds": "2", "--model": "other.h5",
+    "--multi-class": "ovo", "--nu": "0.3", "--output": "p.csv", "--overlap": "0.2", "--partitioner": "kmeans", "--partitions": "2",
+    "--passes": "1", "--phases": "train", "--plot": "out.png", "--preconditioner": "nystrom",
+    "--probability": "sigmoid", "--rank": "5", "--refine": "2", "--report": "own.json", "--route": "soft", "--scaling": "quantile",
     "--scoring": "balanced_accuracy", "--scratch": "folder", "--seed": "3", "--select": "loo", "--sigma": "1,2",
     "--solver": "asygcd", "--split": "30", "--target": "1", "--test": "train.csv", "--threads": "1", "--tol": "0.01",
     "--update": "atomic", "--validation-fraction": "0.2", "--working-set": "4", "-C": "1,10",
@@ -51,7 +51,7 @@ def case(form, number, seed, folder):
     before, out, err = commands._contents(place), io.StringIO(), io.StringIO()
     with contextlib.chdir(place), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = commands._run(form, words)
-    after, shown = commands._contents(place), " ".join(repr(word) if not word else word for word in words)
+    after, shown = commands._contents(place), " ".join(word if word else repr(word) for word in words)
     changed = [name for name in before if after.get(name) != before[name]]
     told = [line for line in err.getvalue().splitlines() if not line.startswith(("warning: ", "note: "))]
     if changed:

@@ -27,12 +27,16 @@ def case(form, number, seed, folder):
     X, y, weights = _numbers()
     sizes, exact = _sizes(form, rng)
     dtype, widths = ("f8", "f4")[int(rng.random() < 0.3)], rng.random() < 0.3
-    shown = f"{ {name: f'{size:.6g}' for name, size in sizes.items()} }, {dtype}, width {'given' if widths else 'scale'}"
+    shown = (
+        f"{ {name: f'{size:.6g}' for name, size in sizes.items()} }, {dtype}, width {'given' if widths else 'scale'}"
+    )
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         given = (X * sizes["features"] + sizes["offset"]).astype(dtype)
         target = estimators.target(form, y) * (1.0 if estimators.classifies(form) else sizes["targets"])
-        left = (given.astype("g") - np.longdouble(np.dtype(dtype).type(sizes["offset"]))) / np.longdouble(sizes["features"])
+        left = (given.astype("g") - np.longdouble(np.dtype(dtype).type(sizes["offset"]))) / np.longdouble(
+            sizes["features"]
+        )
         left = left.astype(float)
         if not np.isfinite(left).all() or not (left.std(axis=0) > 1e-3).all():
             left = None  # rounding has left nothing of the numbers: any answer is as good
@@ -88,7 +92,9 @@ def _parameters(form, sizes, widths):
             more["C"] = float(np.float64(1.0) / sizes["weights"])
         if form.endswith("SVR"):
             more["C"] *= sizes["targets"]
-            more |= {"tol": 1e-3 * sizes["targets"]} | ({} if form == "SMONuSVR" else {"epsilon": 0.1 * sizes["targets"]})
+            more |= {"tol": 1e-3 * sizes["targets"]} | (
+                {} if form == "SMONuSVR" else {"epsilon": 0.1 * sizes["targets"]}
+            )
     return more
 
 
