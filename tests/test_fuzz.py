@@ -7,15 +7,8 @@ from fuzz import columns, commands, containers, data_files, models, pairs, ranks
 from fuzz.runner import run
 
 FEW = [
-    (data_files, 12),
-    (models, 20),
-    (commands, 12),
-    (pairs, 3),
-    (columns, 6),
-    (containers, 10),
-    (scales, 5),
-    (ranks, 8),
-]
+    (data_files, 12), (models, 20), (commands, 12), (pairs, 3), (columns, 6), (containers, 10), (scales, 5), (ranks, 8),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("fuzzer", "count"), FEW)

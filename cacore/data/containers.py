@@ -135,8 +135,8 @@ def _check_cells(cells: Any, name: str) -> None:
 def _check_sizes(cells: NDArray[Any], name: str) -> None:
     """Raise an InputError for a whole number or a fraction above the largest double."""
     for at, value in np.ndenumerate(cells):
-        if isinstance(value, int | Fraction) and abs(value) >= _TOO_LARGE:
-            digits = int(math.log10(abs(int(value)))) + 1
+        if isinstance(value, int | Fraction) and (size := abs(int(value))) >= _TOO_LARGE:
+            digits = int(math.log10(size)) + 1
             raise InputError(f"{_where(name, at)} has {digits} digits, and the largest double is about 1.8e308")
 
 

@@ -58,8 +58,8 @@ def case(form, number, seed, folder):
         if form == "SMOOneClassSVM":
             hidden.pop("y", None)  # it does not look at it
             seen["y"] = None
-        if estimators.classifies(form) and hidden.keys() == {"y"} and hidden["y"].startswith("dates"):
-            return "right"  # classes may be anything that has an order
+        if estimators.classifies(form) and hidden.keys() == {"y"}:
+            return "right"  # classes may be anything that has an order, such as words
         if hidden:
             return f"answered, where {hidden}: {shown}"
         expected = estimators.MADE[form]().fit(seen["X"], seen["y"], seen["weights"]).predict(seen["new"])

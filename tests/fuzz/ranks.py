@@ -20,8 +20,8 @@ import numpy as np
 FORMS = ("2 ranks", "3 ranks")
 GOOD = ("refused", "right")
 PATIENCE = 60.0  # seconds for a case, on a machine with much else to do
-NAMES = ("CASVC", "DCSVC", "CascadeSVC", "DCFilterSVC", "DisSMOSVC", "CASVR", "DisSMOSVR", "BKRR2", "KKRR2", "TwoLevelKRR",
-         "BKRR2Classifier", "DKRR", "DKRRClassifier")  # fmt: skip
+NAMES = ("CASVC", "DCSVC", "CascadeSVC", "DCFilterSVC", "DisSMOSVC", "CASVR", "DisSMOSVR", "BKRR2", "KKRR2",
+         "TwoLevelKRR", "BKRR2Classifier", "DKRR", "DKRRClassifier")  # fmt: skip
 VALUES = {
     "C": (2.0, "grid", -1.0), "gamma": (0.3, "scale", [0.1, 0.2]), "kernel": ("linear", "laplacian", "sigmoid"),
     "degree": (2, 5), "coef0": (1.0,), "tol": (1e-4, 0.1), "max_iter": (5, 1000), "max_time": (100.0,),
@@ -94,7 +94,7 @@ def drawn(ranks, number, seed):
     name = str(rng.choice(NAMES))
     other = str(rng.choice(OTHERS)) if rng.random() < 0.5 else ""
     known = sorted(set(VALUES) & set(estimators.MADE[name]().get_params()))
-    parameter = str(rng.choice(known)) if not other else other
+    parameter = other or str(rng.choice(known))
     values = VALUES.get(parameter, (None,))
     return name, parameter, str(rng.integers(ranks)), values[rng.integers(len(values))]
 
